@@ -1,0 +1,346 @@
+"""The command line: ``precision-lint [check] PATHS``, ``verify``, ``explain`` and ``rules``.
+
+Results go to standard output; notices, and the summary where the output is for machines, go to
+standard error.  Exit codes: 0 clean, 1 findings that fail the run, 2 wrong usage, a path that
+cannot be read, or a failure of the tool itself; 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import click
+
+import precision_lint
+from precision_lint.report import FORMATS
+
+if TYPE_CHECKING:
+    from precision_lint.config import Resolver
+    from precision_lint.runner import Mode, Result
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MACHINE = frozenset({"json"})
+"""Output formats that nothing but the report may be mixed into."""
+ENGINE_DOCS = {
+    "MP001": "A file cannot be read or decoded, so nothing in it was checked.",
+    "MP002": "A file is not valid Python, so nothing in it was checked.",
+    "MP003": "A rule or the analysis failed on a file; the other rules and files went on.",
+    "MP004": "A suppression comment names a rule that finds nothing where the comment stands.",
+}
+
+
+class Commands(click.Group):
+    """Commands of which ``check`` need not be written: ``precision-lint src/``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names, "--version"}:
+            args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[check] [OPTIONS] [PATHS]...")
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGS]...", "       ")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(precision_lint.__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Find what would break in float16, bfloat16 or under autocast in PyTorch code, fix it, and
+    prove finding and fix by running both.
+
+    `precision-lint src/` is short for `precision-lint check src/`; `precision-lint check --help`
+    lists its options.
+    """
+
+
+def _split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def _list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], F]:
+    return click.option(name, multiple=True, callback=_split, metavar=metavar, help=what)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.option("--fix", is_flag=True, help="Apply safe fixes and write the files.")
+@click.option(
+    "--unsafe-fixes/--no-unsafe-fixes",
+    default=None,
+    help="With --fix or --diff: apply unsafe fixes too.",
+)
+@click.option("--diff", is_flag=True, help="Show what --fix would change; write nothing.")
+@_list_option("--select", "Codes, prefixes (MP3), names or ALL to turn on; by default ALL.")
+@_list_option("--extend-select", "Like --select, on top of what is on.")
+@_list_option("--ignore", "Codes, prefixes or names to turn off.")
+@click.option(
+    "--confidence",
+    type=click.Choice(["possible", "likely", "certain"]),
+    help="Least confidence shown; by default likely.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["info", "warning", "error"]),
+    help="Least severity that fails the run; by default warning.",
+)
+@click.option("--output-format", type=click.Choice(list(FORMATS)), help="By default text.")
+@click.option("--statistics", is_flag=True, help="Show counts a code instead of findings.")
+@click.option("-q", "--quiet", is_flag=True, help="Show findings and errors only.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 even when there are findings.")
+@_list_option("--exclude", "Patterns of paths to skip, instead of the usual ones.", "PATTERNS")
+@_list_option("--extend-exclude", "Patterns of paths to skip as well.", "PATTERNS")
+@click.option(
+    "--force-exclude/--no-force-exclude",
+    default=None,
+    help="Skip excluded paths even when they are named.",
+)
+@click.option(
+    "--respect-gitignore/--no-respect-gitignore",
+    default=None,
+    help="Skip what git ignores; on by default.",
+)
+@click.option("--stdin-filename", type=Path, metavar="FILE", help="Name of the text read from -.")
+@click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
+@click.option("--isolated", is_flag=True, help="Ignore configuration files.")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; by default one a core.")
+def check(
+    paths: tuple[str, ...],
+    fix: bool,
+    diff: bool,
+    statistics: bool,
+    quiet: bool,
+    exit_zero: bool,
+    stdin_filename: Path | None,
+    config: Path | None,
+    isolated: bool,
+    **options: Any,
+) -> int:
+    """Lint files and directories; the default command.
+
+    PATHS are files and directories, by default the working directory; - reads standard input, and
+    with --fix writes the fixed text to standard output.
+    """
+    from precision_lint import runner
+
+    if config and isolated:
+        raise click.UsageError("--config and --isolated exclude each other; give one of them")
+    if "-" in paths and len(paths) > 1:
+        raise click.UsageError("- stands alone; lint files in another run")
+    if stdin_filename and paths and "-" not in paths:
+        raise click.UsageError("--stdin-filename names the text read from -; give - as the path")
+    resolver = _resolver(options, config, isolated)
+    settings = resolver(Path.cwd())
+    mode = runner.Mode.DIFF if diff else runner.Mode.FIX if fix else runner.Mode.CHECK
+    stdin = "-" in paths or stdin_filename is not None
+    if stdin:
+        data = sys.stdin.buffer.read()
+        result = runner.check_stdin(data, stdin_filename, resolver, mode=mode)
+    else:
+        named = [Path(path) for path in paths or (".",)]
+        result = runner.check(named, resolver, mode=mode, workers=settings.jobs)
+    for line in result.errors if quiet else [*result.errors, *result.warnings]:
+        click.echo(line, err=True)
+    if stdin and mode is runner.Mode.FIX:
+        sys.stdout.buffer.write(result.stdin)
+    _show(result, mode, settings.output_format, statistics, quiet, stdin)
+    if result.errors or result.internal:
+        return 2
+    failed = bool(result.diff) if mode is runner.Mode.DIFF else bool(result.failing)
+    return int(failed and not exit_zero)
+
+
+def _resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> Resolver:
+    from precision_lint.api import Confidence, Severity
+    from precision_lint.config import Overrides, Resolver
+
+    for name, kind in (("confidence", Confidence), ("fail_on", Severity)):
+        options[name] = options[name] and kind(options[name])
+    for name in ("select", "exclude"):
+        options[name] = options[name] or None
+    return Resolver(Overrides(**options), config, isolated)
+
+
+def _show(
+    result: Result, mode: Mode, output_format: str, statistics: bool, quiet: bool, stdin: bool
+) -> None:
+    """Report, statistics or diff, and the summary."""
+    from precision_lint import summary
+    from precision_lint.config import ALWAYS
+    from precision_lint.runner import Mode
+
+    diagnostics = result.diagnostics
+    human = output_format not in MACHINE
+    report_to, notes_to = sys.stdout, sys.stdout if human else sys.stderr
+    if stdin and mode is Mode.FIX:
+        report_to = notes_to = sys.stderr  # standard output is the fixed text
+    if mode is Mode.DIFF:
+        notes_to = sys.stderr
+        if result.diff:
+            _echo(result.diff.removesuffix("\n"), sys.stdout)
+        unread = [d for d in diagnostics if d.code in ALWAYS]
+        if unread:
+            _echo(FORMATS["concise"](unread, {}, color=_color(sys.stderr)), sys.stderr)
+    elif statistics:
+        table = summary.table(diagnostics, human)
+        if table:
+            _echo(table, report_to)
+    elif diagnostics or not human:
+        color = _color(report_to)
+        _echo(FORMATS[output_format](diagnostics, result.sources, color=color), report_to)
+        if output_format == "text" and not quiet:
+            _echo("", report_to)
+    if not quiet:
+        for line in summary.summary(result, mode, statistics):
+            _echo(line, notes_to)
+
+
+def _color(stream: TextIO) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _echo(text: str, stream: TextIO) -> None:
+    try:
+        click.echo(text, file=stream, color=True)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _described(code: str) -> dict[str, Any]:
+    from precision_lint import registry
+
+    if code in registry.ENGINE_CODES:
+        name, summary = registry.ENGINE_CODES[code], ENGINE_DOCS[code]
+        return {"code": code, "name": name, "summary": summary, "severity": "error"}
+    rule = registry.rules()[code]
+    doc = registry.document(rule)
+    return {
+        "code": code,
+        "name": rule.name,
+        "summary": doc.summary,
+        "severity": rule.severity.value,
+        "fix": rule.applicability and rule.applicability.value,
+        "since": rule.since,
+        "sections": doc.sections,
+    }
+
+
+def _format_option() -> Callable[[F], F]:
+    return click.option(
+        "--output-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="By default text.",
+    )
+
+
+@cli.command()
+@click.argument("rule", metavar="CODE|NAME")
+@_format_option()
+def explain(rule: str, output_format: str) -> int:
+    """Explain a rule: what it flags, why that breaks, and what its fix promises."""
+    from precision_lint import registry
+    from precision_lint.config import close
+
+    codes = registry.known(rule if rule.islower() else rule.upper())
+    if len(codes) != 1:
+        words = [*registry.names(), *registry.names().values()]
+        hint = close(rule, words, "`precision-lint rules` lists codes and names")
+        raise click.UsageError(f'unknown rule "{rule}"; {hint}')
+    described = _described(codes[0])
+    if output_format == "json":
+        _echo(json.dumps(described, indent=2), sys.stdout)
+        return 0
+    head = f"# {described['name']} ({described['code']})"
+    facts = f"Severity: {described['severity']}. Fix: {described.get('fix') or 'none'}."
+    sections = described.get("sections", {}).items()
+    parts = [head, facts, described["summary"], *(f"## {k}\n\n{text}" for k, text in sections)]
+    _echo("\n\n".join(parts), sys.stdout)
+    return 0
+
+
+@cli.command()
+@_format_option()
+def rules(output_format: str) -> int:
+    """List the rules: code, name, severity and the promise of the fix."""
+    from precision_lint import registry
+
+    described = [_described(code) for code in registry.known("ALL")]
+    if output_format == "json":
+        _echo(json.dumps(described, indent=2), sys.stdout)
+        return 0
+    width = max(len(rule["name"]) for rule in described)
+    for rule in described:
+        fix = f"{rule['fix']} fix" if rule.get("fix") else ""
+        line = f"{rule['code']}  {rule['name']:{width}}  {rule['severity']:7}  {fix}"
+        _echo(line.rstrip(), sys.stdout)
+    return 0
+
+
+@cli.command()
+@_list_option("--select", "Codes, prefixes or names of the rules to prove; by default all.")
+@click.option("-k", "keyword", default="", metavar="TEXT", help="Only cases with this title.")
+@click.option("-x", "--exitfirst", is_flag=True, help="Stop at the first rule that is unproven.")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; by default one a core.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@_format_option()
+def verify(
+    select: tuple[str, ...],
+    keyword: str,
+    exitfirst: bool,
+    jobs: int | None,
+    device: str,
+    output_format: str,
+) -> int:
+    """Prove rules and fixes by running them in half precision.
+
+    Each fixture runs as it is and as fixed, in float16 and bfloat16, forward and backward: the
+    hazard must show before the fix and be gone after it.
+    """
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        click.echo("verify needs torch; pip install 'precision-lint[verify]'", err=True)
+        return 2
+    from precision_lint.harness import verify as harness
+
+    return harness.main(select, keyword, exitfirst, jobs, device, output_format)
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    from precision_lint.config import ConfigError
+    from precision_lint.registry import InvalidRule
+
+    return click.ClickException, ConfigError, InvalidRule
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; every mistake of use is one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # no name and no source may break the report
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = cli.main(args, prog_name="precision-lint", standalone_mode=False)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "precision-lint"
+        click.echo(f"{error.format_message()} (see `{command} --help`)", err=True)
+        return 2
+    except _mistakes() as error:
+        click.echo(str(error), err=True)
+        return 2
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return int(code or 0)

@@ -1,0 +1,328 @@
+"""``[tool.precision-lint]`` and precision-lint.toml become frozen ``Settings``.
+
+The nearest ancestor directory of a file that configures the tool decides for that file: its
+``precision-lint.toml``, else its ``.precision-lint.toml``, else its ``pyproject.toml`` if that has
+our table.  Nothing is merged between directories; the command line overrides what was found.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from precision_lint import registry
+from precision_lint.api import Confidence, Severity
+from precision_lint.patterns import Patterns, invalid
+from precision_lint.report import FORMATS
+
+NAMES = ("precision-lint.toml", ".precision-lint.toml", "pyproject.toml")
+FULL = len("MP301")
+ALWAYS = frozenset(registry.ENGINE_CODES) - {"MP004"}
+"""Codes that ``select`` need not name: a file that could not be linted is never passed over."""
+CRASH = "MP003"
+"""The one code that nothing turns off."""
+DEFAULT_EXCLUDE = (
+    ".bzr",
+    ".direnv",
+    ".eggs",
+    ".git",
+    ".git-rewrite",
+    ".hg",
+    ".ipynb_checkpoints",
+    ".mypy_cache",
+    ".nox",
+    ".pants.d",
+    ".pyenv",
+    ".pytest_cache",
+    ".pytype",
+    ".ruff_cache",
+    ".svn",
+    ".tox",
+    ".venv",
+    ".vscode",
+    "__pycache__",
+    "__pypackages__",
+    "_build",
+    "buck-out",
+    "build",
+    "dist",
+    "node_modules",
+    "site-packages",
+    "venv",
+)
+
+
+class ConfigError(Exception):
+    """A mistake in a configuration; the text is one line ``where: what; what to do``."""
+
+
+def close(word: str, known: Iterable[str], otherwise: str) -> str:
+    """What to do about an unknown word: take the closest known one, or ``otherwise``."""
+    match = difflib.get_close_matches(word, list(known), n=1)
+    return f'did you mean "{match[0]}"?' if match else otherwise
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How one file is linted.
+
+    ``select``, ``extend_select`` and ``ignore`` hold selectors: a code, a prefix such as ``MP3``,
+    a rule's name, or ``ALL``.  The longer prefix wins; at equal length ``ignore`` wins.  ``base``
+    holds the codes that an outer layer (the file, under the command line) has decided, which count
+    where ``select`` is None.
+    """
+
+    select: tuple[str, ...] | None = None
+    extend_select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    base: frozenset[str] = field(default_factory=lambda: frozenset(registry.known("ALL")))
+    confidence: Confidence = Confidence.LIKELY
+    fail_on: Severity = Severity.WARNING
+    exclude: Patterns = field(default_factory=lambda: Patterns(Path.cwd(), DEFAULT_EXCLUDE))
+    extend_exclude: tuple[Patterns, ...] = ()
+    force_exclude: bool = False
+    respect_gitignore: bool = True
+    per_file_ignores: tuple[tuple[Patterns, bool, frozenset[str]], ...] = ()
+    """Patterns, whether they are negated (``!pattern``), and the codes ignored where they hold."""
+    unsafe_fixes: bool = False
+    output_format: str = "text"
+    jobs: int | None = None
+    """Worker processes at most; None: one a core."""
+
+    @functools.cached_property
+    def codes(self) -> frozenset[str]:
+        """The codes that are on."""
+
+        def depth(selector: str) -> int:
+            if selector == "ALL":
+                return 0
+            return len(selector) if selector.startswith("MP") else FULL
+
+        codes = set(self.base if self.select is None else ALWAYS)
+        chosen = (*(self.select or ()), *self.extend_select)
+        for level in range(FULL + 1):
+            codes.update(*(registry.known(s) for s in chosen if depth(s) == level))
+            codes.difference_update(*(registry.known(s) for s in self.ignore if depth(s) == level))
+        return frozenset(codes | {CRASH})
+
+    def codes_for(self, path: Path) -> frozenset[str]:
+        """The codes that are on in the file at this absolute path."""
+        codes = self.codes
+        for patterns, negated, ignored in self.per_file_ignores:
+            if (patterns.verdict(path) is True) is not negated:
+                codes -= ignored
+        return codes | {CRASH}
+
+    @property
+    def exclusions(self) -> tuple[Patterns, ...]:
+        """Patterns of the files and directories to skip."""
+        return (self.exclude, *self.extend_exclude)
+
+
+def _selectors(selectors: Iterable[str], where: str) -> tuple[str, ...]:
+    for selector in selectors:
+        if not registry.known(selector):
+            words = ["ALL", *registry.ENGINE_CODES, *registry.rules(), *registry.names()]
+            hint = close(selector, words, "`precision-lint rules` lists codes and names")
+            raise ConfigError(f'{where}: unknown rule "{selector}"; {hint}')
+    return tuple(selectors)
+
+
+def _patterns(base: Path, globs: Iterable[str], where: str) -> Patterns:
+    patterns = Patterns(base, tuple(globs))
+    for glob in patterns.globs:
+        if why := invalid(glob):
+            raise ConfigError(f"{where}: {why}; write the pattern as in .gitignore")
+    return patterns
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line says; None or empty where it says nothing."""
+
+    select: tuple[str, ...] | None = None
+    extend_select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    confidence: Confidence | None = None
+    fail_on: Severity | None = None
+    exclude: tuple[str, ...] | None = None
+    extend_exclude: tuple[str, ...] = ()
+    force_exclude: bool | None = None
+    respect_gitignore: bool | None = None
+    unsafe_fixes: bool | None = None
+    output_format: str | None = None
+    jobs: int | None = None
+
+    def apply(self, settings: Settings) -> Settings:
+        """These settings with what the command line says on top."""
+        names = ("confidence", "fail_on", "force_exclude", "respect_gitignore", "unsafe_fixes")
+        said = {name: getattr(self, name) for name in (*names, "output_format", "jobs")}
+        values: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        here = Path.cwd()
+        if self.exclude is not None:
+            values["exclude"] = _patterns(here, self.exclude, "--exclude")
+        if self.extend_exclude:
+            extra = _patterns(here, self.extend_exclude, "--extend-exclude")
+            values["extend_exclude"] = (*settings.extend_exclude, extra)
+        if self.select is not None or self.extend_select or self.ignore:
+            values["base"] = settings.codes
+            values["select"] = self.select and _selectors(self.select, "--select")
+            values["extend_select"] = _selectors(self.extend_select, "--extend-select")
+            values["ignore"] = _selectors(self.ignore, "--ignore")
+        return replace(settings, **values)
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError
+    return tuple(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _positive(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError
+    return value
+
+
+def _format(value: Any) -> str:
+    if value not in FORMATS:
+        raise ValueError
+    return str(value)
+
+
+def _ignores(value: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return {pattern: _strings(selectors) for pattern, selectors in value.items()}
+
+
+def _one_of(words: Iterable[str]) -> str:
+    return "one of " + ", ".join(f'"{word}"' for word in words)
+
+
+KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "select": ("a list of strings", _strings),
+    "extend-select": ("a list of strings", _strings),
+    "ignore": ("a list of strings", _strings),
+    "confidence": (_one_of(level.value for level in Confidence), Confidence),
+    "fail-on": (_one_of(level.value for level in Severity), Severity),
+    "exclude": ("a list of strings", _strings),
+    "extend-exclude": ("a list of strings", _strings),
+    "force-exclude": ("true or false", _boolean),
+    "respect-gitignore": ("true or false", _boolean),
+    "per-file-ignores": ("a table from patterns to lists of strings", _ignores),
+    "unsafe-fixes": ("true or false", _boolean),
+    "output-format": (_one_of(FORMATS), _format),
+    "jobs": ("a positive integer", _positive),
+}
+"""Every key with what its value must be, and the function that checks it."""
+
+
+def from_table(table: Any, file: str, base: Path) -> Settings:
+    """Settings from a TOML table of ``file``, whose patterns are relative to ``base``."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file}: precision-lint is not a table; write [tool.precision-lint]")
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in KEYS:
+            hint = close(key, KEYS, f"the keys are {', '.join(KEYS)}")
+            raise ConfigError(f'{file}: unknown key "{key}"; {hint}')
+        expected, convert = KEYS[key]
+        try:
+            values[key.replace("-", "_")] = convert(value)
+        except ValueError:
+            shown = str(value).lower() if isinstance(value, bool) else repr(value)
+            raise ConfigError(f'{file}: "{key}" is {shown}; write {expected}') from None
+    for key in ("select", "extend_select", "ignore"):
+        _selectors(values.get(key, ()), file)
+    values["exclude"] = _patterns(base, values.get("exclude", DEFAULT_EXCLUDE), file)
+    values["extend_exclude"] = (_patterns(base, values.get("extend_exclude", ()), file),)
+    ignores = []
+    for glob, selectors in values.get("per_file_ignores", {}).items():
+        codes = (registry.known(selector) for selector in _selectors(selectors, file))
+        negated = glob.startswith("!")
+        patterns = _patterns(base, [glob[negated:]], file)
+        ignores.append((patterns, negated, frozenset[str]().union(*codes)))
+    return Settings(**values | {"per_file_ignores": tuple(ignores)})
+
+
+def _parse(file: Path, data: bytes) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        row = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{file}:{row}:1: is not UTF-8; save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).partition(" (at ")
+        at = re.search(r"line (\d+), column (\d+)", place)
+        where = ":".join(at.groups()) if at else str(data.count(b"\n") + 1) + ":1"
+        problem = what[:1].lower() + what[1:]
+        raise ConfigError(f"{file}:{where}: {problem}; correct the TOML") from None
+
+
+def load(file: Path, base: Path) -> Settings | None:
+    """Settings of one file; None if it is a pyproject.toml without our table.
+
+    Patterns in the file are relative to the absolute directory ``base``.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}); check the path") from None
+    if file.name != "pyproject.toml":
+        return from_table(_parse(file, data), str(file), base)
+    # a pyproject that never names the tool costs no parse, and its mistakes are not ours
+    tool = _parse(file, data).get("tool") if b"precision-lint" in data else None
+    if not isinstance(tool, dict) or "precision-lint" not in tool:
+        return None
+    return from_table(tool["precision-lint"], str(file), base)
+
+
+class Resolver:
+    """Which settings hold in a directory: the nearest configuration under the command line's.
+
+    ``config`` is the one file to use for every directory (its patterns are relative to the working
+    directory); ``isolated`` ignores every configuration file.
+    """
+
+    def __init__(
+        self, overrides: Overrides | None = None, config: Path | None = None, isolated: bool = False
+    ) -> None:
+        self._overrides = overrides or Overrides()
+        self._cache: dict[Path, Settings] = {}
+        self._search = config is None and not isolated
+        found = Settings() if config is None else load(config, Path.cwd())
+        if found is None:
+            raise ConfigError(f"{config}: has no [tool.precision-lint]; add the table")
+        self._default = self._overrides.apply(found)
+
+    def __call__(self, directory: Path) -> Settings:
+        """The settings in this absolute directory."""
+        if not self._search:
+            return self._default
+        if directory not in self._cache:
+            self._cache[directory] = self._nearest(directory)
+        return self._cache[directory]
+
+    def _nearest(self, directory: Path) -> Settings:
+        for name in NAMES:
+            file = directory / name
+            if file.is_file() and (found := load(file, directory)) is not None:
+                return self._overrides.apply(found)
+        return self._default if directory.parent == directory else self(directory.parent)

@@ -1,0 +1,153 @@
+"""One file through the rules: prefilter, parse, candidates, findings."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from precision_lint.api import Confidence, Diagnostic, Finding, Position, Rule, Severity
+from precision_lint.project.amp import Project
+from precision_lint.semantics import events, scaler
+from precision_lint.semantics.context import Context
+from precision_lint.semantics.index import Function, Index, build
+from precision_lint.semantics.module import Module
+from precision_lint.slices import Editor
+from precision_lint.source import Failure, Source, parse
+
+Rules = Sequence[type[Rule]]
+PROTOCOL = frozenset({events.READ_SCALED, events.CLIP_SCALED, events.UNSCALED_TWICE})
+
+
+@functools.lru_cache(maxsize=64)
+def _prefilter(patterns: tuple[str, ...]) -> re.Pattern[bytes]:
+    return re.compile("|".join(f"(?:{p})" for p in patterns).encode(), re.MULTILINE)
+
+
+def relevant(data: bytes, rules: Rules) -> bool:
+    """Whether any rule could find anything in these bytes."""
+    if b"torch" not in data:
+        return False
+    return _prefilter(tuple(rule.triggers.pattern for rule in rules)).search(data) is not None
+
+
+def lint(source: Source, rules: Rules, project: Project) -> list[Diagnostic]:
+    """All findings of ``rules`` in one file, of any confidence, in order of place.
+
+    A rule that crashes gives one internal diagnostic (MP003) and the other rules go on; a file
+    that does not parse gives its syntax error (MP002).
+    """
+    data = source.text.encode("utf8", "surrogatepass")
+    tree = parse(source)
+    if isinstance(tree, Failure):
+        return [tree.diagnostic()]
+    active = [
+        rule for rule in rules if _prefilter((rule.triggers.pattern,)).search(data) is not None
+    ]
+    if not active or b"torch" not in data:
+        return []
+    project = project.with_file(source.filename, data)
+    index = build(tree, {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in active)))
+    module = Module(index)
+    editor = Editor(source, tree)
+    found: list[Diagnostic] = []
+    for rule in active:
+        place: Any = None
+        try:
+            for place, function in _candidates(rule, index, module):
+                at = Context(rule, source, module, project, function, editor)
+                found += [_diagnostic(rule, source, f) for f in rule().check(place, at)]
+        except Exception as error:
+            found.append(_crash(rule, source, place, error))
+    found.sort(key=lambda d: (d.start, d.end, d.code))
+    return found
+
+
+def _candidates(
+    rule: type[Rule], index: Index, module: Module
+) -> Iterator[tuple[Any, Function]]:
+    triggers = rule.triggers
+    if triggers.calls:
+        functions = {name for name in triggers.calls if not name.startswith("Tensor.")}
+        methods = {name[7:] for name in triggers.calls if name.startswith("Tensor.")}
+        for last in sorted({name.rpartition(".")[2] for name in triggers.calls}):
+            for call, function in index.calls.get(last, []):
+                qualified = index.names.qualify(call.func)
+                if (
+                    qualified in functions
+                    if qualified is not None
+                    else last in methods and isinstance(call.func, ast.Attribute)
+                ):
+                    yield call, function
+        # from torch import einsum as contract
+        renamed = {
+            local for local, home in index.names.bound.items()
+            if home in functions and home.rpartition(".")[2] != local
+        }  # fmt: skip
+        for local in sorted(renamed):
+            for call, function in index.calls.get(local, []):
+                if isinstance(call.func, ast.Name):
+                    yield call, function
+    for kind in triggers.nodes:
+        for node, function in index.candidates.get(kind, []):
+            yield node, function
+    if triggers.events & PROTOCOL:
+        for function in _protocol_functions(index):
+            for name in sorted(scaler.scalers(function)):
+                for violation in module.protocol(function, name):
+                    if violation.kind in triggers.events:
+                        yield violation, function
+    if events.PROMOTION in triggers.events:
+        creating = {
+            id(function): function
+            for last in events.CREATIONS
+            for _, function in index.calls.get(last, [])
+        }
+        for function in creating.values():
+            for event in module.analysis(function).events:
+                yield event, function
+
+
+def _protocol_functions(index: Index) -> list[Function]:
+    functions = {
+        id(function): function
+        for last in ("unscale_", "scale", "step")
+        for _, function in index.calls.get(last, [])
+    }
+    return sorted(functions.values(), key=lambda f: getattr(f.node, "lineno", 0))
+
+
+def _diagnostic(rule: type[Rule], source: Source, finding: Finding) -> Diagnostic:
+    return Diagnostic(
+        rule.code,
+        rule.name,
+        finding.message,
+        source.filename,
+        finding.start,
+        finding.end,
+        finding.severity,
+        finding.confidence,
+        finding.evidence,
+        finding.fix,
+    )
+
+
+def _crash(rule: type[Rule], source: Source, node: Any, error: Exception) -> Diagnostic:
+    inner = getattr(node, "node", node)
+    row = getattr(inner, "lineno", 1)
+    column = getattr(inner, "col_offset", 0) + 1
+    place = Position(row, column)
+    return Diagnostic(
+        "MP003",
+        "rule-crash",
+        f"rule {rule.code} ({rule.name}) crashed with {type(error).__name__}: "
+        f"{' '.join(str(error).split())[:200]}; report it, and --ignore {rule.code} meanwhile",
+        source.filename,
+        place,
+        place,
+        Severity.ERROR,
+        Confidence.CERTAIN,
+        internal=True,
+    )

@@ -1,0 +1,318 @@
+"""Applies fixes to a text until nothing is left to fix, and writes the result atomically.
+
+A fix is applied whole or not at all.  Fixes that touch each other, or whose findings overlap, go in
+different rounds: the second is judged anew on the text that the first left.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import itertools
+import os
+import re
+import stat
+import tempfile
+import warnings
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from precision_lint import registry
+from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Position, Severity
+from precision_lint.source import Failure, Source, decode, parse
+
+__all__ = ["Fixed", "diff", "fix", "write"]
+
+ROUNDS = 100
+"""Rounds after which fixes count as diverging; nested findings take one round a level."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What ``fix`` made of a file.
+
+    ``applied`` are the findings whose fixes are in ``source``, each with the place it had when its
+    fix was applied.  ``remaining`` are the findings in ``source``, and internal ones (``MP003``)
+    for fixes that had to be withdrawn; a finding whose fix cannot be applied here carries it as
+    display only.  ``failure`` is set when fixes were offered for a text that does not parse.
+    """
+
+    source: Source
+    applied: tuple[Diagnostic, ...]
+    remaining: list[Diagnostic]
+    failure: Failure | None = None
+
+
+def fix(
+    source: Source,
+    lint: Callable[[Source], list[Diagnostic]],
+    levels: Collection[Applicability],
+) -> Fixed:
+    """Apply the fixes of ``lint(source)`` that ``levels`` allow, again and again to a fixed point.
+
+    Fixes that break the syntax or that the file's encoding cannot hold are withdrawn, and so are
+    those of rules that undo each other's work or never come to an end; the rest is applied.
+    ``Applicability.DISPLAY`` is never applied.
+    """
+    diverging: set[str] = set()
+    while True:
+        result = _converge(source, lint, set(levels) - {Applicability.DISPLAY}, diverging)
+        if isinstance(result, Fixed):
+            return result
+        diverging |= result
+
+
+def _converge(
+    source: Source,
+    lint: Callable[[Source], list[Diagnostic]],
+    levels: Collection[Applicability],
+    diverging: Collection[str],
+) -> Fixed | set[str]:
+    """A fixed point reached without the fixes of ``diverging``, or the codes that prevent one."""
+    current, grade = source, 0
+    applied: list[Diagnostic] = []
+    history: dict[str, set[str]] = {}  # each text on the way, and the codes applied to it
+    while True:
+        diagnostics = lint(current)
+        offered: list[Diagnostic] = []
+        withdrawn: dict[Diagnostic, str] = {}
+        for diagnostic in diagnostics:
+            if diagnostic.fix is None or diagnostic.fix.applicability not in levels:
+                continue
+            if diagnostic.code in diverging:
+                withdrawn[diagnostic] = "fixing it again and again does not come to an end here"
+            elif lacking := _lacking(current, diagnostic.fix.edits):
+                withdrawn[diagnostic] = f"the file's encoding {current.encoding} has no {lacking!r}"
+            else:
+                offered.append(diagnostic)
+        if offered and not grade:
+            tree = parse(current)
+            if isinstance(tree, Failure):
+                return Fixed(current, (), diagnostics, tree)
+            grade = _grade(current)
+        after, chosen, broken = _round(current, offered, grade)
+        if not chosen:
+            withdrawn |= dict.fromkeys(broken, "it breaks the syntax here")
+            remaining = [_displayed(d, withdrawn[d]) if d in withdrawn else d for d in diagnostics]
+            remaining += [_crash(current, [d.code], "breaks the syntax", d) for d in broken]
+            if diverging:
+                first = next((d for d in diagnostics if d.code in diverging), None)
+                remaining.append(_crash(current, diverging, "does not come to an end", first))
+            return Fixed(current, tuple(applied), remaining)
+        history[current.text] = {d.code for d in chosen}
+        if after.text in history:
+            texts = list(history)
+            return set().union(*(history[text] for text in texts[texts.index(after.text) :]))
+        if len(history) == ROUNDS:
+            return history[current.text]
+        applied += chosen
+        current = after
+
+
+def _round(
+    source: Source, offered: Sequence[Diagnostic], grade: int
+) -> tuple[Source, list[Diagnostic], list[Diagnostic]]:
+    """The text after one round, what was fixed in it, and whose fixes are broken."""
+    broken = [d for d in offered if not _sound(_edits(d), len(source.text))]
+    while rest := [d for d in offered if d not in broken]:
+        chosen = _compatible(source, rest)
+        after = _applied(source, chosen)
+        if _grade(after) >= grade:
+            return after, chosen, broken
+        culprits = [d for d in chosen if _grade(_applied(source, [d])) < grade]
+        if not culprits:  # each is fine, together they are not
+            return _applied(source, chosen[:1]), chosen[:1], broken
+        broken += culprits
+    return source, [], broken
+
+
+def _edits(diagnostic: Diagnostic) -> tuple[Edit, ...]:
+    return diagnostic.fix.edits if diagnostic.fix else ()
+
+
+def _sound(edits: Sequence[Edit], length: int) -> bool:
+    """Whether edits lie in a text of this length and none touches what another replaces."""
+    ordered = sorted(set(edits))
+    return (
+        bool(ordered)
+        and all(0 <= edit.start <= edit.end <= length for edit in ordered)
+        and all(
+            a.end <= b.start and (a.start, a.end) != (b.start, b.end)
+            for a, b in itertools.pairwise(ordered)
+        )
+    )
+
+
+def _lacking(source: Source, edits: Iterable[Edit]) -> str:
+    """The first character of the edits that the file's encoding cannot hold, or nothing."""
+    for edit in edits:
+        try:
+            source.encode(edit.text)
+        except UnicodeEncodeError as error:
+            return edit.text[error.start]
+    return ""
+
+
+def _grade(source: Source) -> int:
+    """0: does not parse; 1: parses; 2: compiles, which ``return`` outside a function does not."""
+    tree = parse(source)
+    if isinstance(tree, Failure):
+        return 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, source.filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 1
+    return 2
+
+
+def _compatible(source: Source, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Those that can be fixed in one go, taken from the top of the file to its end.
+
+    An edit that two fixes share, such as an import, is no conflict.
+    """
+    chosen: list[Diagnostic] = []
+    edits: set[Edit] = set()
+    insertions: set[int] = set()
+    taken: list[tuple[int, int]] = []  # ranges of findings and edits, disjoint and in order
+    for diagnostic in sorted(
+        diagnostics, key=lambda d: (sorted(_edits(d)), d.start, d.code, d.message)
+    ):
+        own = set(_edits(diagnostic)) - edits
+        if own:
+            inserted = {edit.start for edit in own if edit.start == edit.end}
+            span = source.index(diagnostic.start), source.index(diagnostic.end)
+            ranges = _merged([span, *((edit.start, edit.end) for edit in own)])
+            if inserted & insertions or any(_meets(taken, *pair) for pair in ranges):
+                continue
+            edits |= own
+            insertions |= inserted
+            for pair in ranges:
+                insort(taken, pair)
+        chosen.append(diagnostic)
+    return chosen
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            start, end = merged[-1][0], max(end, merged.pop()[1])
+        merged.append((start, end))
+    return merged
+
+
+def _meets(taken: Sequence[tuple[int, int]], start: int, end: int) -> bool:
+    at = bisect_left(taken, (start, end))
+    return (at > 0 and taken[at - 1][1] > start) or (at < len(taken) and taken[at][0] < end)
+
+
+def _applied(source: Source, diagnostics: Iterable[Diagnostic]) -> Source:
+    parts, at = [], 0
+    for edit in sorted({edit for diagnostic in diagnostics for edit in _edits(diagnostic)}):
+        parts += [source.text[at : edit.start], _native(source, edit)]
+        at = edit.end
+    return replace(source, text="".join([*parts, source.text[at:]]))
+
+
+def _native(source: Source, edit: Edit) -> str:
+    """The edit's text with the newline that the line has where it starts."""
+    row = source.position(edit.start).row
+    end = source.lines[row] if row < len(source.lines) else None
+    line = source.text[source.lines[row - 1] : end]
+    newline = line[len(line.rstrip("\r\n")) :] or source.newline
+    return re.sub(r"(?<!\r)\n", newline, edit.text)
+
+
+def _displayed(diagnostic: Diagnostic, reason: str) -> Diagnostic:
+    """The finding with a fix that is shown and not applied."""
+    if diagnostic.fix is None:
+        return diagnostic
+    shown = replace(diagnostic.fix, applicability=Applicability.DISPLAY, reason=reason)
+    return replace(diagnostic, fix=shown)
+
+
+def _crash(source: Source, codes: Iterable[str], what: str, at: Diagnostic | None) -> Diagnostic:
+    start, end = (at.start, at.end) if at else (Position(1, 1), Position(1, 1))
+    return Diagnostic(
+        code="MP003",
+        name=registry.ENGINE_CODES["MP003"],
+        message=f"fixing {', '.join(sorted(codes))} at line {start.row} {what}; the fix was left "
+        "out, report it as a bug of the rule",
+        filename=source.filename,
+        start=start,
+        end=end,
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        internal=True,
+    )
+
+
+def write(path: Path | str, original: bytes, fixed: Source) -> Failure | None:
+    """Replace the file's content, atomically; ``original`` is what the fix started from.
+
+    A symbolic link stays one, and its target is replaced; permission bits and, where possible, the
+    owner are kept.  The file is left as it is, and a ``Failure`` says why, when its bytes are no
+    longer ``original`` or cannot be replaced.
+    """
+
+    def refuse(what: str) -> Failure:
+        return Failure(fixed.filename, "MP001", what)
+
+    try:
+        data = fixed.encode()
+        faithful = _text(original) is not None and _text(data) == fixed.text
+    except UnicodeEncodeError:
+        faithful = False
+    if not faithful:
+        return refuse(f"cannot be written back in {fixed.encoding}; save the file as UTF-8")
+    path = Path(os.path.realpath(path))
+    temporary: str | None = None
+    try:
+        status = path.stat()
+        if not (status.st_mode & 0o222 and os.access(path, os.W_OK)):
+            return refuse("is read-only; make it writable to have it fixed")
+        descriptor, temporary = tempfile.mkstemp(prefix=".precision-lint-", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if hasattr(os, "fchown"):
+                with suppress(OSError):
+                    os.fchown(descriptor, status.st_uid, status.st_gid)
+            os.fsync(descriptor)
+        Path(temporary).chmod(stat.S_IMODE(status.st_mode))
+        if path.read_bytes() != original:
+            return refuse("changed while it was being fixed; run again")
+        Path(temporary).replace(path)
+        temporary = None
+    except OSError as error:
+        what = (error.strerror or str(error)).lower()
+        return refuse(f"cannot be replaced in {path.parent}: {what}; correct that and run again")
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+    return None
+
+
+def _text(data: bytes) -> str | None:
+    """The text of a file, if its encoding gives back the same bytes."""
+    source = decode(data, "")
+    return source.text if isinstance(source, Source) and source.encode() == data else None
+
+
+def diff(before: Source, after: Source) -> str:
+    """A unified diff that ``git apply`` and ``patch -p1`` take; empty when nothing changed."""
+    name = PurePath(before.filename).as_posix().lstrip("/")
+    lines = difflib.unified_diff(
+        io.StringIO(before.text, newline="\n").readlines(),
+        io.StringIO(after.text, newline="\n").readlines(),
+        f"a/{name}",
+        f"b/{name}",
+    )
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )

@@ -1,0 +1,94 @@
+"""Work in several processes, in order, and without losing what others did when one dies."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Work = Callable[[Sequence[Item], Any], list[Answer]]
+
+BATCH = 16
+"""Items a worker gets at a time, at most."""
+LIMIT = 60
+"""Workers at most: Windows cannot wait for more."""
+
+_state: Any = None
+"""In a worker: what every call of the work gets besides its items."""
+
+
+def _start(state: Any) -> None:
+    global _state
+    _state = state
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
+    gc.freeze()
+
+
+def _call(work: Work[Item, Answer], items: Sequence[Item]) -> list[Answer]:
+    return work(items, _state)
+
+
+def run(
+    work: Work[Item, Answer],
+    items: Sequence[Item],
+    state: Any,
+    *,
+    lost: Callable[[Item], Answer],
+    workers: int,
+) -> list[Answer]:
+    """The answers of ``work(items, state)`` in the order of the items, from ``workers`` processes.
+
+    ``work`` is a function of a module; items, answers and ``state`` can be pickled; ``state`` is
+    sent once to each worker.  ``lost(item)`` is the answer for an item whose worker died, or whose
+    answer could not be sent.
+    """
+    answers: dict[int, Answer] = {}
+    todo = list(range(len(items)))
+    workers, alone = min(workers, LIMIT), False
+    while todo:
+        chosen = [items[index] for index in todo]
+        batch = 1 if alone else max(1, min(BATCH, len(todo) // (4 * workers)))
+        got = list(_pass(work, chosen, state, 1 if alone else workers, batch))
+        missing = []
+        for index, found in zip(todo, got, strict=True):
+            if found:
+                answers[index] = found[0]
+            else:
+                missing.append(index)
+        if alone and missing:  # one worker takes the items in order: the first lost killed it
+            culprit = missing.pop(0)
+            answers[culprit] = lost(items[culprit])
+        todo, alone = missing, not alone
+    return [answers[index] for index in range(len(items))]
+
+
+def _pass(
+    work: Work[Item, Answer], items: Sequence[Item], state: Any, workers: int, batch: int
+) -> Iterator[list[Answer]]:
+    """Each item's answer in a list of one; an empty list where a dead worker took it along."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    others = set(multiprocessing.active_children())
+    try:
+        pool = ProcessPoolExecutor(workers, initializer=_start, initargs=(state,))
+    except (ImportError, NotImplementedError, OSError):  # a machine without semaphores
+        yield from ([answer] for answer in work(items, state))
+        return
+    try:
+        batches = [items[start : start + batch] for start in range(0, len(items), batch)]
+        futures = [pool.submit(_call, work, each) for each in batches]
+        for each, future in zip(batches, futures, strict=True):
+            try:
+                yield from ([answer] for answer in future.result())
+            except Exception:
+                yield from ([] for _ in each)
+    except BaseException:  # interrupted: what still runs is of no use any more
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        raise
+    pool.shutdown()

@@ -1,0 +1,99 @@
+"""Does this project run half precision, and where does it say so?
+
+One pass of regular expressions over the bytes of the project's Python files.  The answer is
+evidence with a place, never a guess: the first statement of each kind is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from precision_lint.api import Evidence, Position
+
+SPELLINGS: tuple[tuple[str, str], ...] = (
+    # what it shows, regular expression; the first group, if any, names the dtype
+    ("autocast", r"\bautocast\s*\([^#\n]*\b(bfloat16|float16|half)\b"),
+    ("autocast", r"(?:with|@)[^#\n]*\bautocast\s*\("),
+    ("autocast", r"\bpartial\(\s*(?:torch\.)?(?:amp\.|cuda\.amp\.)?autocast\b"),
+    ("autocast", r"\b(?:Sharded)?GradScaler\s*\("),
+    ("autocast", r"\bprecision\s*=\s*[\"']?(16|bf16)(?:-mixed)?[\"']?\s*[,)\n]"),
+    ("autocast", r"\bmixed_precision\s*=\s*[\"'](fp16|bf16)[\"']"),
+    ("autocast", r"\b(fp16|bf16)\s*=\s*True\b"),
+    ("autocast", r"\bAmpOptimWrapper\b|\bFp16OptimizerHook\b|@auto_fp16\b|\bAMPTrainer\b"),
+    ("autocast", r"\bprecision\s*=\s*[\"']amp_(fp16|bf16)[\"']|\.to_fp16\(\)|\bamp_mode\s*=\s*[\"']amp"),
+    ("half", r"\.(half|bfloat16)\(\)"),
+    ("half", r"\bprecision\s*=\s*[\"'](16|bf16)-true[\"']|\b(?:fp|bf)16_full_eval\s*=\s*True"),
+    ("half", r"\b(?:torch_)?dtype\s*=\s*torch\.(float16|half|bfloat16)\b"),
+    ("half", r"\.to\([^#\n]*\btorch\.(float16|half|bfloat16)\b"),
+)
+_DTYPES = {
+    b"float16": "float16", b"half": "float16", b"fp16": "float16", b"16": "float16",
+    b"bfloat16": "bfloat16", b"bf16": "bfloat16",
+}  # fmt: skip
+_HINT = re.compile(rb"autocast|GradScaler|half|float16|fp16|bf16|precision|AmpOptim|AMPTrainer|amp_mode")
+_PATTERNS = tuple(
+    (shows, re.compile(rb"^(?![ \t]*#)[^\n]*?(?:" + text.encode() + rb")", re.MULTILINE))
+    for shows, text in SPELLINGS
+)
+MAX_BYTES = 2_000_000
+
+
+@dataclass(frozen=True)
+class Project:
+    """What is known of the project around a file.
+
+    autocast, half: where mixed precision (autocast, GradScaler, a framework's setting) and pure
+    half precision (``.half()``, ``dtype=torch.float16``) are switched on; None: nowhere.
+    dtypes: the half dtypes that those places name, or imply (CUDA's autocast: float16).
+    """
+
+    autocast: Evidence | None = None
+    half: Evidence | None = None
+    dtypes: frozenset[str] = frozenset()
+
+    @classmethod
+    def scan(cls, root: Path, files: Iterable[Path]) -> Project:
+        """Read the Python files of a project; unreadable ones are passed over."""
+        project = cls()
+        for path in files:
+            relative = path.relative_to(root) if path.is_relative_to(root) else path
+            if path.suffix != ".py" or {"test", "tests"} & set(relative.parts[:-1]):
+                continue
+            try:
+                if path.stat().st_size > MAX_BYTES:
+                    continue
+                data = path.read_bytes()
+            except OSError:
+                continue
+            project = project.with_file(str(path), data)
+        return project
+
+    def with_file(self, filename: str, data: bytes) -> Project:
+        """This project with the evidence that one more file's bytes give."""
+        if b"torch" not in data or not _HINT.search(data):
+            return self
+        found = {"autocast": self.autocast, "half": self.half}
+        dtypes = set(self.dtypes)
+        for shows, pattern in _PATTERNS:
+            match = pattern.search(data)
+            if match is None:
+                continue
+            names = [group for group in match.groups() if group]
+            dtype = _DTYPES.get(names[0]) if names else "float16" if shows == "autocast" else None
+            if dtype:
+                dtypes.add(dtype)
+            if found[shows] is None:
+                row = data.count(b"\n", 0, match.end()) + 1
+                text = match.group().strip().decode("utf8", "replace")
+                what = "mixed precision" if shows == "autocast" else "half precision tensors"
+                found[shows] = Evidence(
+                    f"the project uses {what}: `{text[:80]}`", Position(row, 1), None, filename
+                )
+        return Project(found["autocast"], found["half"], frozenset(dtypes))
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return tuple(e for e in (self.autocast, self.half) if e is not None)

@@ -1,0 +1,167 @@
+"""Finds the rules by package name, validates them, and never names one."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+import traceback
+from dataclasses import dataclass
+from types import ModuleType
+
+from precision_lint.api import Applicability, Rule, Severity, Triggers
+
+PACKAGE = "precision_lint.rules"
+SECTIONS = (
+    "What it flags",
+    "Why it breaks",
+    "Example",
+    "Fix safety",
+    "How to silence",
+    "Sources",
+)
+ENGINE_CODES = {
+    "MP001": "unreadable-file",
+    "MP002": "syntax-error",
+    "MP003": "rule-crash",
+    "MP004": "unused-suppression",
+}
+"""Codes of the engine's own diagnostics; rules start at MP101."""
+
+
+class InvalidRule(Exception):
+    """A rule that breaks the contract; the text is one line ``file:line: what; what to do``."""
+
+
+@dataclass(frozen=True)
+class Doc:
+    """A rule's documentation: its summary line and its sections, in fixed order."""
+
+    summary: str
+    sections: dict[str, str]
+
+
+def document(rule: type[Rule]) -> Doc:
+    """Split a rule's docstring into its summary and its sections."""
+    text = inspect.cleandoc(rule.__doc__ or "")
+    head, *rest = re.split(r"^## +(.+)$", text, flags=re.MULTILINE)
+    titles, bodies = rest[::2], rest[1::2]
+    sections = {t.strip(): b.strip() for t, b in zip(titles, bodies, strict=True)}
+    return Doc(head.strip(), sections)
+
+
+def _where(rule: type[Rule]) -> str:
+    try:
+        return f"{inspect.getsourcefile(rule)}:{inspect.getsourcelines(rule)[1]}"
+    except (OSError, TypeError):
+        return rule.__qualname__
+
+
+def validate(rule: type[Rule], module: ModuleType) -> None:
+    """Refuse a malformed rule with one line that names its place."""
+
+    def refuse(what: str) -> None:
+        raise InvalidRule(f"{_where(rule)}: {what}")
+
+    for attribute in ("code", "name", "severity", "applicability", "triggers"):
+        if not hasattr(rule, attribute):
+            refuse(f"rule {rule.__name__} has no {attribute}; set it on the class")
+    if not re.fullmatch(r"MP[1-9]\d{2}", str(rule.code)):
+        refuse(f"code is {rule.code!r}; write MP and three digits from MP101 on")
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", str(rule.name)):
+        refuse(f"name is {rule.name!r}; write the hazard in kebab-case")
+    stem = module.__name__.rpartition(".")[2]
+    expected = f"{rule.code.lower()}_{rule.name.replace('-', '_')}"
+    if stem != expected:
+        refuse(f"module is named {stem}; rename it to {expected}")
+    if not isinstance(rule.severity, Severity):
+        refuse(f"severity is {rule.severity!r}; write a Severity")
+    if rule.applicability is not None and not isinstance(rule.applicability, Applicability):
+        refuse(f"applicability is {rule.applicability!r}; write an Applicability or None")
+    if not isinstance(rule.triggers, Triggers):
+        refuse(f"triggers is {rule.triggers!r}; use calls(), operators() or events()")
+    try:
+        re.compile(rule.triggers.pattern.encode())
+    except re.error as error:
+        refuse(f"trigger pattern does not compile ({error}); repair it")
+    if not (rule.triggers.calls or rule.triggers.nodes or rule.triggers.events):
+        refuse("triggers name nothing to look at; name a call, a node type or an event")
+    if not all(isinstance(n, type) and issubclass(n, ast.AST) for n in rule.triggers.nodes):
+        refuse("trigger nodes are not all ast types; write types such as ast.MatMult")
+    if rule.check is Rule.check:
+        refuse("check is not defined; define it to yield findings")
+    doc = document(rule)
+    if not doc.summary:
+        refuse("docstring has no summary line; say what is flagged in its first line")
+    if tuple(doc.sections) != SECTIONS:
+        refuse(f"docstring sections are {', '.join(doc.sections)}; write {', '.join(SECTIONS)}")
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except SyntaxError as error:
+        where, what = f"{error.filename}:{error.lineno}", error.msg
+    except Exception as error:
+        spec = importlib.util.find_spec(name)
+        path = str(spec.origin if spec else name)
+        frames = traceback.extract_tb(error.__traceback__)
+        where = next((f"{path}:{f.lineno}" for f in frames[::-1] if f.filename == path), path)
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+    raise InvalidRule(f"{where}: cannot be imported ({what}); repair the module")
+
+
+def load(package: str = PACKAGE) -> dict[str, type[Rule]]:
+    """All rules of a package by code, in order of code."""
+    try:
+        root = importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise InvalidRule(f"{package} cannot be imported ({error}); install the project") from None
+    found: dict[str, type[Rule]] = {}
+    for info in pkgutil.iter_modules(root.__path__):
+        module = _module(f"{package}.{info.name}")
+        own = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type)
+            and issubclass(value, Rule)
+            and value.__module__ == module.__name__
+        ]
+        if len(own) != 1:
+            raise InvalidRule(f"{module.__file__}:1: has {len(own)} rules; write one a module")
+        rule = own[0]
+        validate(rule, module)
+        for other in found.values():
+            if rule.code == other.code or rule.name == other.name:
+                raise InvalidRule(
+                    f"{_where(rule)}: code or name is taken by {_where(other)}; take another"
+                )
+        found[rule.code] = rule
+    return dict(sorted(found.items()))
+
+
+@functools.cache
+def rules() -> dict[str, type[Rule]]:
+    """The rules that ship, by code."""
+    return load()
+
+
+@functools.cache
+def names() -> dict[str, str]:
+    """Rule and engine codes by name."""
+    engine = {name: code for code, name in ENGINE_CODES.items()}
+    return engine | {rule.name: code for code, rule in rules().items()}
+
+
+def known(selector: str) -> list[str]:
+    """Codes that a selector names: a code, a prefix such as ``MP3``, a name, or ``ALL``."""
+    codes = [*ENGINE_CODES, *rules()]
+    if selector == "ALL":
+        return codes
+    if selector in names():
+        return [names()[selector]]
+    return [code for code in codes if code.startswith(selector)] if selector[:2] == "MP" else []

@@ -1,0 +1,326 @@
+"""Files to diagnostics: discovery, prefilter, analysis, suppressions, thresholds, fixes.
+
+What is looked at how closely:
+
+- A file that no selected rule's trigger matches is not analysed.
+- It is parsed, so that a syntax error is reported, if it contains ``torch``; parsing everything
+  else would cost a run on a mixed tree more than all rules together.
+- It is decoded if it holds bytes beyond ASCII, and searched for suppressions that suppress nothing
+  if it seems to hold one.
+
+Facts about a project are gathered once for each project root, from all of its files, so that a run
+on one file (or on one batch of pre-commit's) judges as a run on everything does.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import gc
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from precision_lint import dispatch, pool, registry, source, suppress
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Diagnostic,
+    Position,
+    Rule,
+    Severity,
+)
+from precision_lint.config import CRASH, Resolver, Settings
+from precision_lint.project import files
+from precision_lint.project.amp import Project
+from precision_lint.source import Failure, Source
+
+POOL_FROM = 64
+"""Files to analyse from which on processes pay for their start."""
+SUPPRESSION = re.compile(
+    rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
+)
+
+
+class Mode(enum.Enum):
+    """What to do about findings that have a fix."""
+
+    CHECK = "check"
+    FIX = "fix"
+    DIFF = "diff"
+
+
+@dataclass
+class Result:
+    """What a run came to; a report needs ``diagnostics`` and ``sources`` only."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    """Findings that remain, sorted by file, row, column and code."""
+    sources: dict[str, Source] = field(default_factory=dict)
+    """Text of each file that has diagnostics, as it is after fixes."""
+    files: int = 0
+    lines: int = 0
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+    """One line for each path that is missing or cannot be read."""
+    warnings: list[str] = field(default_factory=list)
+    hidden: int = 0
+    """Findings below the confidence threshold."""
+    failing: int = 0
+    """Diagnostics at or above the severity that fails the run."""
+    fixed: list[Diagnostic] = field(default_factory=list)
+    """Findings whose fix was applied, or would be in ``Mode.DIFF``."""
+    diff: str = ""
+    stdin: bytes = b""
+    """The text from standard input after fixes, in its own encoding."""
+
+    @property
+    def internal(self) -> bool:
+        """Whether the tool itself failed on a file."""
+        return any(diagnostic.internal for diagnostic in self.diagnostics)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to analyse, small enough to be sent to another process."""
+
+    path: Path
+    name: str
+    root: Path
+    codes: frozenset[str]
+    confidence: Confidence
+    fail_on: Severity
+    unsafe_fixes: bool
+    mode: Mode
+
+
+@dataclass
+class Outcome:
+    """What one file came to."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    text: Source | None = None
+    hidden: int = 0
+    fixed: tuple[Diagnostic, ...] = ()
+    diff: str = ""
+
+
+@functools.cache
+def _rules(codes: frozenset[str]) -> tuple[type[Rule], ...]:
+    return tuple(rule for code, rule in registry.rules().items() if code in codes)
+
+
+def _relevant(data: bytes, codes: frozenset[str]) -> bool:
+    rules = _rules(codes)
+    return bool(rules) and dispatch.relevant(data, rules)
+
+
+def _deserves_a_look(data: bytes) -> bool:
+    return (
+        b"torch" in data
+        or b"\0" in data
+        or not data.isascii()
+        or SUPPRESSION.search(data) is not None
+    )
+
+
+def _crash(name: str, error: BaseException) -> Diagnostic:
+    """The internal diagnostic for a file on which the analysis itself failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    return Diagnostic(
+        code=CRASH,
+        name=registry.ENGINE_CODES[CRASH],
+        message=f"the analysis failed with {what}{place}; report it, or exclude the file",
+        filename=name,
+        start=Position(1, 1),
+        end=Position(1, 1),
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        internal=True,
+    )
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    # a tree is many young objects and no garbage: collecting while it grows only costs
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _diagnose(text: Source, job: Job, project: Project) -> tuple[list[Diagnostic], int]:
+    """What to show of one text, and how many findings the confidence threshold hides."""
+    parsed = "torch" in text.text or "\0" in text.text
+    found = dispatch.lint(text, _rules(job.codes), project) if parsed else []
+    internal = [diagnostic for diagnostic in found if diagnostic.internal]
+    found = [d for d in found if d.code in job.codes and not d.internal]
+    judged = suppress.apply(text, found, job.codes)
+    unused = [diagnostic for diagnostic in judged.unused if diagnostic.code in job.codes]
+    kept = [*judged.kept, *unused]
+    shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]
+    return [*internal, *shown], len(kept) - len(shown)
+
+
+def _analyse(job: Job, data: bytes, project: Project) -> Outcome:
+    text = source.decode(data, job.name)
+    if isinstance(text, Failure):
+        return Outcome([text.diagnostic()] if text.code in job.codes else [])
+    hidden = 0
+
+    def lint(current: Source) -> list[Diagnostic]:
+        nonlocal hidden
+        shown, hidden = _diagnose(current, job, project)
+        return shown
+
+    if job.mode is Mode.CHECK:
+        return Outcome(lint(text), text, hidden)
+    from precision_lint import fixer  # imported late: a run that only checks does not need it
+
+    levels = {Applicability.SAFE} | ({Applicability.UNSAFE} if job.unsafe_fixes else set())
+    fixed = fixer.fix(text, lint, levels)
+    diff = fixer.diff(text, fixed.source) if job.mode is Mode.DIFF else ""
+    return Outcome(fixed.remaining, fixed.source, hidden, fixed.applied, diff)
+
+
+def _judge(job: Job, data: bytes, project: Project) -> Outcome:
+    """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
+    try:
+        with _collector_off():
+            return _analyse(job, data, project)
+    except Exception as error:
+        return Outcome([_crash(job.name, error)])
+
+
+def _run(jobs: Sequence[Job], projects: Mapping[Path, Project]) -> list[Outcome]:
+    """Read, judge and, in ``Mode.FIX``, write each file."""
+    outcomes = []
+    for job in jobs:
+        data = source.load(job.path, job.name)
+        if isinstance(data, Failure):
+            outcome = Outcome([data.diagnostic()] if data.code in job.codes else [])
+        else:
+            outcome = _judge(job, data, projects.get(job.root, Project()))
+            if job.mode is Mode.FIX and outcome.fixed and outcome.text:
+                from precision_lint import fixer
+
+                failure = fixer.write(job.path, data, outcome.text)
+                outcome = Outcome([failure.diagnostic()]) if failure else outcome
+        if not outcome.diagnostics:
+            outcome.text = None  # nobody will show it: don't send it between processes
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _died(job: Job) -> Outcome:
+    return Outcome([_crash(job.name, ChildProcessError("its process ended without an answer"))])
+
+
+def _job(file: files.File, mode: Mode) -> Job:
+    settings = file.settings
+    return Job(
+        file.path,
+        file.name,
+        file.root,
+        settings.codes_for(file.path),
+        settings.confidence,
+        settings.fail_on,
+        settings.unsafe_fixes,
+        mode,
+    )
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _add(result: Result, job: Job, outcome: Outcome) -> None:
+    result.diagnostics += outcome.diagnostics
+    if outcome.diagnostics and outcome.text:
+        result.sources[job.name] = outcome.text
+    result.hidden += outcome.hidden
+    result.failing += sum(d.severity.rank >= job.fail_on.rank for d in outcome.diagnostics)
+    result.fixed += outcome.fixed
+    result.diff += outcome.diff
+
+
+def _finish(result: Result, started: float) -> Result:
+    result.diagnostics.sort(key=lambda d: (d.filename, d.start, d.code, d.end, d.message))
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def check(
+    paths: Iterable[Path],
+    resolver: Resolver,
+    *,
+    mode: Mode = Mode.CHECK,
+    workers: int | None = None,
+) -> Result:
+    """Lint what the paths name; in ``Mode.FIX`` write the fixed files.
+
+    ``workers`` is the number of processes at most; None: one a core.  Raises ConfigError for a
+    mistake in a configuration file.
+    """
+    started = time.perf_counter()
+    found = files.discover(paths, resolver)
+    result = Result(files=len(found.files), errors=found.errors, warnings=found.warnings)
+    jobs: list[Job] = []
+    roots: dict[Path, Settings] = {}
+    for file in found.files:
+        job = _job(file, mode)
+        data = source.load(file.path, file.name)
+        if isinstance(data, Failure):
+            jobs.append(job)
+            continue
+        result.lines += data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
+        if _deserves_a_look(data):
+            jobs.append(job)
+            if _relevant(data, job.codes):
+                roots.setdefault(file.root, resolver(file.root))
+    projects = {}
+    for root, settings in roots.items():
+        named = {file.path for file in found.files if file.root == root}
+        members = named.union(files.below(root, settings))
+        projects[root] = Project.scan(root, sorted(members))
+    workers = workers or _cores()
+    if workers > 1 and len(jobs) > POOL_FROM:
+        outcomes = pool.run(_run, jobs, projects, lost=_died, workers=workers)
+    else:
+        outcomes = _run(jobs, projects)
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        _add(result, job, outcome)
+    return _finish(result, started)
+
+
+def check_stdin(
+    data: bytes, name: Path | None, resolver: Resolver, *, mode: Mode = Mode.CHECK
+) -> Result:
+    """Lint one text as if it were the file ``name``; ``Result.stdin`` is the text after fixes."""
+    started = time.perf_counter()
+    path = files.absolute(name or Path("-"))
+    settings = resolver(path.parent)
+    if settings.force_exclude and files.excluded(path, settings):
+        return _finish(Result(stdin=data), started)
+    root = files.project_root(path)
+    job = _job(files.File(path, str(name or "-"), settings, root), mode)
+    project = Project()
+    if _relevant(data, job.codes):
+        project = Project.scan(root, files.below(root, settings))
+    outcome = _judge(job, data, project)
+    result = Result(files=1, lines=data.count(b"\n"), stdin=data)
+    if mode is Mode.FIX and outcome.fixed and outcome.text:
+        result.stdin = outcome.text.encode()
+    _add(result, job, outcome)
+    return _finish(result, started)

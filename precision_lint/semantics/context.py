@@ -1,0 +1,251 @@
+"""What a rule can ask about a candidate."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
+from precision_lint.project.amp import Project
+from precision_lint.semantics import products, repair
+from precision_lint.semantics.index import Function, walk_function
+from precision_lint.semantics.interp import Interpreter
+from precision_lint.semantics.module import Module
+from precision_lint.semantics.names import dotted
+from precision_lint.semantics.regions import INHERITED, Region
+from precision_lint.semantics.scaler import Violation
+from precision_lint.semantics.values import UNKNOWN, Value
+from precision_lint.slices import Editor
+from precision_lint.source import Source
+
+
+@dataclass(frozen=True)
+class Half:
+    """Why a value is, or may be, half precision: which dtypes, how sure, and from where."""
+
+    dtypes: frozenset[str]
+    confidence: Confidence
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def dtype(self) -> str:
+        """One dtype for a message: float16 where it is possible, because it is the stricter."""
+        return "float16" if "float16" in self.dtypes else "bfloat16"
+
+
+class Context:
+    """The analysis as seen from one candidate in one function of one file."""
+
+    def __init__(
+        self,
+        rule: type[Rule],
+        source: Source,
+        module: Module,
+        project: Project,
+        function: Function,
+        editor: Editor,
+    ) -> None:
+        self.rule = rule
+        self.source = source
+        self.module = module
+        self.project = project
+        self.function = function
+        self.edit = editor
+
+    # knowledge
+
+    @cached_property
+    def analysis(self) -> Interpreter:
+        return self.module.analysis(self.function)
+
+    def value(self, node: ast.expr) -> Value:
+        """Abstract value of an expression of this function."""
+        return self.analysis.values.get(id(node), UNKNOWN)
+
+    def region(self, node: ast.expr) -> Region:
+        """Autocast state under which a call or operator runs."""
+        return self.analysis.regions.get(id(node), self.module.entry_region(self.function))
+
+    def qualify(self, node: ast.expr) -> str | None:
+        return self.module.index.names.qualify(node)
+
+    @cached_property
+    def plausible(self) -> bool:
+        """Whether this function plausibly runs under autocast or inside a half model."""
+        return self.module.plausible(self.function)
+
+    def half(self, value: Value, region: Region) -> Half | None:
+        """Whether a value may be float16 or bfloat16 where it is used; None: it is not."""
+        dtype = value.dtype
+        if dtype in ("float16", "bfloat16"):
+            sure = region.sure or region.state != "on" or self._explicit(value)
+            confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
+            return Half(frozenset({dtype}), confidence, self.why(region))
+        if dtype == "low":
+            return Half(self._region_dtypes(region), Confidence.LIKELY, self.why(region))
+        if not value.variable or not value.maybe_tensor:
+            return None
+        confidence = Confidence.POSSIBLE
+        dtypes = self.project.dtypes or frozenset({"float16", "bfloat16"})
+        evidence: tuple[Evidence, ...] = self.why(region)
+        if region.on and not value.wide:
+            confidence = Confidence.LIKELY
+            dtypes = self._region_dtypes(region)
+        elif value.wide and region.on:
+            return None
+        elif region.state == "inherited" and self.plausible:
+            if value.wide:
+                if self.project.half is not None:
+                    confidence, evidence = Confidence.LIKELY, (self.project.half,)
+            elif self.project.evidence:
+                confidence, evidence = Confidence.LIKELY, self.project.evidence[:1]
+        elif region.state == "inherited" and not self.plausible:
+            evidence = self.project.evidence[:1]
+        if "not-float16" in value.tags:
+            dtypes -= {"float16"}
+        return Half(dtypes, confidence, evidence) if dtypes else None
+
+    @staticmethod
+    def _explicit(value: Value) -> bool:
+        return value.kind == "tensor" and "float" not in value.tags
+
+    def _region_dtypes(self, region: Region) -> frozenset[str]:
+        if region.dtype in ("float16", "bfloat16"):
+            return frozenset({region.dtype})
+        return self.project.dtypes or frozenset({"float16", "bfloat16"})
+
+    def why(self, region: Region) -> tuple[Evidence, ...]:
+        """The chain from a region (and the call that leads into it) to here."""
+        if region.node is None:
+            return ()
+        name = {"float16": "float16 ", "bfloat16": "bfloat16 "}.get(region.dtype, "")
+        chain = [self.note(region.node, f"{name}autocast region opened here")]
+        if region.called is not None:
+            chain.append(self.note(region.called, f"{self.function.qualname}() is reached from it"))
+        return tuple(chain)
+
+    # products
+
+    def product(self, node: ast.Call | ast.BinOp) -> tuple[str, list[ast.expr]]:
+        """Name and operands of a matrix product or contraction."""
+        return products.product(node, self)
+
+    def geometry(self, node: ast.expr, operands: Sequence[ast.expr]) -> str | None:
+        """Why a product is believed to be geometry, or None."""
+        return products.geometry(node, operands, self)
+
+    @staticmethod
+    def is_upcast(node: ast.expr) -> bool:
+        """Whether an expression is ``x.float()``."""
+        return products.is_upcast(node)
+
+    # places
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[Position, Position]:
+        start = self.source.position(self.source.offset(node.lineno, node.col_offset))
+        end = self.source.position(
+            self.source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
+        )
+        return start, end
+
+    def note(self, node: ast.expr | ast.stmt, message: str) -> Evidence:
+        """A link of the evidence chain at a place in this file."""
+        return Evidence(message, *self.span(node))
+
+    def text(self, node: ast.expr) -> str:
+        """Source text of an expression."""
+        return self.source.text[self.edit.offset(node) : self.edit.end(node)]
+
+    @cached_property
+    def parents(self) -> dict[int, ast.AST]:
+        """Parent of every node of this function, by id."""
+        found: dict[int, ast.AST] = {id(s): self.function.node for s in self.function.node.body}
+        for node in walk_function(self.function):
+            for child in ast.iter_child_nodes(node):
+                found[id(child)] = node
+        return found
+
+    def ancestors(self, node: ast.AST) -> Iterable[ast.AST]:
+        """Nodes around ``node``, innermost first, up to the function."""
+        parent = self.parents.get(id(node))
+        while parent is not None:
+            yield parent
+            parent = self.parents.get(id(parent))
+
+    def statement(self, node: ast.AST) -> ast.stmt | None:
+        """The innermost statement around a node."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next((n for n in self.ancestors(node) if isinstance(n, ast.stmt)), None)
+
+    def bound_before(self, name: str, node: ast.expr) -> bool:
+        """Whether a name already has its value where ``node`` is evaluated."""
+        head = name.partition(".")[0]
+        sources = self.analysis.assigned.get(name, []) + self.analysis.assigned.get(head, [])
+        if not sources:
+            return head == "self" or head in {p.arg for p in self.function.parameters()}
+        return all((s.lineno, s.col_offset) < (node.lineno, node.col_offset) for s in sources)
+
+    # fixes
+
+    def unscale_first(
+        self, violation: Violation
+    ) -> tuple[tuple[Edit, ...], tuple[ast.Call, ...]] | None:
+        """Edits that unscale before a read, and the later ``unscale_`` calls they remove."""
+        return repair.unscale_first(violation, self)
+
+    def remove(self, call: ast.Call) -> tuple[Edit, ...] | None:
+        """Edits that delete the statement a call stands in."""
+        return repair.remove(call, self)
+
+    def move_into_step_branch(self, violation: Violation) -> tuple[Edit, ...] | None:
+        """Edits that move an ``unscale_`` to the top of the branch that steps."""
+        return repair.move_into_step_branch(violation, self)
+
+    def torch(self) -> tuple[str, tuple[Edit, ...]]:
+        """How this module spells ``torch``, and the edits that import it if it does not yet."""
+        spelling = self.module.index.names.spelling("torch")
+        return (spelling, ()) if spelling else ("torch", self.edit.import_line("import torch"))
+
+    def device(self, operands: Iterable[ast.expr], region: Region) -> str | None:
+        """Source text of the device type of the first operand that has a name."""
+        for operand in operands:
+            node = operand
+            while isinstance(node, (ast.Call, ast.Subscript)) or (
+                isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "data")
+            ):
+                if isinstance(node, ast.Call):
+                    if not isinstance(node.func, ast.Attribute) or self.qualify(node.func):
+                        break
+                    node = node.func.value
+                else:
+                    node = node.value
+            name = dotted(node)
+            if name is not None and self.value(node).kind != "callable":
+                return f"{name}.device.type"
+        return f'"{region.device}"' if region.device else None
+
+    def fresh(self, name: str) -> str:
+        """``name``, or ``name_2`` and so on if this function uses it already."""
+        used = {n.id for n in ast.walk(self.function.node) if isinstance(n, ast.Name)}
+        candidate, count = name, 2
+        while candidate in used:
+            candidate, count = f"{name}_{count}", count + 1
+        return candidate
+
+    def finding(
+        self,
+        node: ast.expr | ast.stmt,
+        message: str,
+        confidence: Confidence,
+        *,
+        severity: Severity | None = None,
+        evidence: Iterable[Evidence] = (),
+        fix: Fix | None = None,
+    ) -> Finding:
+        start, end = self.span(node)
+        return Finding(
+            message, start, end, confidence, severity or self.rule.severity, tuple(evidence), fix
+        )

@@ -1,0 +1,211 @@
+"""One pass over a module's ``ast``: names, classes, functions, calls, and rule candidates."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from precision_lint.semantics.names import Names, dotted
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+MODULE_BASES = ("Module", "LightningModule", "Model", "Loss", "Criterion", "Head", "Layer", "Block")
+"""Last words of base classes by which a class is believed to be a ``torch.nn.Module``."""
+
+
+@dataclass(eq=False)
+class Class:
+    """A class of the module; ``bases`` are qualified or local names."""
+
+    node: ast.ClassDef
+    bases: tuple[str, ...]
+    methods: dict[str, Function] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is, or plausibly is, a ``torch.nn.Module``."""
+        return "forward" in self.methods or any(
+            base.rpartition(".")[2].endswith(MODULE_BASES) for base in self.bases
+        )
+
+
+@dataclass(eq=False)
+class Function:
+    """A function or method, or the module's own body (``node`` is then the ``ast.Module``)."""
+
+    node: FunctionNode | ast.Module
+    cls: Class | None
+    parent: Function | None
+
+    @property
+    def name(self) -> str:
+        return self.node.name if not isinstance(self.node, ast.Module) else "<module>"
+
+    @property
+    def qualname(self) -> str:
+        return f"{self.cls.name}.{self.name}" if self.cls else self.name
+
+    @property
+    def is_method(self) -> bool:
+        return self.cls is not None and self.node in self.cls.node.body
+
+    def parameters(self) -> list[ast.arg]:
+        if isinstance(self.node, ast.Module):
+            return []
+        a = self.node.args
+        rest = [x for x in (a.vararg, a.kwarg) if x is not None]
+        return [*a.posonlyargs, *a.args, *a.kwonlyargs, *rest]
+
+    def defaults(self) -> dict[str, ast.expr]:
+        if isinstance(self.node, ast.Module):
+            return {}
+        a = self.node.args
+        positional = [*a.posonlyargs, *a.args]
+        found = {
+            p.arg: d for p, d in zip(positional[len(positional) - len(a.defaults) :], a.defaults,
+                                     strict=True)
+        }
+        found |= {p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d}
+        return found
+
+
+@dataclass(eq=False)
+class Index:
+    """Everything found in one pass.
+
+    ``calls``: every call by the last component of its callee, with the function around it.
+    ``candidates``: nodes whose type a rule asked for (``ast.MatMult`` gives the BinOp).
+    """
+
+    tree: ast.Module
+    names: Names
+    top: Function
+    functions: list[Function]
+    classes: dict[str, Class]
+    calls: dict[str, list[tuple[ast.Call, Function]]]
+    candidates: dict[type[ast.AST], list[tuple[ast.AST, Function]]]
+    attributes: dict[str, list[tuple[ast.Attribute, Function]]]
+    instances: dict[str, set[str]]
+    """Last components of the names that ``x = ClassName(...)`` binds, by class name."""
+
+    def function_named(self, name: str, around: Function | None = None) -> Function | None:
+        """The function or method that ``name`` or ``self.name`` calls inside ``around``."""
+        if name.startswith("self."):
+            if around is None or around.cls is None:
+                return None
+            return self.method(around.cls, name[5:])
+        return next((f for f in self.functions if f.cls is None and f.name == name), None)
+
+    def method(self, cls: Class, name: str, depth: int = 4) -> Function | None:
+        """A method of a class or of its bases in this module."""
+        if name in cls.methods:
+            return cls.methods[name]
+        for base in cls.bases:
+            parent = self.classes.get(base)
+            if parent is not None and parent is not cls and depth:
+                found = self.method(parent, name, depth - 1)
+                if found:
+                    return found
+        return None
+
+
+def build(
+    tree: ast.Module, nodes: Collection[type[ast.AST]], attributes: Collection[str] = ()
+) -> Index:
+    """Walk a module once; ``nodes`` and ``attributes`` are what rules want to see."""
+    names = Names()
+    top = Function(tree, None, None)
+    index = Index(tree, names, top, [], {}, {}, {}, {}, {})
+    wanted = tuple(nodes)
+    aliases: list[ast.Assign] = []
+    # children first in a stack of (node, function, class) keeps this pass free of recursion
+    stack: list[tuple[ast.AST, Function, Class | None]] = [(tree, top, None)]
+    push = stack.append
+    while stack:
+        node, function, cls = stack.pop()
+        kind = type(node)
+        if kind is ast.Call:
+            callee = node.func  # type: ignore[attr-defined]
+            last = (
+                callee.attr
+                if type(callee) is ast.Attribute
+                else callee.id
+                if type(callee) is ast.Name
+                else ""
+            )
+            index.calls.setdefault(last, []).append((node, function))  # type: ignore[arg-type]
+        elif kind is ast.BinOp:
+            operator = type(node.op)  # type: ignore[attr-defined]
+            if operator in wanted:
+                index.candidates.setdefault(operator, []).append((node, function))
+        elif kind is ast.Attribute:
+            if node.attr in attributes:  # type: ignore[attr-defined]
+                found = index.attributes.setdefault(node.attr, [])  # type: ignore[attr-defined]
+                found.append((node, function))  # type: ignore[arg-type]
+        elif kind is ast.Import or kind is ast.ImportFrom:
+            names.add_import(node)  # type: ignore[arg-type]
+            continue
+        elif kind is ast.ClassDef:
+            bases = tuple(b for b in map(_base, node.bases) if b)  # type: ignore[attr-defined]
+            cls = Class(node, bases)  # type: ignore[arg-type]
+            index.classes.setdefault(cls.name, cls)
+        elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+            # a closure inside a method still sees the class through self
+            inner = Function(node, cls or function.cls, function)  # type: ignore[arg-type]
+            if cls is not None:
+                cls.methods.setdefault(inner.name, inner)
+            index.functions.append(inner)
+            for decorator in node.decorator_list:  # type: ignore[attr-defined]
+                push((decorator, function, None))
+            push((node.args, function, None))  # type: ignore[attr-defined]
+            for statement in node.body:  # type: ignore[attr-defined]
+                push((statement, inner, None))
+            continue
+        elif kind is ast.Assign:
+            value = node.value  # type: ignore[attr-defined]
+            if type(value) is ast.Call:
+                made = (dotted(value.func) or "").rpartition(".")[2]
+                for target in node.targets:  # type: ignore[attr-defined]
+                    bound = (dotted(target) or "").rpartition(".")[2]
+                    if bound:
+                        index.instances.setdefault(made, set()).add(bound)
+            elif function is top and cls is None:
+                aliases.append(node)  # type: ignore[arg-type]
+        if kind in wanted and kind is not ast.BinOp:
+            index.candidates.setdefault(kind, []).append((node, function))
+        inside = cls if kind is ast.ClassDef else None
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if type(value) is list:
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        push((item, function, inside))
+            elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
+                push((value, function, inside))
+    for assign in aliases:
+        target = assign.targets[0]
+        if len(assign.targets) == 1 and isinstance(target, ast.Name):
+            names.add_alias(target.id, assign.value)
+    return index
+
+
+_LEAVES = frozenset({ast.Load, ast.Store, ast.Del, ast.Constant, ast.Name})
+
+
+def _base(node: ast.expr) -> str | None:
+    return dotted(node.value if isinstance(node, ast.Subscript) else node)
+
+
+def walk_function(function: Function) -> Iterator[ast.AST]:
+    """Every node of a function's own body, nested functions and classes left out."""
+    stack: list[ast.AST] = list(reversed(function.node.body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        stack.extend(reversed(list(ast.iter_child_nodes(node))))

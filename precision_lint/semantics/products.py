@@ -1,0 +1,136 @@
+"""Matrix products and contractions: their operands, and whether they are geometry."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+
+STRONG = re.compile(
+    r"^(intrinsics?|extrinsics?|intrins?|extrins?|c2ws?|w2cs?|cam2\w+|\w+2cam|lidar2\w+|img2\w+|"
+    r"ego2\w+|\w+2ego|world2\w+|\w+2world|camera2\w+|\w+2camera|sensor2\w+|homograph(y|ies)|calib|"
+    r"calibration|viewmats?|K|Ks|kmat|kinv|invk|rotmats?|fundamental|essential)$"
+)
+"""Words of names that only geometry uses."""
+WEAK = re.compile(
+    r"^(poses?|rots?|rotations?|camera|cam|cams|cameras|points?|pts|xyz|homo|homogeneous|proj|"
+    r"projection|rays?|verts?|vertices|joints?|3d|2d|uv|uvs|frustum|translation|trans|keypoints?|"
+    r"kps|transforms?)$"
+)
+"""Words that geometry shares with other fields; two operands have to agree."""
+
+
+def product(node: ast.Call | ast.BinOp, at: Context) -> tuple[str, list[ast.expr]]:
+    """Name and operands of a product; no operands: it is called in a way that is not understood."""
+    if isinstance(node, ast.BinOp):
+        return "@", [node.left, node.right]
+    qualified = at.qualify(node.func)
+    if qualified is None:
+        if isinstance(node.func, ast.Attribute) and node.args:
+            return node.func.attr, [node.func.value, node.args[0]]
+        return "", []
+    name = qualified.rpartition(".")[2]
+    if name == "einsum":
+        operands = node.args[1:] if qualified == "torch.einsum" else node.args[:-1]
+        if len(operands) == 1 and isinstance(operands[0], (ast.List, ast.Tuple)):
+            return name, list(operands[0].elts)
+        return name, list(operands)
+    return name, list(node.args[1:3] if name == "baddbmm" else node.args[:2])
+
+
+def geometry(node: ast.expr, operands: Sequence[ast.expr], at: Context) -> str | None:
+    """Why a product is believed to be geometry, or None."""
+    strong, weak = [], []
+    for operand in operands:
+        words = _words(operand)
+        hits = [w for w in words if STRONG.match(w)]
+        if hits:
+            strong.append(hits[-1])
+        elif [w for w in words if WEAK.match(w.lower())]:
+            weak.append(next(w for w in words if WEAK.match(w.lower())))
+        if "homogeneous" in at.value(operand).tags:
+            weak.append("homogeneous coordinate")
+    if strong:
+        return strong[0]
+    if len(weak) >= 2 and any(w not in ("points", "point", "trans", "proj") for w in weak):
+        return " and ".join(dict.fromkeys(weak))
+    if weak and _perspective(node, at):
+        return f"{weak[0]}, then divided by depth"
+    return None
+
+
+def _words(node: ast.expr) -> list[str]:
+    """Words of the names in an operand, calls' functions and keywords left out."""
+    found: list[str] = []
+    stack: list[ast.expr] = [node]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, ast.Name):
+            found.append(part.id)
+        elif isinstance(part, ast.Attribute):
+            found.append(part.attr)
+            if not isinstance(part.value, ast.Name) or part.value.id != "self":
+                stack.append(part.value)
+        elif isinstance(part, ast.Subscript):
+            stack.append(part.value)
+            if isinstance(part.slice, ast.Constant) and isinstance(part.slice.value, str):
+                found.append(part.slice.value)
+        elif isinstance(part, ast.Call):
+            if isinstance(part.func, ast.Attribute):
+                receiver = part.func.value
+                if part.func.attr in ("inverse", "inv") and part.args:
+                    stack.append(part.args[0])
+                elif not (isinstance(receiver, ast.Name) and receiver.id in ("torch", "self", "F")):
+                    stack.append(receiver)
+        elif isinstance(part, ast.BinOp):
+            stack += [part.left, part.right]
+    words: list[str] = []
+    for name in found:
+        words.append(name)
+        words += re.findall(r"\d+[a-z]|[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])|\d+", name.replace("_", " "))
+        words += name.split("_")
+    return [word for word in words if word]
+
+
+def _perspective(node: ast.expr, at: Context) -> bool:
+    """Whether the product is divided by its own last component."""
+    parent = at.parents.get(id(node))
+    while isinstance(parent, (ast.Subscript, ast.Attribute, ast.Call)):
+        parent = at.parents.get(id(parent))
+    if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
+        return False
+    name = parent.targets[0].id
+    for part in ast.walk(at.function.node):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div):
+            if _subscripted(part.left) == name and _subscripted(part.right) == name:
+                return True
+    return False
+
+
+def _subscripted(node: ast.expr) -> str | None:
+    """The name that an expression only indexes or guards."""
+    while True:
+        match node:
+            case ast.Subscript(value=ast.Name(id=name)):
+                return name
+            case ast.Subscript(value=value) | ast.Attribute(value=value):
+                node = value
+            case ast.BinOp(left=left, op=ast.Add()):
+                node = left
+            case ast.Call(func=ast.Attribute(value=value)):
+                node = value
+            case _:
+                return None
+
+
+def is_upcast(node: ast.expr) -> bool:
+    """Whether an expression is ``x.float()``."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "float"
+    )

@@ -1,0 +1,128 @@
+"""Autocast regions: which state an expression runs under, and why it is believed."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from precision_lint.semantics.names import Names, dotted
+
+AUTOCAST = {
+    "torch.autocast": None,
+    "torch.amp.autocast": None,
+    "torch.cuda.amp.autocast": "cuda",
+    "torch.cpu.amp.autocast": "cpu",
+    "torch.xpu.amp.autocast": "xpu",
+    "torch.npu.amp.autocast": "npu",
+}
+"""Autocast context managers, with the device that their name implies."""
+
+DTYPES = {
+    "torch.float16": "float16",
+    "torch.half": "float16",
+    "torch.bfloat16": "bfloat16",
+    "torch.float32": "float32",
+    "torch.float": "float32",
+    "torch.float64": "float64",
+    "torch.double": "float64",
+    "torch.bool": "bool",
+} | {f"torch.{name}": "int" for name in ("int8", "int16", "int32", "int64", "uint8", "long", "int", "short")}
+
+
+@dataclass(frozen=True)
+class Region:
+    """The autocast state at a point.
+
+    state: ``on``, ``off`` (``enabled=False``), or ``inherited`` (whatever the caller has).
+    dtype: ``float16``, ``bfloat16``, ``float32`` (autocast that lowers nothing) or ``low``.
+    device: ``cuda``, ``cpu``, ... or ``""`` where it is only known at run time.
+    sure: whether state, device and dtype are literal in the code.
+    node: what opened the region; None for an inherited one.
+    """
+
+    state: str = "inherited"
+    dtype: str = "low"
+    device: str = ""
+    sure: bool = False
+    node: ast.expr | None = None
+    called: ast.Call | None = None
+    """The call through which this state was inherited, if it is in this module."""
+
+    @property
+    def on(self) -> bool:
+        return self.state == "on" and self.dtype != "float32"
+
+
+INHERITED = Region()
+
+
+def _argument(call: ast.Call, position: int, keyword: str) -> ast.expr | None:
+    for item in call.keywords:
+        if item.arg == keyword:
+            return item.value
+    return call.args[position] if len(call.args) > position else None
+
+
+def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
+    """The region that a context manager expression (or decorator) opens; None: not autocast.
+
+    ``enabled=flag`` counts as on, because the code is written to run that way; it is not sure.
+    """
+    call = node if isinstance(node, ast.Call) else None
+    callee = call.func if call else node
+    qualified = names.qualify(callee)
+    if qualified == "functools.partial" or qualified == "contextlib.nullcontext":
+        return None
+    if isinstance(node, ast.IfExp):
+        chosen = region_of(node.body, names, around) or region_of(node.orelse, names, around)
+        return Region(**{**chosen.__dict__, "sure": False}) if chosen else None
+    if qualified in ("torch.amp.custom_fwd", "torch.cuda.amp.custom_fwd"):
+        cast = call and _argument(call, 1, "cast_inputs")
+        dtype = DTYPES.get(names.qualify(cast) or "") if cast is not None else None
+        return Region("off", "float32", sure=True, node=node) if dtype == "float32" else None
+    if qualified not in AUTOCAST:
+        last = (dotted(callee) or "").rpartition(".")[2].lower()
+        if last == "force_fp32":
+            return Region("off", "float32", sure=True, node=node)
+        if "autocast" in last and not last.startswith(("is_", "get_", "set_", "clear_")):
+            # accelerator.autocast(), fabric.autocast(), self.amp_autocast(), project wrappers
+            off = call is not None and _constant(_argument(call, 9, "enabled")) is False
+            return Region("off" if off else "on", "low", "", False, node)
+        return None
+    device, sure = AUTOCAST[qualified], True
+    offset = 0
+    if device is None:
+        offset = 1
+        given = _constant(_argument(call, 0, "device_type")) if call else None
+        device = given.partition(":")[0] if isinstance(given, str) else ""
+        sure = bool(device)
+    named = _argument(call, offset if offset else 1, "dtype") if call else None
+    flag = _argument(call, 2 if offset else 0, "enabled") if call else None
+    if named is None or _constant(named) is None and isinstance(named, ast.Constant):
+        dtype = "bfloat16" if device == "cpu" else "float16"
+    else:
+        dtype = DTYPES.get(names.qualify(named) or "", "low")
+        sure = sure and dtype != "low"
+    state = "on"
+    if flag is not None:
+        value = _constant(flag)
+        if value is False:
+            state = "off"
+        elif value is not True:
+            sure = False
+    if state == "off" and around.state == "on" and device and around.device not in ("", device):
+        return around  # another device's autocast: this region changes nothing
+    return Region(state, dtype, device, sure, node)
+
+
+def _constant(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def decorated(function: ast.FunctionDef | ast.AsyncFunctionDef, names: Names) -> Region | None:
+    """The region that a function's decorators open around its body."""
+    for decorator in function.decorator_list:
+        region = region_of(decorator, names, INHERITED)
+        if region is not None:
+            return region
+    return None

@@ -1,0 +1,178 @@
+"""Where ``scaler.unscale_(optimizer)`` has to go, and which later one it replaces."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from precision_lint.api import Edit
+from precision_lint.semantics.names import dotted
+from precision_lint.slices import BLOCKS
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+    from precision_lint.semantics.scaler import Violation
+
+Edits = tuple[Edit, ...]
+
+
+def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.Call, ...]] | None:
+    """Edits that unscale before a read, and the later ``unscale_`` calls that they remove.
+
+    The call goes in front of the read, inside the branch that steps; where only the scaled
+    ``backward`` is in a branch of its own (``if use_amp:``), it goes behind that.  None: steps
+    happen less often than reads (gradient accumulation), or in another function.
+    """
+    if not violation.steps:
+        return None
+    step = violation.steps[0]
+    optimizers = list(dict.fromkeys(ast.unparse(s.args[0]) for s in violation.steps if s.args))
+    if not optimizers:
+        return None
+    lines = [f"{violation.scaler}.unscale_({optimizer})" for optimizer in optimizers]
+    step_path, read_path = _path(step, at), _path(violation.node, at)
+    common = _common(step_path, read_path)
+    if common is None:
+        return None
+    block, step_at, read_at = common
+    anchor = block[read_at]
+    guard = _guard(block[step_at], step, at)
+    edits: Edits | None
+    if guard is None:  # the step is straight below: it runs whenever the read does
+        edits = at.edit.insert_before(anchor, *lines)
+    else:
+        backward = violation.backward
+        place = _within(block, backward, at) if backward is not None else None
+        if backward is not None and place is not None and place is not backward:
+            inner = at.statement(backward)
+            if isinstance(place, ast.If) and inner in place.body and not _counts(guard.test):
+                edits = at.edit.insert_after(inner, *lines) if inner is not None else None
+            else:
+                return None
+        elif backward is not None and place is None and not _counts(guard.test):
+            edits = at.edit.insert_before(
+                anchor, f"if {ast.unparse(guard.test)}:", *(f"    {line}" for line in lines)
+            )
+        else:
+            return None
+    if edits is None:
+        return None
+    removed = tuple(
+        call for call in violation.unscales if call.args and ast.unparse(call.args[0]) in optimizers
+    )
+    for call in removed:
+        gone = remove(call, at)
+        if gone is None:
+            return None
+        edits += gone
+    return edits, removed
+
+
+def remove(call: ast.Call, at: Context) -> Edits | None:
+    """Edits that delete the statement a call stands in."""
+    statement = at.statement(call)
+    if statement is None or not isinstance(statement, ast.Expr) or statement.value is not call:
+        return None
+    parent = at.parents.get(id(statement))
+    if isinstance(parent, ast.If) and parent.body == [statement] and not parent.orelse:
+        lines = at.source.text[at.edit.offset(parent) : at.edit.end(parent)]
+        if "#" not in lines and not _is_elif(parent, at):
+            around = at.parents.get(id(parent))
+            return at.edit.remove(parent, _siblings(parent, around))
+    return at.edit.remove(statement, _siblings(statement, parent))
+
+
+def move_into_step_branch(violation: Violation, at: Context) -> Edits | None:
+    """Edits that move an ``unscale_`` of every micro-step to the top of the branch that steps."""
+    call = violation.node
+    if not isinstance(call, ast.Call) or not violation.steps:
+        return None
+    step_path, call_path = _path(violation.steps[0], at), _path(call, at)
+    common = _common(step_path, call_path)
+    if common is None:
+        return None
+    block, step_at, call_at = common
+    branch = block[step_at]
+    if not isinstance(branch, ast.If) or block[call_at] is not at.statement(call):
+        return None
+    between = block[call_at + 1 : step_at]
+    if any(isinstance(n, ast.Attribute) and "grad" in n.attr for s in between for n in ast.walk(s)):
+        return None
+    gone = remove(call, at)
+    if gone is None:
+        return None
+    if any(u is not call for u in violation.unscales):
+        return gone
+    text = ast.unparse(call)
+    added = at.edit.insert_before(branch.body[0], text)
+    return None if added is None else (*gone, *added)
+
+
+Path = list[tuple[list[ast.stmt], int]]
+
+
+def _path(node: ast.AST, at: Context) -> Path:
+    """Blocks around a node, outermost first, with the index of the statement that holds it."""
+    path: Path = []
+    inner = at.statement(node)
+    for parent in at.ancestors(inner) if inner is not None else ():
+        if not hasattr(parent, "body"):
+            continue
+        for name in BLOCKS:
+            block = getattr(parent, name, None)
+            if isinstance(block, list) and any(item is inner for item in block):
+                path.append((block, next(i for i, s in enumerate(block) if s is inner)))
+        if isinstance(parent, (ast.stmt, ast.ExceptHandler)):
+            inner = parent  # type: ignore[assignment]
+    return path[::-1]
+
+
+def _common(a: Path, b: Path) -> tuple[list[ast.stmt], int, int] | None:
+    """The innermost block that two paths share."""
+    shared = None
+    for (block, i), (other, j) in zip(a, b, strict=False):
+        if block is not other:
+            break
+        shared = (block, i, j)
+    return shared
+
+
+def _guard(statement: ast.stmt, step: ast.Call, at: Context) -> ast.If | None:
+    """The first ``if`` between a statement of a block and the step inside of it."""
+    if at.statement(step) is statement:
+        return None
+    for node in [*reversed(list(at.ancestors(step)))]:
+        if isinstance(node, ast.If) and node.lineno >= statement.lineno:
+            return node
+    return None
+
+
+def _within(block: list[ast.stmt], node: ast.AST, at: Context) -> ast.stmt | None:
+    """The statement of a block that holds a node."""
+    around = {id(n) for n in at.ancestors(node)} | {id(at.statement(node))}
+    return next((s for s in block if id(s) in around), None)
+
+
+def _counts(test: ast.expr) -> bool:
+    """Whether a condition counts iterations, as gradient accumulation does."""
+    return any(
+        isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
+        or isinstance(n, ast.Compare) and any(isinstance(o, (ast.Gt, ast.GtE, ast.Eq)) for o in n.ops)
+        or "step" in (dotted(n) or "").lower() and isinstance(n, (ast.Name, ast.Attribute))
+        or "sync" in (dotted(n) or "").lower() and isinstance(n, (ast.Name, ast.Attribute))
+        for n in ast.walk(test)
+        if isinstance(n, ast.expr)
+    )
+
+
+def _siblings(node: ast.stmt, parent: ast.AST | None) -> list[ast.stmt]:
+    for name in BLOCKS:
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and any(item is node for item in block):
+            return block
+    return [node]
+
+
+def _is_elif(node: ast.If, at: Context) -> bool:
+    start = at.edit.offset(node)
+    return at.source.text.startswith("elif", start)

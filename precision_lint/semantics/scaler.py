@@ -1,0 +1,585 @@
+"""GradScaler protocol along the control flow of one function.
+
+Every path through a function carries the state of one scaler (gradients scaled by which
+``backward``, optimizers unscaled and stepped since the last ``update``) together with the truth of
+the conditions it took, so that ``if use_amp:`` at two places is one decision.  Helpers of the same
+class or module run in line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
+from precision_lint.semantics.index import Function
+from precision_lint.semantics.names import dotted
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.module import Module
+
+Facts = frozenset[tuple[str, bool]]
+MAX_PATHS = 96
+DEPTH = 3
+
+CLIP = re.compile(r"^_?(dispatch_)?clip_(grad|all_grad|master_grad)|^_?grad(ient)?_clip")
+READS_GRADIENT = re.compile(
+    r"^_?(check|get|compute|calc\w*|log|monitor|total|global|has|any|detect|validate|verify)\w*"
+    r"_?grad(s|ient|ients)?(_|$)(?!clip|fn|scaler|accum|checkpoint|enabled|sync)"
+    r"|^_?grad(s|ient|ients)?_(norm|stats|statistics|is_finite|are_finite|has_nan|check|hist)\w*$"
+)
+NOT_READ = re.compile(r"zero_grad|no_grad|grad_enabled|requires_grad|enable_grad|clip")
+SELF_UNSCALING = ("accelerator", "fabric", "engine", "strategy", "deepspeed")
+"""Receivers whose clip method takes care of the scaler itself."""
+
+READ_METHODS = frozenset({
+    "norm", "isnan", "isinf", "isfinite", "max", "min", "amax", "amin", "mean", "std", "var", "sum",
+    "item", "any", "all", "pow", "square", "numpy", "tolist", "median", "histc", "abs", "gt", "lt",
+    "quantile", "nonzero", "count_nonzero",
+})  # fmt: skip
+THROUGH = frozenset({
+    "detach", "clone", "float", "double", "cpu", "flatten", "view", "reshape", "data", "to", "_grad",
+    "contiguous", "ravel", "coalesce", "_values", "values",
+})  # fmt: skip
+READ_CALLS = READ_METHODS | frozenset({
+    "vector_norm", "get_total_norm", "print", "add_histogram", "add_scalar", "histogram", "hist",
+    "debug", "info", "warning", "error", "Histogram", "str", "len", "log10", "log", "allclose",
+    "_foreach_norm", "write", "append",
+}) - {"len", "append"}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Violation:
+    """A broken step of the protocol.
+
+    node: what to flag; backward: the scaled backward (None: it is in another function);
+    first: the earlier ``unscale_`` of a double one; steps: ``scaler.step`` calls that follow;
+    repairs: later ``unscale_`` calls that a repair makes superfluous; helper: the function of this
+    module in which the read happens.
+    """
+
+    kind: str
+    node: ast.expr
+    scaler: str
+    optimizer: str
+    backward: ast.Call | None
+    first: ast.Call | None
+    steps: tuple[ast.Call, ...]
+    unscales: tuple[ast.Call, ...]
+    helper: Function | None
+    sometimes_unscaled: bool
+    after_step: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """One path's knowledge of one scaler."""
+
+    scaled: ast.Call | None = None
+    plain: bool = False
+    unscaled: tuple[tuple[str, ast.Call], ...] = ()
+    stepped: tuple[str, ...] = ()
+    pending: tuple[tuple[str, ast.expr], ...] = ()
+    touched: bool = False
+    facts: Facts = frozenset()
+
+    @property
+    def core(self) -> tuple[object, ...]:
+        return (id(self.scaled), self.plain, self.unscaled, self.stepped, self.pending, self.touched)
+
+
+@dataclass
+class Flow:
+    """States that leave a block: by its end, by ``continue`` and by ``break``."""
+
+    live: list[State]
+    continued: list[State]
+    broken: list[State]
+
+
+def scalers(function: Function) -> set[str]:
+    """Source texts of the objects that a function uses as a GradScaler."""
+    found = set()
+    for node in _nodes(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = dotted(node.func.value)
+            if node.func.attr == "unscale_" and owner:
+                found.add(owner)
+            elif node.func.attr == "backward" and isinstance(node.func.value, ast.Call):
+                inner = node.func.value.func
+                if isinstance(inner, ast.Attribute) and inner.attr == "scale":
+                    name = dotted(inner.value)
+                    if name:
+                        found.add(name)
+            elif node.func.attr in ("scale", "step") and owner and node.args:
+                if "scaler" in owner.lower():
+                    found.add(owner)
+    return found
+
+
+def _nodes(function: Function) -> Iterator[ast.AST]:
+    stack: list[ast.AST] = list(function.node.body)
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            stack.extend(ast.iter_child_nodes(node))
+
+
+class Protocol:
+    """Runs one function for one scaler; ``violations`` holds what breaks the protocol."""
+
+    def __init__(self, function: Function, module: Module, scaler: str) -> None:
+        self.function = function
+        self.module = module
+        self.scaler = scaler
+        self.violations: dict[int, Violation] = {}
+        self.good: set[int] = set()
+        """Reads that some path reaches with unscaled gradients."""
+        self.reported: set[int] = set()
+        self.scaled_names: set[str] = set()
+        self.aliases: set[str] = set()
+        self.at: ast.expr | None = None
+        """The call in the outermost function through which a helper runs."""
+        self.helpers: list[Function] = []
+        self.returned: list[State] = []
+        self.renames: list[dict[str, str]] = [{}]
+        self._calls = [
+            n for n in _nodes(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        ]
+
+    def run(self) -> list[Violation]:
+        if self._disabled():
+            return []
+        self.block(self.function.node.body, [State()])
+        found = []
+        for violation in self.violations.values():
+            sometimes = id(violation.node) in self.good
+            found.append(replace(violation, sometimes_unscaled=sometimes))
+        return sorted(found, key=lambda v: (v.node.lineno, v.node.col_offset))
+
+    def _disabled(self) -> bool:
+        """Whether the scaler is made with a literal ``enabled=False``."""
+        last = self.scaler.rpartition(".")[2]
+        for name in ("GradScaler", "ShardedGradScaler"):
+            for call, _ in self.module.index.calls.get(name, []):
+                if last in self.module.index.instances.get(name, set()) and any(
+                    k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False
+                    for k in call.keywords
+                ):
+                    return True
+        return False
+
+    # control flow
+
+    def block(self, body: Iterable[ast.stmt], states: list[State]) -> Flow:
+        flow = Flow(states, [], [])
+        for statement in body:
+            if not flow.live:
+                break
+            flow.live = self.statement(statement, flow)
+        return flow
+
+    def statement(self, node: ast.stmt, flow: Flow) -> list[State]:
+        states = flow.live
+        match node:
+            case ast.If(test=test, body=body, orelse=orelse):
+                states = self.expression(test, states)
+                then = [s for s in (assume(s, test, True) for s in states) if s]
+                other = [s for s in (assume(s, test, False) for s in states) if s]
+                return self._join(flow, self.block(body, then), self.block(orelse, other))
+            case ast.For(iter=iterable, body=body, orelse=orelse) | ast.AsyncFor(
+                iter=iterable, body=body, orelse=orelse
+            ):
+                return self.loop(node, self.expression(iterable, states), body, orelse, flow)
+            case ast.While(test=test, body=body, orelse=orelse):
+                return self.loop(node, self.expression(test, states), body, orelse, flow)
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                for item in items:
+                    states = self.expression(item.context_expr, states)
+                return self._join(flow, self.block(body, states))
+            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
+                inner = self.block([*body, *orelse], states)
+                ends = [inner]
+                for handler in handlers:
+                    ends.append(self.block(handler.body, _fewer(states)))
+                live = self._join(flow, *ends)
+                return self._join(flow, self.block(final, live)) if final else live
+            case ast.Match(subject=subject, cases=cases):
+                states = self.expression(subject, states)
+                ends = [self.block(case.body, list(states)) for case in cases]
+                return self._join(flow, Flow(list(states), [], []), *ends)
+            case ast.Return(value=value):
+                if value is not None:
+                    states = self.expression(value, states)
+                self.returned += states
+                return []
+            case ast.Raise():
+                return []
+            case ast.Continue():
+                flow.continued += states
+                return []
+            case ast.Break():
+                flow.broken += states
+                return []
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                return states
+            case ast.Assign(targets=targets, value=value):
+                states = self.expression(value, states)
+                for target in targets:
+                    key = dotted(target)
+                    if key is not None:
+                        self._bind(key, value)
+                        states = [forget(s, key) for s in states]
+                return states
+            case ast.AugAssign(target=target, value=value):
+                states = self.expression(value, states)
+                key = dotted(target)
+                return [forget(s, key) for s in states] if key else states
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        states = self.expression(child, states)
+                return states
+
+    def _join(self, flow: Flow, *ends: Flow) -> list[State]:
+        live: list[State] = []
+        for end in ends:
+            live += end.live
+            flow.continued += end.continued
+            flow.broken += end.broken
+        return _fewer(live)
+
+    def loop(
+        self,
+        node: ast.stmt,
+        states: list[State],
+        body: list[ast.stmt],
+        orelse: list[ast.stmt],
+        flow: Flow,
+    ) -> list[State]:
+        changing = {n for n in map(dotted, _targets(node)) if n}
+        after = list(states)
+        current = states
+        for _ in range(2):
+            for name in changing:
+                current = [forget(s, name) for s in current]
+            if isinstance(node, ast.While):
+                current = [s for s in (assume(s, node.test, True) for s in current) if s]
+            inner = self.block(body, _fewer(current))
+            current = _fewer(inner.live + inner.continued)
+            after += current + inner.broken
+        return self._join(flow, self.block(orelse, _fewer(after)))
+
+    def _bind(self, key: str, value: ast.expr) -> None:
+        scale = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+        if scale and value.func.attr == "scale" and self.name(value.func.value) == self.scaler:  # type: ignore[attr-defined]
+            self.scaled_names.add(key)
+        elif gradient_of(value, self.aliases) is not None:
+            self.aliases.add(key)
+
+    def name(self, node: ast.expr) -> str | None:
+        """A dotted name in terms of the outermost function."""
+        path = dotted(node)
+        if path is None:
+            return None
+        head, _, rest = path.partition(".")
+        head = self.renames[-1].get(head, head)
+        return f"{head}.{rest}" if rest else head
+
+    # events, in order of evaluation
+
+    def expression(self, node: ast.expr, states: list[State]) -> list[State]:
+        for part in _postorder(node):
+            if isinstance(part, ast.Call):
+                states = self.call(part, states)
+        for read in reads(node, self.aliases):
+            states = self.event(READ_SCALED, read, states)
+        return states
+
+    def call(self, node: ast.Call, states: list[State]) -> list[State]:
+        callee = node.func
+        last = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
+        owner = callee.value if isinstance(callee, ast.Attribute) else None
+        if last == "backward" and owner is not None:
+            if self._is_scaled(owner):
+                return [
+                    replace(s, scaled=node if self.at is None else s.scaled or node, plain=False)
+                    for s in states
+                ]
+            return [s if s.scaled else replace(s, plain=True) for s in states]
+        if owner is not None and self.name(owner) == self.scaler:
+            optimizer = (self.name(node.args[0]) or ast.unparse(node.args[0])) if node.args else ""
+            if last == "unscale_":
+                return [self.unscale(node, optimizer, s) for s in states]
+            if last == "step":
+                return [self.step(node, optimizer, s) for s in states]
+            if last == "update":
+                return [State(touched=True, facts=s.facts) for s in states]
+            return states
+        if last == "zero_grad":
+            return [replace(s, scaled=None, plain=False) for s in states]
+        helper = self.helper(node)
+        if helper is not None:
+            return self.inline(helper, node, states)
+        if CLIP.search(last):
+            if owner is not None and any(w in (dotted(owner) or "").lower() for w in SELF_UNSCALING):
+                return [replace(s, scaled=None) for s in states]
+            return self.event(CLIP_SCALED, node, states)
+        if READS_GRADIENT.search(last) and not NOT_READ.search(last):
+            return self.event(READ_SCALED, node, states)
+        return states
+
+    def _is_scaled(self, owner: ast.expr) -> bool:
+        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
+            return owner.func.attr == "scale" and self.name(owner.func.value) == self.scaler
+        return dotted(owner) in self.scaled_names
+
+    def helper(self, node: ast.Call) -> Function | None:
+        path = dotted(node.func)
+        if path is None or len(self.helpers) >= DEPTH:
+            return None
+        found = self.module.index.function_named(path, self.function)
+        if found is None or found is self.function or found in self.helpers:
+            return None
+        return found
+
+    def inline(self, helper: Function, node: ast.Call, states: list[State]) -> list[State]:
+        renames = {"self": "self"}
+        names = [p.arg for p in helper.parameters()]
+        if helper.is_method and names[:1] == ["self"]:
+            names = names[1:]
+        for name, argument in zip(names, node.args, strict=False):
+            renames[name] = self.name(argument) or f"{name}@{node.lineno}"
+        for keyword in node.keywords:
+            if keyword.arg:
+                renames[keyword.arg] = self.name(keyword.value) or keyword.arg
+        outer = self.at
+        self.at = self.at or node
+        self.helpers.append(helper)
+        self.renames.append(renames)
+        kept = [replace(s, facts=frozenset()) for s in states]
+        outside, self.returned = self.returned, []
+        ended = self.block(helper.node.body, kept).live + self.returned or kept
+        self.returned = outside
+        self.renames.pop()
+        self.helpers.pop()
+        self.at = outer
+        facts = states[0].facts if len(states) == 1 else _common(states)
+        return _fewer([replace(s, facts=facts) for s in ended])
+
+    def unscale(self, node: ast.Call, optimizer: str, state: State) -> State:
+        earlier = next((call for name, call in state.unscaled if name == optimizer), None)
+        stepped = optimizer in state.stepped
+        if (earlier is not None or stepped) and not self._guarded_by_state(state):
+            self.report(UNSCALED_TWICE, self.at or node, state, optimizer, earlier, stepped)
+        if earlier is not None:
+            return state
+        return replace(
+            state, unscaled=(*state.unscaled, (optimizer, node)), pending=(), touched=True
+        )
+
+    @staticmethod
+    def _guarded_by_state(state: State) -> bool:
+        """Whether this path asked for the scaler's own per-optimizer state."""
+        return any("OptState" in text or "_per_optimizer_states" in text for text, _ in state.facts)
+
+    def step(self, node: ast.Call, optimizer: str, state: State) -> State:
+        if not state.unscaled:
+            for kind, read in state.pending:
+                self.report(kind, read, state, optimizer, None, False)
+        return replace(state, stepped=(*state.stepped, optimizer), pending=(), touched=True)
+
+    def event(self, kind: str, node: ast.expr, states: list[State]) -> list[State]:
+        flagged = self.at or node
+        result = []
+        for state in states:
+            if state.unscaled or state.stepped:
+                if state.scaled or not state.plain:
+                    self.good.add(id(flagged))
+            elif state.scaled is not None:
+                self.report(kind, flagged, state, "", None, False)
+            elif not state.plain and not state.touched:
+                state = replace(state, pending=(*state.pending, (kind, flagged))[:4])
+            result.append(state)
+        return result
+
+    def report(
+        self,
+        kind: str,
+        node: ast.expr,
+        state: State,
+        optimizer: str,
+        first: ast.Call | None,
+        after_step: bool,
+    ) -> None:
+        if id(node) in self.violations:
+            return
+        if kind != UNSCALED_TWICE:
+            # one defect, one report: the first read after a backward stands for the later ones
+            origin = id(state.scaled)
+            if origin in self.reported:
+                return
+            self.reported.add(origin)
+        helper = self.helpers[0] if self.helpers and self.at is not None else None
+        self.violations[id(node)] = Violation(
+            kind, node, self.scaler, optimizer, state.scaled, first,
+            self._following("step", node), self._following("unscale_", node), helper, False,
+            after_step,
+        )  # fmt: skip
+
+    def _following(self, method: str, node: ast.expr) -> tuple[ast.Call, ...]:
+        """Calls of a scaler method after a node in source order, up to the next ``update``."""
+        place = (node.lineno, node.col_offset)
+        later = sorted(
+            (c for c in self._calls
+             if (c.lineno, c.col_offset) > place and dotted(c.func.value) == self.scaler),  # type: ignore[attr-defined]
+            key=lambda c: (c.lineno, c.col_offset),
+        )  # fmt: skip
+        found = []
+        for call in later:
+            if call.func.attr == "update":  # type: ignore[attr-defined]
+                break
+            if call.func.attr == method:  # type: ignore[attr-defined]
+                found.append(call)
+        return tuple(found)
+
+
+def assume(state: State, test: ast.expr, truth: bool) -> State | None:
+    """The state with a condition taken as true or false; None if it contradicts what is known."""
+    facts = _assume(state.facts, test, truth)
+    return None if facts is None else replace(state, facts=facts)
+
+
+def _assume(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
+    match test:
+        case ast.Constant(value=value):
+            return facts if bool(value) == truth else None
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _assume(facts, operand, not truth)
+        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            return _assume(facts, left, not truth)
+        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return _assume(facts, left, truth)
+        case ast.BoolOp(op=op, values=parts):
+            if isinstance(op, ast.And) == truth:
+                result: Facts | None = facts
+                for part in parts:
+                    result = None if result is None else _assume(result, part, truth)
+                return result
+            # one part decides; if every part is known the other way this path can't be
+            open_parts = [p for p in parts if _assume(facts, p, not truth) is not None]
+            known = [p for p in parts if _assume(facts, p, truth) is None]
+            if len(known) == len(parts):
+                return None
+            if len(parts) - len(known) == 1 and open_parts:
+                last = next(p for p in parts if p not in known)
+                return _assume(facts, last, truth)
+            return facts
+        case _:
+            text = ast.unparse(test)
+            if (text, not truth) in facts:
+                return None
+            return facts | {(text, truth)}
+
+
+def forget(state: State, name: str) -> State:
+    """The state without facts about a name that was just bound."""
+    word = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
+    kept = frozenset(f for f in state.facts if not word.search(f[0]))
+    return state if kept == state.facts else replace(state, facts=kept)
+
+
+def _common(states: list[State]) -> Facts:
+    facts = states[0].facts if states else frozenset()
+    for state in states[1:]:
+        facts &= state.facts
+    return facts
+
+
+def _fewer(states: list[State]) -> list[State]:
+    """Distinct states; beyond the limit those of one core are merged to their common facts."""
+    distinct = list(dict.fromkeys(states))
+    if len(distinct) <= MAX_PATHS:
+        return distinct
+    merged: dict[tuple[object, ...], State] = {}
+    for state in distinct:
+        same = merged.get(state.core)
+        merged[state.core] = (
+            state if same is None else replace(state, facts=same.facts & state.facts)
+        )
+    return list(merged.values())
+
+
+def _targets(node: ast.stmt) -> Iterator[ast.expr]:
+    """Names and attributes that a loop binds anywhere inside."""
+    for part in ast.walk(node):
+        if isinstance(part, (ast.For, ast.AsyncFor)):
+            yield from (n for n in ast.walk(part.target) if isinstance(n, (ast.Name, ast.Attribute)))
+        elif isinstance(part, ast.Assign):
+            yield from part.targets
+        elif isinstance(part, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
+            yield part.target
+
+
+def _postorder(node: ast.expr) -> Iterator[ast.AST]:
+    """Nodes of an expression, operands before the operation, lambdas left out."""
+    if isinstance(node, ast.Lambda):
+        return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.expr, ast.keyword, ast.comprehension)):
+            yield from _postorder(child)  # type: ignore[arg-type]
+    yield node
+
+
+def gradient_of(node: ast.expr, aliases: set[str]) -> ast.expr | None:
+    """The ``.grad`` (or an alias of one) that an expression passes on unchanged, or None."""
+    while True:
+        if isinstance(node, ast.Name):
+            return node if node.id in aliases else None
+        if isinstance(node, ast.Attribute):
+            if node.attr == "grad" and not isinstance(node.ctx, ast.Store):
+                return node
+            if node.attr not in THROUGH:
+                return None
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr not in THROUGH:
+                return None
+            node = node.func.value
+        elif isinstance(node, ast.Subscript):
+            node = node.value
+        else:
+            return None
+
+
+def reads(node: ast.expr, aliases: set[str]) -> Iterator[ast.expr]:
+    """Outermost expressions inside ``node`` that read the values of a gradient."""
+    stack: list[ast.AST] = [node]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, ast.Call):
+            callee = part.func
+            if isinstance(callee, ast.Attribute) and callee.attr in READ_METHODS:
+                if gradient_of(callee.value, aliases) is not None:
+                    yield part
+                    continue
+            last = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
+            if last in READ_CALLS and any(gradient_of(a, aliases) is not None for a in part.args):
+                yield part
+                continue
+        elif isinstance(part, ast.Compare):
+            if not all(isinstance(o, (ast.Is, ast.IsNot)) for o in part.ops) and any(
+                gradient_of(e, aliases) is not None for e in (part.left, *part.comparators)
+            ):
+                yield part
+                continue
+        elif isinstance(part, ast.FormattedValue) and gradient_of(part.value, aliases) is not None:
+            yield part.value
+            continue
+        elif isinstance(part, (ast.Lambda,)):
+            continue
+        stack.extend(reversed(list(ast.iter_child_nodes(part))))

@@ -1,0 +1,370 @@
+"""Edits through LibCST, on the lines of one statement at a time.
+
+A slice is the source lines of one statement, at any depth (an indented one parses behind
+``if 1:``).  It has real LibCST nodes with exact white space and comments; everything outside of
+its lines cannot change.  LibCST is imported with the first slice.
+
+Every method returns the edits, or None where the shape of the code does not allow a clean one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from precision_lint.api import Edit
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from precision_lint.source import Source
+
+Edits = tuple[Edit, ...]
+SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
+BLOCKS = ("body", "orelse", "finalbody", "handlers")
+
+
+class Slice:
+    """One statement's lines as a LibCST module."""
+
+    def __init__(self, source: Source, statement: ast.stmt) -> None:
+        import libcst as cst
+        from libcst.metadata import MetadataWrapper, PositionProvider
+
+        decorators = getattr(statement, "decorator_list", [])
+        first = min([statement.lineno, *(d.lineno for d in decorators)])
+        lines = source.lines
+        last = statement.end_lineno or statement.lineno
+        self.source = source
+        self.start = lines[first - 1]
+        self.end = lines[last] if last < len(lines) else len(source.text)
+        text = source.text[self.start : self.end]
+        self.text = text.replace("\r\n", "\n").replace("\r", "\n")
+        self.indented = self.text[:1] in " \t"
+        self._first = first - (1 if self.indented else 0)
+        prefix = "if 1:\n" if self.indented else ""
+        config = cst.PartialParserConfig(default_indent=indent_unit(source.text))
+        parsed = cst.parse_module(prefix + self.text, config)
+        wrapper = MetadataWrapper(parsed, unsafe_skip_copy=True)
+        self.module = wrapper.module
+        self._nodes: dict[tuple[int, int, int, int], cst.BaseExpression] = {}
+        for node, place in wrapper.resolve(PositionProvider).items():
+            if isinstance(node, cst.BaseExpression):
+                key = (place.start.line, place.start.column, place.end.line, place.end.column)
+                self._nodes.setdefault(key, node)
+
+    def node(self, node: ast.expr) -> cst.BaseExpression:
+        """The LibCST node of an ``ast`` expression of this statement."""
+        start = self.source.position(self.source.offset(node.lineno, node.col_offset))
+        end = self.source.position(
+            self.source.offset(node.end_lineno or 0, node.end_col_offset or 0)
+        )
+        offset = self._first - 1
+        return self._nodes[start.row - offset, start.column - 1, end.row - offset, end.column - 1]
+
+    def edits(self, module: cst.Module) -> Edits:
+        """The smallest edit that turns the slice into the code of ``module``."""
+        code = module.code
+        if self.indented:
+            code = code[len("if 1:\n") :]
+        raw = self.source.text[self.start : self.end]
+        if not self.text.endswith("\n") and code.endswith("\n"):
+            code = code[:-1]
+        old = raw if "\r" not in raw else self.text
+        head = _common_prefix(old, code)
+        tail = _common_prefix(old[head:][::-1], code[head:][::-1])
+        if old is not raw:  # offsets were counted with one character per line end
+            start, end = _raw_offset(raw, head), _raw_offset(raw, len(old) - tail)
+        else:
+            start, end = head, len(old) - tail
+        text = code[head : len(code) - tail]
+        return (Edit(self.start + start, self.start + end, text),)
+
+
+def indent_unit(text: str) -> str:
+    """What one level of indentation is in a file: a tab or a number of spaces."""
+    match = re.search(r"^[^\n#]*:[ \t]*(?:#[^\n]*)?\r?\n([ \t]+)\S", text, re.MULTILINE)
+    if match is None:
+        return "    "
+    return "\t" if match.group(1)[0] == "\t" else " " * min(len(match.group(1)), 4)
+
+
+class Editor:
+    """Makes the edits of fixes in one file."""
+
+    def __init__(self, source: Source, tree: ast.Module) -> None:
+        self.source = source
+        self.tree = tree
+
+    # expressions
+
+    def _replace(
+        self,
+        statement: ast.stmt,
+        changes: Mapping[ast.expr, Callable[[Any], Any]],
+    ) -> Edits:
+        import libcst as cst
+
+        piece = Slice(self.source, statement)
+        table = {id(piece.node(node)): change for node, change in changes.items()}
+
+        class Change(cst.CSTTransformer):
+            def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+                change = table.get(id(original_node))
+                return change(updated_node) if change else updated_node
+
+        return piece.edits(piece.module.visit(Change()))
+
+    def append(self, statement: ast.stmt, suffixes: Mapping[ast.expr, str]) -> Edits:
+        """Put a method call such as ``.float()`` behind expressions of one statement."""
+        return self._replace(statement, {n: _suffix(text) for n, text in suffixes.items()})
+
+    def add_keyword(self, statement: ast.stmt, call: ast.Call, name: str, value: str) -> Edits:
+        """Add ``name=value`` as the last argument of a call."""
+        import libcst as cst
+
+        def change(node: cst.Call) -> cst.Call:
+            arguments = list(node.args)
+            new = cst.Arg(
+                keyword=cst.Name(name),
+                value=cst.parse_expression(value),
+                equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+            )
+            if arguments:
+                last = arguments[-1]
+                trailing = last.comma
+                between: Any = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+                if isinstance(trailing, cst.Comma):
+                    if len(arguments) > 1:
+                        between = arguments[-2].comma
+                    elif isinstance(node.whitespace_before_args, cst.ParenthesizedWhitespace):
+                        between = cst.Comma(whitespace_after=node.whitespace_before_args)
+                    new = new.with_changes(comma=trailing)
+                    # a comment behind the trailing comma belongs to the argument before it
+                    after = trailing.whitespace_after
+                    if isinstance(after, cst.ParenthesizedWhitespace) and after.first_line.comment:
+                        plain = after.with_changes(
+                            first_line=after.first_line.with_changes(comment=None)
+                        )
+                        new = new.with_changes(comma=trailing.with_changes(whitespace_after=plain))
+                        between = cst.Comma(
+                            whitespace_after=after.with_changes(
+                                last_line=_last_line(node.whitespace_before_args, after)
+                            )
+                        )
+                elif isinstance(last.whitespace_after_arg, cst.ParenthesizedWhitespace):
+                    new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+                    last = last.with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
+                    if isinstance(node.whitespace_before_args, cst.ParenthesizedWhitespace):
+                        between = cst.Comma(whitespace_after=node.whitespace_before_args)
+                arguments[-1] = last.with_changes(comma=between)
+            return node.with_changes(args=[*arguments, new])
+
+        return self._replace(statement, {call: change})
+
+    # statements
+
+    def without_autocast(
+        self,
+        statement: ast.stmt,
+        call: ast.expr,
+        operands: Sequence[ast.expr],
+        header: str,
+        name: str,
+    ) -> Edits | None:
+        """Run one call with its operands in float32 under ``header`` (a ``with`` line).
+
+        The whole statement goes under it if it does nothing else; otherwise the call moves to a
+        statement of its own, bound to ``name``, in front.
+        """
+        import libcst as cst
+
+        if not isinstance(statement, SIMPLE) or not self._alone(statement):
+            return None
+        piece = Slice(self.source, statement)
+        targets = {id(piece.node(node)) for node in operands}
+        upcast = _suffix(".float()")
+        whole = _value(statement) is not None and _only_reshapes(_value(statement), call)
+        call_node = piece.node(call)
+        moved: list[cst.BaseExpression] = []
+
+        class Change(cst.CSTTransformer):
+            def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+                if id(original_node) in targets:
+                    return upcast(updated_node)
+                if original_node is call_node and not whole:
+                    moved.append(updated_node)
+                    return cst.Name(name)
+                return updated_node
+
+        if not whole and not _unconditional(statement, call):
+            return None
+        changed = piece.module.visit(Change())
+        block: Any = changed.body[0].body.body if piece.indented else changed.body
+        template = cst.ensure_type(
+            cst.parse_statement(f"{header}\n    pass\n"), cst.With
+        )
+        line = block[0]
+        if whole:
+            body = [line]
+        else:
+            # parentheses that the call had around itself stay in the statement it came from
+            value = moved[0].with_changes(lpar=[], rpar=[]) if "\n" not in piece.text else moved[0]
+            target = cst.AssignTarget(cst.Name(name))
+            body = [cst.SimpleStatementLine([cst.Assign([target], value)])]
+        wrapped = template.with_changes(body=cst.IndentedBlock(body))
+        lines = [wrapped] if whole else [wrapped, line]
+        if piece.indented:
+            outer = changed.body[0]
+            inner = outer.body.with_changes(body=lines)
+            changed = changed.with_changes(body=[outer.with_changes(body=inner)])
+        else:
+            changed = changed.with_changes(body=lines)
+        return piece.edits(changed)
+
+    def _alone(self, statement: ast.stmt) -> bool:
+        """Whether a statement has its lines for itself."""
+        before = self.source.text[
+            self.source.lines[statement.lineno - 1] : self.offset(statement)
+        ]
+        rest = self.source.text[self.end(statement) :].split("\n", 1)[0].strip()
+        return not before.strip() and (not rest or rest.startswith("#"))
+
+    def offset(self, node: ast.stmt | ast.expr) -> int:
+        return self.source.offset(node.lineno, node.col_offset)
+
+    def end(self, node: ast.stmt | ast.expr) -> int:
+        return self.source.offset(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def indentation(self, statement: ast.stmt) -> str:
+        return self.source.text[
+            self.source.lines[statement.lineno - 1] : self.offset(statement)
+        ]
+
+    def insert_before(self, statement: ast.stmt, *lines: str) -> Edits | None:
+        """New lines in front of a statement, at its indentation."""
+        indent = self.indentation(statement)
+        if indent.strip():
+            return None
+        decorators = getattr(statement, "decorator_list", [])
+        first = min([statement.lineno, *(d.lineno for d in decorators)])
+        place = self.source.lines[first - 1]
+        return (Edit(place, place, "".join(f"{indent}{line}\n" for line in lines)),)
+
+    def insert_after(self, statement: ast.stmt, *lines: str) -> Edits | None:
+        """New lines behind a statement, at its indentation."""
+        indent = self.indentation(statement)
+        if indent.strip() or not self._alone(statement):
+            return None
+        row = statement.end_lineno or statement.lineno
+        if row < len(self.source.lines):
+            place = self.source.lines[row]
+            return (Edit(place, place, "".join(f"{indent}{line}\n" for line in lines)),)
+        place = len(self.source.text)
+        return (Edit(place, place, "".join(f"\n{indent}{line}" for line in lines)),)
+
+    def remove(self, statement: ast.stmt, siblings: Sequence[ast.stmt]) -> Edits | None:
+        """Delete a statement; its comment stays, and an emptied block gets ``pass``."""
+        if not self._alone(statement):
+            return None
+        start, end = self.offset(statement), self.end(statement)
+        if len(siblings) == 1:
+            return (Edit(start, end, "pass"),)
+        row = statement.end_lineno or statement.lineno
+        line_end = self.source.lines[row] if row < len(self.source.lines) else None
+        rest = self.source.text[end:line_end]
+        if rest.strip():  # a comment: keep it, on a line of its own
+            return (Edit(start, end + len(rest) - len(rest.lstrip()), ""),)
+        first = self.source.lines[statement.lineno - 1]
+        if line_end is None:
+            return (Edit(max(first - 1, 0), end, ""),)
+        return (Edit(first, line_end, ""),)
+
+    def import_line(self, line: str) -> Edits:
+        """Add an import in front of the first one of the module (``__future__`` stays first)."""
+        for statement in self.tree.body:
+            future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+            if isinstance(statement, (ast.Import, ast.ImportFrom)) and not future:
+                return self.insert_before(statement, line) or ()
+        return ()
+
+
+def _suffix(text: str) -> Callable[[Any], Any]:
+    """A change that puts ``.method(arguments)`` behind an expression, in parentheses if needed."""
+
+    def change(node: Any) -> Any:
+        import libcst as cst
+
+        tight = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.List, cst.Dict)
+        if not isinstance(node, tight) and not node.lpar:
+            node = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        template = cst.ensure_type(cst.parse_expression(f"x{text}"), cst.Call)
+        method = cst.ensure_type(template.func, cst.Attribute)
+        return template.with_changes(func=method.with_changes(value=node))
+
+    return change
+
+
+def _last_line(before: Any, after: Any) -> Any:
+    return getattr(before, "last_line", after.last_line)
+
+
+def _common_prefix(a: str, b: str) -> int:
+    n = min(len(a), len(b))
+    for i in range(n):
+        if a[i] != b[i]:
+            return i
+    return n
+
+
+def _raw_offset(raw: str, count: int) -> int:
+    """Offset into raw text of the ``count``-th character when line ends count as one."""
+    at = 0
+    for _ in range(count):
+        at += 2 if raw.startswith("\r\n", at) else 1
+    return at
+
+
+def _value(statement: ast.stmt) -> ast.expr | None:
+    return getattr(statement, "value", None)
+
+
+def _only_reshapes(value: ast.expr | None, call: ast.expr) -> bool:
+    """Whether ``value`` is the call itself, or only indexes and reshapes its result."""
+    from precision_lint.semantics.ops import SHAPES
+
+    while value is not None and value is not call:
+        if isinstance(value, ast.Subscript):
+            value = value.value
+        elif isinstance(value, ast.Attribute) and value.attr in SHAPES:
+            value = value.value
+        elif (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and value.func.attr in SHAPES
+        ):
+            value = value.func.value
+        else:
+            return False
+    return value is call
+
+
+def _unconditional(statement: ast.stmt, call: ast.expr) -> bool:
+    """Whether a call runs exactly once, before anything that could be skipped."""
+    path: list[ast.AST] = []
+
+    def find(node: ast.AST) -> bool:
+        if node is call:
+            return True
+        for child in ast.iter_child_nodes(node):
+            if find(child):
+                path.append(node)
+                return True
+        return False
+
+    find(statement)
+    lazy = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.ListComp, ast.SetComp, ast.DictComp,
+            ast.GeneratorExp, ast.NamedExpr, ast.Await, ast.Yield)  # fmt: skip
+    return not any(isinstance(node, lazy) for node in path)

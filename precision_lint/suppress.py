@@ -1,0 +1,322 @@
+"""Comments that silence findings, and those that silence nothing.
+
+- ``# noqa`` silences every finding of its line, ``# noqa: MP301, E501`` those named; codes of other
+  tools are left alone.
+- ``# precision-lint: ignore[MP301, cdist-in-half] reason`` does too; alone on its line, it stands
+  for the statement that follows.
+- ``# precision-lint: ignore-file`` and ``ignore-file[MP301]`` hold for the whole file.
+
+A comment's line is the first line of a finding, its last line, or the last line of its statement.
+Failures to read or parse a file, and of a rule, cannot be silenced.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+import sys
+import tokenize
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from precision_lint import registry
+from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Fix, Severity
+from precision_lint.source import Source
+
+__all__ = ["Suppressed", "apply"]
+
+UNUSED = "MP004"
+ALWAYS_SHOWN = frozenset({"MP001", "MP002", "MP003"})
+FORMS = "`# precision-lint: ignore[CODE] reason` or `# precision-lint: ignore-file[CODE]`"
+
+_MENTION = re.compile(r"noqa|precision-lint", re.IGNORECASE)
+_OURS = re.compile(r"precision-lint|noqa\s*:[^\r\n]*(?:MP\d|[a-z0-9]-[a-z])", re.IGNORECASE)
+_NOQA = re.compile(r"#\s*noqa(?![\w-])(?P<colon>\s*:\s*)?", re.IGNORECASE)
+_OWN = re.compile(
+    r"#\s*precision-lint\s*:\s*"
+    r"(?:(?P<kind>ignore-file(?![\w-])|ignore(?=\s*\[))\s*(?:\[(?P<codes>[^\]#]*)\])?)?"
+)
+_CODE = re.compile(r"(?!(?:FP|BF|TF)\d)[A-Z]+\d+(?![\w-])")  # FP16 begins a reason
+_WORD = re.compile(r"[\w-]+")
+_GAP = re.compile(r"\s*,\s*|\s+")
+_WHITE = frozenset(
+    {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
+)
+
+
+@dataclass
+class Suppressed:
+    """What suppressions made of a file's diagnostics.
+
+    ``suppressed`` pairs a diagnostic with the reason that its comment gives, which may be empty.
+    ``unused`` are the warnings (``MP004``) about suppressions that silence nothing.
+    """
+
+    kept: list[Diagnostic] = field(default_factory=list)
+    suppressed: list[tuple[Diagnostic, str]] = field(default_factory=list)
+    unused: list[Diagnostic] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Comment:
+    """A comment from its ``#`` to the end of its line; ``alone``: no code stands before it."""
+
+    row: int
+    start: int
+    text: str
+    alone: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Comments and statements of a file; a statement is its first and last row."""
+
+    comments: list[_Comment]
+    statements: list[tuple[int, int]]
+
+    def statement(self, row: int) -> tuple[int, int]:
+        """Rows of the statement around a row; the row itself where there is none."""
+        at = bisect_right(self.statements, (row, sys.maxsize)) - 1
+        if at >= 0 and self.statements[at][1] >= row:
+            return self.statements[at]
+        return row, row
+
+    def below(self, row: int) -> range:
+        """Rows of the statement below a comment, or of the line below it inside a statement."""
+        alone = {comment.row for comment in self.comments if comment.alone}
+        while row in alone:
+            row += 1
+        first, last = self.statement(row)
+        return range(row, last + 1 if first == row else row + 1)
+
+
+@dataclass
+class _Item:
+    """One entry of a list; ``code`` is None if it is another tool's or unknown."""
+
+    text: str
+    start: int
+    code: str | None
+    unknown: bool = False
+    used: bool = False
+
+
+@dataclass
+class _Directive:
+    """One suppression; all places are offsets into its comment, from ``#`` to the next ``#``.
+
+    It holds for all codes if ``items`` is empty.
+    """
+
+    comment: _Comment
+    start: int
+    end: int
+    reason: str
+    reason_start: int
+    items: list[_Item]
+    own: bool = True
+    whole_file: bool = False
+    understood: bool = True
+
+    def silences(self, code: str) -> bool:
+        """Whether it holds for a code; marks what made it hold as used."""
+        matching = [item for item in self.items if item.code == code]
+        for item in matching:
+            item.used = True
+        return self.understood and (bool(matching) or not self.items)
+
+
+def apply(
+    source: Source, diagnostics: Sequence[Diagnostic], selected: Collection[str]
+) -> Suppressed:
+    """Part the diagnostics of a file by its suppressions, and judge those.
+
+    ``diagnostics`` must be of every confidence, for a suppression of a finding that is not shown is
+    of use too.  A suppression of a rule that is not ``selected`` is never unused, nor is any in a
+    file in which a rule or the parser failed.
+    """
+    result = Suppressed()
+    mention = _MENTION if diagnostics else _OURS
+    layout = _layout(source) if mention.search(source.text) else None
+    if layout is None:
+        result.kept.extend(diagnostics)
+        return result
+    directives = [d for comment in layout.comments for d in _directives(comment)]
+    everywhere = [d for d in directives if d.whole_file]
+    by_row: dict[int, list[_Directive]] = {}
+    above: dict[int, list[_Directive]] = {}
+    for directive in directives:
+        if not directive.whole_file:
+            row = directive.comment.row
+            by_row.setdefault(row, []).append(directive)
+            if directive.own and directive.comment.alone:
+                for below in layout.below(row):
+                    above.setdefault(below, []).append(directive)
+
+    def silenced(diagnostic: Diagnostic) -> bool:
+        if diagnostic.code in ALWAYS_SHOWN:
+            return False
+        first, last = diagnostic.start.row, diagnostic.end.row
+        near = [
+            d
+            for row in sorted({first, last, layout.statement(first)[1]})
+            for d in by_row.get(row, ())
+        ]
+        holding = [
+            d for d in [*near, *above.get(first, ()), *everywhere] if d.silences(diagnostic.code)
+        ]
+        if holding:
+            reason = next((d.reason for d in holding if d.reason), "")
+            result.suppressed.append((diagnostic, reason))
+        return bool(holding)
+
+    result.kept.extend(d for d in diagnostics if not silenced(d))
+    known = ALWAYS_SHOWN.isdisjoint(d.code for d in diagnostics)
+    for directive in directives:
+        judged = {*selected, *ALWAYS_SHOWN} - {UNUSED} if known else set()
+        reports = _reports(source, directive, judged)
+        result.unused.extend(report for report in reports if not silenced(report))
+    return result
+
+
+def _layout(source: Source) -> _Layout | None:
+    """Where comments and statements are; None if the file cannot be divided into tokens."""
+    comments: list[_Comment] = []
+    statements: list[tuple[int, int]] = []
+    bounds = itertools.pairwise([*source.lines, len(source.text)])
+    lines = (source.text[start:end].rstrip("\r\n") + "\n" for start, end in bounds)
+    first = None
+    try:
+        for token in tokenize.generate_tokens(lambda: next(lines, "")):
+            row, column = token.start
+            if token.type == tokenize.COMMENT:
+                start = source.lines[row - 1] + column
+                alone = not source.text[start - column : start].strip()
+                comments.append(_Comment(row, start, token.string, alone))
+            elif token.type == tokenize.NEWLINE:
+                statements.append((row if first is None else first, row))
+                first = None
+            elif token.type not in _WHITE and first is None:
+                first = row
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        return None
+    return _Layout(comments, statements)
+
+
+def _directives(comment: _Comment) -> Iterator[_Directive]:
+    """The suppressions in a comment; each begins at a ``#`` and ends before the next one."""
+    for mark in re.finditer("#", comment.text):
+        if match := _OWN.match(comment.text, mark.start()):
+            yield _own(comment, match)
+        elif (match := _NOQA.match(comment.text, mark.start())) and (
+            directive := _noqa(comment, match)
+        ):
+            yield directive
+
+
+def _own(comment: _Comment, match: re.Match[str]) -> _Directive:
+    codes, names = set(registry.names().values()), registry.names()
+    items = []
+    for word in re.finditer(r"[^\s,]+", match["codes"] or ""):
+        code = word[0] if word[0] in codes else names.get(word[0])
+        items.append(_Item(word[0], match.start("codes") + word.start(), code, code is None))
+    bare = match["codes"] is None and not comment.text.startswith("[", match.end())
+    return replace(
+        _directive(comment, match.start(), match.end(), items),
+        whole_file=match["kind"] == "ignore-file",
+        understood=bool(items) or (match["kind"] == "ignore-file" and bare),
+    )
+
+
+def _noqa(comment: _Comment, match: re.Match[str]) -> _Directive | None:
+    codes, names = set(registry.names().values()), registry.names()
+    items: list[_Item] = []
+    end = at = match.end()
+    while match["colon"] and (word := _WORD.match(comment.text, at)):
+        code = word[0] if word[0] in codes else names.get(word[0])
+        if code is None and not _CODE.fullmatch(word[0]):
+            break
+        items.append(_Item(word[0], at, code, code is None and word[0].startswith("MP")))
+        end = at = word.end()
+        if gap := _GAP.match(comment.text, at):
+            at = gap.end()
+    if match["colon"] and not items:
+        return None  # words alone name nothing, and tools differ on what they mean
+    return replace(_directive(comment, match.start(), end, items), own=False)
+
+
+def _directive(comment: _Comment, start: int, list_end: int, items: list[_Item]) -> _Directive:
+    stop = comment.text.find("#", list_end)
+    words = comment.text[list_end : None if stop < 0 else stop].rstrip()
+    reason = words.lstrip(" \t:,;-\u2013\u2014")
+    end = list_end + len(words)
+    return _Directive(comment, start, end, reason, end - len(reason), items)
+
+
+def _reports(source: Source, directive: _Directive, judged: Collection[str]) -> list[Diagnostic]:
+    """Warnings about one suppression: not understood, unknown codes, codes without a finding."""
+
+    def report(start: int, end: int, message: str, fix: Fix | None = None) -> Diagnostic:
+        return Diagnostic(
+            code=UNUSED,
+            name=registry.ENGINE_CODES[UNUSED],
+            message=message,
+            filename=source.filename,
+            start=source.position(directive.comment.start + start),
+            end=source.position(directive.comment.start + end),
+            severity=Severity.WARNING,
+            confidence=Confidence.CERTAIN,
+            fix=fix,
+        )
+
+    if not directive.understood:
+        return [report(directive.start, directive.end, f"suppression names no code; write {FORMS}")]
+    reports = []
+    for item in directive.items:
+        if item.unknown:
+            names = registry.names()
+            close = difflib.get_close_matches(item.text, [*names, *names.values()], 1)
+            hint = f"did you mean {close[0]}?" if close else "`precision-lint rules` lists all"
+            message = f"suppression of {item.text}, which is no rule; {hint}"
+            reports.append(report(item.start, item.start + len(item.text), message))
+    dead = [item for item in directive.items if item.code in judged and not item.used]
+    if dead:
+        listed = ", ".join(item.text for item in dead)
+        message = f"suppression of {listed} silences nothing here; remove it"
+        fix = _removal(source, directive, dead)
+        reports.append(report(directive.start, directive.end, message, fix))
+    return reports
+
+
+def _removal(source: Source, directive: _Directive, dead: Collection[_Item]) -> Fix | None:
+    """Take entries out of a suppression, or all of it; words of the author stay in a comment."""
+    comment, items, text = directive.comment, directive.items, directive.comment.text
+    kept = [item.text for item in items if item not in dead]
+    following = text.find("#", directive.end)
+    start, end, new = directive.start, len(text), ""
+    if kept:
+        start, end = items[0].start, items[-1].start + len(items[-1].text)
+        new = ", ".join(kept)
+    elif directive.reason:
+        end, new = directive.reason_start, "# "
+        if any(_directives(_Comment(0, 0, new + directive.reason, True))):
+            return None
+    elif following >= 0:
+        end = following
+    elif start:
+        start = len(text[:start].rstrip())
+    else:
+        first, *rest = source.lines[comment.row - 1 : comment.row + 1]
+        before = source.text[first : comment.start]
+        start -= len(before) if comment.alone else len(before) - len(before.rstrip())
+        if comment.alone:
+            end = (rest[0] if rest else len(source.text)) - comment.start
+    edit = Edit(comment.start + start, comment.start + end, new)
+    listed = ", ".join(item.text for item in dead)
+    return Fix(f"remove the suppression of {listed}", Applicability.SAFE, (edit,))

@@ -1,0 +1,1 @@
+"""The rules, one module each; the registry finds them by package name."""

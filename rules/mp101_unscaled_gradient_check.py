@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    Rule,
+    Severity,
+    Violation,
+    events,
+)
+
+
+class UnscaledGradientCheck(Rule):
+    """Gradient that is inspected while it is still multiplied by the loss scale.
+
+    ## What it flags
+    Reads of gradients (`isnan`, `isfinite`, `norm`, `max`, histograms, comparisons, printing), or
+    calls of helpers that read them, between `scaler.scale(loss).backward()` and
+    `scaler.unscale_(optimizer)`. The first read after each backward is reported.
+
+    It stays silent for `grad is None`, for assignments, for linear operations such as `all_reduce`,
+    on paths whose backward is not scaled, for a scaler made with `enabled=False`, and for wrappers
+    that unscale by themselves (accelerate, Fabric, Lightning).
+
+    ## Why it breaks
+    The scale starts at 65536. A gradient of 1.0 is 65536 then, which float16 cannot hold: the
+    check reports an explosion that is not there and the step is skipped, or a norm that is logged
+    is 65536 times too large, while a real explosion hides among the false ones.
+
+    ## Example
+    ```python
+    scaler.scale(loss).backward()
+    if not all(torch.isfinite(p.grad).all() for p in model.parameters()):
+        continue
+    scaler.unscale_(optimizer)
+    ```
+    Use instead:
+    ```python
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    if not all(torch.isfinite(p.grad).all() for p in model.parameters()):
+        continue
+    ```
+
+    ## Fix safety
+    Safe: without a scale (a disabled scaler) `unscale_` does nothing. It is inserted before the
+    read and a later duplicate is removed, because a second `unscale_` raises (MP103). With gradient
+    accumulation `unscale_` may only run in the iteration that steps; a read outside of that branch
+    has to be moved by hand.
+
+    ## How to silence
+    `# precision-lint: ignore[MP101] reason` or `# noqa: MP101` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision examples: working with unscaled gradients, gradient
+    accumulation.
+    """
+
+    code = "MP101"
+    name = "unscaled-gradient-check"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = events("scaled-gradient-read", pattern=r"\.(?:unscale_|scale|step)\(")
+
+    def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+        evidence = []
+        if violation.backward is not None:
+            evidence.append(at.note(violation.backward, "the loss is scaled here"))
+        repaired = at.unscale_first(violation)
+        fix = None
+        if repaired is not None:
+            edits, removed = repaired
+            evidence += [at.note(call, "it is unscaled only here") for call in removed]
+            fix = Fix("unscale the gradients first", Applicability.SAFE, edits)
+        if violation.sometimes_unscaled:
+            confidence = Confidence.POSSIBLE
+        elif violation.backward is not None:
+            confidence = Confidence.CERTAIN
+        else:
+            confidence = Confidence.LIKELY
+            evidence += [at.note(s, "the scaler steps here, never unscaled") for s in violation.steps]
+        via = f" in {violation.helper.name}()" if violation.helper is not None else ""
+        yield at.finding(
+            violation.node,
+            f"gradients are read{via} while still multiplied by the loss scale (65536 at first)",
+            confidence,
+            evidence=evidence,
+            fix=fix,
+        )

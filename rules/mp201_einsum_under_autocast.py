@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Evidence,
+    Finding,
+    Fix,
+    Rule,
+    Severity,
+    calls,
+    operators,
+)
+
+AXES = frozenset("hwxyzt")
+"""Letters that equations use for space and time."""
+
+
+class EinsumUnderAutocast(Rule):
+    """Contraction over a large dimension that autocast runs in float16, where the sum overflows.
+
+    ## What it flags
+    `einsum`, `@`, `matmul`, `bmm` and `baddbmm` that run in float16 autocast and sum over a spatial
+    dimension (`bnhw,bchw->bnc`, a flattened `h * w`) or over all tokens of a linear attention,
+    with operands that are not normalised. `.float()` on the operands does not silence it: autocast
+    casts them down again.
+
+    It stays silent for contractions over a head or channel dimension, for weights from a softmax
+    or divided by their sum or area, for bfloat16, and where autocast is switched off.
+
+    ## Why it breaks
+    float16 ends at 65504. The products are accumulated in float32 and rounded once at the end, so
+    the error is small until the sum itself is out of range: 16,224 mask pixels times features up
+    to 16.7 make 270,000, which is inf, and the next layer turns inf into nan. Values uniform in
+    0 to 4 overflow from about 65,536 terms on.
+
+    ## Example
+    ```python
+    pooled = torch.einsum("bnhw,bchw->bnc", masks, features)
+    ```
+    Use instead:
+    ```python
+    with torch.autocast(device_type=features.device.type, enabled=False):
+        pooled = torch.einsum("bnhw,bchw->bnc", masks.float(), features.float())
+    ```
+
+    ## Fix safety
+    Safe: in float32 the region and the casts do nothing. Both are needed: disabling autocast alone
+    does not upcast half operands, and casting alone is undone by autocast. The result stays in
+    float32, because casting it back would bring the inf back; operations of the surrounding region
+    take it as it is.
+
+    ## How to silence
+    `# precision-lint: ignore[MP201] reason` or `# noqa: MP201` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision: CUDA ops that autocast to float16 (`einsum`, `matmul`,
+    `bmm`, `baddbmm`); Autocast op eligibility.
+    """
+
+    code = "MP201"
+    name = "einsum-under-autocast"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = calls(
+        "torch.einsum", "torch.matmul", "torch.bmm", "torch.baddbmm", "torch.mm", "einops.einsum",
+        "Tensor.matmul", "Tensor.bmm", "Tensor.mm",
+    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*[\w(]|^[ \t]*@[ \t]")  # fmt: skip
+
+    def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        name, operands = at.product(node)
+        if not operands:
+            return
+        region = at.region(node)
+        values = [at.value(operand) for operand in operands]
+        if region.state == "off" or any(v.dtype in ("float64", "int", "bool") for v in values):
+            return
+        if any(v.tags & {"normalized", "unit"} for v in values):
+            return
+        reach = _reach(name, node, operands, at)
+        if reach is None:
+            return
+        what, sure = reach
+        confidence, evidence, dtypes = _state(at, node, operands)
+        if "float16" not in dtypes:
+            return
+        if not sure:
+            confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
+        no_op = [o for o in operands if at.is_upcast(o)]
+        extra = [at.note(o, "this upcast is undone by autocast") for o in no_op if region.on]
+        yield at.finding(
+            node,
+            f"{name} sums over {what} in float16: a sum above 65504 is inf",
+            confidence,
+            evidence=[*evidence, *extra],
+            fix=self._fix(node, operands, at),
+        )
+
+    def _fix(
+        self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], at: Context
+    ) -> Fix | None:
+        statement = at.statement(node)
+        device = at.device(operands, at.region(node))
+        if statement is None or device is None:
+            return None
+        spelling, imports = at.torch()
+        header = f"with {spelling}.autocast(device_type={device}, enabled=False):"
+        upcast = [o for o in operands if not at.is_upcast(o)]
+        edits = at.edit.without_autocast(statement, node, upcast, header, at.fresh("contracted"))
+        if edits is None:
+            return None
+        return Fix("contract in float32, outside autocast", Applicability.SAFE, (*imports, *edits))
+
+
+def _reach(
+    name: str, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], at: Context
+) -> tuple[str, bool] | None:
+    """What large dimension is summed over, and whether that is sure; None: not a large one."""
+    if name == "einsum" and isinstance(node, ast.Call):
+        place = 0 if at.qualify(node.func) == "torch.einsum" else -1
+        equation = at.value(node.args[place]).const
+        return _spatial(equation) if isinstance(equation, str) else None
+    if len(operands) != 2:
+        return None
+    left, right = (at.value(operand) for operand in operands)
+    if "spatial-last" in left.tags or "spatial-mid" in right.tags:
+        return "a flattened spatial dimension", True
+    if _swapped(operands[0], at) and not _swapped(operands[1], at):
+        positive = [v.lo >= 0 and v.hi > 1 for v in (left, right)]
+        if any(positive):
+            return "all tokens", False
+    return None
+
+
+def _spatial(equation: str) -> tuple[str, bool] | None:
+    """The spatial indices that an einsum equation contracts, at least two of them."""
+    if "->" not in equation:
+        return None
+    inputs, output = equation.split("->")
+    terms = [_indices(term) for term in inputs.split(",")]
+    if len(terms) < 2:
+        return None
+    shared = set(terms[0]).intersection(*terms[1:]) - set(_indices(output))
+    axes = sorted(axis for axis in shared if axis in AXES or axis in ("height", "width"))
+    pairs = {"hw", "xy", "thw", "xyz", "hwt", "hwz", "heightwidth", "yz", "tw", "ht"}
+    return (" and ".join(axes), True) if "".join(axes) in pairs or len(axes) > 2 else None
+
+
+def _indices(term: str) -> list[str]:
+    """Index names of one term: letters, or words in einops' spaced form."""
+    words = term.split()
+    if len(words) > 1:
+        return words
+    return list(term.strip().replace(".", ""))
+
+
+def _swapped(node: ast.expr, at: Context) -> bool:
+    """Whether an operand is written with its last two dimensions swapped."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("mT", "T")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("transpose", "swapaxes", "swapdims"):
+            places = sorted(at.value(a).const for a in node.args if isinstance(at.value(a).const, int))
+            return places in ([-2, -1], [1, 2], [2, 3])
+        if node.func.attr in ("float", "contiguous", "half", "to", "clone"):
+            return _swapped(node.func.value, at)
+    return False
+
+
+def _state(
+    at: Context, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr]
+) -> tuple[Confidence, tuple[Evidence, ...], frozenset[str]]:
+    """How sure it is that a contraction runs in half, why, and in which dtypes."""
+    region = at.region(node)
+    if region.on:
+        dtypes = frozenset({region.dtype}) if region.dtype != "low" else at.project.dtypes
+        sure = Confidence.CERTAIN if region.sure and region.called is None else Confidence.LIKELY
+        return sure, at.why(region), dtypes or frozenset({"float16"})
+    halves = [h for h in (at.half(at.value(o), region) for o in operands) if h is not None]
+    proven = [h for h in halves if h.confidence is Confidence.CERTAIN]
+    if proven:
+        return proven[0].confidence, proven[0].evidence, proven[0].dtypes
+    if at.plausible and at.project.autocast is not None:
+        return Confidence.LIKELY, (at.project.autocast,), at.project.dtypes
+    if halves:
+        best = max(halves, key=lambda h: h.confidence.rank)
+        return best.confidence, best.evidence, best.dtypes
+    return Confidence.POSSIBLE, (), at.project.dtypes or frozenset({"float16"})

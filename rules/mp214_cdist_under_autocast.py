@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Context,
+    Finding,
+    Fix,
+    Rule,
+    Severity,
+    calls,
+)
+
+
+class CdistUnderAutocast(Rule):
+    """Distance matrix that runs only because autocast upcasts it, and raises outside the region.
+
+    ## What it flags
+    `torch.cdist`, `torch.pdist` and `F.pdist` in an autocast region, or in a function that runs
+    under one, on operands that may be half. Shown as info: it does not fail a run.
+
+    It stays silent where both operands are float32 for certain (`.float()`, or a branch on the
+    dtype), and where they are proven half outside autocast: that is MP504.
+
+    ## Why it breaks
+    CUDA's and CPU's autocast run `cdist` in float32, XPU's list lacks it, and the operation has no
+    half kernel. So the same line that trains well raises `"cdist_cuda" not implemented for 'Half'`
+    as soon as it is reached with half tensors outside of the region: an evaluation loop without
+    autocast on a `.half()` copy of the model, or a matcher called after the region has ended.
+
+    ## Example
+    ```python
+    cost = torch.cdist(pred_boxes, target_boxes, p=1)
+    ```
+    Use instead:
+    ```python
+    cost = torch.cdist(pred_boxes.float(), target_boxes.float(), p=1)
+    ```
+    Leave the result in float32: `.to(pred_boxes.dtype)` turns distances above 65504 into inf.
+
+    ## Fix safety
+    Safe: `.float()` on a float32 operand does nothing, and autocast runs the operation in float32
+    anyway.
+
+    ## How to silence
+    `# precision-lint: ignore[MP214] reason` or `# noqa: MP214` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision: CUDA, CPU and XPU op reference.
+    """
+
+    code = "MP214"
+    name = "cdist-under-autocast"
+    severity = Severity.INFO
+    applicability = Applicability.SAFE
+    triggers = calls("torch.cdist", "torch.pdist", "torch.nn.functional.pdist")
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        region = at.region(node)
+        if region.state == "off":
+            return
+        operands = node.args[: 2 if node.args and _name(node) == "cdist" else 1]
+        halves = [at.half(at.value(operand), region) for operand in operands]
+        found = [half for half in halves if half is not None]
+        if not found:
+            return
+        if region.state == "inherited":
+            if at.project.autocast is None:
+                return
+            if any(at.value(o).dtype in ("float16", "bfloat16") for o in operands):
+                return  # proven half outside a region: MP504
+        weakest = max(found, key=lambda half: half.confidence.rank)
+        upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
+        statement = at.statement(node)
+        fix = None
+        if statement is not None:
+            fix = Fix(
+                f"upcast the operands of {_name(node)}",
+                Applicability.SAFE,
+                at.edit.append(statement, upcast),
+            )
+        yield at.finding(
+            node,
+            f"{_name(node)} has no half kernel: autocast runs it in float32, the same call outside "
+            "the region raises",
+            weakest.confidence,
+            evidence=weakest.evidence,
+            fix=fix,
+        )
+
+
+def _name(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else "cdist"

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Evidence,
+    Finding,
+    Fix,
+    Rule,
+    Severity,
+    calls,
+)
+
+VANISHES = 2.0**-25
+"""Largest guard that rounds to 0 in float16 (half of its smallest subnormal, ties to even)."""
+OVERFLOWS = 1 / 65504
+"""Guards up to here have a reciprocal beyond float16's largest number."""
+CLAMPS = {"clamp": 0, "clamp_min": 0, "clip": 0, "maximum": 0, "max": 0}
+PRODUCERS = frozenset({"sigmoid", "softmax", "tanh", "relu", "exp", "hardsigmoid", "abs", "square"})
+REDUCTIONS = frozenset({"sum", "mean", "amax", "prod"})
+ELEMENTWISE = PRODUCERS | REDUCTIONS | frozenset({
+    "log", "log2", "log10", "clamp", "clip", "pow", "sqrt", "mul", "add", "sub", "neg", "item",
+    "log1p", "gather", "max", "min", "detach", "argmax", "size", "float", "any", "all", "isnan",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Guard:
+    """``operand`` guarded by the constant ``epsilon``; ``others`` are further operands of the log."""
+
+    operand: ast.expr
+    epsilon: float
+    node: ast.expr
+    others: tuple[ast.expr, ...] = ()
+
+
+class EpsBeforeLog(Rule):
+    """Epsilon before a logarithm that rounds to zero in float16, or whose reciprocal overflows.
+
+    ## What it flags
+    `log`, `log2` and `log10` of `x + eps`, `x.clamp(min=eps)`, `torch.maximum(x, eps)` or
+    `a / (b + eps)` where `x` may be float16 and `eps` is at most 1.53e-5. The constant may come
+    from a name, a default argument or an attribute of the class.
+
+    It stays silent where the value is float32 for certain (`.float()` before the addition; a
+    softmax, exp, sum or norm inside the same CUDA autocast region, which runs in float32), where
+    the value is bounded away from zero, for `torch.finfo(x.dtype)`, and for bfloat16, whose range
+    is that of float32.
+
+    ## Why it breaks
+    float16's smallest subnormal is 2**-24, about 6e-8. A guard up to 2**-25 (2.98e-8), such as
+    1e-8, rounds to 0: the sum is still 0 and the logarithm is -inf, under CUDA autocast too,
+    because the addition runs in half *before* `log` is cast up. A guard between 2.98e-8 and
+    1.53e-5, such as 1e-7 or 1e-6, survives, so the forward pass is finite, but the gradient 1/eps
+    exceeds 65504 and is inf. `clamp(min=1e-6)` on a half value is the second kind: it cures the
+    loss and leaves the gradient infinite. Both thresholds hold at loss scale 1 and get worse with it.
+
+    ## Example
+    ```python
+    p = torch.sigmoid(logits)
+    loss = -torch.log(p + 1e-8)
+    ```
+    Use instead:
+    ```python
+    p = torch.sigmoid(logits.float())
+    loss = -torch.log(p + 1e-8)
+    ```
+
+    ## Fix safety
+    Safe: only `.float()` is inserted, so float32 results are the same to the bit. It goes on the
+    argument of the operation that produces the probability where that is in sight. Where the
+    half value comes from elsewhere it goes on the value itself: the forward pass is then finite,
+    but a gradient of 1/eps still overflows on its way back into the half value; upcast at the
+    origin, or use `log_softmax`, `logsigmoid` or `logsumexp`.
+
+    ## How to silence
+    `# precision-lint: ignore[MP301] reason` or `# noqa: MP301` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision: CUDA op-specific behavior (`add` is not listed, `log` runs
+    in float32). An Empirical Study on Numerical Bugs in Deep Learning Programs, ASE 2022.
+    """
+
+    code = "MP301"
+    name = "eps-before-log"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = calls(
+        "torch.log", "torch.log2", "torch.log10", "Tensor.log", "Tensor.log2", "Tensor.log10",
+        "Tensor.log_", "torch.log_",
+    )  # fmt: skip
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        argument = _argument(node, at)
+        if argument is None:
+            return
+        guard = _guard(argument, at, node)
+        if guard is None or not 0 < guard.epsilon <= OVERFLOWS:
+            return
+        value = at.value(guard.operand)
+        if value.lo > OVERFLOWS:
+            return
+        region = at.region(node)
+        half = at.half(value, region)
+        if half is None or "float16" not in half.dtypes:
+            return
+        call = at.text(node.func).rpartition(".")[2]
+        if guard.epsilon <= VANISHES:
+            fate = "rounds to 0 in float16, so log of 0 gives -inf"
+        else:
+            fate = (
+                f"survives in float16, but its reciprocal {1 / guard.epsilon:.3g} exceeds 65504, "
+                "so the gradient is inf"
+            )
+        evidence = [*half.evidence]
+        if not isinstance(guard.node, ast.Constant):
+            evidence.append(at.note(guard.node, f"this is {guard.epsilon:g}"))
+        yield at.finding(
+            node,
+            f"epsilon {guard.epsilon:g} before {call} {fate}",
+            half.confidence,
+            evidence=[*evidence, *self._origin(guard, at)],
+            fix=self._fix(guard, at, half.confidence),
+        )
+
+    def _origin(self, guard: Guard, at: Context) -> list[Evidence]:
+        producer = _producer(guard.operand, at)
+        return [at.note(producer, "the guarded value is made here")] if producer else []
+
+    def _fix(self, guard: Guard, at: Context, confidence: Confidence) -> Fix | None:
+        leaves: dict[int, tuple[ast.expr, ast.stmt]] = {}
+        for operand in (guard.operand, *guard.others):
+            for leaf in _leaves(operand, at):
+                statement = at.statement(leaf)
+                if statement is not None:
+                    leaves[id(leaf)] = (leaf, statement)
+        if not leaves:
+            return None
+        edits = []
+        by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
+        for leaf, statement in leaves.values():
+            by_statement.setdefault(id(statement), (statement, {}))[1][leaf] = ".float()"
+        for statement, suffixes in by_statement.values():
+            edits += at.edit.append(statement, suffixes)
+        names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves.values()))
+        return Fix(f"compute in float32: upcast {names}", Applicability.SAFE, tuple(edits))
+
+
+def _argument(node: ast.Call, at: Context) -> ast.expr | None:
+    if at.qualify(node.func) is not None:
+        return node.args[0] if node.args else None
+    return node.func.value if isinstance(node.func, ast.Attribute) else None
+
+
+def _number(node: ast.expr, at: Context) -> float | None:
+    value = at.value(node)
+    return float(value.const) if value.kind == "number" and value.const is not None else None
+
+
+def _guard(node: ast.expr, at: Context, use: ast.expr, depth: int = 3) -> Guard | None:
+    """The guarded operand inside a logarithm's argument, or None."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            for operand, eps in ((left, right), (right, left)):
+                number = _number(eps, at)
+                if number is not None:
+                    return Guard(operand, number, eps)
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            inner = _guard(right, at, use, depth)
+            if inner is not None:
+                return Guard(inner.operand, inner.epsilon, inner.node, (left, *inner.others))
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            for side in (left, right):
+                if _number(side, at) is None:
+                    inner = _guard(side, at, use, depth)
+                    if inner is not None:
+                        return inner
+        case ast.Subscript(value=value):
+            return _guard(value, at, use, depth)
+        case ast.Name(id=name) if depth:
+            source = _assigned(name, at, use)
+            if source is not None:
+                return _guard(source, at, source, depth - 1)
+        case ast.Call(func=func, args=args, keywords=keywords):
+            qualified = at.qualify(func)
+            last = func.attr if isinstance(func, ast.Attribute) else (qualified or "")
+            last = last.rpartition(".")[2]
+            if last in CLAMPS:
+                operands = list(args)
+                if qualified is None and isinstance(func, ast.Attribute):
+                    operands.insert(0, func.value)
+                limits = [k.value for k in keywords if k.arg == "min"] or operands[1:2]
+                if operands and limits:
+                    number = _number(limits[0], at)
+                    if number is not None:
+                        return Guard(operands[0], number, limits[0])
+            elif last in ("add", "squeeze", "unsqueeze", "mean", "flatten", "view", "reshape"):
+                if qualified is None and isinstance(func, ast.Attribute):
+                    if last == "add" and args:
+                        number = _number(args[0], at)
+                        return Guard(func.value, number, args[0]) if number is not None else None
+                    return _guard(func.value, at, use, depth) if last != "add" else None
+    return None
+
+
+def _assigned(name: str, at: Context, use: ast.expr) -> ast.expr | None:
+    """What a local name was last bound to before ``use`` in source order."""
+    earlier = [
+        source
+        for source in at.analysis.assigned.get(name, [])
+        if (source.lineno, source.col_offset) < (use.lineno, use.col_offset)
+    ]
+    return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
+
+
+def _operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
+    """Name and first operand of a call of a torch function or tensor method."""
+    if not isinstance(node, ast.Call):
+        return None
+    qualified = at.qualify(node.func)
+    if qualified is not None:
+        if qualified.startswith("torch.") and node.args:
+            return qualified.rpartition(".")[2], node.args[0]
+        return None
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr, node.func.value
+    return None
+
+
+def _producer(node: ast.expr, at: Context) -> ast.Call | None:
+    """The call that makes a probability, if the value is a local name bound to it."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    sources = at.analysis.assigned.get(node.id, [])
+    if len({id(s) for s in sources}) != 1:
+        return None
+    source = sources[0]
+    while isinstance(source, ast.Subscript):
+        source = source.value
+    if isinstance(source, ast.Name):
+        return _producer(source, at)
+    operation = _operation(source, at)
+    if operation is None or operation[0] not in PRODUCERS or not isinstance(source, ast.Call):
+        return None
+    return source
+
+
+def _leaves(node: ast.expr, at: Context) -> Iterator[ast.expr]:
+    """Where ``.float()`` has to go so that ``node`` is computed in float32."""
+    if at.half(at.value(node), at.region(node)) is None:
+        return
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
+            yield from _leaves(left, at)
+            yield from _leaves(right, at)
+            return
+        case ast.UnaryOp(operand=operand):
+            yield from _leaves(operand, at)
+            return
+    operation = _operation(node, at)
+    if operation is not None and operation[0] in PRODUCERS | REDUCTIONS:
+        inner = list(_leaves(operation[1], at))
+        yield from inner or [operation[1]]
+        return
+    producer = _producer(node, at)
+    if producer is not None and _only_elementwise(node, at):
+        found = _operation(producer, at)
+        if found is not None:
+            yield found[1]
+            return
+    yield node
+
+
+def _only_elementwise(node: ast.expr, at: Context) -> bool:
+    """Whether every use of a name in its function allows a wider dtype."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    for use in ast.walk(at.function.node):
+        if not isinstance(use, ast.Name) or use.id != node.id or isinstance(use.ctx, ast.Store):
+            continue
+        for parent in at.ancestors(use):
+            if isinstance(parent, ast.Subscript):
+                continue
+            if isinstance(parent, ast.Assign):
+                break
+            if isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Compare)):
+                if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
+                    return False
+                break
+            if isinstance(parent, ast.Attribute):
+                if parent.attr not in ELEMENTWISE | {"shape", "device", "dtype", "ndim"}:
+                    return False
+                break
+            if isinstance(parent, ast.Call):
+                qualified = at.qualify(parent.func) or ""
+                if qualified.rpartition(".")[2] not in ELEMENTWISE:
+                    return False
+                break
+            return False
+    return True

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Evidence,
+    Finding,
+    Fix,
+    Rule,
+    Severity,
+    calls,
+    operators,
+)
+
+CASTS = frozenset({"to", "type_as", "type"})
+
+
+class IntrinsicsMatmul(Rule):
+    """Camera, pose or rotation matrix multiplied in half precision, which moves pixels.
+
+    ## What it flags
+    `@`, `matmul`, `bmm` and `einsum` of geometry (intrinsics, extrinsics, poses, rotations,
+    homographies, homogeneous coordinates, results that go through a perspective divide) that runs
+    in half: under autocast, where it is silent, or with half points, where it may raise. Geometry
+    is recognised by its use and its origin together with its names.
+
+    It stays silent for float64 operands, for upcast operands with autocast switched off, and for
+    the elementwise form `fx * x / z + cx`.
+
+    ## Why it breaks
+    Pixel coordinates of a 2,000 pixel wide image need 11 bits before the point; float16 has 11
+    bits in all, bfloat16 has 8. With a focal length of 1,500 the projection is off by up to 1.7
+    pixels in float16 and 13.4 pixels in bfloat16, without any error. Casting the matrix down to
+    the points (`K.to(points.dtype)`) trades the crash `expected m1 and m2 to have the same dtype`
+    for the same 13 pixels: geometry goes up to float32. `.float()` on the operands alone does
+    nothing inside autocast, which casts them down again.
+
+    ## Example
+    ```python
+    uvw = torch.matmul(points, intrinsics.transpose(-1, -2))
+    ```
+    Use instead:
+    ```python
+    with torch.autocast(device_type=points.device.type, enabled=False):
+        uvw = torch.matmul(points.float(), intrinsics.float().transpose(-1, -2))
+    ```
+
+    ## Fix safety
+    Safe: in float32 the region and the casts do nothing. The result stays in float32. Points that
+    were stored in half before they came here keep the error of that (0.7 pixels in float16, 5.9 in
+    bfloat16): upcast them at their origin too.
+
+    ## How to silence
+    `# precision-lint: ignore[MP501] reason` or `# noqa: MP501` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision: CUDA ops that autocast to float16; Autocast op eligibility.
+    """
+
+    code = "MP501"
+    name = "intrinsics-matmul"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = calls(
+        "torch.matmul", "torch.bmm", "torch.mm", "torch.einsum", "torch.baddbmm", "einops.einsum",
+        "Tensor.matmul", "Tensor.bmm", "Tensor.mm",
+    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*[\w(]|^[ \t]*@[ \t]")  # fmt: skip
+
+    def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        name, operands = at.product(node)
+        if len(operands) < 2:
+            return
+        values = [at.value(operand) for operand in operands]
+        if any(v.dtype in ("float64", "int") or v.kind == "array" for v in values):
+            return
+        reason = at.geometry(node, operands)
+        if reason is None:
+            return
+        region = at.region(node)
+        judged = _state(at, node, operands)
+        if judged is None:
+            return
+        confidence, evidence, raises = judged
+        same = values[0].variable and values[0].dtype == values[1].dtype
+        if not region.on and (same or any(_cast_down(operand) for operand in operands)):
+            confidence = Confidence.POSSIBLE
+        if region.on:
+            harm = "runs in half under autocast: pixels move by up to 1.7 (float16), 13.4 (bfloat16)"
+        elif raises:
+            harm = "mixes half and float32: it raises, and geometry needs float32"
+        else:
+            harm = "may run in half: pixels move by up to 1.7 (float16), 13.4 (bfloat16)"
+        yield at.finding(
+            node,
+            f"geometry ({reason}) in {name} {harm}",
+            confidence,
+            evidence=evidence,
+            fix=self._fix(node, operands, at),
+        )
+
+    def _fix(
+        self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], at: Context
+    ) -> Fix | None:
+        statement = at.statement(node)
+        device = at.device(operands, at.region(node))
+        if statement is None or device is None:
+            return None
+        spelling, imports = at.torch()
+        header = f"with {spelling}.autocast(device_type={device}, enabled=False):"
+        roots = [_root(o, at) for o in operands]
+        upcast = [r for r in roots if not at.is_upcast(r)]
+        edits = at.edit.without_autocast(statement, node, upcast, header, at.fresh("product"))
+        if edits is None:
+            return None
+        return Fix(
+            "compute the geometry in float32, outside autocast",
+            Applicability.SAFE,
+            (*imports, *edits),
+        )
+
+
+def _state(
+    at: Context, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr]
+) -> tuple[Confidence, tuple[Evidence, ...], bool] | None:
+    """How sure it is that the product runs in half, why, and whether it raises; None: it doesn't."""
+    region = at.region(node)
+    if region.on:
+        sure = Confidence.CERTAIN if region.sure and region.called is None else Confidence.LIKELY
+        return sure, at.why(region), False
+    values = [at.value(operand) for operand in operands]
+    halves = [h for h in (at.half(v, region) for v in values) if h is not None]
+    proven = [v for v in values if v.dtype in ("float16", "bfloat16")]
+    wide = [v for v in values if v.dtype == "float32"]
+    if region.state == "off":
+        if proven and halves:
+            return halves[0].confidence, halves[0].evidence, bool(wide)
+        return None
+    if proven:
+        return Confidence.CERTAIN, halves[0].evidence if halves else (), bool(wide)
+    if at.plausible and at.project.evidence:
+        return Confidence.LIKELY, at.project.evidence[:1], False
+    if not halves:
+        return None
+    return Confidence.POSSIBLE, halves[0].evidence, bool(wide)
+
+
+def _cast_down(node: ast.expr) -> bool:
+    """Whether an operand is cast to another tensor's dtype at the call or just before."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+            if part.func.attr in CASTS and any(
+                isinstance(a, ast.Attribute) and a.attr == "dtype"
+                or isinstance(a, (ast.Name, ast.Attribute)) and part.func.attr == "type_as"
+                for a in [*part.args, *(k.value for k in part.keywords)]
+            ):
+                return True
+    return False
+
+
+def _root(node: ast.expr, at: Context) -> ast.expr:
+    """The operand under views such as ``.transpose(-1, -2)``, where an upcast reads best."""
+    while True:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("transpose", "permute", "unsqueeze", "squeeze", "swapaxes", "t",
+                                   "expand", "view", "reshape")
+            and at.qualify(node.func) is None
+        ):  # fmt: skip
+            node = node.func.value
+        elif isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "H", "mH"):
+            node = node.value
+        else:
+            return node

@@ -1,0 +1,213 @@
+"""The laws of the rooms, held by reading imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ENGINE = sorted((ROOT / "precision_lint").rglob("*.py"))
+RULES = sorted((ROOT / "rules").glob("*.py"))
+FIXTURES = sorted((ROOT / "fixtures").rglob("*.py"))
+OTHERS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")])
+LONGEST = 500
+"""Lines."""
+
+ROOMS = {
+    "api": set(),
+    "registry": {"api"},
+    "source": {"api", "registry"},
+    "fixer": {"api", "registry", "source"},
+    "report": {"api", "source"},
+}
+"""What a room may import of the others, itself aside."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """A module that a file imports; ``late``: inside a function; ``typing``: for types only."""
+
+    module: str
+    row: int
+    late: bool
+    typing: bool
+
+
+def imports(path: Path, root: Path = ROOT) -> list[Import]:
+    """Every import of a file by absolute name, ``from a import b`` as both ``a`` and ``a.b``."""
+    package = path.relative_to(root).with_suffix("").parts[:-1]
+    return list(_imports(ast.parse(path.read_bytes()), package))
+
+
+def _imports(
+    node: ast.AST, package: tuple[str, ...], late: bool = False, typing: bool = False
+) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, child.lineno, late, typing)
+        elif isinstance(child, ast.ImportFrom):
+            base = package[: len(package) - child.level + 1] if child.level else ()
+            module = ".".join([*base, *([child.module] if child.module else [])])
+            yield Import(module, child.lineno, late, typing)
+            for alias in child.names:
+                yield Import(f"{module}.{alias.name}", child.lineno, late, typing)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for part in child.body:
+                yield from _imports(ast.Module([part], []), package, late, True)
+            for part in child.orelse:
+                yield from _imports(ast.Module([part], []), package, late, typing)
+        else:
+            inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _imports(child, package, late or inner, typing)
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def where(path: Path, found: Import) -> str:
+    return f"{path.relative_to(ROOT)}:{found.row}: imports {found.module}"
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT / "precision_lint").with_suffix("").parts[0]
+
+
+def test_nobody_imports_a_rule_statically() -> None:
+    assert [
+        where(path, found)
+        for path in (*ENGINE, *RULES, *FIXTURES, *OTHERS)
+        for found in imports(path)
+        if within(found.module, "precision_lint.rules", "rules")
+    ] == []
+
+
+def test_only_the_registry_names_the_package_of_rules() -> None:
+    assert [
+        str(path.relative_to(ROOT))
+        for path in ENGINE
+        if "precision_lint.rules" in path.read_text() and path.name != "registry.py"
+    ] == []
+
+
+def test_rules_import_the_api_and_the_standard_library() -> None:
+    allowed = sys.stdlib_module_names | {"libcst"}
+    assert [
+        where(path, found)
+        for path in RULES
+        for found in imports(path)
+        if not within(found.module, "precision_lint.api", *allowed)
+        and found.module != "precision_lint"
+    ] == []
+
+
+def test_torch_is_imported_only_by_the_harness() -> None:
+    heavy = ("torch", "numpy")
+    assert [
+        where(path, found)
+        for path in (*ENGINE, *RULES)
+        for found in imports(path)
+        if within(found.module, *heavy) and room(path) != "harness"
+    ] == []
+
+
+def test_libcst_is_imported_only_by_slices_or_late() -> None:
+    assert [
+        where(path, found)
+        for path in (*ENGINE, *RULES)
+        for found in imports(path)
+        if within(found.module, "libcst")
+        and not (found.late or found.typing or path.name == "slices.py")
+    ] == []
+
+
+@pytest.mark.parametrize("name", sorted(ROOMS))
+def test_arrows(name: str) -> None:
+    files = [path for path in ENGINE if room(path) == name]
+    assert files
+    allowed = [f"precision_lint.{other}" for other in (name, *ROOMS[name])]
+    assert [
+        where(path, found)
+        for path in files
+        for found in imports(path)
+        if within(found.module, "precision_lint")
+        and found.module != "precision_lint"
+        and not (found.typing or within(found.module, *allowed))
+        # Context is the analysis' class; rules get its name from the interface, late
+        and not (name == "api" and found.late)
+    ] == []
+
+
+def test_modules_are_short() -> None:
+    lengths = {path: path.read_bytes().count(b"\n") for path in (*ENGINE, *RULES)}
+    assert [
+        f"{path.relative_to(ROOT)}: {lines} lines"
+        for path, lines in lengths.items()
+        if lines > LONGEST
+    ] == []
+
+
+def test_no_path_of_somebodys_machine() -> None:
+    machine = re.compile(r"(?<![\w.])/(?:work|root|home|Users|tmp)/\w")
+    texts = [
+        path
+        for pattern in ("*.md", "*.toml", "Makefile", "MANIFEST.in", ".*.yaml", ".ci/run")
+        for path in ROOT.glob(pattern)
+    ]
+    assert [
+        f"{path.relative_to(ROOT)}:{row}: {line.strip()}"
+        for path in (*ENGINE, *RULES, *FIXTURES, *OTHERS, *texts)
+        for row, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
+        if machine.search(line)
+    ] == []
+
+
+def test_linting_needs_neither_torch_nor_libcst(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("import torch\n\n\ndef double(x):\n    return torch.add(x, x)\n")
+    code = (
+        "import sys\n"
+        "from precision_lint.cli import main\n"
+        "try:\n"
+        "    main(['check', '--isolated', '--jobs', '1', sys.argv[1]])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "print(sorted({'torch', 'libcst', 'numpy', 'rich'} & set(sys.modules)))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+# Each law above reads imports; these hold that the reading misses none.
+
+
+def test_imports_are_read_in_every_form(tmp_path: Path) -> None:
+    text = (
+        "import a.b as c\n"
+        "from d import e\n"
+        "from . import f\n"
+        "from ..g import h\n"
+        "if TYPE_CHECKING:\n    import typed\nelse:\n    import real\n"
+        "try:\n    import tried\nexcept ImportError:\n    pass\n"
+        "def late():\n    import lazy\n"
+        "class Body:\n    import early\n"
+    )
+    path = tmp_path / "top" / "sub" / "module.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    found = {one.module: one for one in imports(path, tmp_path)}
+    assert set(found) == {
+        "a.b", "d", "d.e", "top.sub", "top.sub.f", "top.g", "top.g.h",
+        "typed", "real", "tried", "lazy", "early",
+    }  # fmt: skip
+    assert [name for name, one in found.items() if one.typing] == ["typed"]
+    assert [name for name, one in found.items() if one.late] == ["lazy"]

@@ -1,0 +1,186 @@
+"""The registry: finds rules by package name, and refuses every malformed one with one line."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from precision_lint import registry
+
+GOOD = '''\
+import ast
+
+from precision_lint.api import Applicability, Rule, Severity, Triggers, calls
+
+
+class SpamOverflow(Rule):
+    """Spam that overflows in float16.
+
+    ## What it flags
+    Spam.
+
+    ## Why it breaks
+    Eggs.
+
+    ## Example
+    Ham.
+
+    ## Fix safety
+    None.
+
+    ## How to silence
+    # noqa: MP901
+
+    ## Sources
+    The menu.
+    """
+
+    code, name = "MP901", "spam-overflow"
+    severity, applicability = Severity.ERROR, Applicability.SAFE
+    triggers = calls("torch.spam")
+
+    def check(self, node, at):
+        yield from ()
+'''
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty package that can be imported, under a name never used before."""
+    folder = tmp_path / f"private_rules_{next(_numbers)}"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+def write(package: Path, text: str = GOOD, stem: str = "mp901_spam_overflow") -> Path:
+    path = package / f"{stem}.py"
+    path.write_text(text)
+    return path
+
+
+def test_good_rule_is_loaded(package: Path) -> None:
+    write(package)
+    second = GOOD.replace("MP901", "MP902").replace("spam-overflow", "ham-overflow")
+    write(package, second, "mp902_ham_overflow")
+    found = registry.load(package.name)
+    assert list(found) == ["MP901", "MP902"]
+    assert found["MP901"].name == "spam-overflow"
+
+
+SECTION = "\n    ## Sources\n    The menu.\n"
+MALFORMED = {
+    "no code": ('code, name = "MP901", ', "name = ", "has no code"),
+    "no name": ('code, name = "MP901", "spam-overflow"', 'code = "MP901"', "has no name"),
+    "no severity": ("severity, applicability = Severity.ERROR, ", "applicability = ", "severity"),
+    "no applicability": (", applicability = Severity.ERROR, Applicability.SAFE", " = None", "appl"),
+    "no triggers": ('triggers = calls("torch.spam")', "", "has no triggers"),
+    "code of the engine": ('"MP901"', '"MP001"', "code is 'MP001'"),
+    "code too long": ('"MP901"', '"MP9010"', "code is 'MP9010'"),
+    "code of another type": ('"MP901"', "901", "code is 901"),
+    "name with a capital": ('"spam-overflow"', '"Spam-overflow"', "kebab-case"),
+    "name of one word": ('"spam-overflow"', '"spam"', "kebab-case"),
+    "name of another type": ('"spam-overflow"', "None", "kebab-case"),
+    "name of another module": ('"spam-overflow"', '"ham-overflow"', "rename it to mp901_ham"),
+    "code of another module": ('"MP901"', '"MP902"', "rename it to mp902_spam_overflow"),
+    "severity of another type": ("Severity.ERROR", '"error"', "severity is 'error'"),
+    "applicability of another type": ("Applicability.SAFE", '"safe"', "applicability is 'safe'"),
+    "triggers of another type": ('calls("torch.spam")', '"spam"', "triggers is 'spam'"),
+    "triggers on nothing": ('calls("torch.spam")', 'Triggers("spam")', "nothing to look at"),
+    "bad pattern": (
+        'calls("torch.spam")',
+        'Triggers("(", calls=frozenset({"torch.spam"}))',
+        "does not compile",
+    ),
+    "nodes that are no types": (
+        'calls("torch.spam")',
+        'Triggers("spam", nodes=frozenset({"MatMult"}))',
+        "ast types",
+    ),
+    "nodes of other types": (
+        'calls("torch.spam")',
+        'Triggers("spam", nodes=frozenset({int}))',
+        "ast types",
+    ),
+    "no check": ("def check(", "def chekc(", "check is not defined"),
+    "no summary": ('"""Spam that overflows in float16.\n', '"""\n', "no summary"),
+    "no docstring": (GOOD[GOOD.index('    """') : GOOD.index("    code,")], "", "no summary"),
+    "missing section": (SECTION, "", "docstring sections are"),
+    "sections out of order": (
+        "    Spam.\n",
+        f"    Spam.\n{SECTION}",
+        "docstring sections are",
+    ),
+    "no rule": ("(Rule):", ":", "has 0 rules"),
+    "two rules": ("\nclass", "\nclass Other(Rule):\n    pass\n\n\nclass", "has 2 rules"),
+    "syntax error": ("def check(", "def check((", "cannot be imported"),
+    "import error": ("import ast", "import ast\nimport no_such_module", "no_such_module"),
+    "crash at import": ('calls("torch.spam")', "calls(1 / 0)", "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "what"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_rule_is_refused(package: Path, old: str, new: str, what: str) -> None:
+    assert GOOD.count(old) >= 1
+    path = write(package, GOOD.replace(old, new, 1))
+    with pytest.raises(registry.InvalidRule) as caught:
+        registry.load(package.name)
+    line = str(caught.value)
+    assert re.fullmatch(rf"{re.escape(str(path))}:\d+: [^;\n]+; [^\n]+", line)
+    assert what in line
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("spam-overflow", "ham-overflow"), ("MP901", "MP902")], ids=["code", "name"]
+)
+def test_second_rule_of_a_code_or_a_name_is_refused(package: Path, old: str, new: str) -> None:
+    write(package)
+    text = GOOD.replace(old, new)
+    stem = "mp902_spam_overflow" if "MP902" in text else "mp901_ham_overflow"
+    write(package, text, stem)
+    with pytest.raises(registry.InvalidRule, match=r"^.+\.py:\d+: code or name is taken by .+; "):
+        registry.load(package.name)
+
+
+def test_missing_package_says_what_to_do() -> None:
+    with pytest.raises(registry.InvalidRule, match="install the project") as caught:
+        registry.load("no_such_package.rules")
+    assert "\n" not in str(caught.value)
+
+
+def test_document_splits_the_docstring(package: Path) -> None:
+    write(package)
+    doc = registry.document(registry.load(package.name)["MP901"])
+    assert doc.summary == "Spam that overflows in float16."
+    assert doc.sections["Fix safety"] == "None."
+    assert doc.sections["How to silence"] == "# noqa: MP901"
+    assert tuple(doc.sections) == registry.SECTIONS
+
+
+def test_selectors(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(package)
+    found = registry.load(package.name)
+    monkeypatch.setattr(registry, "rules", lambda: found)
+    monkeypatch.setattr(registry, "names", lambda: {"spam-overflow": "MP901"})
+    assert registry.known("MP901") == ["MP901"]
+    assert registry.known("MP9") == ["MP901"]
+    assert registry.known("MP0") == list(registry.ENGINE_CODES)
+    assert registry.known("spam-overflow") == ["MP901"]
+    assert registry.known("ALL") == [*registry.ENGINE_CODES, "MP901"]
+    assert registry.known("MP8") == []
+    assert registry.known("E501") == []
+
+
+def test_loading_the_rules_needs_neither_torch_nor_libcst() -> None:
+    code = (
+        "import sys; from precision_lint import registry; registry.rules(); "
+        "assert not {'torch', 'libcst', 'rich', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,421 @@
+"""The way of a file from its bytes to diagnostics, thresholds and fixes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_lint import dispatch, pool, runner
+from precision_lint.api import Confidence, Severity
+from precision_lint.config import Overrides, Resolver
+from precision_lint.project.amp import Project
+from precision_lint.runner import Mode, Result
+from tests import standins
+
+ROOT = Path(__file__).parent.parent
+HEAD = "import torch\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    standins.install(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT)  # a worker that is not forked imports this module
+    return tmp_path
+
+
+def write(**texts: str) -> None:
+    """``a__b="BAD"`` writes a/b.py, which imports torch and has the text as a name."""
+    for name, text in texts.items():
+        path = Path(name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(HEAD + text + "\n")
+
+
+def check(
+    *paths: str, mode: Mode = Mode.CHECK, workers: int | None = 1, **overrides: Any
+) -> Result:
+    resolver = Resolver(Overrides(**overrides))
+    return runner.check(map(Path, paths or (".",)), resolver, mode=mode, workers=workers)
+
+
+def codes(result: Result) -> list[str]:
+    return [f"{d.filename}:{d.start.row}:{d.start.column} {d.code}" for d in result.diagnostics]
+
+
+def test_diagnostics_are_sorted_and_their_sources_kept() -> None:
+    write(b="x = ODD, BAD\nBAD", a="BAD", clean="fine")
+    result = check()
+    assert codes(result) == [
+        "a.py:2:1 MP911",
+        "b.py:2:5 MP912",
+        "b.py:2:10 MP911",
+        "b.py:3:1 MP911",
+    ]
+    assert set(result.sources) == {"a.py", "b.py"}
+    assert result.sources["a.py"].text == HEAD + "BAD\n"
+    assert (result.files, result.lines, result.failing) == (3, 7, 4)
+
+
+def test_lines_count_a_last_one_without_newline() -> None:
+    Path("a.py").write_bytes(b"x\ny")
+    Path("b.py").write_bytes(b"x\ny\n")
+    Path("c.py").write_bytes(b"")
+    assert check().lines == 4
+
+
+# thresholds
+
+
+def test_confidence_hides_and_counts() -> None:
+    write(a="MAYBE\nODD\nBAD")
+    assert (len(check().diagnostics), check().hidden) == (2, 1)
+    certain = check(confidence=Confidence.CERTAIN)
+    assert (codes(certain), certain.hidden) == (["a.py:4:1 MP911"], 2)
+    everything = check(confidence=Confidence.POSSIBLE)
+    assert (len(everything.diagnostics), everything.hidden) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("level", "failing"), [(Severity.INFO, 3), (Severity.WARNING, 2), (Severity.ERROR, 1)]
+)
+def test_fail_on(level: Severity, failing: int) -> None:
+    write(a="MEH\nODD\nBAD")
+    result = check(fail_on=level)
+    assert (len(result.diagnostics), result.failing) == (3, failing)
+
+
+def test_thresholds_are_those_of_each_file() -> None:
+    write(a__m="ODD", b__m="ODD")
+    Path("a/precision-lint.toml").write_text('fail-on = "error"\n')
+    Path("b/precision-lint.toml").write_text('confidence = "certain"\n')
+    result = check()
+    assert codes(result) == ["a/m.py:2:1 MP912"]
+    assert (result.failing, result.hidden) == (0, 1)
+
+
+def test_selection_and_per_file_ignores() -> None:
+    write(a="BAD\nODD", old__a="BAD\nODD")
+    Path("precision-lint.toml").write_text('per-file-ignores = { "old" = ["bad-word"] }\n')
+    assert codes(check()) == [
+        "a.py:2:1 MP911",
+        "a.py:3:1 MP912",
+        "old/a.py:3:1 MP912",
+    ]
+    assert codes(check(select=("MP911",))) == ["a.py:2:1 MP911"]
+
+
+# what is looked at
+
+
+def test_syntax_errors_are_reported_where_torch_is_mentioned() -> None:
+    Path("a.py").write_text("import torch\ndef f(:\n")
+    Path("b.py").write_text("def f(:\n")
+    result = check()
+    assert codes(result) == ["a.py:2:7 MP002"]
+    assert result.failing == 1
+    assert codes(check(ignore=("MP002",))) == []
+
+
+def test_unreadable_files_are_reported_and_others_linted() -> None:
+    Path("broken.py").symlink_to("nowhere.py")
+    Path("loop.py").symlink_to("loop.py")
+    Path("latin.py").write_bytes(b"# \xe9\n")
+    Path("nul.py").write_bytes(b"x = 1\n\0")
+    Path("empty.py").touch()
+    Path("blank.py").write_text("\n\n")
+    write(m="BAD")
+    assert codes(check()) == [
+        "broken.py:1:1 MP001",
+        "latin.py:1:3 MP001",
+        "loop.py:1:1 MP001",
+        "m.py:2:1 MP911",
+        "nul.py:2:1 MP002",
+    ]
+
+
+def test_rules_do_not_see_files_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a file without torch was analysed")
+
+    monkeypatch.setattr(dispatch, "lint", never)
+    Path("a.py").write_text("BAD = 'é'  # noqa: MP911\n")
+    assert [d.code for d in check().diagnostics] == ["MP004"]
+
+
+def test_projects_are_scanned_once_and_whole(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    scans: list[tuple[str, list[str]]] = []
+
+    def scan(root: Path, files: Iterable[Path]) -> Project:
+        scans.append((root.name, [str(path.relative_to(here)) for path in files]))
+        return Project()
+
+    monkeypatch.setattr(Project, "scan", scan)
+    write(p__a="BAD", p__sub__b="BAD", p__other="fine", q__c="fine", r__d="ODD", r__venv__e="ODD")
+    for root in "pqr":
+        Path(root, "setup.py").touch()
+    check("p/a.py", "p/sub", "q", "r", "r/venv/e.py")
+    assert scans == [
+        ("p", ["p/a.py", "p/other.py", "p/setup.py", "p/sub/b.py"]),
+        # nothing in q is hazardous; r/venv is excluded, and yet was named
+        ("r", ["r/d.py", "r/setup.py", "r/venv/e.py"]),
+    ]
+
+
+def test_each_file_gets_its_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(p__a="BAD", p__train="x.half()", q__a="BAD")
+    for root in "pq":
+        Path(root, "setup.py").touch()
+    seen = {}
+
+    def lint(source: Any, rules: Any, project: Project) -> list[Any]:
+        seen[source.filename] = project.half is not None
+        return []
+
+    monkeypatch.setattr(dispatch, "lint", lint)
+    check()
+    assert seen == {"p/a.py": True, "p/train.py": True, "q/a.py": False}
+
+
+def test_the_collector_is_off_during_analysis_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled = []
+
+    def lint(*_: object) -> list[Any]:
+        enabled.append(gc.isenabled())
+        raise ValueError
+
+    monkeypatch.setattr(dispatch, "lint", lint)
+    write(a="BAD")
+    check()
+    assert enabled == [False]
+    assert gc.isenabled()
+
+
+# suppressions
+
+
+def test_suppressions_are_obeyed_and_unused_ones_reported() -> None:
+    write(a="BAD  # noqa: MP911\nfine  # noqa: MP911\nMAYBE  # noqa: MP922")
+    result = check()
+    assert codes(result) == ["a.py:3:7 MP004"]
+    assert result.hidden == 0  # a hidden finding can be suppressed too
+    assert codes(check(select=("MP9",))) == []
+    assert codes(check(select=("MP004",))) == []  # a rule that is off is not known to be silent
+
+
+# failures of the tool
+
+
+def test_a_crash_costs_one_file() -> None:
+    write(a="BAD", b="CRASH", c="BAD")
+    result = check()
+    assert codes(result) == ["a.py:2:1 MP911", "b.py:1:1 MP003", "c.py:2:1 MP911"]
+    assert result.internal
+    message = result.diagnostics[1].message
+    assert message.startswith("the analysis failed with KeyError: 'CRASH' (standins.py:")
+    assert "\n" not in message
+
+
+def test_a_crash_cannot_be_ignored_or_suppressed() -> None:
+    write(a="CRASH  # noqa\n# precision-lint: ignore-file")
+    assert check(ignore=("MP003", "ALL"), confidence=Confidence.CERTAIN).internal
+
+
+# fixes
+
+
+def test_fix_writes_safe_fixes() -> None:
+    write(a="BAD  # why BAD\nODD", b="ODD", c="fine")
+    result = check(mode=Mode.FIX)
+    assert Path("a.py").read_text() == HEAD + "GOOD  # why GOOD\nODD\n"
+    assert codes(result) == ["a.py:3:1 MP912", "b.py:2:1 MP912"]
+    assert [d.code for d in result.fixed] == ["MP911", "MP911"]
+    assert result.sources["a.py"].text == Path("a.py").read_text()
+    assert check(mode=Mode.FIX).fixed == []
+
+
+def test_unsafe_fixes_are_added() -> None:
+    write(a="BAD\nODD")
+    result = check(mode=Mode.FIX, unsafe_fixes=True)
+    assert Path("a.py").read_text() == HEAD + "GOOD\nEVEN\n"
+    assert (len(result.fixed), result.diagnostics, result.failing) == (2, [], 0)
+
+
+def test_suppressed_and_hidden_findings_are_not_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standins.BadWord, "confidence", Confidence.POSSIBLE)
+    write(a="BAD", b="ODD  # noqa: MP912")
+    check(mode=Mode.FIX, unsafe_fixes=True)
+    assert Path("a.py").read_text() == HEAD + "BAD\n"
+    assert Path("b.py").read_text() == HEAD + "ODD  # noqa: MP912\n"
+
+
+def test_unused_suppressions_are_removed() -> None:
+    write(a="fine  # noqa: MP911")
+    check(mode=Mode.FIX)
+    assert Path("a.py").read_text() == HEAD + "fine\n"
+
+
+def test_diff_writes_nothing() -> None:
+    write(a="BAD", b="ODD")
+    result = check(mode=Mode.DIFF)
+    assert "-BAD\n+GOOD\n" in result.diff
+    assert "b.py" not in result.diff
+    assert len(result.fixed) == 1
+    assert Path("a.py").read_text() == HEAD + "BAD\n"
+
+
+def test_a_file_that_cannot_be_written_is_a_diagnostic(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(a="BAD", b="BAD")
+
+    def lint(source: Any, rules: Any, project: Any) -> list[Any]:
+        if source.filename == "a.py":  # somebody else saves the file meanwhile
+            Path("a.py").write_text(HEAD + "changed\n")
+        return standins.lint(source, rules, project)
+
+    monkeypatch.setattr(dispatch, "lint", lint)
+    result = check(mode=Mode.FIX)
+    assert codes(result) == ["a.py:1:1 MP001"]
+    assert result.failing == 1
+    assert Path("a.py").read_text() == HEAD + "changed\n"
+    assert Path("b.py").read_text() == HEAD + "GOOD\n"
+    assert [d.filename for d in result.fixed] == ["b.py"]
+
+
+# standard input
+
+
+def stdin(text: bytes, name: str | None = None, mode: Mode = Mode.CHECK, **said: Any) -> Result:
+    path = Path(name) if name else None
+    return runner.check_stdin(text, path, Resolver(Overrides(**said)), mode=mode)
+
+
+def test_stdin() -> None:
+    result = stdin(b"import torch\nBAD\n")
+    assert codes(result) == ["-:2:1 MP911"]
+    assert result.sources["-"].text == "import torch\nBAD\n"
+    assert (result.files, result.failing) == (1, 1)
+
+
+def test_stdin_has_the_settings_of_its_name() -> None:
+    Path("a").mkdir()
+    Path("a/precision-lint.toml").write_text('ignore = ["MP911"]\n')
+    assert codes(stdin(b"torch, BAD, ODD", "a/new.py")) == ["a/new.py:1:13 MP912"]
+
+
+def test_stdin_is_fixed_in_its_encoding() -> None:
+    text = "# coding: latin-1\r\nimport torch\r\nBAD = 'é'".encode("latin-1")
+    result = stdin(text, mode=Mode.FIX)
+    assert result.stdin == text.replace(b"BAD", b"GOOD")
+    assert stdin(text).stdin == text
+
+
+def test_stdin_of_an_excluded_name_passes_through() -> None:
+    text = b"torch, BAD"
+    assert codes(stdin(text, "build/a.py"))
+    forced = stdin(text, "build/a.py", Mode.FIX, force_exclude=True)
+    assert (forced.stdin, forced.diagnostics) == (text, [])
+
+
+# processes
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(runner, "POOL_FROM", 8)
+    for number in range(40):
+        bad = number % 3 == 0
+        Path(f"m{number:02}.py").write_text("import torch\n" + "def f(:\n" * bad)
+    return 40
+
+
+def test_processes_find_what_one_finds(many: int) -> None:
+    alone, together = check(workers=1), check(workers=2)
+    assert len(together.diagnostics) == 14
+    assert together.diagnostics == alone.diagnostics
+    assert together.sources == alone.sources
+    assert together.lines == alone.lines
+
+
+def test_few_files_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "run", lambda *_, **__: pytest.fail("a process was started"))
+    write(a="BAD", b="BAD")
+    assert len(check(workers=4).diagnostics) == 2
+
+
+def work(items: list[int], state: dict[str, list[int]]) -> list[Any]:
+    """Doubles; for ``pool.run``."""
+    answers: list[Any] = []
+    for item in items:
+        if item in state["die"]:
+            os._exit(9)
+        if item in state["raise"]:
+            raise ValueError(item)
+        answers.append((lambda: None) if item in state["unsendable"] else 2 * item)
+    return answers
+
+
+def pooled(count: int = 100, **state: list[int]) -> list[Any]:
+    empty: dict[str, list[int]] = {"die": [], "raise": [], "unsendable": []}
+    return pool.run(work, range(count), empty | state, lost=lambda item: -item, workers=2)
+
+
+def test_pool_keeps_order() -> None:
+    assert pooled() == [2 * item for item in range(100)]
+    assert pooled(1) == [0]
+    assert pooled(0) == []
+
+
+@pytest.mark.parametrize("how", ["die", "raise", "unsendable"])
+def test_pool_loses_only_what_failed(how: str) -> None:
+    failed = [5, 6, 77]
+    answers = pooled(**{how: failed})
+    assert answers == [-item if item in failed else 2 * item for item in range(100)]
+
+
+def test_pool_does_without_processes_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    import concurrent.futures
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no semaphores")
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", refuse)
+    assert pooled(3) == [0, 2, 4]
+
+
+def test_a_worker_that_dies_costs_one_file(many: int) -> None:
+    # in a process of its own: the stand-in must be there when workers are forked
+    if sys.platform != "linux":
+        pytest.skip("workers are forked on Linux only")
+    write(m05="DIE")
+    code = (
+        "import json, multiprocessing, pytest\n"
+        "from pathlib import Path\n"
+        "multiprocessing.set_start_method('fork')\n"
+        "from precision_lint import runner\n"
+        "from precision_lint.config import Resolver\n"
+        "from tests import standins\n"
+        "with pytest.MonkeyPatch.context() as patch:\n"
+        "    standins.install(patch)\n"
+        "    patch.setattr(runner, 'POOL_FROM', 8)\n"
+        "    result = runner.check([Path('.')], Resolver(), workers=2)\n"
+        "    print(json.dumps([(d.filename, d.code, d.message) for d in result.diagnostics]))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert [name for name, code, _ in found if code == "MP003"] == ["m05.py"]
+    assert "its process ended without an answer" in str(found)
+    assert len(found) == 15
