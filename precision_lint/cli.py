@@ -28,11 +28,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 MACHINE = frozenset({"json"})
 """Output formats that nothing but the report may be mixed into."""
 ENGINE_DOCS = {
-    "MP001": "A file cannot be read or decoded, so nothing in it was checked.",
-    "MP002": "A file is not valid Python, so nothing in it was checked.",
-    "MP003": "A rule or the analysis failed on a file; the other rules and files went on.",
-    "MP004": "A suppression comment names a rule that finds nothing where the comment stands.",
+    "MP001": ("error", None, "A file cannot be read or decoded, so nothing in it was checked."),
+    "MP002": ("error", None, "A file is not valid Python, so nothing in it was checked."),
+    "MP003": ("error", None, "A rule or the analysis failed; the other rules and files went on."),
+    "MP004": ("warning", "safe", "A comment silences a rule that finds nothing there."),
 }
+"""Severity, fix and summary of the engine's own codes."""
 
 
 class Commands(click.Group):
@@ -54,8 +55,11 @@ def cli() -> None:
     """Find what would break in float16, bfloat16 or under autocast in PyTorch code, fix it, and
     prove finding and fix by running both.
 
-    `precision-lint src/` is short for `precision-lint check src/`; `precision-lint check --help`
-    lists its options.
+    \b
+    precision-lint src/              short for: precision-lint check src/
+    precision-lint src/ --fix        apply the safe fixes
+    precision-lint explain MP301     why a rule is there, and what its fix does
+    precision-lint check --help      every option
     """
 
 
@@ -145,14 +149,14 @@ def check(
         named = [Path(path) for path in paths or (".",)]
         result = runner.check(named, resolver, mode=mode, workers=settings.jobs)
     for line in result.errors if quiet else [*result.errors, *result.warnings]:
-        click.echo(line, err=True)
+        _echo(line, sys.stderr)
     if stdin and mode is runner.Mode.FIX:
-        sys.stdout.buffer.write(result.stdin)
+        _echo(result.stdin, sys.stdout, newline=False)
     _show(result, mode, settings.output_format, statistics, quiet, stdin)
     if result.errors or result.internal:
         return 2
-    failed = bool(result.diff) if mode is runner.Mode.DIFF else bool(result.failing)
-    return int(failed and not exit_zero)
+    failed = result.diff or result.unread if mode is runner.Mode.DIFF else result.failing
+    return int(bool(failed) and not exit_zero)
 
 
 def _resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> Resolver:
@@ -171,7 +175,6 @@ def _show(
 ) -> None:
     """Report, statistics or diff, and the summary."""
     from precision_lint import summary
-    from precision_lint.config import ALWAYS
     from precision_lint.runner import Mode
 
     diagnostics = result.diagnostics
@@ -182,10 +185,9 @@ def _show(
     if mode is Mode.DIFF:
         notes_to = sys.stderr
         if result.diff:
-            _echo(result.diff.removesuffix("\n"), sys.stdout)
-        unread = [d for d in diagnostics if d.code in ALWAYS]
-        if unread:
-            _echo(FORMATS["concise"](unread, {}, color=_color(sys.stderr)), sys.stderr)
+            _echo(result.diff, sys.stdout, newline=False)
+        if result.unread:
+            _echo(FORMATS["concise"](result.unread, {}, color=_color(sys.stderr)), sys.stderr)
     elif statistics:
         table = summary.table(diagnostics, human)
         if table:
@@ -208,9 +210,9 @@ def _color(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _echo(text: str, stream: TextIO) -> None:
+def _echo(text: str | bytes, stream: TextIO, newline: bool = True) -> None:
     try:
-        click.echo(text, file=stream, color=True)
+        click.echo(text, file=stream, nl=newline, color=True)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -219,8 +221,9 @@ def _described(code: str) -> dict[str, Any]:
     from precision_lint import registry
 
     if code in registry.ENGINE_CODES:
-        name, summary = registry.ENGINE_CODES[code], ENGINE_DOCS[code]
-        return {"code": code, "name": name, "summary": summary, "severity": "error"}
+        severity, fix, what = ENGINE_DOCS[code]
+        name = registry.ENGINE_CODES[code]
+        return {"code": code, "name": name, "summary": what, "severity": severity, "fix": fix}
     rule = registry.rules()[code]
     doc = registry.document(rule)
     return {
@@ -247,11 +250,11 @@ def _format_option() -> Callable[[F], F]:
 @click.argument("rule", metavar="CODE|NAME")
 @_format_option()
 def explain(rule: str, output_format: str) -> int:
-    """Explain a rule: what it flags, why that breaks, and what its fix promises."""
+    """Explain a rule: what breaks, why, and what the fix promises."""
     from precision_lint import registry
     from precision_lint.config import close
 
-    codes = registry.known(rule if rule.islower() else rule.upper())
+    codes = registry.known(rule) or registry.known(rule.upper())
     if len(codes) != 1:
         words = [*registry.names(), *registry.names().values()]
         hint = close(rule, words, "`precision-lint rules` lists codes and names")
@@ -309,7 +312,7 @@ def verify(
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
-        click.echo("verify needs torch; pip install 'precision-lint[verify]'", err=True)
+        _echo("verify needs torch; pip install 'precision-lint[verify]'", sys.stderr)
         return 2
     from precision_lint.harness import verify as harness
 
@@ -332,15 +335,12 @@ def main(args: Sequence[str] | None = None) -> int:
         code = cli.main(args, prog_name="precision-lint", standalone_mode=False)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "precision-lint"
-        click.echo(f"{error.format_message()} (see `{command} --help`)", err=True)
+        _echo(f"{error.format_message()} (see `{command} --help`)", sys.stderr)
         return 2
     except _mistakes() as error:
-        click.echo(str(error), err=True)
+        _echo(str(error), sys.stderr)
         return 2
     except click.Abort:
-        click.echo("interrupted", err=True)
+        _echo("interrupted", sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return int(code or 0)

@@ -65,9 +65,7 @@ def lint(source: Source, rules: Rules, project: Project) -> list[Diagnostic]:
     return found
 
 
-def _candidates(
-    rule: type[Rule], index: Index, module: Module
-) -> Iterator[tuple[Any, Function]]:
+def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tuple[Any, Function]]:
     triggers = rule.triggers
     if triggers.calls:
         functions = {name for name in triggers.calls if not name.startswith("Tensor.")}

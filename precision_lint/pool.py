@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -70,7 +72,7 @@ def _pass(
 ) -> Iterator[list[Answer]]:
     """Each item's answer in a list of one; an empty list where a dead worker took it along."""
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
     others = set(multiprocessing.active_children())
     try:
@@ -80,12 +82,16 @@ def _pass(
         return
     try:
         batches = [items[start : start + batch] for start in range(0, len(items), batch)]
-        futures = [pool.submit(_call, work, each) for each in batches]
-        for each, future in zip(batches, futures, strict=True):
+        futures = []
+        with suppress(BrokenExecutor):  # a worker may die before all is handed in
+            for each in batches:
+                futures.append(pool.submit(_call, work, each))
+        for each, future in zip_longest(batches, futures):
             try:
-                yield from ([answer] for answer in future.result())
+                answers = future.result() if future else []
             except Exception:
-                yield from ([] for _ in each)
+                answers = []
+            yield from ([answer] for answer in answers) if answers else ([] for _ in each)
     except BaseException:  # interrupted: what still runs is of no use any more
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:

@@ -35,7 +35,7 @@ from precision_lint.api import (
     Rule,
     Severity,
 )
-from precision_lint.config import CRASH, Resolver, Settings
+from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
 from precision_lint.project import files
 from precision_lint.project.amp import Project
 from precision_lint.source import Failure, Source
@@ -83,6 +83,11 @@ class Result:
     def internal(self) -> bool:
         """Whether the tool itself failed on a file."""
         return any(diagnostic.internal for diagnostic in self.diagnostics)
+
+    @property
+    def unread(self) -> list[Diagnostic]:
+        """Why files, or rules on files, were not checked."""
+        return [diagnostic for diagnostic in self.diagnostics if diagnostic.code in ALWAYS]
 
 
 @dataclass(frozen=True)
@@ -287,8 +292,8 @@ def check(
         result.lines += data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         if _deserves_a_look(data):
             jobs.append(job)
-            if _relevant(data, job.codes):
-                roots.setdefault(file.root, resolver(file.root))
+            if file.root not in roots and _relevant(data, job.codes):
+                roots[file.root] = resolver(file.root)
     projects = {}
     for root, settings in roots.items():
         named = {file.path for file in found.files if file.root == root}

@@ -203,9 +203,7 @@ class Editor:
             return None
         changed = piece.module.visit(Change())
         block: Any = changed.body[0].body.body if piece.indented else changed.body
-        template = cst.ensure_type(
-            cst.parse_statement(f"{header}\n    pass\n"), cst.With
-        )
+        template = cst.ensure_type(cst.parse_statement(f"{header}\n    pass\n"), cst.With)
         line = block[0]
         if whole:
             body = [line]
@@ -226,9 +224,7 @@ class Editor:
 
     def _alone(self, statement: ast.stmt) -> bool:
         """Whether a statement has its lines for itself."""
-        before = self.source.text[
-            self.source.lines[statement.lineno - 1] : self.offset(statement)
-        ]
+        before = self.source.text[self.source.lines[statement.lineno - 1] : self.offset(statement)]
         rest = self.source.text[self.end(statement) :].split("\n", 1)[0].strip()
         return not before.strip() and (not rest or rest.startswith("#"))
 
@@ -239,9 +235,7 @@ class Editor:
         return self.source.offset(node.end_lineno or 0, node.end_col_offset or 0)
 
     def indentation(self, statement: ast.stmt) -> str:
-        return self.source.text[
-            self.source.lines[statement.lineno - 1] : self.offset(statement)
-        ]
+        return self.source.text[self.source.lines[statement.lineno - 1] : self.offset(statement)]
 
     def insert_before(self, statement: ast.stmt, *lines: str) -> Edits | None:
         """New lines in front of a statement, at its indentation."""

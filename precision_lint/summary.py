@@ -44,7 +44,8 @@ def summary(result: Result, mode: Mode, statistics: bool = False) -> list[str]:
         lines.append("All checks passed!")
     if result.hidden:
         hidden = _plural(result.hidden, "possible finding")
-        lines.append(f"{hidden} not shown; `--confidence possible` shows more.")
+        them = "it" if result.hidden == 1 else "them"
+        lines.append(f"{hidden} not shown; `--confidence possible` shows {them}.")
     if statistics:
         files, rows = _plural(result.files, "file"), _plural(result.lines, "line")
         lines.append(f"Linted {files}, {rows} in {result.seconds:.2f} s.")

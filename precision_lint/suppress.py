@@ -20,6 +20,7 @@ import tokenize
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from precision_lint import registry
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Fix, Severity
@@ -31,8 +32,7 @@ UNUSED = "MP004"
 ALWAYS_SHOWN = frozenset({"MP001", "MP002", "MP003"})
 FORMS = "`# precision-lint: ignore[CODE] reason` or `# precision-lint: ignore-file[CODE]`"
 
-_MENTION = re.compile(r"noqa|precision-lint", re.IGNORECASE)
-_OURS = re.compile(r"precision-lint|noqa\s*:[^\r\n]*(?:MP\d|[a-z0-9]-[a-z])", re.IGNORECASE)
+_NAMES_OURS = re.compile(r"noqa\s*:[^\r\n]*(?:MP\d|[a-z0-9]-[a-z])", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa(?![\w-])(?P<colon>\s*:\s*)?", re.IGNORECASE)
 _OWN = re.compile(
     r"#\s*precision-lint\s*:\s*"
@@ -80,6 +80,10 @@ class _Layout:
     comments: list[_Comment]
     statements: list[tuple[int, int]]
 
+    @cached_property
+    def alone(self) -> set[int]:
+        return {comment.row for comment in self.comments if comment.alone}
+
     def statement(self, row: int) -> tuple[int, int]:
         """Rows of the statement around a row; the row itself where there is none."""
         at = bisect_right(self.statements, (row, sys.maxsize)) - 1
@@ -89,8 +93,7 @@ class _Layout:
 
     def below(self, row: int) -> range:
         """Rows of the statement below a comment, or of the line below it inside a statement."""
-        alone = {comment.row for comment in self.comments if comment.alone}
-        while row in alone:
+        while row in self.alone:
             row += 1
         first, last = self.statement(row)
         return range(row, last + 1 if first == row else row + 1)
@@ -142,8 +145,7 @@ def apply(
     file in which a rule or the parser failed.
     """
     result = Suppressed()
-    mention = _MENTION if diagnostics else _OURS
-    layout = _layout(source) if mention.search(source.text) else None
+    layout = _layout(source) if _mentions(source.text, bool(diagnostics)) else None
     if layout is None:
         result.kept.extend(diagnostics)
         return result
@@ -177,12 +179,20 @@ def apply(
         return bool(holding)
 
     result.kept.extend(d for d in diagnostics if not silenced(d))
-    known = ALWAYS_SHOWN.isdisjoint(d.code for d in diagnostics)
+    judged = {*selected, *ALWAYS_SHOWN} - {UNUSED}
+    if not ALWAYS_SHOWN.isdisjoint(d.code for d in diagnostics):
+        judged = set()  # what was to be silenced may be among what was not found
     for directive in directives:
-        judged = {*selected, *ALWAYS_SHOWN} - {UNUSED} if known else set()
         reports = _reports(source, directive, judged)
         result.unused.extend(report for report in reports if not silenced(report))
     return result
+
+
+def _mentions(text: str, diagnostics: bool) -> bool:
+    """Whether it may pay to look for comments: dividing a text into tokens costs as parsing it."""
+    if "precision-lint" in text:
+        return True
+    return "noqa" in text.lower() and (diagnostics or _NAMES_OURS.search(text) is not None)
 
 
 def _layout(source: Source) -> _Layout | None:
@@ -211,7 +221,7 @@ def _layout(source: Source) -> _Layout | None:
 
 def _directives(comment: _Comment) -> Iterator[_Directive]:
     """The suppressions in a comment; each begins at a ``#`` and ends before the next one."""
-    for mark in re.finditer("#", comment.text):
+    for mark in re.finditer(r"(?<![`'\"])#", comment.text):  # a quoted one is only spoken of
         if match := _OWN.match(comment.text, mark.start()):
             yield _own(comment, match)
         elif (match := _NOQA.match(comment.text, mark.start())) and (
@@ -242,7 +252,7 @@ def _noqa(comment: _Comment, match: re.Match[str]) -> _Directive | None:
         code = word[0] if word[0] in codes else names.get(word[0])
         if code is None and not _CODE.fullmatch(word[0]):
             break
-        items.append(_Item(word[0], at, code, code is None and word[0].startswith("MP")))
+        items.append(_Item(word[0], at, code, code is None and bool(re.match(r"MP\d", word[0]))))
         end = at = word.end()
         if gap := _GAP.match(comment.text, at):
             at = gap.end()
@@ -253,9 +263,9 @@ def _noqa(comment: _Comment, match: re.Match[str]) -> _Directive | None:
 
 def _directive(comment: _Comment, start: int, list_end: int, items: list[_Item]) -> _Directive:
     stop = comment.text.find("#", list_end)
-    words = comment.text[list_end : None if stop < 0 else stop].rstrip()
-    reason = words.lstrip(" \t:,;-\u2013\u2014")
-    end = list_end + len(words)
+    text = comment.text[: None if stop < 0 else stop].rstrip()
+    reason = text[list_end:].lstrip(" \t:,;-\u2013\u2014")
+    end = len(text)
     return _Directive(comment, start, end, reason, end - len(reason), items)
 
 
@@ -281,8 +291,10 @@ def _reports(source: Source, directive: _Directive, judged: Collection[str]) -> 
     for item in directive.items:
         if item.unknown:
             names = registry.names()
-            close = difflib.get_close_matches(item.text, [*names, *names.values()], 1)
+            close = difflib.get_close_matches(item.text, names, 1)
             hint = f"did you mean {close[0]}?" if close else "`precision-lint rules` lists all"
+            if any(code.startswith(item.text) for code in names.values()):
+                hint = "name each rule"
             message = f"suppression of {item.text}, which is no rule; {hint}"
             reports.append(report(item.start, item.start + len(item.text), message))
     dead = [item for item in directive.items if item.code in judged and not item.used]
@@ -314,7 +326,7 @@ def _removal(source: Source, directive: _Directive, dead: Collection[_Item]) -> 
     else:
         first, *rest = source.lines[comment.row - 1 : comment.row + 1]
         before = source.text[first : comment.start]
-        start -= len(before) if comment.alone else len(before) - len(before.rstrip())
+        start -= len(before) - len(before.rstrip())
         if comment.alone:
             end = (rest[0] if rest else len(source.text)) - comment.start
     edit = Edit(comment.start + start, comment.start + end, new)

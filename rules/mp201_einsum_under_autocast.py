@@ -117,23 +117,67 @@ class EinsumUnderAutocast(Rule):
 
 
 def _reach(
-    name: str, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], at: Context
+    name: str,
+    node: ast.Call | ast.BinOp,
+    operands: Sequence[ast.expr],
+    at: Context,
+    depth: int = 1,
 ) -> tuple[str, bool] | None:
     """What large dimension is summed over, and whether that is sure; None: not a large one."""
     if name == "einsum" and isinstance(node, ast.Call):
         place = 0 if at.qualify(node.func) == "torch.einsum" else -1
         equation = at.value(node.args[place]).const
-        return _spatial(equation) if isinstance(equation, str) else None
+        if not isinstance(equation, str):
+            return None
+        found = _spatial(equation)
+        if found is None and _positive(operands, at) and _tokens(equation):
+            return "all tokens", False
+        return found or _earlier(operands, at, depth)
     if len(operands) != 2:
         return None
     left, right = (at.value(operand) for operand in operands)
     if "spatial-last" in left.tags or "spatial-mid" in right.tags:
         return "a flattened spatial dimension", True
     if _swapped(operands[0], at) and not _swapped(operands[1], at):
-        positive = [v.lo >= 0 and v.hi > 1 for v in (left, right)]
-        if any(positive):
+        if _positive(operands, at) or _bare(operands[0]) == _bare(operands[1]):
             return "all tokens", False
+    return _earlier(operands, at, depth)
+
+
+def _earlier(operands: Sequence[ast.expr], at: Context, depth: int) -> tuple[str, bool] | None:
+    """Whether an operand is itself such a sum, which outgrew half before it came here."""
+    for operand in operands if depth else ():
+        if isinstance(operand, ast.Name):
+            sources = at.analysis.assigned.get(operand.id, [])
+            for source in sources[:1]:
+                if len({id(s) for s in sources}) == 1 and isinstance(source, (ast.Call, ast.BinOp)):
+                    name, inner = at.product(source)
+                    if _reach(name, source, inner, at, depth - 1) is not None:
+                        return f"what `{operand.id}` summed before", False
     return None
+
+
+def _positive(operands: Sequence[ast.expr], at: Context) -> bool:
+    """Whether no operand's terms can cancel: one is a gate or a positive feature map."""
+    return any(at.value(o).is_tensor and at.value(o).lo >= 0 for o in operands)
+
+
+def _bare(node: ast.expr) -> str:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    return ast.dump(node.value if isinstance(node, ast.Attribute) else node)
+
+
+def _tokens(equation: str) -> bool:
+    """Whether an equation sums over one index that names tokens or positions."""
+    if "->" not in equation:
+        return False
+    inputs, output = equation.split("->")
+    terms = [_indices(term) for term in inputs.split(",")]
+    if len(terms) != 2:
+        return False
+    shared = set(terms[0]) & set(terms[1]) - set(_indices(output))
+    return len(shared) == 1 and shared <= {"n", "l", "s", "t", "p", "m", "seq", "tokens"}
 
 
 def _spatial(equation: str) -> tuple[str, bool] | None:

@@ -69,8 +69,8 @@ class CdistUnderAutocast(Rule):
         if region.state == "inherited":
             if at.project.autocast is None:
                 return
-            if any(at.value(o).dtype in ("float16", "bfloat16") for o in operands):
-                return  # proven half outside a region: MP504
+            if any(half.outside for half in found):
+                return  # half outside of any region: MP504
         weakest = max(found, key=lambda half: half.confidence.rank)
         upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
         statement = at.statement(node)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from precision_lint.api import (
     Applicability,
-    Confidence,
     Context,
     Evidence,
     Finding,
@@ -102,12 +101,18 @@ class EpsBeforeLog(Rule):
         guard = _guard(argument, at, node)
         if guard is None or not 0 < guard.epsilon <= OVERFLOWS:
             return
-        value = at.value(guard.operand)
-        if value.lo > OVERFLOWS:
-            return
         region = at.region(node)
-        half = at.half(value, region)
-        if half is None or "float16" not in half.dtypes:
+        open_values = [
+            value
+            for value in map(at.value, (guard.operand, *guard.others))
+            if value.lo <= OVERFLOWS
+        ]
+        halves = [h for h in (at.half(value, region) for value in open_values) if h is not None]
+        halves = [h for h in halves if "float16" in h.dtypes]
+        if not halves:
+            return
+        half = max(halves, key=lambda h: h.confidence.rank)
+        if guard.epsilon > VANISHES and _times_itself(node, guard.operand, at):
             return
         call = at.text(node.func).rpartition(".")[2]
         if guard.epsilon <= VANISHES:
@@ -125,14 +130,14 @@ class EpsBeforeLog(Rule):
             f"epsilon {guard.epsilon:g} before {call} {fate}",
             half.confidence,
             evidence=[*evidence, *self._origin(guard, at)],
-            fix=self._fix(guard, at, half.confidence),
+            fix=self._fix(guard, at),
         )
 
     def _origin(self, guard: Guard, at: Context) -> list[Evidence]:
         producer = _producer(guard.operand, at)
         return [at.note(producer, "the guarded value is made here")] if producer else []
 
-    def _fix(self, guard: Guard, at: Context, confidence: Confidence) -> Fix | None:
+    def _fix(self, guard: Guard, at: Context) -> Fix | None:
         leaves: dict[int, tuple[ast.expr, ast.stmt]] = {}
         for operand in (guard.operand, *guard.others):
             for leaf in _leaves(operand, at):
@@ -151,6 +156,17 @@ class EpsBeforeLog(Rule):
         return Fix(f"compute in float32: upcast {names}", Applicability.SAFE, tuple(edits))
 
 
+def _times_itself(node: ast.Call, operand: ast.expr, at: Context) -> bool:
+    """Whether the logarithm is multiplied by its own operand, which bounds the gradient."""
+    parent = at.parents.get(id(node))
+    if not isinstance(parent, ast.BinOp) or not isinstance(parent.op, ast.Mult):
+        return False
+    other = parent.left if parent.right is node else parent.right
+    while isinstance(other, ast.UnaryOp):
+        other = other.operand
+    return ast.dump(other) == ast.dump(operand)
+
+
 def _argument(node: ast.Call, at: Context) -> ast.expr | None:
     if at.qualify(node.func) is not None:
         return node.args[0] if node.args else None
@@ -159,7 +175,10 @@ def _argument(node: ast.Call, at: Context) -> ast.expr | None:
 
 def _number(node: ast.expr, at: Context) -> float | None:
     value = at.value(node)
-    return float(value.const) if value.kind == "number" and value.const is not None else None
+    if value.kind == "number" and value.const is not None:
+        return float(value.const)
+    filled = value.is_tensor and value.lo == value.hi
+    return value.lo if filled else None
 
 
 def _guard(node: ast.expr, at: Context, use: ast.expr, depth: int = 3) -> Guard | None:

@@ -85,7 +85,7 @@ class IntrinsicsMatmul(Rule):
         if judged is None:
             return
         confidence, evidence, raises = judged
-        same = values[0].variable and values[0].dtype == values[1].dtype
+        same = values[0].dtype == values[1].dtype and "cast" in values[0].tags | values[1].tags
         if not region.on and (same or any(_cast_down(operand) for operand in operands)):
             confidence = Confidence.POSSIBLE
         if region.on:

@@ -78,7 +78,7 @@ class MatmulDtypeMismatch(Rule):
                 continue
             confidence = half.confidence
             if half_value.dtype not in ("float16", "bfloat16"):
-                if at.project.half is None or wide.made is None and "plain" not in wide.tags:
+                if at.project.half is None:
                     confidence = Confidence.POSSIBLE
             elif at.project.autocast is not None and region.state == "inherited":
                 confidence = Confidence.LIKELY

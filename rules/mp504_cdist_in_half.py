@@ -67,10 +67,10 @@ class CdistInHalf(Rule):
         found = [half for half in halves if half is not None]
         if not found:
             return
-        proven = any(at.value(o).dtype in ("float16", "bfloat16") for o in operands)
-        half = max(found, key=lambda item: item.confidence.rank)
+        outside = [item for item in found if item.outside]
+        half = max(outside or found, key=lambda item: item.confidence.rank)
         confidence = half.confidence
-        if not proven:
+        if not outside:
             if at.project.half is None or at.project.autocast is not None:
                 return  # autocast would cover it: MP214 says so
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)

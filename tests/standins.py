@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,7 +35,7 @@ class Word(Rule):
     word: str
     better: str | None = None
     confidence = Confidence.CERTAIN
-    applicability = SAFE
+    applicability: ClassVar[Applicability | None] = SAFE
 
     def check(self, node: Any, at: Any) -> Iterator[Any]:
         yield from ()

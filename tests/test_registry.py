@@ -178,9 +178,9 @@ def test_selectors(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.known("E501") == []
 
 
-def test_loading_the_rules_needs_neither_torch_nor_libcst() -> None:
+def test_loading_the_rules_needs_neither_torch_nor_libcst(tmp_path: Path) -> None:
     code = (
         "import sys; from precision_lint import registry; registry.rules(); "
         "assert not {'torch', 'libcst', 'rich', 'numpy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -324,7 +325,7 @@ def test_nothing_found(name: str, empty: str) -> None:
     assert FORMATS[name]([], {}, color=False) == empty
 
 
-def test_formats_are_imported_when_used() -> None:
+def test_formats_are_imported_when_used(tmp_path: Path) -> None:
     code = (
         "import sys, precision_lint.report as report; "
         "assert 'precision_lint.report.text' not in sys.modules; "
@@ -332,4 +333,4 @@ def test_formats_are_imported_when_used() -> None:
         "assert 'precision_lint.report.json' in sys.modules; "
         "assert 'precision_lint.report.text' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -350,7 +350,7 @@ def test_few_files_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(check(workers=4).diagnostics) == 2
 
 
-def work(items: list[int], state: dict[str, list[int]]) -> list[Any]:
+def work(items: Sequence[int], state: dict[str, list[int]]) -> list[Any]:
     """Doubles; for ``pool.run``."""
     answers: list[Any] = []
     for item in items:
@@ -362,8 +362,8 @@ def work(items: list[int], state: dict[str, list[int]]) -> list[Any]:
     return answers
 
 
-def pooled(count: int = 100, **state: list[int]) -> list[Any]:
-    empty: dict[str, list[int]] = {"die": [], "raise": [], "unsendable": []}
+def pooled(count: int = 100, **state: Any) -> list[Any]:
+    empty: dict[str, Any] = {"die": [], "raise": [], "unsendable": []}
     return pool.run(work, range(count), empty | state, lost=lambda item: -item, workers=2)
 
 
@@ -376,7 +376,8 @@ def test_pool_keeps_order() -> None:
 @pytest.mark.parametrize("how", ["die", "raise", "unsendable"])
 def test_pool_loses_only_what_failed(how: str) -> None:
     failed = [5, 6, 77]
-    answers = pooled(**{how: failed})
+    state: dict[str, Any] = {how: failed}
+    answers = pooled(100, **state)
     assert answers == [-item if item in failed else 2 * item for item in range(100)]
 
 

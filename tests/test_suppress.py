@@ -27,7 +27,9 @@ NAMES = {
     "eps-before-log": "MP301",
     "small-eps": "MP302",
     "cdist-in-half": "MP504",
+    "unreadable-file": "MP001",
     "syntax-error": "MP002",
+    "rule-crash": "MP003",
     "unused-suppression": "MP004",
 }
 ALL = frozenset(NAMES.values())
@@ -132,6 +134,7 @@ def test_comments_that_silence(comment: str) -> None:
         "# precision-lint: ignore-file[",
         "# precision-lint: ignore-files",
         "# precision-lint: ignore-file[MP302]",
+        "# write `# noqa: MP301` or '# precision-lint: ignore[MP301]'",
         "; '# noqa'",
         "; '''# precision-lint: ignore-file'''",
     ],
@@ -171,6 +174,7 @@ def test_lines_on_which_a_comment_counts(text: str) -> None:
     "text",
     [
         "y = f(  # noqa: MP301\n    log(x)\n)\n",
+        "y = f(  # precision-lint: ignore[MP301]\n    log(x)\n)\n",
         "# noqa: MP301\nlog(x)\n",
         "log(x)\n# noqa: MP301\n",
         "log(x)\nz = 1  # precision-lint: ignore[MP301]\n",
@@ -242,7 +246,8 @@ def test_text_without_tokens_has_no_suppressions() -> None:
     text = "y = log(x)  # noqa: MP301, MP302\nz = '''\n"
     result = judge(text)
     assert [d.code for d in result.kept] == ["MP301"]
-    assert result.unused == result.suppressed == []
+    assert result.unused == []
+    assert result.suppressed == []
 
 
 def test_texts_that_mention_nothing_are_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +300,9 @@ def test_texts_that_mention_nothing_are_not_tokenized(monkeypatch: pytest.Monkey
         ("x = 1  # noqa\n", None),
         ("x = 1  # noqa: E501, F401\n", None),
         ("x = 1  # precision-lint: ignore-file\n", None),
+        ("x = 1  # precision-lint: ignore[MP004]\n", None),
+        ("# write `# noqa: MP301` or '# precision-lint: ignore[MP301]'\n", None),
+        ("x = 1  # noqa: MPX100, MP301X\n", None),
     ],
 )
 def test_unused_suppressions_go(before: str, after: str | None) -> None:
@@ -303,20 +311,21 @@ def test_unused_suppressions_go(before: str, after: str | None) -> None:
 
 
 def test_unused_suppression_as_a_diagnostic() -> None:
-    (diagnostic,) = judge("log(x)  # noqa: MP302, E501, MP301, small-eps why \n").unused
+    text = "log(x)  # noqa: MP302, E501, MP301, small-eps why"
+    (diagnostic,) = judge(f"{text} \n").unused
     assert diagnostic == Diagnostic(
         code="MP004",
         name="unused-suppression",
         message="suppression of MP302, small-eps silences nothing here; remove it",
         filename="a.py",
         start=Position(1, 9),
-        end=Position(1, 46),
+        end=Position(1, len(text) + 1),
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         fix=Fix(
             "remove the suppression of MP302, small-eps",
             Applicability.SAFE,
-            (Edit(16, 45 - 4, "E501, MP301"),),
+            (Edit(text.index("MP302"), text.index(" why"), "E501, MP301"),),
         ),
     )
 
@@ -340,10 +349,14 @@ def test_reason_that_would_silence_is_not_uncovered() -> None:
     ("text", "message", "columns"),
     [
         ("# noqa: MP999", "MP999, which is no rule; `precision-lint rules` lists all", (9, 14)),
-        ("# noqa: MP31, E501", "MP31, which is no rule; did you mean MP301?", (9, 13)),
+        (
+            "# noqa: MP310, E501",
+            "MP310, which is no rule; `precision-lint rules` lists all",
+            (9, 14),
+        ),
         (
             "# precision-lint: ignore[MP3]",
-            "MP3, which is no rule; did you mean MP301?",
+            "MP3, which is no rule; name each rule",
             (26, 29),
         ),
         (
@@ -428,7 +441,8 @@ COMMENT = st.lists(PART, min_size=1, max_size=3).flatmap(
     lambda parts: st.sampled_from(["", " ", "  "]).map(lambda gap: gap.join(parts))
 )
 LINE = st.sampled_from(
-    ["y = log(x){c}{n}", "{c}{n}", "    {c}{n}", "{n}", "z = f({c}{n}  div(x), {c}{n}cdist(x)){c}{n}",
+    ["y = log(x){c}{n}", "{c}{n}", "    {c}{n}", "{n}",
+     "z = f({c}{n}  div(x), {c}{n}cdist(x)){c}{n}",
      "if x:{c}{n}{c}{n}    log(x) + div(x){c}{n}", "s = '''{n}# noqa: MP301{n}'''{c}{n}"]
 )  # fmt: skip
 

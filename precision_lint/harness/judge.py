@@ -270,9 +270,9 @@ def _condition(
     cells = []
     for phase in _phases(case):
         cell = _cell(case, base.policy, dtype, phase, before, after)
-        if phase == "forward" and fixed == original and case.expected(base.policy, dtype):
+        if fixed == original and case.expected(base.policy, dtype):
             cell.verdict = "failed"
-            cell.reasons.append(f"the fixer leaves {case.module} as it is")
+            cell.reasons = [f"the fixer leaves {case.module} as it is"]
         cells.append(cell)
     return cells
 
@@ -325,14 +325,14 @@ def _unchanged(case: Case, path: Path, original: str, fixed: str, device: str) -
     before, after = (execute(case, text, path, run) for text in (original, fixed))
     cells = []
     for phase in _phases(case):
-        reasons = []
+        reasons, of = [], "" if phase == "forward" else "the gradient of "
         if before.raised is None and after.raised is not None:
             reasons = [f"after the fix float32 raises {_first_line(after.raised)}"]
         elif before.raised is None:
             first: Any = before.outputs if phase == "forward" else before.gradients
             second: Any = after.outputs if phase == "forward" else after.gradients
             reasons = [
-                f"the fix changes {name} in float32"
+                f"the fix changes {of}{name} in float32"
                 for name in sorted(first | second)
                 if not _same(first.get(name), second.get(name), case.float32_tolerance)
             ]

@@ -22,7 +22,7 @@ import torch
 from precision_lint import registry, source
 from precision_lint.api import Applicability, Rule
 from precision_lint.harness import expectations, worker
-from precision_lint.harness.cases import Case
+from precision_lint.harness.cases import Level
 from precision_lint.harness.collect import InvalidProof, Proof, home, proof
 from precision_lint.harness.policy import UnsupportedTorch, require_torch
 
@@ -43,13 +43,16 @@ class Result:
 
     @property
     def failures(self) -> list[str]:
-        """One line for each thing that is not proven."""
+        """One line for each thing that is not proven, with the conditions that share it."""
+        where: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for title, cells in self.cells.items():
+            for cell in cells:
+                condition = f"{cell['policy']}/{cell['dtype']}".removeprefix("-/")
+                for reason in cell["reasons"] if cell["verdict"] == "failed" else ():
+                    where[title, cell["phase"], reason].append(condition)
         return self.errors + [
-            f"{title}: {_condition(cell)}: {reason}"
-            for title, cells in self.cells.items()
-            for cell in cells
-            if cell["verdict"] == "failed"
-            for reason in cell["reasons"]
+            f"{title}: {', '.join(conditions)} {phase}: {reason}"
+            for (title, phase, reason), conditions in where.items()
         ]
 
     def summary(self) -> list[tuple[str, str, dict[str, str]]]:
@@ -61,11 +64,6 @@ class Result:
             (policy, dtype, {phase: min(found, key=ORDER.index) for phase, found in phases.items()})
             for (policy, dtype), phases in grouped.items()
         ]
-
-
-def _condition(cell: Cell) -> str:
-    policy = "" if cell["policy"] == "-" else f"{cell['policy']}/"
-    return f"{policy}{cell['dtype']} {cell['phase']}"
 
 
 def prove(
@@ -84,18 +82,17 @@ def prove(
             pool.shutdown(cancel_futures=True)
 
 
-def texts(rule: type[Rule], folder: Path, case: Case) -> tuple[str, str | None]:
-    """A case's original text and the text that the fixer makes of it with this rule alone.
+def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
+    """A fixture module's text, and what the fixer makes of it with this rule alone.
 
-    The second is None where the case wants no fix.  Raises `InvalidProof` if the fixer fails.
+    The second is None for the level ``none``.  Raises `InvalidProof` if the fixer fails.
     """
-    path = folder / case.module
     original = source.read(path)
     if isinstance(original, source.Failure):
         raise InvalidProof(f"{path}: {original.message}")
-    if case.level == "none":
+    if level == "none":
         return original.text, None
-    levels = expectations.SAFE if case.level == "safe" else expectations.UNSAFE
+    levels = expectations.SAFE if level == "safe" else expectations.UNSAFE
     fixed = expectations.fixed(original, expectations.linter([rule], path), levels)
     if fixed.failure is not None:
         raise InvalidProof(f"{path}: the fixer failed: {fixed.failure.message}")
@@ -107,19 +104,15 @@ def texts(rule: type[Rule], folder: Path, case: Case) -> tuple[str, str | None]:
 
 def _prove(proof: Proof, keyword: str, device: str) -> Result:
     result = Result(proof.rule, errors=[proof.error] if proof.error else [])
-    pairs: dict[int, tuple[str, str | None]] = {}
-    cache: dict[tuple[str, str], tuple[str, str | None]] = {}
     if proof.folder is not None:
-        for index, case in enumerate(proof.cases):
-            if keyword not in case.title:
-                continue
-            key = case.module, case.level
+        chosen = {i: case for i, case in enumerate(proof.cases) if keyword in case.title}
+        fixed: dict[tuple[str, str], tuple[str, str | None]] = {}
+        for module, level in dict.fromkeys((case.module, case.level) for case in chosen.values()):
             try:
-                if key not in cache:
-                    cache[key] = texts(proof.rule, proof.folder, case)
-                pairs[index] = cache[key]
+                fixed[module, level] = texts(proof.rule, proof.folder / module, level)
             except InvalidProof as error:
                 result.errors.append(str(error))
+        pairs = {i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed}
         for index, answer in worker.run(worker.Job(proof.folder, pairs, device)):
             title = proof.cases[index].title
             if isinstance(answer, str):

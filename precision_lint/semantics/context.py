@@ -28,11 +28,17 @@ class Half:
     dtypes: frozenset[str]
     confidence: Confidence
     evidence: tuple[Evidence, ...]
+    outside: bool = False
+    """Whether the value is half where no autocast region is around the operation."""
 
     @property
     def dtype(self) -> str:
         """One dtype for a message: float16 where it is possible, because it is the stricter."""
         return "float16" if "float16" in self.dtypes else "bfloat16"
+
+
+UNASKED = Half(frozenset(), Confidence.POSSIBLE, ())
+"""The calls in the module do not tell."""
 
 
 class Context:
@@ -82,11 +88,19 @@ class Context:
         if dtype in ("float16", "bfloat16"):
             sure = region.sure or region.state != "on" or self._explicit(value)
             confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
-            return Half(frozenset({dtype}), confidence, self.why(region))
+            return Half(frozenset({dtype}), confidence, self.why(region), not region.on)
         if dtype == "low":
-            return Half(self._region_dtypes(region), Confidence.LIKELY, self.why(region))
+            dtypes = self._region_dtypes(region)
+            return Half(dtypes, Confidence.LIKELY, self.why(region), not region.on)
         if not value.variable or not value.maybe_tensor:
             return None
+        if dtype.startswith("~parameter.") and (region.on or self.project.half is None):
+            return None  # parameters stay float32 under autocast
+        if "amp" in value.tags and not region.on:
+            return Half(self._region_dtypes(region), Confidence.LIKELY, (), True)
+        given = self._given(value, region)
+        if given is not UNASKED:
+            return given
         confidence = Confidence.POSSIBLE
         dtypes = self.project.dtypes or frozenset({"float16", "bfloat16"})
         evidence: tuple[Evidence, ...] = self.why(region)
@@ -106,6 +120,27 @@ class Context:
         if "not-float16" in value.tags:
             dtypes -= {"float16"}
         return Half(dtypes, confidence, evidence) if dtypes else None
+
+    def _given(self, value: Value, region: Region) -> Half | None:
+        """What the calls of this function in this module say of a parameter's dtype."""
+        passed = [
+            (v, call)
+            for v, call in self.module.arguments(self.function, value.dtype[1:])
+            if v.maybe_tensor
+        ]
+        for given, call in passed:
+            amp = "amp" in given.tags
+            if given.dtype in ("float16", "bfloat16") or amp:
+                dtypes = self._region_dtypes(region) if amp else frozenset({given.dtype})
+                if amp and region.on:
+                    continue
+                if "not-float16" in value.tags:
+                    dtypes -= {"float16"}
+                note = self.note(call, f"{self.function.qualname}() is given half tensors here")
+                return Half(dtypes, Confidence.LIKELY, (note,), True) if dtypes else None
+        if passed and all(v.dtype in ("float32", "float64") for v, _ in passed):
+            return None
+        return UNASKED
 
     @staticmethod
     def _explicit(value: Value) -> bool:

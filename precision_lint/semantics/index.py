@@ -173,9 +173,15 @@ def build(
                     bound = (dotted(target) or "").rpartition(".")[2]
                     if bound:
                         index.instances.setdefault(made, set()).add(bound)
+            elif type(value) is ast.Tuple and type(node.targets[0]) is ast.Tuple:  # type: ignore[attr-defined]
+                for place, item in zip(node.targets[0].elts, value.elts, strict=False):  # type: ignore[attr-defined]
+                    bound = (dotted(place) or "").rpartition(".")[2]
+                    if bound and type(item) is ast.Call:
+                        made = (dotted(item.func) or "").rpartition(".")[2]
+                        index.instances.setdefault(made, set()).add(bound)
             elif function is top and cls is None:
                 aliases.append(node)  # type: ignore[arg-type]
-        if kind in wanted and kind is not ast.BinOp:
+        if kind in wanted and not issubclass(kind, ast.operator):
             index.candidates.setdefault(kind, []).append((node, function))
         inside = cls if kind is ast.ClassDef else None
         for name in node._fields:

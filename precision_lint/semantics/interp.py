@@ -7,6 +7,7 @@ Nothing of the code is executed.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,8 @@ FINFO = {
     "float32": {"eps": 2.0**-23, "tiny": 2.0**-126, "min": -3.4028e38, "max": 3.4028e38},
     "float64": {"eps": 2.0**-52, "tiny": 2.0**-1022, "min": -1.797e308, "max": 1.797e308},
 }
-HALF_DTYPES = ("float16", "bfloat16")
+CONCRETE = ("float16", "bfloat16", "float32", "float64")
+SPATIAL = frozenset({"spatial-last", "spatial-mid"})
 FUNCTIONAL = ("torch.", "torch.nn.functional.", "torch.linalg.", "torch.Tensor.", "torch.fft.")
 NUMPY_WIDE = ("float64", "double")
 
@@ -280,7 +282,10 @@ class Interpreter:
 
     def eval(self, node: ast.expr) -> Value:
         value = self._eval(node)
-        self.values[id(node)] = value
+        known = self.values.get(id(node))
+        if known is None or known.dtype not in CONCRETE:
+            # what the first pass over a loop's body proves is true of its first iteration
+            self.values[id(node)] = value
         return value
 
     def _eval(self, node: ast.expr) -> Value:
@@ -387,6 +392,8 @@ class Interpreter:
 
     def subscript(self, owner: ast.expr, index: ast.expr) -> Value:
         value, place = self.eval(owner), self.eval(index)
+        if value.kind == "array":
+            return value
         if value.kind == "tuple":
             if isinstance(place.const, int) and -len(value.items) <= place.const < len(value.items):
                 return value.items[place.const]
@@ -419,9 +426,10 @@ class Interpreter:
         if isinstance(op, (ast.Div, ast.Pow)) and dtype in ("int", "bool"):
             dtype = "float32"
         kind = "tensor" if "tensor" in (a.kind, b.kind) else "unknown"
-        wide = a.wide or b.wide
-        made = a.made if b.kind == "number" else b.made if a.kind == "number" else None
-        tags: frozenset[str] = frozenset()
+        wide = (a.wide or b.wide) and dtype not in CONCRETE
+        made = a.made if b.kind == "number" or a.made is b.made else None
+        made = b.made if a.kind == "number" else made
+        tags: frozenset[str] = self.widened(a, b)
         lo, hi = -INF, INF
         match op:
             case ast.Add():
@@ -429,23 +437,25 @@ class Interpreter:
             case ast.Sub():
                 lo, hi = a.lo - b.hi, a.hi - b.lo
                 if f"max-of:{_key(left)}" in b.tags:
-                    hi, tags = 0.0, frozenset({"max-zero"})
+                    hi, tags = 0.0, tags | {"max-zero"}
             case ast.Mult():
                 same = ast.dump(left) == ast.dump(right)
                 lo, hi = ops.times(a, b)
                 if same:
                     lo = max(lo, 0.0)
-                if b.kind == "number":
-                    tags = a.tags & {"max-zero"} if b.lo > 0 else frozenset()
+                if b.kind == "number" and b.lo > 0:
+                    tags |= a.tags & {"max-zero"}
             case ast.Div():
                 lo, hi = ops.over(a, b)
                 if b.kind == "number" and b.lo > 0:
-                    tags = a.tags & {"max-zero"}
+                    tags |= a.tags & {"max-zero"}
+                if "sum" in b.tags or _is_size(right):
+                    tags |= {"normalized"}
             case ast.Pow():
                 if b.const == 2 or a.lo >= 0:
                     lo = 0.0
                     hi = 1.0 if 0 <= a.lo and a.hi <= 1 and b.lo > 0 else INF
-                return self.listed("pow", a, [b]).but(lo=lo, hi=hi, kind=kind)
+                return self.listed("pow", a, [b]).but(lo=lo, hi=hi, kind=kind, made=made)
             case ast.FloorDiv() | ast.Mod():
                 if dtype == "int":
                     lo, hi = -INF, INF
@@ -453,24 +463,34 @@ class Interpreter:
                 dtype = dtype if dtype in ("int", "bool") else a.dtype
         if lo != lo or hi != hi:  # inf - inf
             lo, hi = -INF, INF
-        tags |= (a.tags | b.tags) & {"not-float16", "float"}
+        tags |= (a.tags | b.tags) & ({"not-float16", "float", "amp"} | SPATIAL)
         return Value(kind, dtype, lo, hi, _rank(a, b), None, wide, made, tags=tags)
 
     def mix(self, use: ast.expr, left: ast.expr, a: Value, right: ast.expr, b: Value) -> None:
         """Emit an event where a created float32 tensor widens one that may be half."""
         for value, other, node in ((a, b, right), (b, a, left)):
+            narrow = _narrow(other)
             if (
                 value.made is not None
                 and value.ndim != 0
                 and value.dtype in ("float32", "float64")
                 and other.maybe_tensor
-                and other.may_be_half
+                and narrow
                 and other.made is None
             ):
+                other = other.but(dtype=narrow)
                 key = (id(value.made), id(use))
                 if key not in self._seen:
                     self._seen.add(key)
                     self.events.append(Promotion(value.made, use, node, other, self.region))
+
+    @staticmethod
+    def widened(a: Value, b: Value) -> frozenset[str]:
+        """Tag that keeps the half dtype a tensor had before a created one widened it."""
+        for value, other in ((a, b), (b, a)):
+            if value.made is not None and value.ndim != 0 and _narrow(other):
+                return frozenset({f"widened:{_narrow(other)}"})
+        return frozenset()
 
     # calls
 
@@ -491,9 +511,12 @@ class Interpreter:
             known = self.read(dotted(node.func) or "") if dotted(node.func) else UNKNOWN
             if known.kind == "callable":
                 return self.module_call(known, node, arguments)
+            if owner.kind == "array":
+                text = " ".join(dotted(a) or "" for a in node.args)
+                return owner.but(dtype="float32") if "float32" in text else owner
             if owner.maybe_tensor and self.is_method(owner, name):
                 return self.operation(name, node, [owner, *arguments], keywords, node.func.value)
-            return Value("unknown", f"~call{node.lineno}:{node.col_offset}")
+            return self.opaque(node)
         callee = self.eval(node.func)
         if callee.kind == "callable":
             return self.module_call(callee, node, arguments)
@@ -515,7 +538,13 @@ class Interpreter:
                     return arguments[0].items[0].but(lo=-INF, hi=INF, tags=frozenset())
                 case "getattr" if len(arguments) > 2:
                     return arguments[2]
-        return Value("unknown", f"~call{node.lineno}:{node.col_offset}")
+        return self.opaque(node)
+
+    def opaque(self, node: ast.Call) -> Value:
+        """Result of a call that is not followed; out of a model in a region it is likely half."""
+        name = (dotted(node.func) or "").rpartition(".")[2].lower()
+        tags = frozenset({"amp"}) if self.region.on and _MODEL.search(name) else frozenset()
+        return Value("unknown", f"~call{node.lineno}:{node.col_offset}", tags=tags)
 
     @staticmethod
     def is_method(owner: Value, name: str) -> bool:
@@ -541,7 +570,10 @@ class Interpreter:
         if qualified.startswith("einops."):
             name = qualified.rpartition(".")[2]
             if arguments and name in ("rearrange", "repeat"):
-                return arguments[0].but(ndim=None, const=None)
+                tags = arguments[0].tags - SPATIAL
+                if len(arguments) > 1 and isinstance(arguments[1].const, str):
+                    tags |= _rearranged(arguments[1].const)
+                return arguments[0].but(ndim=None, const=None, tags=tags)
             if name == "einsum":
                 return self.listed("einsum", arguments[0], arguments[1:-1]) if arguments else UNKNOWN
         for prefix in FUNCTIONAL:
@@ -568,7 +600,9 @@ class Interpreter:
             dotted(a) or "" for a in [*node.args, *(k.value for k in node.keywords)]
         )
         dtype = "float32" if "float32" in text else "float64" if "float64" in text else ""
-        return Value("array", dtype or "float64", tags=frozenset({"numpy"}))
+        if not dtype and name in ("zeros", "ones", "eye", "identity", "linspace", "hanning"):
+            dtype = "float64"
+        return Value("array", dtype, tags=frozenset({"numpy"}))
 
     def module_call(self, callee: Value, node: ast.Call, arguments: list[Value]) -> Value:
         """Result of calling an ``nn.Module`` instance, or of making one."""
@@ -599,7 +633,7 @@ class Interpreter:
         for value in tensors[1:]:
             dtype = promote(Value("tensor", dtype), value)
         rule = policy(op, self.region.device)
-        tags = frozenset({"float"}) | (first.tags & {"not-float16"})
+        tags = frozenset({"float"}) | (first.tags & {"not-float16", "amp"})
         for value in tensors:
             if value.variable and op in _FLOAT_ONLY:
                 self.floating.add(value.dtype)
@@ -616,6 +650,7 @@ class Interpreter:
             wide = True
         if op in _FLOAT_ONLY and dtype in ("int", "bool"):
             dtype = "float32"
+        wide = wide and dtype not in CONCRETE
         return Value(kind, dtype, wide=wide, tags=tags)
 
     def operation(
@@ -637,6 +672,8 @@ class Interpreter:
             fixed = {"zeros": (0.0, 0.0), "ones": (1.0, 1.0), "rand": (0.0, 1.0)}
             stem = name.removeprefix("new_").removesuffix("_like")
             lo, hi = fixed.get(stem, (-INF, INF))
+            if stem == "full" and rest and rest[-1].kind == "number":
+                lo, hi = rest[-1].lo, rest[-1].hi
             return Value("tensor", dtype, lo, hi)
         if name in ops.CASTS:
             return first.but(kind="tensor", dtype=ops.CASTS[name], wide=False, made=None)
@@ -655,7 +692,7 @@ class Interpreter:
             lo, hi = (min(first.lo, 0.0), max(first.hi, 0.0)) if name in ("tril", "triu", "diag") \
                 else (first.lo, first.hi)
             return first.but(
-                ndim=None, const=None, lo=lo, hi=hi, tags=keep | _flattened(name, node)
+                ndim=None, const=None, lo=lo, hi=hi, tags=_moved(name, node, keep)
             )
         if name in ("where", "masked_fill", "masked_fill_", "masked_scatter"):
             return self.choice(name, node, arguments)
@@ -687,6 +724,10 @@ class Interpreter:
         tags = result.tags
         if name in ("softmax", "normalize", "log_softmax"):
             tags |= {"normalized" if name == "softmax" else "unit"}
+        if name == "sum" or name in ("clamp", "clamp_min") and "sum" in first.tags:
+            tags |= {"sum"}
+        if name in _ELEMENTWISE:
+            tags |= first.tags & SPATIAL
         if name in ("max", "amax") and receiver is not None:
             tags |= {f"max-of:{_key(receiver)}", "pair"}
         if name == "exp" and "max-zero" in first.tags:
@@ -709,11 +750,15 @@ class Interpreter:
     ) -> Value:
         for value in (*keywords.values(), *rest):
             if value.kind == "dtype":
+                tags = first.tags - {"amp"} | {"cast"}
                 return first.but(
-                    kind="tensor", dtype=value.dtype or "~cast", wide=False, made=None
+                    kind="tensor", dtype=value.dtype or "~cast", wide=False, made=None, tags=tags
                 )
         if name == "type_as" and rest:
-            return first.but(kind="tensor", dtype=rest[0].dtype, wide=rest[0].wide, made=None)
+            tags = first.tags | {"cast"}
+            return first.but(
+                kind="tensor", dtype=rest[0].dtype, wide=rest[0].wide, made=None, tags=tags
+            )
         if name == "type" and rest and isinstance(rest[0].const, str):
             known = {"torch.FloatTensor": "float32", "torch.HalfTensor": "float16"}
             return first.but(kind="tensor", dtype=known.get(rest[0].const, "~cast"), made=None)
@@ -772,9 +817,10 @@ class Interpreter:
         a, b = (arguments[0], arguments[2]) if method else (arguments[1], arguments[2])
         left = node.func.value if method and isinstance(node.func, ast.Attribute) else node.args[-2]
         self.mix(node, left, a, node.args[-1], b)
+        dtype = promote(a, b)
         return Value(
-            "tensor", promote(a, b), min(a.lo, b.lo), max(a.hi, b.hi), _rank(a, b), None,
-            a.wide or b.wide,
+            "tensor", dtype, min(a.lo, b.lo), max(a.hi, b.hi), _rank(a, b), None,
+            (a.wide or b.wide) and dtype not in CONCRETE, tags=self.widened(a, b),
         )  # fmt: skip
 
     def joined(self, node: ast.Call, first: Value) -> Value:
@@ -790,6 +836,7 @@ class Interpreter:
                 if a.lo == a.hi == 1.0:
                     tags.add("homogeneous")
         for item in first.items[1:]:
+            tags |= self.widened(result, item)
             ranks = (result.but(ndim=None), item.but(ndim=None))  # every part has a rank here
             result = Value(
                 "tensor", promote(*ranks), min(result.lo, item.lo), max(result.hi, item.hi),
@@ -824,9 +871,11 @@ class Interpreter:
                 lo, hi = min(a.lo, b.lo), min(a.hi, b.hi)
         if lo != lo or hi != hi:
             lo, hi = -INF, INF
-        return Value("tensor", dtype, lo, hi, _rank(a, b), None, a.wide or b.wide)
+        wide = (a.wide or b.wide) and dtype not in CONCRETE
+        return Value("tensor", dtype, lo, hi, _rank(a, b), None, wide, tags=self.widened(a, b))
 
 
+_MODEL = re.compile(r"model|net|head|encoder|decoder|backbone|forward|layer|block|unet|student")
 _ELEMENTWISE = frozenset({
     "sigmoid", "tanh", "relu", "exp", "log", "abs", "neg", "sqrt", "rsqrt", "square", "clamp",
     "clamp_min", "clamp_max", "clip", "gelu", "silu", "softplus", "logsigmoid", "sin", "cos",
@@ -929,25 +978,74 @@ def _literal_dtype(node: ast.expr, value: Value) -> str:
     return ""
 
 
-def _flattened(name: str, node: ast.Call) -> set[str]:
-    """``spatial`` if a shape operation merges two dimensions into one (``h * w``, flatten(2))."""
+def _narrow(value: Value) -> str:
+    """The dtype, possibly half, that a tensor has, or had before a created one widened it."""
+    if value.may_be_half:
+        return value.dtype
+    return next((t[8:] for t in value.tags if t.startswith("widened:")), "")
+
+
+def _moved(name: str, node: ast.Call, tags: frozenset[str]) -> frozenset[str]:
+    """Tags behind a shape operation.
+
+    ``spatial-last`` and ``spatial-mid``: the last dimension, or the one before, is a flattened
+    ``h * w``.
+    """
+    numbers = [a.value if isinstance(a, ast.Constant) else
+               -a.operand.value if isinstance(a, ast.UnaryOp) and isinstance(a.operand, ast.Constant)
+               else None for a in node.args]  # fmt: skip
+    keywords = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
+    kept = tags - SPATIAL
     if name == "flatten":
-        return {"spatial"}
+        if not isinstance(node.func, ast.Attribute) or numbers[:1] == [None]:
+            numbers = numbers[1:]
+        first = numbers[0] if numbers else keywords.get("start_dim")
+        last = numbers[1] if len(numbers) > 1 else keywords.get("end_dim", -1)
+        if first in (2, -2) and last == -1:
+            return kept | {"spatial-last"}
+        return kept | {"spatial-mid"} if (first, last) == (1, 2) else kept
     if name in ("view", "reshape"):
         sizes: list[ast.expr] = []
         for argument in node.args:
             sizes += argument.elts if isinstance(argument, (ast.Tuple, ast.List)) else [argument]
-        if any(isinstance(s, ast.BinOp) and isinstance(s.op, ast.Mult) for s in sizes):
-            text = ast.unparse(sizes[-1])
-            product = any(
-                isinstance(s, ast.BinOp)
-                and isinstance(s.op, ast.Mult)
-                and {w.lower()[:1] for w in _words(s)} <= {"h", "w", "d", "t", "l", "n"}
-                for s in sizes
-            )
-            return {"spatial"} if product and text else set()
-    return set()
+        places = [i - len(sizes) for i, size in enumerate(sizes) if _is_area(size)]
+        if -1 in places:
+            return kept | {"spatial-last"}
+        return kept | {"spatial-mid"} if -2 in places else kept
+    turned = name in ("mT", "T", "t", "adjoint")
+    if name in ("transpose", "swapaxes", "swapdims"):
+        pair = sorted(n for n in numbers if isinstance(n, int))
+        turned = pair in ([1, 2], [-2, -1])
+    if name == "permute":
+        turned = numbers[-3:] == [0, 2, 1]
+    if turned:
+        swap = {"spatial-last": "spatial-mid", "spatial-mid": "spatial-last"}
+        return kept | {swap[tag] for tag in tags & SPATIAL}
+    return kept if name in ("permute", "movedim", "unfold", "fold") else tags
 
 
-def _words(node: ast.expr) -> list[str]:
-    return [n.id for n in ast.walk(node) if isinstance(n, ast.Name)] or ["?"]
+def _is_area(size: ast.expr) -> bool:
+    """Whether a size is a product of names such as ``h * w``."""
+    if not isinstance(size, ast.BinOp) or not isinstance(size.op, ast.Mult):
+        return False
+    names = [n.id.lower() for n in ast.walk(size) if isinstance(n, ast.Name)]
+    return len(names) > 1 and all(re.match(r"(h|w|height|width|d|t)(_|\d|$)", n) for n in names)
+
+
+def _is_size(node: ast.expr) -> bool:
+    """Whether a divisor counts elements: ``h * w``, ``x.numel()``, ``x.shape[1]``, ``len(x)``."""
+    if isinstance(node, ast.Call):
+        name = dotted(node.func) or ""
+        return name == "len" or name.endswith((".numel", ".size"))
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    return _is_area(node)
+
+
+def _rearranged(pattern: str) -> frozenset[str]:
+    """Spatial tags of an einops pattern such as ``b c h w -> b (h w) c``."""
+    words = re.findall(r"\([^)]*\)|\S+", pattern.rpartition("->")[2])
+    spatial = [bool(re.fullmatch(r"\((h|x|t|z|ph|nh|height) .*\)", w)) for w in words]
+    if spatial[-1:] == [True]:
+        return frozenset({"spatial-last"})
+    return frozenset({"spatial-mid"}) if spatial[-2:-1] == [True] else frozenset()

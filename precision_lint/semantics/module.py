@@ -38,6 +38,7 @@ class Module:
         self._constants: dict[str, Value] = {}
         self._attributes: dict[tuple[int, str], Value] = {}
         self._stores: dict[int, dict[str, tuple[ast.expr, Function | None]]] = {}
+        self._arguments: dict[tuple[int, str], list[tuple[Value, ast.Call]]] = {}
         self._protocols: dict[tuple[int, str], list[Violation]] = {}
         self._literals = {
             target.id: statement.value
@@ -165,14 +166,16 @@ class Module:
             default = init.defaults().get(node.id)
             if default is not None:
                 value = self.constant_of(default)
-                if value.kind == "number" and not isinstance(value.const, bool):
+                if value.kind == "dtype" or (
+                    value.kind == "number" and not isinstance(value.const, bool)
+                ):
                     return value.but(tags=value.tags | {"default"})
             return Value("unknown", variable)
         if isinstance(node, ast.Call):
             last = (dotted(node.func) or "").rpartition(".")[2]
             if last in ("register_buffer", "register_parameter", "Parameter"):
                 tag = "buffer" if last == "register_buffer" else "parameter"
-                return Value("tensor", variable, tags=frozenset({tag, "float"}), node=node)
+                return Value("tensor", f"~{tag}.{name}", tags=frozenset({tag, "float"}), node=node)
         value = self.constant_of(node)
         if value.kind == "number":
             return value
@@ -240,6 +243,27 @@ class Module:
         state = "on" if len(on) == len(regions) else "inherited"
         dtype = first.dtype if agreed else "low"
         return Region(state, dtype, first.device, False, first.node, first.called or call)
+
+    def arguments(self, function: Function, name: str) -> list[tuple[Value, ast.Call]]:
+        """What the calls in this module pass for a parameter."""
+        key = (id(function), name)
+        if key not in self._arguments:
+            self._arguments[key] = []  # recursion ends here
+            found = []
+            parameters = [p.arg for p in function.parameters()]
+            if function.is_method:
+                parameters = parameters[1:]
+            place = parameters.index(name) if name in parameters else -1
+            for call, caller in self.call_sites(function):
+                given = next((k.value for k in call.keywords if k.arg == name), None)
+                if given is None and 0 <= place < len(call.args):
+                    given = call.args[place]
+                if given is not None and not isinstance(given, ast.Starred):
+                    value = self.analysis(caller).values.get(id(given))
+                    if value is not None:
+                        found.append((value, call))
+            self._arguments[key] = found
+        return self._arguments[key]
 
     def plausible(self, function: Function, depth: int = 5) -> bool:
         """Whether a function plausibly runs under autocast or inside a half model."""

@@ -68,6 +68,8 @@ def bounds(op: str, x: Value, arguments: dict[str, Value]) -> tuple[float, float
         return 0.0, 1.0
     if op in ("tanh", "sin", "cos", "sign", "erf", "normalize", "cosine_similarity"):
         return -1.0, 1.0
+    if op in ("elu", "elu_"):
+        return -1.0, INF
     if op in ("relu", "relu_", "softplus", "relu6"):
         return max(lo, 0.0), 6.0 if op == "relu6" else max(hi, 0.0)
     if op in ("exp", "exp_"):

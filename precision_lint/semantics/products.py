@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 STRONG = re.compile(
     r"^(intrinsics?|extrinsics?|intrins?|extrins?|c2ws?|w2cs?|cam2\w+|\w+2cam|lidar2\w+|img2\w+|"
     r"ego2\w+|\w+2ego|world2\w+|\w+2world|camera2\w+|\w+2camera|sensor2\w+|homograph(y|ies)|calib|"
-    r"calibration|viewmats?|K|Ks|kmat|kinv|invk|rotmats?|fundamental|essential)$"
+    r"calibration|viewmats?|K|Ks|kmat|kinv|invk|rotmats?|rots?|rotations?|fundamental|essential)$"
 )
 """Words of names that only geometry uses."""
 WEAK = re.compile(
-    r"^(poses?|rots?|rotations?|camera|cam|cams|cameras|points?|pts|xyz|homo|homogeneous|proj|"
+    r"^(poses?|camera|cam|cams|cameras|points?|pts|xyz|homo|homogeneous|proj|"
     r"projection|rays?|verts?|vertices|joints?|3d|2d|uv|uvs|frustum|translation|trans|keypoints?|"
     r"kps|transforms?)$"
 )
@@ -42,10 +42,21 @@ def product(node: ast.Call | ast.BinOp, at: Context) -> tuple[str, list[ast.expr
     return name, list(node.args[1:3] if name == "baddbmm" else node.args[:2])
 
 
-def geometry(node: ast.expr, operands: Sequence[ast.expr], at: Context) -> str | None:
+def geometry(
+    node: ast.expr, operands: Sequence[ast.expr], at: Context, depth: int = 2
+) -> str | None:
     """Why a product is believed to be geometry, or None."""
     strong, weak = [], []
     for operand in operands:
+        origin = _origin(operand, at)
+        if isinstance(origin, (ast.Call, ast.BinOp)) and depth:
+            _, inner = product(origin, at)
+            if inner and geometry(origin, inner, at, depth - 1) is not None:
+                strong.append(f"{at.text(operand)[:40]}, a product of geometry")
+                continue
+        if "buffer" in at.value(operand).tags:
+            strong.append("a registered constant matrix")
+            continue
         words = _words(operand)
         hits = [w for w in words if STRONG.match(w)]
         if hits:
@@ -61,6 +72,19 @@ def geometry(node: ast.expr, operands: Sequence[ast.expr], at: Context) -> str |
     if weak and _perspective(node, at):
         return f"{weak[0]}, then divided by depth"
     return None
+
+
+def _origin(node: ast.expr, at: Context) -> ast.expr | None:
+    """What the name under an operand's views was bound to, if it was bound once."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, (ast.Subscript, ast.Attribute)):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        else:
+            return None
+    sources = at.analysis.assigned.get(node.id, [])
+    return sources[0] if len({id(source) for source in sources}) == 1 else None
 
 
 def _words(node: ast.expr) -> list[str]:

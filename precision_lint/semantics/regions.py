@@ -102,7 +102,7 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
         dtype = "bfloat16" if device == "cpu" else "float16"
     else:
         dtype = DTYPES.get(names.qualify(named) or "", "low")
-        sure = sure and dtype != "low"
+        sure = dtype != "low"
     state = "on"
     if flag is not None:
         value = _constant(flag)

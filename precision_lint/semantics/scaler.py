@@ -84,11 +84,20 @@ class State:
     stepped: tuple[str, ...] = ()
     pending: tuple[tuple[str, ast.expr], ...] = ()
     touched: bool = False
+    spent: tuple[str, ...] = ()
+    """Optimizers unscaled or stepped before the latest backward: its gradients are scaled."""
     facts: Facts = frozenset()
 
     @property
+    def current(self) -> bool:
+        """Whether some optimizer's gradients were unscaled since the latest backward."""
+        names = [name for name, _ in self.unscaled] + list(self.stepped)
+        return any(name not in self.spent for name in names)
+
+    @property
     def core(self) -> tuple[object, ...]:
-        return (id(self.scaled), self.plain, self.unscaled, self.stepped, self.pending, self.touched)
+        return (id(self.scaled), self.plain, self.unscaled, self.stepped, self.pending,
+                self.touched, self.spent)  # fmt: skip
 
 
 @dataclass
@@ -163,15 +172,23 @@ class Protocol:
 
     def _disabled(self) -> bool:
         """Whether the scaler is made with a literal ``enabled=False``."""
-        last = self.scaler.rpartition(".")[2]
-        for name in ("GradScaler", "ShardedGradScaler"):
-            for call, _ in self.module.index.calls.get(name, []):
-                if last in self.module.index.instances.get(name, set()) and any(
-                    k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False
-                    for k in call.keywords
-                ):
-                    return True
-        return False
+        made: list[ast.expr] = [
+            node.value
+            for node in _nodes(self.function)
+            if isinstance(node, ast.Assign) and any(dotted(t) == self.scaler for t in node.targets)
+        ]
+        cls = self.function.cls
+        if self.scaler.startswith("self.") and cls is not None:
+            stored = self.module.stores(cls).get(self.scaler[5:])
+            made += [stored[0]] if stored else []
+        return bool(made) and all(
+            isinstance(call, ast.Call)
+            and any(
+                k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False
+                for k in call.keywords
+            )
+            for call in made
+        )
 
     # control flow
 
@@ -234,6 +251,8 @@ class Protocol:
                     if key is not None:
                         self._bind(key, value)
                         states = [forget(s, key) for s in states]
+                        if key == self.scaler:  # a new scaler remembers nothing
+                            states = [State(touched=True, facts=s.facts) for s in states]
                 return states
             case ast.AugAssign(target=target, value=value):
                 states = self.expression(value, states)
@@ -264,6 +283,17 @@ class Protocol:
         changing = {n for n in map(dotted, _targets(node)) if n}
         after = list(states)
         current = states
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            unrolled = self._unrolled(node)
+            if unrolled is not None:
+                name, items = unrolled
+                for item in items:
+                    self.renames.append({**self.renames[-1], name: item})
+                    inner = self.block(body, _fewer(current))
+                    self.renames.pop()
+                    current = _fewer(inner.live + inner.continued)
+                    after = inner.broken
+                return self._join(flow, self.block(orelse, _fewer(current + after)))
         for _ in range(2):
             for name in changing:
                 current = [forget(s, name) for s in current]
@@ -273,6 +303,14 @@ class Protocol:
             current = _fewer(inner.live + inner.continued)
             after += current + inner.broken
         return self._join(flow, self.block(orelse, _fewer(after)))
+
+    def _unrolled(self, node: ast.For | ast.AsyncFor) -> tuple[str, list[str]] | None:
+        """Target and items of a loop over a literal tuple of names."""
+        if not isinstance(node.target, ast.Name) or not isinstance(node.iter, (ast.Tuple, ast.List)):
+            return None
+        items = [self.name(item) for item in node.iter.elts]
+        names = [item for item in items if item]
+        return (node.target.id, names) if len(names) == len(items) and len(items) <= 4 else None
 
     def _bind(self, key: str, value: ast.expr) -> None:
         scale = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
@@ -307,7 +345,12 @@ class Protocol:
         if last == "backward" and owner is not None:
             if self._is_scaled(owner):
                 return [
-                    replace(s, scaled=node if self.at is None else s.scaled or node, plain=False)
+                    replace(
+                        s,
+                        scaled=node,
+                        plain=False,
+                        spent=(*(name for name, _ in s.unscaled), *s.stepped),
+                    )
                     for s in states
                 ]
             return [s if s.scaled else replace(s, plain=True) for s in states]
@@ -377,7 +420,7 @@ class Protocol:
         if (earlier is not None or stepped) and not self._guarded_by_state(state):
             self.report(UNSCALED_TWICE, self.at or node, state, optimizer, earlier, stepped)
         if earlier is not None:
-            return state
+            return replace(state, spent=tuple(n for n in state.spent if n != optimizer))
         return replace(
             state, unscaled=(*state.unscaled, (optimizer, node)), pending=(), touched=True
         )
@@ -397,7 +440,7 @@ class Protocol:
         flagged = self.at or node
         result = []
         for state in states:
-            if state.unscaled or state.stepped:
+            if state.current:
                 if state.scaled or not state.plain:
                     self.good.add(id(flagged))
             elif state.scaled is not None:
@@ -490,7 +533,18 @@ def forget(state: State, name: str) -> State:
     """The state without facts about a name that was just bound."""
     word = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
     kept = frozenset(f for f in state.facts if not word.search(f[0]))
-    return state if kept == state.facts else replace(state, facts=kept)
+    if kept != state.facts:
+        state = replace(state, facts=kept)
+    if any(n == name for n, _ in state.unscaled) or name in state.stepped:
+        # the name stands for another optimizer now; that one of them was unscaled stays true
+        other = f"{name}, before"
+        state = replace(
+            state,
+            unscaled=tuple((other if n == name else n, c) for n, c in state.unscaled),
+            stepped=tuple(other if n == name else n for n in state.stepped),
+            spent=tuple(other if n == name else n for n in state.spent),
+        )
+    return state
 
 
 def _common(states: list[State]) -> Facts:
