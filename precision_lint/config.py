@@ -7,7 +7,6 @@ our table.  Nothing is merged between directories; the command line overrides wh
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import sys
@@ -64,6 +63,8 @@ class ConfigError(Exception):
 
 def close(word: str, known: Iterable[str], otherwise: str) -> str:
     """What to do about an unknown word: take the closest known one, or ``otherwise``."""
+    import difflib  # imported late: only a mistake needs it
+
     match = difflib.get_close_matches(word, list(known), n=1)
     return f'did you mean "{match[0]}"?' if match else otherwise
 

@@ -168,13 +168,10 @@ def _diagnose(text: Source, job: Job, project: Project) -> tuple[list[Diagnostic
     """What to show of one text, and how many findings the confidence threshold hides."""
     parsed = "torch" in text.text or "\0" in text.text
     found = dispatch.lint(text, _rules(job.codes), project) if parsed else []
-    internal = [diagnostic for diagnostic in found if diagnostic.internal]
-    found = [d for d in found if d.code in job.codes and not d.internal]
-    judged = suppress.apply(text, found, job.codes)
-    unused = [diagnostic for diagnostic in judged.unused if diagnostic.code in job.codes]
-    kept = [*judged.kept, *unused]
+    judged = suppress.apply(text, [d for d in found if d.code in job.codes], job.codes)
+    kept = [*judged.kept, *(d for d in judged.unused if d.code in job.codes)]
     shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]
-    return [*internal, *shown], len(kept) - len(shown)
+    return shown, len(kept) - len(shown)
 
 
 def _analyse(job: Job, data: bytes, project: Project) -> Outcome:

@@ -80,7 +80,11 @@ class DoubleUnscale(Rule):
         fix = None
         if violation.helper is None and isinstance(violation.node, ast.Call):
             edits = at.move_into_step_branch(violation) if again else at.remove(violation.node)
-            if edits is not None:
+            forgotten = [] if again else _forgotten(violation)
+            if edits is not None and forgotten:
+                why = f"{forgotten[0]} is stepped without being unscaled: it may have been meant"
+                fix = Fix("remove the second unscale_", Applicability.DISPLAY, edits, why)
+            elif edits is not None:
                 title = "unscale only in the branch that steps" if again else "remove the second unscale_"
                 fix = Fix(title, Applicability.SAFE, edits)
         if violation.after_step:
@@ -97,3 +101,10 @@ class DoubleUnscale(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _forgotten(violation: Violation) -> list[str]:
+    """Other optimizers that step afterwards and are unscaled nowhere before."""
+    unscaled = {violation.optimizer} | {ast.unparse(c.args[0]) for c in violation.unscales if c.args}
+    stepped = [ast.unparse(c.args[0]) for c in violation.steps if c.args]
+    return [name for name in stepped if name not in unscaled]

@@ -71,14 +71,18 @@ class MatmulDtypeMismatch(Rule):
             return
         for half_node, wide_node in (operands, operands[::-1]):
             half_value, wide = at.value(half_node), at.value(wide_node)
-            if wide.dtype != "float32" or not wide.is_tensor or wide.wide:
+            if wide.dtype != "float32" or not wide.is_tensor:
                 continue
+            if "autocast" in half_value.dtype or any(t.startswith("widened") for t in wide.tags):
+                continue  # half only inside a region, or the creation is reported (MP401)
             half = at.half(half_value, region)
             if half is None:
                 continue
             confidence = half.confidence
             if half_value.dtype not in ("float16", "bfloat16"):
-                if at.project.half is None:
+                explicit = wide.made is not None or wide.tags & {"cast", "plain"}
+                explicit = explicit or half_value.tags & {"buffer", "parameter"}
+                if at.project.half is None or not explicit:
                     confidence = Confidence.POSSIBLE
             elif at.project.autocast is not None and region.state == "inherited":
                 confidence = Confidence.LIKELY

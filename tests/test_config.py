@@ -126,6 +126,11 @@ def test_per_file_ignores(here: Path, pattern: str, path: str, ignored: bool) ->
     assert "MP912" in found.codes_for(here / path)
 
 
+def test_a_crash_is_never_ignored(here: Path) -> None:
+    assert settings('per-file-ignores = { "*" = ["ALL"] }').codes_for(here / "a.py") == {"MP003"}
+    assert settings('select = []\nignore = ["ALL", "MP003"]').codes == {"MP003"}
+
+
 # where settings come from
 
 

@@ -144,7 +144,7 @@ LOSS = declare()
 
 @pytest.fixture(scope="session")
 def results() -> dict[str, verify.Result]:
-    proofs = [collect.proof(rule, collect.home()) for rule in RULES.values()]
+    proofs = [collect.proof(rule, expectations.home()) for rule in RULES.values()]
     return {result.rule.code: result for result in verify.prove(proofs, jobs=2)}
 
 
@@ -500,7 +500,7 @@ def test_malformed_proofs_are_refused(text: str, told: str, tmp_path: Path) -> N
 def shipped() -> tuple[type[Rule], Proof]:
     """A rule with a safe fix, and the first of its cases that it cures."""
     rule = RULES["MP301"]
-    proof = collect.proof(rule, collect.home())
+    proof = collect.proof(rule, expectations.home())
     assert proof.error is None
     first = next(case for case in proof.cases if case.level == "safe")
     return rule, Proof(rule, proof.folder, (first,))
@@ -521,7 +521,7 @@ def sabotage(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[str, str], str]) 
     ("spoil", "told"),
     [
         (lambda original, fixed: original, "the fixer leaves"),
-        (lambda original, fixed: fixed.replace(".float()", ""), "after the fix"),
+        (lambda original, fixed: fixed.replace(".float()", ".clone()"), "after the fix"),
         (lambda original, fixed: fixed + "\nraise OSError('spoiled')\n", "spoiled"),
     ],
 )
@@ -559,7 +559,7 @@ def test_exit_status_and_table(
     assert verify.main(select=[rule.code]) == 0
     out = capsys.readouterr().out
     assert f"{rule.code} {rule.name}" in out
-    assert "1 rules, 1 cases on cpu" in out
+    assert "rules: 1, cases: 1, on cpu" in out
     assert "all proven" in out
     sabotage(monkeypatch, lambda original, fixed: original)
     assert verify.main(select=[rule.name], exitfirst=True, output_format="json") == 1

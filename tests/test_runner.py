@@ -224,6 +224,17 @@ def test_a_crash_costs_one_file() -> None:
     assert "\n" not in message
 
 
+def test_a_crash_of_a_rule_is_neither_hidden_nor_suppressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crash = runner._crash("a.py", ValueError())  # as dispatch makes them
+    monkeypatch.setattr(dispatch, "lint", lambda *_: [crash])
+    Path("a.py").write_text("torch  # noqa\n# precision-lint: ignore-file\n")
+    result = check(ignore=("ALL",), confidence=Confidence.CERTAIN)
+    assert result.diagnostics == [crash]
+    assert result.internal
+
+
 def test_a_crash_cannot_be_ignored_or_suppressed() -> None:
     write(a="CRASH  # noqa\n# precision-lint: ignore-file")
     assert check(ignore=("MP003", "ALL"), confidence=Confidence.CERTAIN).internal

@@ -247,9 +247,8 @@ class Case:
         for table in ("before", "skip", "tolerance", "gradient_tolerance"):
             self._check_keys(table)
         for policy, dtype in self.every_condition():
-            if self._entry(self.before, policy, dtype) is _ABSENT and not self.skipped(
-                policy, dtype
-            ):
+            absent = self._at(self.before, policy, dtype, _ABSENT) is _ABSENT
+            if absent and not self.skipped(policy, dtype):
                 raise InvalidCase(
                     f"before says nothing about {policy}/{dtype}; write a failure, None for "
                     "'not a hazard here', or a reason in skip"
@@ -300,26 +299,25 @@ class Case:
         return [(policy, dtype) for policy in POLICIES[self.regime] for dtype in DTYPES]
 
     @staticmethod
-    def _entry(table: Mapping[str, Any], policy: str, dtype: str, default: Any = None) -> Any:
-        absent = default if default is not None else _ABSENT
-        return table.get(f"{policy}/{dtype}", table.get(dtype, absent))
+    def _at(table: Mapping[str, Any], policy: str, dtype: str, default: Any) -> Any:
+        return table.get(f"{policy}/{dtype}", table.get(dtype, default))
 
     def skipped(self, policy: Policy, dtype: Dtype) -> str | None:
         """Why a condition is not executed, or None; a failure declared for exactly this condition
         wins over a reason for the whole dtype."""
         if f"{policy}/{dtype}" in self.before:
             return None
-        reason: str = self._entry(self.skip, policy, dtype, "")
+        reason: str = self._at(self.skip, policy, dtype, "")
         return reason or None
 
     def expected(self, policy: Policy, dtype: Dtype) -> tuple[Failure, ...]:
         """The failures of the original in one condition; empty: not a hazard here."""
-        return as_tuple(self._entry(self.before, policy, dtype))
+        return as_tuple(self._at(self.before, policy, dtype, None))
 
     def tolerances(self, policy: Policy, dtype: Dtype) -> tuple[float, float]:
         """The errors allowed to outputs and to gradients."""
-        forward = float(self._entry(self.tolerance, policy, dtype, TOLERANCE[dtype]))
-        backward = self._entry(self.gradient_tolerance, policy, dtype, 4 * TOLERANCE[dtype])
+        forward = float(self._at(self.tolerance, policy, dtype, TOLERANCE[dtype]))
+        backward = self._at(self.gradient_tolerance, policy, dtype, 4 * TOLERANCE[dtype])
         return forward, float(backward)
 
     @property

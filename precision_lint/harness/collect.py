@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 from precision_lint import source
 from precision_lint.api import Rule
 from precision_lint.harness.cases import Case, InvalidCase
-
-PACKAGE = "precision_lint.fixtures"
 
 
 class InvalidProof(Exception):
@@ -29,14 +26,6 @@ class Proof:
     folder: Path | None = None
     cases: tuple[Case, ...] = ()
     error: str | None = None
-
-
-def home() -> Path:
-    """The folder of the fixtures that ship."""
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise InvalidProof(f"{PACKAGE} cannot be found; install the project")
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def proof(rule: type[Rule], root: Path) -> Proof:

@@ -78,6 +78,8 @@ def execute(case: Case, text: str, path: Path, run: Run) -> Outcome:
         seen = stack.enter_context(
             redirected(run.low, device=run.device, loss_scale=run.scale, amp=amp)
         )
+        if run.device != "cpu":  # what a proof builds must be where its inputs are
+            stack.enter_context(torch.device(run.device))
         torch.manual_seed(0)
         module = stack.enter_context(_imported(text, path))
         call, owner = _resolve(case, module)

@@ -23,7 +23,7 @@ from precision_lint import registry, source
 from precision_lint.api import Applicability, Rule
 from precision_lint.harness import expectations, worker
 from precision_lint.harness.cases import Level
-from precision_lint.harness.collect import InvalidProof, Proof, home, proof
+from precision_lint.harness.collect import InvalidProof, Proof, proof
 from precision_lint.harness.policy import UnsupportedTorch, require_torch
 
 Cell = dict[str, Any]
@@ -159,14 +159,13 @@ def main(
     try:
         require_torch()
         rules = _selected(select)
-        root = home()
-    except (UnsupportedTorch, InvalidProof, registry.InvalidRule, _Usage) as error:
+    except (UnsupportedTorch, registry.InvalidRule, _Usage) as error:
         return _usage(str(error))
     if device not in ("cpu", "cuda"):
         return _usage(f"--device {device}: unknown; choose cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         return _usage("--device cuda: torch finds no CUDA device here; leave the option out")
-    proofs = [proof(rule, root) for rule in rules]
+    proofs = [proof(rule, expectations.home()) for rule in rules]
     if keyword and not any(keyword in case.title for one in proofs for case in one.cases):
         return _usage(f"-k {keyword}: matches no case of the selected rules")
     where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -223,7 +222,7 @@ def _as_table(results: Sequence[Result], where: str) -> str:
     lines += [""] + [f"{result.rule.code} {line}" for result in results for line in result.failures]
     cases = sum(len(result.cells) for result in results)
     failed = sum(len(result.failures) for result in results)
-    count = f"{len(results)} rules, {cases} cases on {where}, torch {torch.__version__}"
+    count = f"rules: {len(results)}, cases: {cases}, on {where}, torch {torch.__version__}"
     lines.append(f"{count}: {f'{failed} not proven' if failed else 'all proven'}")
     return "\n".join(lines) + "\n"
 

@@ -34,8 +34,12 @@ _DTYPES = {
     b"bfloat16": "bfloat16", b"bf16": "bfloat16",
 }  # fmt: skip
 _HINT = re.compile(rb"autocast|GradScaler|half|float16|fp16|bf16|precision|AmpOptim|AMPTrainer|amp_mode")
+_START = {
+    "autocast": rb"^(?![ \t]*#)",
+    "half": rb"^(?![ \t]*#)(?![^\n]*autocast)",  # a region's dtype is no tensor's
+}
 _PATTERNS = tuple(
-    (shows, re.compile(rb"^(?![ \t]*#)[^\n]*?(?:" + text.encode() + rb")", re.MULTILINE))
+    (shows, re.compile(_START[shows] + rb"[^\n]*?(?:" + text.encode() + rb")", re.MULTILINE))
     for shows, text in SPELLINGS
 )
 MAX_BYTES = 2_000_000

@@ -676,7 +676,10 @@ class Interpreter:
                 lo, hi = rest[-1].lo, rest[-1].hi
             return Value("tensor", dtype, lo, hi)
         if name in ops.CASTS:
-            return first.but(kind="tensor", dtype=ops.CASTS[name], wide=False, made=None)
+            tags = first.tags - {"amp"} | {"cast"}
+            return first.but(
+                kind="tensor", dtype=ops.CASTS[name], wide=False, made=None, tags=tags
+            )
         if name in ("to", "type", "type_as", "astype"):
             return self.cast(first, rest, keywords, name)
         if name in ops.INTEGRAL:
@@ -710,10 +713,10 @@ class Interpreter:
         if name in ("max", "min") and rest and rest[0].maybe_tensor and rest[0].kind == "tensor":
             return self.pairwise(f"{name}imum", node, first, rest[0], receiver)
         if name == "one_hot":
-            return Value("tensor", "int", 0.0, 1.0)
+            return Value("tensor", "int", 0.0, 1.0, tags=frozenset({"normalized"}))
         result = self.listed(name, first, [])
         if asked is not None and asked.kind == "dtype":
-            result = result.but(dtype=asked.dtype, wide=False)
+            result = result.but(dtype=asked.dtype, wide=False, tags=result.tags | {"cast"})
         named = {"min": keywords.get("min", rest[0] if rest else UNKNOWN),
                  "max": keywords.get("max", rest[1] if len(rest) > 1 else UNKNOWN)}  # fmt: skip
         if name == "clamp_min":
@@ -741,7 +744,7 @@ class Interpreter:
             ndim = 0
         elif name in ops.bounds.__name__ or name in _ELEMENTWISE:
             ndim = first.ndim
-        made = first.made if name in _ELEMENTWISE and result.dtype == first.dtype else None
+        made = first.made if name in _ELEMENTWISE | ops.REDUCTIONS and result.dtype == first.dtype else None
         kind = "tensor" if first.maybe_tensor or first.kind == "tensor" else "unknown"
         return result.but(kind=kind, lo=lo, hi=hi, ndim=ndim, tags=tags, made=made)
 

@@ -54,11 +54,11 @@ def geometry(
             if inner and geometry(origin, inner, at, depth - 1) is not None:
                 strong.append(f"{at.text(operand)[:40]}, a product of geometry")
                 continue
-        if "buffer" in at.value(operand).tags:
+        if _constant_matrix(operand, at) and (at.region(node).on or at.project.autocast):
             strong.append("a registered constant matrix")
             continue
         words = _words(operand)
-        hits = [w for w in words if STRONG.match(w)]
+        hits = [w for w in words if STRONG.match(w) and (w not in ("K", "Ks") or not _keys(at))]
         if hits:
             strong.append(hits[-1])
         elif [w for w in words if WEAK.match(w.lower())]:
@@ -72,6 +72,21 @@ def geometry(
     if weak and _perspective(node, at):
         return f"{weak[0]}, then divided by depth"
     return None
+
+
+def _constant_matrix(node: ast.expr, at: Context) -> bool:
+    """Whether an operand is a buffer of numbers computed in numpy, such as a filter bank."""
+    value = at.value(node)
+    if "buffer" not in value.tags or not isinstance(value.node, ast.Call):
+        return False
+    text = ast.unparse(value.node)
+    return "from_numpy" in text or "np." in text or re.search(r"mel|filterbank|dct|dft", text) is not None
+
+
+def _keys(at: Context) -> bool:
+    """Whether this function has queries or values, so that ``K`` stands for attention's keys."""
+    names = {n.id for n in ast.walk(at.function.node) if isinstance(n, ast.Name)}
+    return bool(names & {"Q", "V", "q", "v", "Qs", "Vs", "query", "value"})
 
 
 def _origin(node: ast.expr, at: Context) -> ast.expr | None:

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Edit
+from precision_lint.semantics.index import build
 from precision_lint.semantics.names import dotted
 from precision_lint.slices import BLOCKS
 
@@ -65,7 +66,7 @@ def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.C
         if gone is None:
             return None
         edits += gone
-    return edits, removed
+    return (edits, removed) if _keeps_protocol(edits, violation, at) else None
 
 
 def remove(call: ast.Call, at: Context) -> Edits | None:
@@ -92,20 +93,55 @@ def move_into_step_branch(violation: Violation, at: Context) -> Edits | None:
     if common is None:
         return None
     block, step_at, call_at = common
-    branch = block[step_at]
-    if not isinstance(branch, ast.If) or block[call_at] is not at.statement(call):
+    lines = [ast.unparse(call)]
+    holder = block[call_at]
+    if isinstance(holder, ast.If) and at.statement(call) in holder.body:
+        lines = [f"if {ast.unparse(holder.test)}:", f"    {lines[0]}"]
+    elif holder is not at.statement(call):
         return None
     between = block[call_at + 1 : step_at]
-    if any(isinstance(n, ast.Attribute) and "grad" in n.attr for s in between for n in ast.walk(s)):
-        return None
+    leaving = [s for s in between if isinstance(s, ast.If) and _leaves(s) and _counts(s.test)]
     gone = remove(call, at)
-    if gone is None:
-        return None
+    branch = block[step_at]
+    added: Edits | None = ()
     if any(u is not call for u in violation.unscales):
-        return gone
-    text = ast.unparse(call)
-    added = at.edit.insert_before(branch.body[0], text)
-    return None if added is None else (*gone, *added)
+        pass  # the branch unscales already
+    elif leaving:
+        added = at.edit.insert_after(leaving[-1], *lines)
+    elif isinstance(branch, ast.If):
+        added = at.edit.insert_before(branch.body[0], *lines)
+    else:
+        return None
+    if gone is None or added is None:
+        return None
+    edits = (*gone, *added)
+    return edits if _keeps_protocol(edits, violation, at) else None
+
+
+def _leaves(statement: ast.If) -> bool:
+    """Whether a branch ends its iteration or its function."""
+    return isinstance(statement.body[-1], (ast.Continue, ast.Return)) and not statement.orelse
+
+
+def _keeps_protocol(edits: Edits, violation: Violation, at: Context) -> bool:
+    """Whether the edited function breaks the protocol at fewer places than before."""
+    text = at.source.text
+    for edit in sorted(set(edits), reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    index = build(tree, (ast.With, ast.AsyncWith))
+    module = type(at.module)(index)
+    name, scaler = at.function.qualname, violation.scaler
+    before = at.module.protocol(at.function, scaler)
+    same = [f for f in [index.top, *index.functions] if f.qualname == name]
+    position = [f for f in [at.module.index.top, *at.module.index.functions] if f.qualname == name]
+    place = next(i for i, f in enumerate(position) if f is at.function)
+    after = module.protocol(same[place], scaler)
+    kinds = {v.kind for v in before if not v.sometimes_unscaled}
+    return len(after) < len(before) or not {v.kind for v in after} - kinds - {violation.kind}
 
 
 Path = list[tuple[list[ast.stmt], int]]

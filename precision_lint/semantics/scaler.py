@@ -44,6 +44,7 @@ THROUGH = frozenset({
     "detach", "clone", "float", "double", "cpu", "flatten", "view", "reshape", "data", "to", "_grad",
     "contiguous", "ravel", "coalesce", "_values", "values",
 })  # fmt: skip
+JOINS = frozenset({"cat", "concat", "stack", "list", "parameters_to_vector"})
 READ_CALLS = READ_METHODS | frozenset({
     "vector_norm", "get_total_norm", "print", "add_histogram", "add_scalar", "histogram", "hist",
     "debug", "info", "warning", "error", "Histogram", "str", "len", "log10", "log", "allclose",
@@ -56,9 +57,10 @@ class Violation:
     """A broken step of the protocol.
 
     node: what to flag; backward: the scaled backward (None: it is in another function);
-    first: the earlier ``unscale_`` of a double one; steps: ``scaler.step`` calls that follow;
-    repairs: later ``unscale_`` calls that a repair makes superfluous; helper: the function of this
-    module in which the read happens.
+    first: the earlier ``unscale_`` of a double one; steps, unscales: ``scaler.step`` and
+    ``scaler.unscale_`` calls of this function that follow on some path, before ``update`` and the
+    next backward; helper: the function of this module in which the read happens;
+    sometimes_unscaled: another path reaches the node with unscaled gradients.
     """
 
     kind: str
@@ -86,6 +88,8 @@ class State:
     touched: bool = False
     spent: tuple[str, ...] = ()
     """Optimizers unscaled or stepped before the latest backward: its gradients are scaled."""
+    open: tuple[int, ...] = ()
+    """Violations (ids of their nodes) on this path since the latest backward and update."""
     facts: Facts = frozenset()
 
     @property
@@ -97,7 +101,7 @@ class State:
     @property
     def core(self) -> tuple[object, ...]:
         return (id(self.scaled), self.plain, self.unscaled, self.stepped, self.pending,
-                self.touched, self.spent)  # fmt: skip
+                self.touched, self.spent, self.open)  # fmt: skip
 
 
 @dataclass
@@ -156,9 +160,9 @@ class Protocol:
         self.helpers: list[Function] = []
         self.returned: list[State] = []
         self.renames: list[dict[str, str]] = [{}]
-        self._calls = [
-            n for n in _nodes(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
-        ]
+        self.steps: dict[int, dict[int, ast.Call]] = {}
+        self.unscales: dict[int, dict[int, ast.Call]] = {}
+        """Calls that follow a violation on some path, by the violation's node."""
 
     def run(self) -> list[Violation]:
         if self._disabled():
@@ -167,7 +171,15 @@ class Protocol:
         found = []
         for violation in self.violations.values():
             sometimes = id(violation.node) in self.good
-            found.append(replace(violation, sometimes_unscaled=sometimes))
+            place = id(violation.node)
+            found.append(
+                replace(
+                    violation,
+                    sometimes_unscaled=sometimes,
+                    steps=_in_order(self.steps.get(place, {})),
+                    unscales=_in_order(self.unscales.get(place, {})),
+                )
+            )
         return sorted(found, key=lambda v: (v.node.lineno, v.node.col_offset))
 
     def _disabled(self) -> bool:
@@ -316,7 +328,7 @@ class Protocol:
         scale = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
         if scale and value.func.attr == "scale" and self.name(value.func.value) == self.scaler:  # type: ignore[attr-defined]
             self.scaled_names.add(key)
-        elif gradient_of(value, self.aliases) is not None:
+        elif carries(value, self.aliases):
             self.aliases.add(key)
 
     def name(self, node: ast.expr) -> str | None:
@@ -349,6 +361,7 @@ class Protocol:
                         s,
                         scaled=node,
                         plain=False,
+                        open=(),
                         spent=(*(name for name, _ in s.unscaled), *s.stepped),
                     )
                     for s in states
@@ -360,6 +373,8 @@ class Protocol:
                 return [self.unscale(node, optimizer, s) for s in states]
             if last == "step":
                 return [self.step(node, optimizer, s) for s in states]
+            if last == "get_scale":  # the code takes the scale into account itself
+                return [replace(s, scaled=None, plain=True) for s in states]
             if last == "update":
                 return [State(touched=True, facts=s.facts) for s in states]
             return states
@@ -417,8 +432,11 @@ class Protocol:
     def unscale(self, node: ast.Call, optimizer: str, state: State) -> State:
         earlier = next((call for name, call in state.unscaled if name == optimizer), None)
         stepped = optimizer in state.stepped
+        self._note(state, self.unscales, node)
         if (earlier is not None or stepped) and not self._guarded_by_state(state):
-            self.report(UNSCALED_TWICE, self.at or node, state, optimizer, earlier, stepped)
+            flagged = self.at or node
+            self.report(UNSCALED_TWICE, flagged, state, optimizer, earlier, stepped)
+            state = replace(state, open=_added(state.open, flagged))
         if earlier is not None:
             return replace(state, spent=tuple(n for n in state.spent if n != optimizer))
         return replace(
@@ -431,9 +449,12 @@ class Protocol:
         return any("OptState" in text or "_per_optimizer_states" in text for text, _ in state.facts)
 
     def step(self, node: ast.Call, optimizer: str, state: State) -> State:
+        self._note(state, self.steps, node)
         if not state.unscaled:
             for kind, read in state.pending:
                 self.report(kind, read, state, optimizer, None, False)
+                if id(read) in self.violations:
+                    self._note(replace(state, open=(id(read),)), self.steps, node)
         return replace(state, stepped=(*state.stepped, optimizer), pending=(), touched=True)
 
     def event(self, kind: str, node: ast.expr, states: list[State]) -> list[State]:
@@ -445,6 +466,7 @@ class Protocol:
                     self.good.add(id(flagged))
             elif state.scaled is not None:
                 self.report(kind, flagged, state, "", None, False)
+                state = replace(state, open=_added(state.open, flagged))
             elif not state.plain and not state.touched:
                 state = replace(state, pending=(*state.pending, (kind, flagged))[:4])
             result.append(state)
@@ -469,26 +491,17 @@ class Protocol:
             self.reported.add(origin)
         helper = self.helpers[0] if self.helpers and self.at is not None else None
         self.violations[id(node)] = Violation(
-            kind, node, self.scaler, optimizer, state.scaled, first,
-            self._following("step", node), self._following("unscale_", node), helper, False,
+            kind, node, self.scaler, optimizer, state.scaled, first, (), (), helper, False,
             after_step,
         )  # fmt: skip
 
-    def _following(self, method: str, node: ast.expr) -> tuple[ast.Call, ...]:
-        """Calls of a scaler method after a node in source order, up to the next ``update``."""
-        place = (node.lineno, node.col_offset)
-        later = sorted(
-            (c for c in self._calls
-             if (c.lineno, c.col_offset) > place and dotted(c.func.value) == self.scaler),  # type: ignore[attr-defined]
-            key=lambda c: (c.lineno, c.col_offset),
-        )  # fmt: skip
-        found = []
-        for call in later:
-            if call.func.attr == "update":  # type: ignore[attr-defined]
-                break
-            if call.func.attr == method:  # type: ignore[attr-defined]
-                found.append(call)
-        return tuple(found)
+    def _note(
+        self, state: State, table: dict[int, dict[int, ast.Call]], call: ast.Call
+    ) -> None:
+        """Remember that a path with open violations reached a call of this function."""
+        if self.at is None:
+            for violation in state.open:
+                table.setdefault(violation, {})[id(call)] = call
 
 
 def assume(state: State, test: ast.expr, truth: bool) -> State | None:
@@ -527,6 +540,14 @@ def _assume(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
             if (text, not truth) in facts:
                 return None
             return facts | {(text, truth)}
+
+
+def _added(nodes: tuple[int, ...], node: ast.expr) -> tuple[int, ...]:
+    return nodes if id(node) in nodes else (*nodes, id(node))
+
+
+def _in_order(calls: dict[int, ast.Call]) -> tuple[ast.Call, ...]:
+    return tuple(sorted(calls.values(), key=lambda c: (c.lineno, c.col_offset)))
 
 
 def forget(state: State, name: str) -> State:
@@ -610,6 +631,19 @@ def gradient_of(node: ast.expr, aliases: set[str]) -> ast.expr | None:
             return None
 
 
+def carries(node: ast.expr, aliases: set[str]) -> bool:
+    """Whether an expression holds gradients: one, a list of them, or a tensor made of them."""
+    if gradient_of(node, aliases) is not None:
+        return True
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return carries(node.elt, aliases)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return any(carries(item, aliases) for item in node.elts)
+    if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in JOINS:
+        return any(carries(argument, aliases) for argument in node.args)
+    return False
+
+
 def reads(node: ast.expr, aliases: set[str]) -> Iterator[ast.expr]:
     """Outermost expressions inside ``node`` that read the values of a gradient."""
     stack: list[ast.AST] = [node]
@@ -622,7 +656,7 @@ def reads(node: ast.expr, aliases: set[str]) -> Iterator[ast.expr]:
                     yield part
                     continue
             last = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
-            if last in READ_CALLS and any(gradient_of(a, aliases) is not None for a in part.args):
+            if last in READ_CALLS and any(carries(a, aliases) for a in part.args):
                 yield part
                 continue
         elif isinstance(part, ast.Compare):
