@@ -22,9 +22,14 @@ OVERFLOWS = 1 / 65504
 CLAMPS = {"clamp": 0, "clamp_min": 0, "clip": 0, "maximum": 0, "max": 0}
 PRODUCERS = frozenset({"sigmoid", "softmax", "tanh", "relu", "exp", "hardsigmoid", "abs", "square"})
 REDUCTIONS = frozenset({"sum", "mean", "amax", "prod"})
+REDUCED = frozenset({"log", "log2", "log10", "mean", "sum"})
+"""Operations behind which a wider dtype is a loss's own business."""
+FOLLOWED = REDUCTIONS | {"clamp", "clamp_min", "clip", "detach", "gather", "view", "reshape", "squeeze"}
 ELEMENTWISE = PRODUCERS | REDUCTIONS | frozenset({
     "log", "log2", "log10", "clamp", "clip", "pow", "sqrt", "mul", "add", "sub", "neg", "item",
     "log1p", "gather", "max", "min", "detach", "argmax", "size", "float", "any", "all", "isnan",
+    "maximum", "minimum", "where", "full_like", "zeros_like", "ones_like", "clamp_min", "view",
+    "reshape", "squeeze", "unsqueeze", "mul_", "masked_fill", "numel", "flatten", "append",
 })  # fmt: skip
 
 
@@ -74,7 +79,8 @@ class EpsBeforeLog(Rule):
     Safe: only `.float()` is inserted, so float32 results are the same to the bit. It goes on the
     argument of the operation that produces the probability where that is in sight. Where the
     half value comes from elsewhere it goes on the value itself: the forward pass is then finite,
-    but a gradient of 1/eps still overflows on its way back into the half value; upcast at the
+    but a gradient of 1/eps still overflows on its way back into the half value. For an epsilon
+    that survives (1e-7) this would cure nothing, so there the fix is only shown: upcast at the
     origin, or use `log_softmax`, `logsigmoid` or `logsumexp`.
 
     ## How to silence
@@ -134,7 +140,7 @@ class EpsBeforeLog(Rule):
         )
 
     def _origin(self, guard: Guard, at: Context) -> list[Evidence]:
-        producer = _producer(guard.operand, at)
+        producer = _makes(guard.operand, at)
         return [at.note(producer, "the guarded value is made here")] if producer else []
 
     def _fix(self, guard: Guard, at: Context) -> Fix | None:
@@ -146,6 +152,9 @@ class EpsBeforeLog(Rule):
                     leaves[id(leaf)] = (leaf, statement)
         if not leaves:
             return None
+        opaque = guard.epsilon > VANISHES and any(
+            id(operand) in leaves for operand in (guard.operand, *guard.others)
+        )
         edits = []
         by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
         for leaf, statement in leaves.values():
@@ -153,7 +162,11 @@ class EpsBeforeLog(Rule):
         for statement, suffixes in by_statement.values():
             edits += at.edit.append(statement, suffixes)
         names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves.values()))
-        return Fix(f"compute in float32: upcast {names}", Applicability.SAFE, tuple(edits))
+        title = f"compute in float32: upcast {names}"
+        if opaque:
+            why = "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
+            return Fix(title, Applicability.DISPLAY, tuple(edits), why)
+        return Fix(title, Applicability.SAFE, tuple(edits))
 
 
 def _times_itself(node: ast.Call, operand: ast.expr, at: Context) -> bool:
@@ -251,78 +264,111 @@ def _operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
     return None
 
 
-def _producer(node: ast.expr, at: Context) -> ast.Call | None:
-    """The call that makes a probability, if the value is a local name bound to it."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return None
-    sources = at.analysis.assigned.get(node.id, [])
-    if len({id(s) for s in sources}) != 1:
-        return None
-    source = sources[0]
-    while isinstance(source, ast.Subscript):
-        source = source.value
-    if isinstance(source, ast.Name):
-        return _producer(source, at)
-    operation = _operation(source, at)
-    if operation is None or operation[0] not in PRODUCERS or not isinstance(source, ast.Call):
-        return None
-    return source
+def _definition(name: ast.Name, at: Context) -> ast.expr | None:
+    """What a local name is bound to where it is read; None for parameters and loop variables."""
+    return _assigned(name.id, at, name)
 
 
-def _leaves(node: ast.expr, at: Context) -> Iterator[ast.expr]:
-    """Where ``.float()`` has to go so that ``node`` is computed in float32."""
+def _makes(node: ast.expr, at: Context, depth: int = 4) -> ast.expr | None:
+    """The operation that produces a probability (sigmoid, exp, ...) in or behind an expression."""
+    operation = _operation(node, at)
+    if operation is not None:
+        name, operand = operation
+        if name in PRODUCERS:
+            return node
+        return _makes(operand, at, depth) if name in FOLLOWED else None
+    match node:
+        case ast.Subscript(value=value) | ast.UnaryOp(operand=value):
+            return _makes(value, at, depth)
+        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
+            return _makes(left, at, depth) or _makes(right, at, depth)
+        case ast.Name() if depth:
+            source = _definition(node, at)
+            return _makes(source, at, depth - 1) if source is not None else None
+    return None
+
+
+def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
+    """Where ``.float()`` has to go so that ``node`` is computed in float32.
+
+    On the argument of the operation that produces the probability where that is in sight and
+    nothing else needs its half dtype, otherwise on the value itself.
+    """
     if at.half(at.value(node), at.region(node)) is None:
         return
+    operation = _operation(node, at)
+    if operation is not None:
+        name, operand = operation
+        if name in PRODUCERS:
+            yield operand
+            return
+        if name in FOLLOWED:
+            yield from list(_leaves(operand, at, depth)) or [operand]
+            return
     match node:
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            yield from _leaves(left, at)
-            yield from _leaves(right, at)
+            yield from _leaves(left, at, depth)
+            yield from _leaves(right, at, depth)
             return
         case ast.UnaryOp(operand=operand):
-            yield from _leaves(operand, at)
+            yield from _leaves(operand, at, depth)
             return
-    operation = _operation(node, at)
-    if operation is not None and operation[0] in PRODUCERS | REDUCTIONS:
-        inner = list(_leaves(operation[1], at))
-        yield from inner or [operation[1]]
-        return
-    producer = _producer(node, at)
-    if producer is not None and _only_elementwise(node, at):
-        found = _operation(producer, at)
-        if found is not None:
-            yield found[1]
-            return
+    name_node = node
+    while isinstance(name_node, ast.Subscript):
+        name_node = name_node.value
+    if isinstance(name_node, ast.Name) and depth and _makes(name_node, at) is not None:
+        source = _definition(name_node, at)
+        if source is not None and _stays_elementwise(name_node.id, at, set()):
+            found = list(_leaves(source, at, depth - 1))
+            if found:
+                yield from found
+                return
     yield node
 
 
-def _only_elementwise(node: ast.expr, at: Context) -> bool:
-    """Whether every use of a name in its function allows a wider dtype."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return False
+def _stays_elementwise(name: str, at: Context, seen: set[str]) -> bool:
+    """Whether every use of a name allows a wider dtype: none reaches a layer or a product."""
+    seen.add(name)
     for use in ast.walk(at.function.node):
-        if not isinstance(use, ast.Name) or use.id != node.id or isinstance(use.ctx, ast.Store):
+        if not isinstance(use, ast.Name) or use.id != name or isinstance(use.ctx, ast.Store):
             continue
-        for parent in at.ancestors(use):
-            if isinstance(parent, ast.Subscript):
-                continue
-            if isinstance(parent, ast.Assign):
-                break
-            if isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Compare)):
-                if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
-                    return False
-                break
-            if isinstance(parent, ast.Attribute):
-                if parent.attr not in ELEMENTWISE | {"shape", "device", "dtype", "ndim"}:
-                    return False
-                break
-            if isinstance(parent, ast.Call):
-                qualified = at.qualify(parent.func) or ""
-                if qualified.rpartition(".")[2] not in ELEMENTWISE:
-                    return False
-                break
+        if not _allows_wider(use, at, seen):
             return False
     return True
+
+
+def _allows_wider(use: ast.Name, at: Context, seen: set[str]) -> bool:
+    node: ast.AST = use
+    reduced = False
+    for parent in at.ancestors(use):
+        match parent:
+            case ast.Subscript(value=value) if value is not node:
+                return True  # it only selects
+            case ast.BinOp(op=ast.MatMult()):
+                return False
+            case ast.BinOp() | ast.UnaryOp() | ast.Subscript() | ast.Tuple() | ast.List():
+                pass
+            case ast.Compare():
+                return True
+            case ast.Attribute(attr=attr):
+                if attr in ("shape", "device", "dtype", "ndim"):
+                    return True
+                if attr not in ELEMENTWISE:
+                    return False
+                reduced = reduced or attr in REDUCED
+            case ast.Call(func=func):
+                if func is not node:
+                    last = (at.qualify(func) or getattr(func, "attr", "")).rpartition(".")[2]
+                    if last not in ELEMENTWISE:
+                        return False
+                    reduced = reduced or last in REDUCED
+            case ast.keyword():
+                pass
+            case ast.Assign(targets=[ast.Name(id=other)]) | ast.AugAssign(target=ast.Name(id=other)):
+                return reduced or other in seen or _stays_elementwise(other, at, seen)
+            case ast.Return():
+                return reduced
+            case _:
+                return False
+        node = parent
+    return False

@@ -105,6 +105,12 @@ class MatmulDtypeMismatch(Rule):
     def _fix(
         self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context
     ) -> Fix | None:
+        explicit = {"float16": ".half()", "bfloat16": ".bfloat16()"}.get(at.value(half).dtype)
+        here = at.statement(node)
+        if explicit is not None and at.value(wide).made is None and here is not None:
+            edits = at.edit.append(here, {wide: explicit})
+            title = f"cast {at.text(wide)} to {at.value(half).dtype}"
+            return Fix(title, Applicability.UNSAFE, edits, "its own float32 use gets lost")
         follow = half
         while isinstance(follow, (ast.Subscript, ast.Call)):
             if isinstance(follow, ast.Call):

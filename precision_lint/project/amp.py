@@ -34,12 +34,8 @@ _DTYPES = {
     b"bfloat16": "bfloat16", b"bf16": "bfloat16",
 }  # fmt: skip
 _HINT = re.compile(rb"autocast|GradScaler|half|float16|fp16|bf16|precision|AmpOptim|AMPTrainer|amp_mode")
-_START = {
-    "autocast": rb"^(?![ \t]*#)",
-    "half": rb"^(?![ \t]*#)(?![^\n]*autocast)",  # a region's dtype is no tensor's
-}
 _PATTERNS = tuple(
-    (shows, re.compile(_START[shows] + rb"[^\n]*?(?:" + text.encode() + rb")", re.MULTILINE))
+    (shows, re.compile(text.encode()))
     for shows, text in SPELLINGS
 )
 MAX_BYTES = 2_000_000
@@ -82,7 +78,7 @@ class Project:
         found = {"autocast": self.autocast, "half": self.half}
         dtypes = set(self.dtypes)
         for shows, pattern in _PATTERNS:
-            match = pattern.search(data)
+            match = next((m for m in pattern.finditer(data) if _says(shows, data, m)), None)
             if match is None:
                 continue
             names = [group for group in match.groups() if group]
@@ -91,7 +87,7 @@ class Project:
                 dtypes.add(dtype)
             if found[shows] is None:
                 row = data.count(b"\n", 0, match.end()) + 1
-                text = match.group().strip().decode("utf8", "replace")
+                text = _line(data, match).strip().decode("utf8", "replace")
                 what = "mixed precision" if shows == "autocast" else "half precision tensors"
                 found[shows] = Evidence(
                     f"the project uses {what}: `{text[:80]}`", Position(row, 1), None, filename
@@ -101,3 +97,17 @@ class Project:
     @property
     def evidence(self) -> tuple[Evidence, ...]:
         return tuple(e for e in (self.autocast, self.half) if e is not None)
+
+
+def _line(data: bytes, match: re.Match[bytes]) -> bytes:
+    """The line in which a match ends."""
+    end = data.find(b"\n", match.end() - 1)
+    return data[data.rfind(b"\n", 0, match.end() - 1) + 1 : end if end >= 0 else None]
+
+
+def _says(shows: str, data: bytes, match: re.Match[bytes]) -> bool:
+    """Whether a match is code, and not a region's dtype taken for a tensor's."""
+    line = _line(data, match)
+    if line.lstrip().startswith(b"#"):
+        return False
+    return shows != "half" or b"autocast" not in line

@@ -219,6 +219,8 @@ class Context:
         """Whether a name already has its value where ``node`` is evaluated."""
         head = name.partition(".")[0]
         sources = self.analysis.assigned.get(name, []) + self.analysis.assigned.get(head, [])
+        if not sources and head in self.analysis.bound:
+            return self.analysis.bound[head] < node.lineno
         if not sources:
             return head == "self" or head in {p.arg for p in self.function.parameters()}
         return all((s.lineno, s.col_offset) < (node.lineno, node.col_offset) for s in sources)

@@ -58,7 +58,9 @@ class Interpreter:
         self.assigned: dict[str, list[ast.expr]] = {}
         self.env: Env = {}
         self.region = module.entry_region(function)
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[int] = set()
+        self.bound: dict[str, int] = {}
+        """Row of the first loop that binds a name."""
 
     def run(self) -> None:
         defaults = self.function.defaults()
@@ -261,10 +263,12 @@ class Interpreter:
             for other in iterable.items[1:]:
                 item = join(item, other)
             self.env[target.id] = item
+            self.bound.setdefault(target.id, target.lineno)
         else:
             for node in ast.walk(target):
                 if isinstance(node, ast.Name):
                     self.env[node.id] = Value("unknown", f"~{node.id}")
+                    self.bound.setdefault(node.id, node.lineno)
 
     def read(self, key: str) -> Value:
         """The value of a dotted name."""
@@ -479,9 +483,8 @@ class Interpreter:
                 and other.made is None
             ):
                 other = other.but(dtype=narrow)
-                key = (id(value.made), id(use))
-                if key not in self._seen:
-                    self._seen.add(key)
+                if id(value.made) not in self._seen:
+                    self._seen.add(id(value.made))
                     self.events.append(Promotion(value.made, use, node, other, self.region))
 
     @staticmethod
