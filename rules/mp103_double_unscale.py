@@ -105,6 +105,6 @@ class DoubleUnscale(Rule):
 
 def _forgotten(violation: Violation) -> list[str]:
     """Other optimizers that step afterwards and are unscaled nowhere before."""
-    unscaled = {violation.optimizer} | {ast.unparse(c.args[0]) for c in violation.unscales if c.args}
+    unscaled = {violation.optimizer, *violation.unscaled} | {ast.unparse(c.args[0]) for c in violation.unscales if c.args}
     stepped = [ast.unparse(c.args[0]) for c in violation.steps if c.args]
     return [name for name in stepped if name not in unscaled]

@@ -245,7 +245,7 @@ def _assigned(name: str, at: Context, use: ast.expr) -> ast.expr | None:
     earlier = [
         source
         for source in at.analysis.assigned.get(name, [])
-        if (source.lineno, source.col_offset) < (use.lineno, use.col_offset)
+        if (source.end_lineno, source.end_col_offset) < (use.lineno, use.col_offset)
     ]
     return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
 
@@ -346,7 +346,10 @@ def _allows_wider(use: ast.Name, at: Context, seen: set[str]) -> bool:
                 return True  # it only selects
             case ast.BinOp(op=ast.MatMult()):
                 return False
-            case ast.BinOp() | ast.UnaryOp() | ast.Subscript() | ast.Tuple() | ast.List():
+            case ast.BinOp():
+                # next to a logarithm of the same value the term is float32 in any case
+                reduced = reduced or _takes_log(parent, use.id, at)
+            case ast.UnaryOp() | ast.Subscript() | ast.Tuple() | ast.List():
                 pass
             case ast.Compare():
                 return True
@@ -371,4 +374,14 @@ def _allows_wider(use: ast.Name, at: Context, seen: set[str]) -> bool:
             case _:
                 return False
         node = parent
+    return False
+
+
+def _takes_log(node: ast.expr, name: str, at: Context) -> bool:
+    """Whether a logarithm of an expression with ``name`` is part of ``node``."""
+    for part in ast.walk(node):
+        operation = _operation(part, at) if isinstance(part, ast.Call) else None
+        if operation is not None and operation[0] in ("log", "log2", "log10"):
+            if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(operation[1])):
+                return True
     return False

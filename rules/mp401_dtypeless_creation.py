@@ -152,10 +152,10 @@ def _neighbour(event: Promotion, at: Context) -> str | None:
             continue
         text = at.text(candidate)
         if candidate is node or at.value(candidate).dtype == event.value.dtype:
-            if at.bound_before(text, event.made):
+            if at.same_at(text, event.made, event.use):
                 return text
     variable = event.value.dtype[1:]
     if event.value.variable and variable in {p.arg for p in at.function.parameters()}:
-        if len(at.analysis.assigned.get(variable, [])) == 0:
+        if at.same_at(variable, event.made, event.use):
             return variable
     return None

@@ -74,6 +74,8 @@ class Violation:
     helper: Function | None
     sometimes_unscaled: bool
     after_step: bool = False
+    unscaled: tuple[str, ...] = ()
+    """Optimizers that were unscaled before, on the path that broke the protocol."""
 
 
 @dataclass(frozen=True)
@@ -492,7 +494,7 @@ class Protocol:
         helper = self.helpers[0] if self.helpers and self.at is not None else None
         self.violations[id(node)] = Violation(
             kind, node, self.scaler, optimizer, state.scaled, first, (), (), helper, False,
-            after_step,
+            after_step, tuple(name for name, _ in state.unscaled),
         )  # fmt: skip
 
     def _note(
