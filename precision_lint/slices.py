@@ -97,6 +97,8 @@ class Editor:
     def __init__(self, source: Source, tree: ast.Module) -> None:
         self.source = source
         self.tree = tree
+        self.unit = indent_unit(source.text)
+        """One level of this file's indentation."""
 
     # expressions
 
@@ -172,11 +174,11 @@ class Editor:
         call: ast.expr,
         operands: Sequence[ast.expr],
         header: str,
-        name: str,
+        name: str | None,
     ) -> Edits | None:
         """Run one call with its operands in float32 under ``header`` (a ``with`` line).
 
-        The whole statement goes under it if it does nothing else; otherwise the call moves to a
+        The whole statement goes under it if ``name`` is None; otherwise the call moves to a
         statement of its own, bound to ``name``, in front.
         """
         import libcst as cst
@@ -186,7 +188,6 @@ class Editor:
         piece = Slice(self.source, statement)
         targets = {id(piece.node(node)) for node in operands}
         upcast = _suffix(".float()")
-        whole = _value(statement) is not None and _only_reshapes(_value(statement), call)
         call_node = piece.node(call)
         moved: list[cst.BaseExpression] = []
 
@@ -194,18 +195,18 @@ class Editor:
             def on_leave(self, original_node: Any, updated_node: Any) -> Any:
                 if id(original_node) in targets:
                     return upcast(updated_node)
-                if original_node is call_node and not whole:
+                if original_node is call_node and name is not None:
                     moved.append(updated_node)
                     return cst.Name(name)
                 return updated_node
 
-        if not whole and not _unconditional(statement, call):
+        if name is not None and not _unconditional(statement, call):
             return None
         changed = piece.module.visit(Change())
         block: Any = changed.body[0].body.body if piece.indented else changed.body
         template = cst.ensure_type(cst.parse_statement(f"{header}\n    pass\n"), cst.With)
         line = block[0]
-        if whole:
+        if name is None:
             body = [line]
         else:
             # parentheses that the call had around itself stay in the statement it came from
@@ -213,7 +214,7 @@ class Editor:
             target = cst.AssignTarget(cst.Name(name))
             body = [cst.SimpleStatementLine([cst.Assign([target], value)])]
         wrapped = template.with_changes(body=cst.IndentedBlock(body))
-        lines = [wrapped] if whole else [wrapped, line]
+        lines = [wrapped] if name is None else [wrapped, line]
         if piece.indented:
             outer = changed.body[0]
             inner = outer.body.with_changes(body=lines)
@@ -319,30 +320,6 @@ def _raw_offset(raw: str, count: int) -> int:
     for _ in range(count):
         at += 2 if raw.startswith("\r\n", at) else 1
     return at
-
-
-def _value(statement: ast.stmt) -> ast.expr | None:
-    return getattr(statement, "value", None)
-
-
-def _only_reshapes(value: ast.expr | None, call: ast.expr) -> bool:
-    """Whether ``value`` is the call itself, or only indexes and reshapes its result."""
-    from precision_lint.semantics.ops import SHAPES
-
-    while value is not None and value is not call:
-        if isinstance(value, ast.Subscript):
-            value = value.value
-        elif isinstance(value, ast.Attribute) and value.attr in SHAPES:
-            value = value.value
-        elif (
-            isinstance(value, ast.Call)
-            and isinstance(value.func, ast.Attribute)
-            and value.func.attr in SHAPES
-        ):
-            value = value.func.value
-        else:
-            return False
-    return value is call
 
 
 def _unconditional(statement: ast.stmt, call: ast.expr) -> bool:

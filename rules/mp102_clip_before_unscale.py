@@ -73,7 +73,7 @@ class ClipBeforeUnscale(Rule):
         fix = None
         if repaired is not None:
             edits, removed = repaired
-            evidence += [at.note(call, "it is unscaled only here") for call in removed]
+            evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             fix = Fix("unscale the gradients before clipping", Applicability.SAFE, edits)
         if violation.sometimes_unscaled:
             confidence = Confidence.POSSIBLE
@@ -81,7 +81,9 @@ class ClipBeforeUnscale(Rule):
             confidence = Confidence.CERTAIN
         else:
             confidence = Confidence.LIKELY
-            evidence += [at.note(s, "the scaler steps here, never unscaled") for s in violation.steps]
+            evidence += [
+                at.note(s, "the scaler steps here, never unscaled") for s in violation.steps
+            ]
         via = f" in {violation.helper.name}()" if violation.helper is not None else ""
         yield at.finding(
             violation.node,

@@ -76,7 +76,9 @@ class DoubleUnscale(Rule):
         again = first is violation.node
         if first is not None and not again:
             evidence.append(at.note(first, "it was unscaled here already"))
-        evidence += [at.note(s, "it steps, and later updates, only here") for s in violation.steps if again]
+        evidence += [
+            at.note(s, "it steps, and later updates, only here") for s in violation.steps if again
+        ]
         fix = None
         if violation.helper is None and isinstance(violation.node, ast.Call):
             edits = at.move_into_step_branch(violation) if again else at.remove(violation.node)
@@ -85,7 +87,11 @@ class DoubleUnscale(Rule):
                 why = f"{forgotten[0]} is stepped without being unscaled: it may have been meant"
                 fix = Fix("remove the second unscale_", Applicability.DISPLAY, edits, why)
             elif edits is not None:
-                title = "unscale only in the branch that steps" if again else "remove the second unscale_"
+                title = (
+                    "unscale only in the branch that steps"
+                    if again
+                    else "remove the second unscale_"
+                )
                 fix = Fix(title, Applicability.SAFE, edits)
         if violation.after_step:
             when = "after its step, before update"
@@ -105,6 +111,8 @@ class DoubleUnscale(Rule):
 
 def _forgotten(violation: Violation) -> list[str]:
     """Other optimizers that step afterwards and are unscaled nowhere before."""
-    unscaled = {violation.optimizer, *violation.unscaled} | {ast.unparse(c.args[0]) for c in violation.unscales if c.args}
+    unscaled = {violation.optimizer, *violation.unscaled} | {
+        ast.unparse(c.args[0]) for c in violation.unscales if c.args
+    }
     stepped = [ast.unparse(c.args[0]) for c in violation.steps if c.args]
     return [name for name in stepped if name not in unscaled]

@@ -79,8 +79,6 @@ class EinsumUnderAutocast(Rule):
         values = [at.value(operand) for operand in operands]
         if region.state == "off" or any(v.dtype in ("float64", "int", "bool") for v in values):
             return
-        if any(v.tags & {"normalized", "unit"} for v in values):
-            return
         reach = _reach(name, node, operands, at)
         if reach is None:
             return
@@ -90,30 +88,26 @@ class EinsumUnderAutocast(Rule):
             return
         if not sure:
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
+            if not region.on and all(v.dtype == "float32" for v in values):
+                confidence = Confidence.POSSIBLE
         no_op = [o for o in operands if at.is_upcast(o)]
         extra = [at.note(o, "this upcast is undone by autocast") for o in no_op if region.on]
         yield at.finding(
             node,
             f"{name} sums over {what} in float16: a sum above 65504 is inf",
             confidence,
-            evidence=[*evidence, *extra],
+            evidence=[*evidence, *extra, *at.around(node, "this statement leaves autocast")],
             fix=self._fix(node, operands, at),
         )
 
     def _fix(
         self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], at: Context
     ) -> Fix | None:
-        statement = at.statement(node)
-        device = at.device(operands, at.region(node))
-        if statement is None or device is None:
-            return None
-        spelling, imports = at.torch()
-        header = f"with {spelling}.autocast(device_type={device}, enabled=False):"
         upcast = [o for o in operands if not at.is_upcast(o)]
-        edits = at.edit.without_autocast(statement, node, upcast, header, at.fresh("contracted"))
+        edits = at.without_autocast(node, upcast, "contracted")
         if edits is None:
             return None
-        return Fix("contract in float32, outside autocast", Applicability.SAFE, (*imports, *edits))
+        return Fix("contract in float32, outside autocast", Applicability.SAFE, edits)
 
 
 def _reach(
@@ -124,6 +118,8 @@ def _reach(
     depth: int = 1,
 ) -> tuple[str, bool] | None:
     """What large dimension is summed over, and whether that is sure; None: not a large one."""
+    if any(at.value(o).tags & {"normalized", "unit"} for o in operands):
+        return None
     if name == "einsum" and isinstance(node, ast.Call):
         place = 0 if at.qualify(node.func) == "torch.einsum" else -1
         equation = at.value(node.args[place]).const
@@ -139,7 +135,7 @@ def _reach(
     if "spatial-last" in left.tags or "spatial-mid" in right.tags:
         return "a flattened spatial dimension", True
     if _swapped(operands[0], at) and not _swapped(operands[1], at):
-        if _positive(operands, at) or _bare(operands[0]) == _bare(operands[1]):
+        if _positive(operands, at):
             return "all tokens", False
     return _earlier(operands, at, depth)
 
@@ -160,12 +156,6 @@ def _earlier(operands: Sequence[ast.expr], at: Context, depth: int) -> tuple[str
 def _positive(operands: Sequence[ast.expr], at: Context) -> bool:
     """Whether no operand's terms can cancel: one is a gate or a positive feature map."""
     return any(at.value(o).is_tensor and at.value(o).lo >= 0 for o in operands)
-
-
-def _bare(node: ast.expr) -> str:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        node = node.func.value
-    return ast.dump(node.value if isinstance(node, ast.Attribute) else node)
 
 
 def _tokens(equation: str) -> bool:
@@ -208,7 +198,9 @@ def _swapped(node: ast.expr, at: Context) -> bool:
         return node.attr in ("mT", "T")
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in ("transpose", "swapaxes", "swapdims"):
-            places = sorted(at.value(a).const for a in node.args if isinstance(at.value(a).const, int))
+            places = sorted(
+                at.value(a).const for a in node.args if isinstance(at.value(a).const, int)
+            )
             return places in ([-2, -1], [1, 2], [2, 3])
         if node.func.attr in ("float", "contiguous", "half", "to", "clone"):
             return _swapped(node.func.value, at)

@@ -25,8 +25,7 @@ class CdistUnderAutocast(Rule):
     dtype), and where they are proven half outside autocast: that is MP504.
 
     ## Why it breaks
-    CUDA's and CPU's autocast run `cdist` in float32, XPU's list lacks it, and the operation has no
-    half kernel. So the same line that trains well raises `"cdist_cuda" not implemented for 'Half'`
+    Autocast runs `cdist` in float32, and the operation has no half kernel. So the same line that trains well raises `"cdist_cuda" not implemented for 'Half'`
     as soon as it is reached with half tensors outside of the region: an evaluation loop without
     autocast on a `.half()` copy of the model, or a matcher called after the region has ended.
 
@@ -48,7 +47,7 @@ class CdistUnderAutocast(Rule):
     `# precision-lint: ignore[MP214] reason` or `# noqa: MP214` on the line.
 
     ## Sources
-    PyTorch, Automatic Mixed Precision: CUDA, CPU and XPU op reference.
+    PyTorch, Automatic Mixed Precision: CUDA and CPU op reference.
     """
 
     code = "MP214"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from precision_lint.api import (
     Applicability,
     Context,
+    Edit,
     Evidence,
     Finding,
     Fix,
@@ -22,15 +23,16 @@ OVERFLOWS = 1 / 65504
 CLAMPS = {"clamp": 0, "clamp_min": 0, "clip": 0, "maximum": 0, "max": 0}
 PRODUCERS = frozenset({"sigmoid", "softmax", "tanh", "relu", "exp", "hardsigmoid", "abs", "square"})
 REDUCTIONS = frozenset({"sum", "mean", "amax", "prod"})
-REDUCED = frozenset({"log", "log2", "log10", "mean", "sum"})
-"""Operations behind which a wider dtype is a loss's own business."""
-FOLLOWED = REDUCTIONS | {"clamp", "clamp_min", "clip", "detach", "gather", "view", "reshape", "squeeze"}
-ELEMENTWISE = PRODUCERS | REDUCTIONS | frozenset({
-    "log", "log2", "log10", "clamp", "clip", "pow", "sqrt", "mul", "add", "sub", "neg", "item",
-    "log1p", "gather", "max", "min", "detach", "argmax", "size", "float", "any", "all", "isnan",
-    "maximum", "minimum", "where", "full_like", "zeros_like", "ones_like", "clamp_min", "view",
-    "reshape", "squeeze", "unsqueeze", "mul_", "masked_fill", "numel", "flatten", "append",
-})  # fmt: skip
+FOLLOWED = REDUCTIONS | {
+    "clamp",
+    "clamp_min",
+    "clip",
+    "detach",
+    "gather",
+    "view",
+    "reshape",
+    "squeeze",
+}
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ class EpsBeforeLog(Rule):
         if not halves:
             return
         half = max(halves, key=lambda h: h.confidence.rank)
-        if guard.epsilon > VANISHES and _times_itself(node, guard.operand, at):
+        if guard.epsilon > VANISHES and (
+            at.without_gradient or _times_itself(node, guard.operand, at)
+        ):
             return
         call = at.text(node.func).rpartition(".")[2]
         if guard.epsilon <= VANISHES:
@@ -155,7 +159,7 @@ class EpsBeforeLog(Rule):
         opaque = guard.epsilon > VANISHES and any(
             id(operand) in leaves for operand in (guard.operand, *guard.others)
         )
-        edits = []
+        edits: list[Edit] = []
         by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
         for leaf, statement in leaves.values():
             by_statement.setdefault(id(statement), (statement, {}))[1][leaf] = ".float()"
@@ -164,7 +168,9 @@ class EpsBeforeLog(Rule):
         names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves.values()))
         title = f"compute in float32: upcast {names}"
         if opaque:
-            why = "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
+            why = (
+                "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
+            )
             return Fix(title, Applicability.DISPLAY, tuple(edits), why)
         return Fix(title, Applicability.SAFE, tuple(edits))
 
@@ -250,20 +256,6 @@ def _assigned(name: str, at: Context, use: ast.expr) -> ast.expr | None:
     return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
 
 
-def _operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
-    """Name and first operand of a call of a torch function or tensor method."""
-    if not isinstance(node, ast.Call):
-        return None
-    qualified = at.qualify(node.func)
-    if qualified is not None:
-        if qualified.startswith("torch.") and node.args:
-            return qualified.rpartition(".")[2], node.args[0]
-        return None
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr, node.func.value
-    return None
-
-
 def _definition(name: ast.Name, at: Context) -> ast.expr | None:
     """What a local name is bound to where it is read; None for parameters and loop variables."""
     return _assigned(name.id, at, name)
@@ -271,7 +263,7 @@ def _definition(name: ast.Name, at: Context) -> ast.expr | None:
 
 def _makes(node: ast.expr, at: Context, depth: int = 4) -> ast.expr | None:
     """The operation that produces a probability (sigmoid, exp, ...) in or behind an expression."""
-    operation = _operation(node, at)
+    operation = at.operation(node)
     if operation is not None:
         name, operand = operation
         if name in PRODUCERS:
@@ -296,7 +288,7 @@ def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
     """
     if at.half(at.value(node), at.region(node)) is None:
         return
-    operation = _operation(node, at)
+    operation = at.operation(node)
     if operation is not None:
         name, operand = operation
         if name in PRODUCERS:
@@ -318,70 +310,9 @@ def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
         name_node = name_node.value
     if isinstance(name_node, ast.Name) and depth and _makes(name_node, at) is not None:
         source = _definition(name_node, at)
-        if source is not None and _stays_elementwise(name_node.id, at, set()):
+        if source is not None and at.stays_elementwise(name_node.id):
             found = list(_leaves(source, at, depth - 1))
             if found:
                 yield from found
                 return
     yield node
-
-
-def _stays_elementwise(name: str, at: Context, seen: set[str]) -> bool:
-    """Whether every use of a name allows a wider dtype: none reaches a layer or a product."""
-    seen.add(name)
-    for use in ast.walk(at.function.node):
-        if not isinstance(use, ast.Name) or use.id != name or isinstance(use.ctx, ast.Store):
-            continue
-        if not _allows_wider(use, at, seen):
-            return False
-    return True
-
-
-def _allows_wider(use: ast.Name, at: Context, seen: set[str]) -> bool:
-    node: ast.AST = use
-    reduced = False
-    for parent in at.ancestors(use):
-        match parent:
-            case ast.Subscript(value=value) if value is not node:
-                return True  # it only selects
-            case ast.BinOp(op=ast.MatMult()):
-                return False
-            case ast.BinOp():
-                # next to a logarithm of the same value the term is float32 in any case
-                reduced = reduced or _takes_log(parent, use.id, at)
-            case ast.UnaryOp() | ast.Subscript() | ast.Tuple() | ast.List():
-                pass
-            case ast.Compare():
-                return True
-            case ast.Attribute(attr=attr):
-                if attr in ("shape", "device", "dtype", "ndim"):
-                    return True
-                if attr not in ELEMENTWISE:
-                    return False
-                reduced = reduced or attr in REDUCED
-            case ast.Call(func=func):
-                if func is not node:
-                    last = (at.qualify(func) or getattr(func, "attr", "")).rpartition(".")[2]
-                    if last not in ELEMENTWISE:
-                        return False
-                    reduced = reduced or last in REDUCED
-            case ast.keyword():
-                pass
-            case ast.Assign(targets=[ast.Name(id=other)]) | ast.AugAssign(target=ast.Name(id=other)):
-                return reduced or other in seen or _stays_elementwise(other, at, seen)
-            case ast.Return():
-                return reduced
-            case _:
-                return False
-        node = parent
-    return False
-
-
-def _takes_log(node: ast.expr, name: str, at: Context) -> bool:
-    """Whether a logarithm of an expression with ``name`` is part of ``node``."""
-    for part in ast.walk(node):
-        operation = _operation(part, at) if isinstance(part, ast.Call) else None
-        if operation is not None and operation[0] in ("log", "log2", "log10"):
-            if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(operation[1])):
-                return True
-    return False

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from precision_lint.api import Promotion
 
 SEQUENCES = ("linspace", "logspace", "arange")
-COUNTS = re.compile(r"(^|_)(id|ids|idx|index|indices|label|labels|step|steps|len|lengths|count|mask)$")
+COUNTS = re.compile(
+    r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*)(?![a-z])"
+)
+"""Words of names whose tensors hold integers or flags."""
 
 
 class DtypelessCreation(Rule):
@@ -85,6 +88,8 @@ class DtypelessCreation(Rule):
             confidence = Confidence.POSSIBLE  # the next listed operation casts it down again
         elif not _proven(event, at) and at.project.half is None:
             confidence = Confidence.POSSIBLE
+        if not _matters(event, at):
+            confidence = Confidence.POSSIBLE
         name = at.text(event.made.func)
         evidence = [at.note(event.use, "it is combined with a half tensor here"), *half.evidence]
         if at.project.half is not None and not _proven(event, at):
@@ -105,7 +110,7 @@ class DtypelessCreation(Rule):
             return None
         last = event.made.func
         kind = last.attr if isinstance(last, ast.Attribute) else ""
-        counts = COUNTS.search(neighbour.rpartition(".")[2]) is not None
+        counts = COUNTS.search(neighbour.rpartition(".")[2].lower()) is not None
         if kind in SEQUENCES or kind == "from_numpy":
             edits = at.edit.append(statement, {event.made: f".to({neighbour}.dtype)"})
         else:
@@ -116,6 +121,20 @@ class DtypelessCreation(Rule):
             edits,
             f"{neighbour} may hold integers" if counts else None,
         )
+
+
+def _matters(event: Promotion, at: Context) -> bool:
+    """Whether the widened tensor is one, holds no counts, and goes on into the model."""
+    words = at.text(event.other).lower()
+    value = event.value
+    if not value.is_tensor and value.dtype not in at.analysis.tensors:
+        return False
+    if COUNTS.search(words) or COUNTS.search(value.dtype):
+        return False
+    statement = at.statement(event.use)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return not at.stays_elementwise(statement.targets[0].id)
+    return True
 
 
 def _proven(event: Promotion, at: Context) -> bool:

@@ -91,7 +91,9 @@ class IntrinsicsMatmul(Rule):
         if not region.on and (same or any(_cast_down(operand) for operand in operands)):
             confidence = Confidence.POSSIBLE
         if region.on:
-            harm = "runs in half under autocast: pixels move by up to 1.7 (float16), 13.4 (bfloat16)"
+            harm = (
+                "runs in half under autocast: pixels move by up to 1.7 (float16), 13.4 (bfloat16)"
+            )
         elif raises:
             harm = "mixes half and float32: it raises, and geometry needs float32"
         else:
@@ -100,29 +102,18 @@ class IntrinsicsMatmul(Rule):
             node,
             f"geometry ({reason}) in {name} {harm}",
             confidence,
-            evidence=evidence,
+            evidence=[*evidence, *at.around(node, "this statement leaves autocast")],
             fix=self._fix(node, operands, at),
         )
 
     def _fix(
         self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], at: Context
     ) -> Fix | None:
-        statement = at.statement(node)
-        device = at.device(operands, at.region(node))
-        if statement is None or device is None:
-            return None
-        spelling, imports = at.torch()
-        header = f"with {spelling}.autocast(device_type={device}, enabled=False):"
-        roots = [_root(o, at) for o in operands]
-        upcast = [r for r in roots if not at.is_upcast(r)]
-        edits = at.edit.without_autocast(statement, node, upcast, header, at.fresh("product"))
+        upcast = [r for r in map(_root, operands) if not at.is_upcast(r)]
+        edits = at.without_autocast(node, upcast, "product")
         if edits is None:
             return None
-        return Fix(
-            "compute the geometry in float32, outside autocast",
-            Applicability.SAFE,
-            (*imports, *edits),
-        )
+        return Fix("compute the geometry in float32, outside autocast", Applicability.SAFE, edits)
 
 
 def _state(
@@ -155,15 +146,15 @@ def _cast_down(node: ast.expr) -> bool:
     for part in ast.walk(node):
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
             if part.func.attr in CASTS and any(
-                isinstance(a, ast.Attribute) and a.attr == "dtype"
-                or isinstance(a, (ast.Name, ast.Attribute)) and part.func.attr == "type_as"
+                (isinstance(a, ast.Attribute) and a.attr == "dtype")
+                or (isinstance(a, (ast.Name, ast.Attribute)) and part.func.attr == "type_as")
                 for a in [*part.args, *(k.value for k in part.keywords)]
             ):
                 return True
     return False
 
 
-def _root(node: ast.expr, at: Context) -> ast.expr:
+def _root(node: ast.expr) -> ast.expr:
     """The operand under views such as ``.transpose(-1, -2)``, where an upcast reads best."""
     while True:
         if (
@@ -171,7 +162,7 @@ def _root(node: ast.expr, at: Context) -> ast.expr:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in ("transpose", "permute", "unsqueeze", "squeeze", "swapaxes", "t",
                                    "expand", "view", "reshape")
-            and at.qualify(node.func) is None
+            and not (isinstance(node.func.value, ast.Name) and node.func.value.id == "torch")
         ):  # fmt: skip
             node = node.func.value
         elif isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "H", "mH"):

@@ -102,9 +102,7 @@ class MatmulDtypeMismatch(Rule):
             )
             return
 
-    def _fix(
-        self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context
-    ) -> Fix | None:
+    def _fix(self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context) -> Fix | None:
         explicit = {"float16": ".half()", "bfloat16": ".bfloat16()"}.get(at.value(half).dtype)
         here = at.statement(node)
         if explicit is not None and at.value(wide).made is None and here is not None:

@@ -23,7 +23,10 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
     ("autocast", r"\bmixed_precision\s*=\s*[\"'](fp16|bf16)[\"']"),
     ("autocast", r"\b(fp16|bf16)\s*=\s*True\b"),
     ("autocast", r"\bAmpOptimWrapper\b|\bFp16OptimizerHook\b|@auto_fp16\b|\bAMPTrainer\b"),
-    ("autocast", r"\bprecision\s*=\s*[\"']amp_(fp16|bf16)[\"']|\.to_fp16\(\)|\bamp_mode\s*=\s*[\"']amp"),
+    (
+        "autocast",
+        r"\bprecision\s*=\s*[\"']amp_(fp16|bf16)[\"']|\.to_fp16\(\)|\bamp_mode\s*=\s*[\"']amp",
+    ),
     ("half", r"\.(half|bfloat16)\(\)"),
     ("half", r"\bprecision\s*=\s*[\"'](16|bf16)-true[\"']|\b(?:fp|bf)16_full_eval\s*=\s*True"),
     ("half", r"\b(?:torch_)?dtype\s*=\s*torch\.(float16|half|bfloat16)\b"),
@@ -33,11 +36,10 @@ _DTYPES = {
     b"float16": "float16", b"half": "float16", b"fp16": "float16", b"16": "float16",
     b"bfloat16": "bfloat16", b"bf16": "bfloat16",
 }  # fmt: skip
-_HINT = re.compile(rb"autocast|GradScaler|half|float16|fp16|bf16|precision|AmpOptim|AMPTrainer|amp_mode")
-_PATTERNS = tuple(
-    (shows, re.compile(text.encode()))
-    for shows, text in SPELLINGS
+_HINT = re.compile(
+    rb"autocast|GradScaler|half|float16|fp16|bf16|precision|AmpOptim|AMPTrainer|amp_mode"
 )
+_PATTERNS = tuple((shows, re.compile(text.encode())) for shows, text in SPELLINGS)
 MAX_BYTES = 2_000_000
 
 
@@ -53,6 +55,8 @@ class Project:
     autocast: Evidence | None = None
     half: Evidence | None = None
     dtypes: frozenset[str] = frozenset()
+    half_dtypes: frozenset[str] = frozenset()
+    """Those of ``dtypes`` that pure half precision names."""
 
     @classmethod
     def scan(cls, root: Path, files: Iterable[Path]) -> Project:
@@ -76,7 +80,7 @@ class Project:
         if b"torch" not in data or not _HINT.search(data):
             return self
         found = {"autocast": self.autocast, "half": self.half}
-        dtypes = set(self.dtypes)
+        dtypes, half_dtypes = set(self.dtypes), set(self.half_dtypes)
         for shows, pattern in _PATTERNS:
             match = next((m for m in pattern.finditer(data) if _says(shows, data, m)), None)
             if match is None:
@@ -85,6 +89,8 @@ class Project:
             dtype = _DTYPES.get(names[0]) if names else "float16" if shows == "autocast" else None
             if dtype:
                 dtypes.add(dtype)
+            if dtype and shows == "half":
+                half_dtypes.add(dtype)
             if found[shows] is None:
                 row = data.count(b"\n", 0, match.end()) + 1
                 text = _line(data, match).strip().decode("utf8", "replace")
@@ -92,7 +98,7 @@ class Project:
                 found[shows] = Evidence(
                     f"the project uses {what}: `{text[:80]}`", Position(row, 1), None, filename
                 )
-        return Project(found["autocast"], found["half"], frozenset(dtypes))
+        return Project(found["autocast"], found["half"], frozenset(dtypes), frozenset(half_dtypes))
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:

@@ -9,12 +9,12 @@ from functools import cached_property
 
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
-from precision_lint.semantics import products, repair
+from precision_lint.semantics import flow, products, repair
 from precision_lint.semantics.index import Function, walk_function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import INHERITED, Region
+from precision_lint.semantics.regions import Region, without_gradient
 from precision_lint.semantics.scaler import Violation
 from precision_lint.semantics.values import UNKNOWN, Value
 from precision_lint.slices import Editor
@@ -82,6 +82,19 @@ class Context:
         """Whether this function plausibly runs under autocast or inside a half model."""
         return self.module.plausible(self.function)
 
+    @cached_property
+    def without_gradient(self) -> bool:
+        """Whether this function never has a backward pass."""
+        return without_gradient(self.function.node, self.module.index.names)
+
+    def operation(self, node: ast.expr) -> tuple[str, ast.expr] | None:
+        """Name and first operand of a call of a torch function or tensor method."""
+        return flow.operation(node, self)
+
+    def stays_elementwise(self, name: str) -> bool:
+        """Whether every use of a local name ends in a reduction, none in a layer or product."""
+        return flow.stays_elementwise(name, self, set())
+
     def half(self, value: Value, region: Region) -> Half | None:
         """Whether a value may be float16 or bfloat16 where it is used; None: it is not."""
         dtype = value.dtype
@@ -111,6 +124,7 @@ class Context:
             return None
         elif region.state == "inherited" and self.plausible:
             if value.wide:
+                dtypes = self.project.half_dtypes or dtypes
                 if self.project.half is not None:
                     confidence, evidence = Confidence.LIKELY, (self.project.half,)
             elif self.project.evidence:
@@ -215,6 +229,32 @@ class Context:
             return node
         return next((n for n in self.ancestors(node) if isinstance(n, ast.stmt)), None)
 
+    def without_autocast(
+        self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], name: str
+    ) -> tuple[Edit, ...] | None:
+        """Edits that run a product on its operands' float32 outside of autocast.
+
+        ``name`` is bound to the product where its statement does more than reshape it.
+        """
+        statement = self.statement(node)
+        _, inputs = self.product(node)
+        device = self.device(inputs, self.region(node))
+        if statement is None or device is None:
+            return None
+        spelling, imports = self.torch()
+        header = f"with {spelling}.autocast(device_type={device}, enabled=False):"
+        whole = products.only_reshapes(getattr(statement, "value", None), node)
+        bound = None if whole else self.fresh(name)
+        edits = self.edit.without_autocast(statement, node, operands, header, bound)
+        return None if edits is None else (*imports, *edits)
+
+    def around(self, node: ast.expr, message: str) -> tuple[Evidence, ...]:
+        """A note on the statement around a node, if that starts on a row of its own."""
+        statement = self.statement(node)
+        if statement is None or statement.lineno == node.lineno:
+            return ()
+        return (self.note(statement, message),)
+
     def bound_before(self, name: str, node: ast.expr) -> bool:
         """Whether a name already has its value where ``node`` is evaluated."""
         head = name.partition(".")[0]
@@ -252,8 +292,8 @@ class Context:
 
     def unscale_first(
         self, violation: Violation
-    ) -> tuple[tuple[Edit, ...], tuple[ast.Call, ...]] | None:
-        """Edits that unscale before a read, and the later ``unscale_`` calls they remove."""
+    ) -> tuple[tuple[Edit, ...], tuple[ast.stmt, ...]] | None:
+        """Edits that unscale before a read, and the later ``unscale_`` statements they remove."""
         return repair.unscale_first(violation, self)
 
     def remove(self, call: ast.Call) -> tuple[Edit, ...] | None:

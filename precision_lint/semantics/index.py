@@ -66,8 +66,10 @@ class Function:
         a = self.node.args
         positional = [*a.posonlyargs, *a.args]
         found = {
-            p.arg: d for p, d in zip(positional[len(positional) - len(a.defaults) :], a.defaults,
-                                     strict=True)
+            p.arg: d
+            for p, d in zip(
+                positional[len(positional) - len(a.defaults) :], a.defaults, strict=True
+            )
         }
         found |= {p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d}
         return found

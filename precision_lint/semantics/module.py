@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+
 from precision_lint.semantics.index import Class, Function, Index
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.names import dotted
@@ -23,6 +25,19 @@ SETUP = frozenset({
 """Methods that don't run under autocast or in a half model."""
 OFFLINE = ("convert", "export", "onnx", "plot", "draw", "visual", "save_", "load_", "collate",
            "download", "parse_args", "preprocess", "print_", "test_")  # fmt: skip
+PREPARING = (
+    "init",
+    "reset",
+    "build",
+    "setup",
+    "create",
+    "resize",
+    "from_",
+    "load",
+    "save",
+    "register",
+)
+"""How names of methods start that run before training, on float32 parameters."""
 NUMERIC = ("loss", "criterion", "matcher", "cost")
 """Parts of names of functions and classes that compute on a model's output."""
 
@@ -75,10 +90,8 @@ class Module:
         key = (id(function), scaler)
         if key not in self._protocols:
             self._protocols[key] = []
-            try:
+            with contextlib.suppress(RecursionError):
                 self._protocols[key] = Protocol(function, self, scaler).run()
-            except RecursionError:
-                pass
         return self._protocols[key]
 
     # constants and attributes
@@ -279,12 +292,21 @@ class Module:
         name = function.name.lower()
         if isinstance(function.node, ast.Module) or function.name in SETUP:
             return False
-        if any(word in name for word in OFFLINE):
+        if any(word in name for word in OFFLINE) or name.lstrip("_").startswith(PREPARING):
             return False
         cls = function.cls
         if cls is not None and any(
-            word in cls.name for word in ("Dataset", "DataModule", "Scheduler", "Tokenizer", "Test",
-                                          "Processor", "Sampler", "Config")
+            word in cls.name
+            for word in (
+                "Dataset",
+                "DataModule",
+                "Scheduler",
+                "Tokenizer",
+                "Test",
+                "Processor",
+                "Sampler",
+                "Config",
+            )
         ):
             return False
         if self.entry_region(function).node is not None:

@@ -89,6 +89,24 @@ class Names:
         return next((name for name, home in self.bound.items() if home == module), None)
 
 
-STAR_NAMES = frozenset({"einsum", "cdist", "matmul", "bmm", "baddbmm", "autocast", "log", "zeros",
-                        "ones", "eye", "full", "rand", "randn", "linspace", "cat", "stack"})
+STAR_NAMES = frozenset(
+    {
+        "einsum",
+        "cdist",
+        "matmul",
+        "bmm",
+        "baddbmm",
+        "autocast",
+        "log",
+        "zeros",
+        "ones",
+        "eye",
+        "full",
+        "rand",
+        "randn",
+        "linspace",
+        "cat",
+        "stack",
+    }
+)
 """Names that ``from torch import *`` is believed to bind; builtins' names are left alone."""

@@ -7,8 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from precision_lint.semantics.ops import SHAPES
+
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
+
+PRODUCTS = frozenset({"matmul", "bmm", "mm", "mv", "baddbmm", "einsum"})
 
 STRONG = re.compile(
     r"^(intrinsics?|extrinsics?|intrins?|extrins?|c2ws?|w2cs?|cam2\w+|\w+2cam|lidar2\w+|img2\w+|"
@@ -24,16 +28,22 @@ WEAK = re.compile(
 """Words that geometry shares with other fields; two operands have to agree."""
 
 
+ATTENTION = frozenset({"q", "k", "v", "query", "key", "value", "random", "hash", "half", "rope"})
+"""Words that say a rotation is none of space, unless the name is ``K`` alone."""
+
+
 def product(node: ast.Call | ast.BinOp, at: Context) -> tuple[str, list[ast.expr]]:
     """Name and operands of a product; no operands: it is called in a way that is not understood."""
     if isinstance(node, ast.BinOp):
         return "@", [node.left, node.right]
     qualified = at.qualify(node.func)
     if qualified is None:
-        if isinstance(node.func, ast.Attribute) and node.args:
+        if isinstance(node.func, ast.Attribute) and node.args and node.func.attr in PRODUCTS:
             return node.func.attr, [node.func.value, node.args[0]]
         return "", []
     name = qualified.rpartition(".")[2]
+    if name not in PRODUCTS:
+        return "", []
     if name == "einsum":
         operands = node.args[1:] if qualified == "torch.einsum" else node.args[:-1]
         if len(operands) == 1 and isinstance(operands[0], (ast.List, ast.Tuple)):
@@ -59,6 +69,8 @@ def geometry(
             continue
         words = _words(operand)
         hits = [w for w in words if STRONG.match(w) and (w not in ("K", "Ks") or not _keys(at))]
+        if ATTENTION.intersection(words):
+            continue  # rotated queries and keys, random rotations of a hash
         if hits:
             strong.append(hits[-1])
         elif [w for w in words if WEAK.match(w.lower())]:
@@ -80,7 +92,11 @@ def _constant_matrix(node: ast.expr, at: Context) -> bool:
     if "buffer" not in value.tags or not isinstance(value.node, ast.Call):
         return False
     text = ast.unparse(value.node)
-    return "from_numpy" in text or "np." in text or re.search(r"mel|filterbank|dct|dft", text) is not None
+    return (
+        "from_numpy" in text
+        or "np." in text
+        or re.search(r"mel|filterbank|dct|dft", text) is not None
+    )
 
 
 def _keys(at: Context) -> bool:
@@ -164,6 +180,24 @@ def _subscripted(node: ast.expr) -> str | None:
                 node = value
             case _:
                 return None
+
+
+def only_reshapes(value: ast.expr | None, call: ast.expr) -> bool:
+    """Whether ``value`` is the call itself, or only indexes and reshapes its result."""
+    while value is not None and value is not call:
+        if isinstance(value, ast.Subscript) or (
+            isinstance(value, ast.Attribute) and value.attr in SHAPES
+        ):
+            value = value.value
+        elif (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and value.func.attr in SHAPES
+        ):
+            value = value.func.value
+        else:
+            return False
+    return value is call
 
 
 def is_upcast(node: ast.expr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from precision_lint.semantics.names import Names, dotted
@@ -17,6 +18,9 @@ AUTOCAST = {
 }
 """Autocast context managers, with the device that their name implies."""
 
+OFF = re.compile(r"(disable|disabled|no|without|off|suspend)\w*autocast|autocast\w*(off|disabled)")
+"""Names of project helpers that switch autocast off."""
+
 DTYPES = {
     "torch.float16": "float16",
     "torch.half": "float16",
@@ -26,7 +30,10 @@ DTYPES = {
     "torch.float64": "float64",
     "torch.double": "float64",
     "torch.bool": "bool",
-} | {f"torch.{name}": "int" for name in ("int8", "int16", "int32", "int64", "uint8", "long", "int", "short")}
+} | {
+    f"torch.{name}": "int"
+    for name in ("int8", "int16", "int32", "int64", "uint8", "long", "int", "short")
+}
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,10 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
         last = (dotted(callee) or "").rpartition(".")[2].lower()
         if last == "force_fp32":
             return Region("off", "float32", sure=True, node=node)
-        if "autocast" in last and not last.startswith(("is_", "get_", "set_", "clear_")):
+        if last.endswith("autocast") or OFF.search(last):
             # accelerator.autocast(), fabric.autocast(), self.amp_autocast(), project wrappers
             off = call is not None and _constant(_argument(call, 9, "enabled")) is False
+            off = off or OFF.search(last) is not None
             return Region("off" if off else "on", "low", "", False, node)
         return None
     device, sure = AUTOCAST[qualified], True
@@ -98,7 +106,7 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
         sure = bool(device)
     named = _argument(call, offset if offset else 1, "dtype") if call else None
     flag = _argument(call, 2 if offset else 0, "enabled") if call else None
-    if named is None or _constant(named) is None and isinstance(named, ast.Constant):
+    if named is None or (_constant(named) is None and isinstance(named, ast.Constant)):
         dtype = "bfloat16" if device == "cpu" else "float16"
     else:
         dtype = DTYPES.get(names.qualify(named) or "", "low")
@@ -117,6 +125,15 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
 
 def _constant(node: ast.expr | None) -> object:
     return node.value if isinstance(node, ast.Constant) else None
+
+
+def without_gradient(function: ast.AST, names: Names) -> bool:
+    """Whether a function is decorated with ``no_grad`` or ``inference_mode``."""
+    for decorator in getattr(function, "decorator_list", []):
+        callee = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if names.qualify(callee) in ("torch.no_grad", "torch.inference_mode"):
+            return True
+    return False
 
 
 def decorated(function: ast.FunctionDef | ast.AsyncFunctionDef, names: Names) -> Region | None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Edits = tuple[Edit, ...]
 
 
-def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.Call, ...]] | None:
-    """Edits that unscale before a read, and the later ``unscale_`` calls that they remove.
+def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.stmt, ...]] | None:
+    """Edits that unscale before a read, and the later ``unscale_`` statements that they remove.
 
     The call goes in front of the read, inside the branch that steps; where only the scaled
     ``backward`` is in a branch of its own (``if use_amp:``), it goes behind that.  None: steps
@@ -44,43 +44,53 @@ def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.C
     else:
         backward = violation.backward
         place = _within(block, backward, at) if backward is not None else None
-        if backward is not None and place is not None and place is not backward:
-            inner = at.statement(backward)
+        inner = at.statement(backward) if backward is not None else None
+        if inner is not None and place is not None and place is not inner:
             if isinstance(place, ast.If) and inner in place.body and not _counts(guard.test):
-                edits = at.edit.insert_after(inner, *lines) if inner is not None else None
+                edits = at.edit.insert_after(inner, *lines)
             else:
                 return None
         elif backward is not None and place is None and not _counts(guard.test):
             edits = at.edit.insert_before(
-                anchor, f"if {ast.unparse(guard.test)}:", *(f"    {line}" for line in lines)
+                anchor,
+                f"if {ast.unparse(guard.test)}:",
+                *(f"{at.edit.unit}{line}" for line in lines),
             )
         else:
             return None
     if edits is None:
         return None
-    removed = tuple(
-        call for call in violation.unscales if call.args and ast.unparse(call.args[0]) in optimizers
-    )
-    for call in removed:
-        gone = remove(call, at)
-        if gone is None:
-            return None
-        edits += gone
-    return (edits, removed) if _keeps_protocol(edits, violation, at) else None
+    removed: list[ast.stmt] = []
+    for call in violation.unscales:
+        if call.args and ast.unparse(call.args[0]) in optimizers:
+            statement = _removable(call, at)
+            gone = remove(call, at)
+            if gone is None or statement is None:
+                return None
+            edits += gone
+            removed.append(statement)
+    return (edits, tuple(removed)) if _keeps_protocol(edits, violation, at) else None
 
 
 def remove(call: ast.Call, at: Context) -> Edits | None:
     """Edits that delete the statement a call stands in."""
+    statement = _removable(call, at)
+    if statement is None:
+        return None
+    return at.edit.remove(statement, _siblings(statement, at.parents.get(id(statement))))
+
+
+def _removable(call: ast.Call, at: Context) -> ast.stmt | None:
+    """The statement a call stands in, or the ``if`` around it that guards nothing else."""
     statement = at.statement(call)
-    if statement is None or not isinstance(statement, ast.Expr) or statement.value is not call:
+    if not isinstance(statement, ast.Expr) or statement.value is not call:
         return None
     parent = at.parents.get(id(statement))
     if isinstance(parent, ast.If) and parent.body == [statement] and not parent.orelse:
         lines = at.source.text[at.edit.offset(parent) : at.edit.end(parent)]
-        if "#" not in lines and not _is_elif(parent, at):
-            around = at.parents.get(id(parent))
-            return at.edit.remove(parent, _siblings(parent, around))
-    return at.edit.remove(statement, _siblings(statement, parent))
+        if "#" not in lines and not at.source.text.startswith("elif", at.edit.offset(parent)):
+            return parent
+    return statement
 
 
 def move_into_step_branch(violation: Violation, at: Context) -> Edits | None:
@@ -96,7 +106,7 @@ def move_into_step_branch(violation: Violation, at: Context) -> Edits | None:
     lines = [ast.unparse(call)]
     holder = block[call_at]
     if isinstance(holder, ast.If) and at.statement(call) in holder.body:
-        lines = [f"if {ast.unparse(holder.test)}:", f"    {lines[0]}"]
+        lines = [f"if {ast.unparse(holder.test)}:", f"{at.edit.unit}{lines[0]}"]
     elif holder is not at.statement(call):
         return None
     between = block[call_at + 1 : step_at]
@@ -192,10 +202,13 @@ def _within(block: list[ast.stmt], node: ast.AST, at: Context) -> ast.stmt | Non
 def _counts(test: ast.expr) -> bool:
     """Whether a condition counts iterations, as gradient accumulation does."""
     return any(
-        isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
-        or isinstance(n, ast.Compare) and any(isinstance(o, (ast.Gt, ast.GtE, ast.Eq)) for o in n.ops)
-        or "step" in (dotted(n) or "").lower() and isinstance(n, (ast.Name, ast.Attribute))
-        or "sync" in (dotted(n) or "").lower() and isinstance(n, (ast.Name, ast.Attribute))
+        (isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod))
+        or (
+            isinstance(n, ast.Compare)
+            and any(isinstance(o, (ast.Gt, ast.GtE, ast.Eq)) for o in n.ops)
+        )
+        or ("step" in (dotted(n) or "").lower() and isinstance(n, (ast.Name, ast.Attribute)))
+        or ("sync" in (dotted(n) or "").lower() and isinstance(n, (ast.Name, ast.Attribute)))
         for n in ast.walk(test)
         if isinstance(n, ast.expr)
     )
@@ -207,8 +220,3 @@ def _siblings(node: ast.stmt, parent: ast.AST | None) -> list[ast.stmt]:
         if isinstance(block, list) and any(item is node for item in block):
             return block
     return [node]
-
-
-def _is_elif(node: ast.If, at: Context) -> bool:
-    start = at.edit.offset(node)
-    return at.source.text.startswith("elif", start)

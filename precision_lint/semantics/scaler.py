@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
+from precision_lint.semantics.gradients import carries, reads
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
+from precision_lint.semantics.paths import State, assume, common_facts, fewer, forget
 
 if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
 
-Facts = frozenset[tuple[str, bool]]
-MAX_PATHS = 96
 DEPTH = 3
 
 CLIP = re.compile(r"^_?(dispatch_)?clip_(grad|all_grad|master_grad)|^_?grad(ient)?_clip")
@@ -34,22 +34,6 @@ READS_GRADIENT = re.compile(
 NOT_READ = re.compile(r"zero_grad|no_grad|grad_enabled|requires_grad|enable_grad|clip")
 SELF_UNSCALING = ("accelerator", "fabric", "engine", "strategy", "deepspeed")
 """Receivers whose clip method takes care of the scaler itself."""
-
-READ_METHODS = frozenset({
-    "norm", "isnan", "isinf", "isfinite", "max", "min", "amax", "amin", "mean", "std", "var", "sum",
-    "item", "any", "all", "pow", "square", "numpy", "tolist", "median", "histc", "abs", "gt", "lt",
-    "quantile", "nonzero", "count_nonzero",
-})  # fmt: skip
-THROUGH = frozenset({
-    "detach", "clone", "float", "double", "cpu", "flatten", "view", "reshape", "data", "to", "_grad",
-    "contiguous", "ravel", "coalesce", "_values", "values",
-})  # fmt: skip
-JOINS = frozenset({"cat", "concat", "stack", "list", "parameters_to_vector"})
-READ_CALLS = READ_METHODS | frozenset({
-    "vector_norm", "get_total_norm", "print", "add_histogram", "add_scalar", "histogram", "hist",
-    "debug", "info", "warning", "error", "Histogram", "str", "len", "log10", "log", "allclose",
-    "_foreach_norm", "write", "append",
-}) - {"len", "append"}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,34 +60,6 @@ class Violation:
     after_step: bool = False
     unscaled: tuple[str, ...] = ()
     """Optimizers that were unscaled before, on the path that broke the protocol."""
-
-
-@dataclass(frozen=True)
-class State:
-    """One path's knowledge of one scaler."""
-
-    scaled: ast.Call | None = None
-    plain: bool = False
-    unscaled: tuple[tuple[str, ast.Call], ...] = ()
-    stepped: tuple[str, ...] = ()
-    pending: tuple[tuple[str, ast.expr], ...] = ()
-    touched: bool = False
-    spent: tuple[str, ...] = ()
-    """Optimizers unscaled or stepped before the latest backward: its gradients are scaled."""
-    open: tuple[int, ...] = ()
-    """Violations (ids of their nodes) on this path since the latest backward and update."""
-    facts: Facts = frozenset()
-
-    @property
-    def current(self) -> bool:
-        """Whether some optimizer's gradients were unscaled since the latest backward."""
-        names = [name for name, _ in self.unscaled] + list(self.stepped)
-        return any(name not in self.spent for name in names)
-
-    @property
-    def core(self) -> tuple[object, ...]:
-        return (id(self.scaled), self.plain, self.unscaled, self.stepped, self.pending,
-                self.touched, self.spent, self.open)  # fmt: skip
 
 
 @dataclass
@@ -222,8 +178,9 @@ class Protocol:
                 then = [s for s in (assume(s, test, True) for s in states) if s]
                 other = [s for s in (assume(s, test, False) for s in states) if s]
                 return self._join(flow, self.block(body, then), self.block(orelse, other))
-            case ast.For(iter=iterable, body=body, orelse=orelse) | ast.AsyncFor(
-                iter=iterable, body=body, orelse=orelse
+            case (
+                ast.For(iter=iterable, body=body, orelse=orelse)
+                | ast.AsyncFor(iter=iterable, body=body, orelse=orelse)
             ):
                 return self.loop(node, self.expression(iterable, states), body, orelse, flow)
             case ast.While(test=test, body=body, orelse=orelse):
@@ -236,7 +193,7 @@ class Protocol:
                 inner = self.block([*body, *orelse], states)
                 ends = [inner]
                 for handler in handlers:
-                    ends.append(self.block(handler.body, _fewer(states)))
+                    ends.append(self.block(handler.body, fewer(states)))
                 live = self._join(flow, *ends)
                 return self._join(flow, self.block(final, live)) if final else live
             case ast.Match(subject=subject, cases=cases):
@@ -284,7 +241,7 @@ class Protocol:
             live += end.live
             flow.continued += end.continued
             flow.broken += end.broken
-        return _fewer(live)
+        return fewer(live)
 
     def loop(
         self,
@@ -303,24 +260,26 @@ class Protocol:
                 name, items = unrolled
                 for item in items:
                     self.renames.append({**self.renames[-1], name: item})
-                    inner = self.block(body, _fewer(current))
+                    inner = self.block(body, fewer(current))
                     self.renames.pop()
-                    current = _fewer(inner.live + inner.continued)
+                    current = fewer(inner.live + inner.continued)
                     after = inner.broken
-                return self._join(flow, self.block(orelse, _fewer(current + after)))
+                return self._join(flow, self.block(orelse, fewer(current + after)))
         for _ in range(2):
             for name in changing:
                 current = [forget(s, name) for s in current]
             if isinstance(node, ast.While):
                 current = [s for s in (assume(s, node.test, True) for s in current) if s]
-            inner = self.block(body, _fewer(current))
-            current = _fewer(inner.live + inner.continued)
+            inner = self.block(body, fewer(current))
+            current = fewer(inner.live + inner.continued)
             after += current + inner.broken
-        return self._join(flow, self.block(orelse, _fewer(after)))
+        return self._join(flow, self.block(orelse, fewer(after)))
 
     def _unrolled(self, node: ast.For | ast.AsyncFor) -> tuple[str, list[str]] | None:
         """Target and items of a loop over a literal tuple of names."""
-        if not isinstance(node.target, ast.Name) or not isinstance(node.iter, (ast.Tuple, ast.List)):
+        if not isinstance(node.target, ast.Name) or not isinstance(
+            node.iter, (ast.Tuple, ast.List)
+        ):
             return None
         items = [self.name(item) for item in node.iter.elts]
         names = [item for item in items if item]
@@ -386,7 +345,9 @@ class Protocol:
         if helper is not None:
             return self.inline(helper, node, states)
         if CLIP.search(last):
-            if owner is not None and any(w in (dotted(owner) or "").lower() for w in SELF_UNSCALING):
+            if owner is not None and any(
+                w in (dotted(owner) or "").lower() for w in SELF_UNSCALING
+            ):
                 return [replace(s, scaled=None) for s in states]
             return self.event(CLIP_SCALED, node, states)
         if READS_GRADIENT.search(last) and not NOT_READ.search(last):
@@ -428,8 +389,8 @@ class Protocol:
         self.renames.pop()
         self.helpers.pop()
         self.at = outer
-        facts = states[0].facts if len(states) == 1 else _common(states)
-        return _fewer([replace(s, facts=facts) for s in ended])
+        facts = states[0].facts if len(states) == 1 else common_facts(states)
+        return fewer([replace(s, facts=facts) for s in ended])
 
     def unscale(self, node: ast.Call, optimizer: str, state: State) -> State:
         earlier = next((call for name, call in state.unscaled if name == optimizer), None)
@@ -497,51 +458,11 @@ class Protocol:
             after_step, tuple(name for name, _ in state.unscaled),
         )  # fmt: skip
 
-    def _note(
-        self, state: State, table: dict[int, dict[int, ast.Call]], call: ast.Call
-    ) -> None:
+    def _note(self, state: State, table: dict[int, dict[int, ast.Call]], call: ast.Call) -> None:
         """Remember that a path with open violations reached a call of this function."""
         if self.at is None:
             for violation in state.open:
                 table.setdefault(violation, {})[id(call)] = call
-
-
-def assume(state: State, test: ast.expr, truth: bool) -> State | None:
-    """The state with a condition taken as true or false; None if it contradicts what is known."""
-    facts = _assume(state.facts, test, truth)
-    return None if facts is None else replace(state, facts=facts)
-
-
-def _assume(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
-    match test:
-        case ast.Constant(value=value):
-            return facts if bool(value) == truth else None
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _assume(facts, operand, not truth)
-        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
-            return _assume(facts, left, not truth)
-        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
-            return _assume(facts, left, truth)
-        case ast.BoolOp(op=op, values=parts):
-            if isinstance(op, ast.And) == truth:
-                result: Facts | None = facts
-                for part in parts:
-                    result = None if result is None else _assume(result, part, truth)
-                return result
-            # one part decides; if every part is known the other way this path can't be
-            open_parts = [p for p in parts if _assume(facts, p, not truth) is not None]
-            known = [p for p in parts if _assume(facts, p, truth) is None]
-            if len(known) == len(parts):
-                return None
-            if len(parts) - len(known) == 1 and open_parts:
-                last = next(p for p in parts if p not in known)
-                return _assume(facts, last, truth)
-            return facts
-        case _:
-            text = ast.unparse(test)
-            if (text, not truth) in facts:
-                return None
-            return facts | {(text, truth)}
 
 
 def _added(nodes: tuple[int, ...], node: ast.expr) -> tuple[int, ...]:
@@ -552,50 +473,13 @@ def _in_order(calls: dict[int, ast.Call]) -> tuple[ast.Call, ...]:
     return tuple(sorted(calls.values(), key=lambda c: (c.lineno, c.col_offset)))
 
 
-def forget(state: State, name: str) -> State:
-    """The state without facts about a name that was just bound."""
-    word = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
-    kept = frozenset(f for f in state.facts if not word.search(f[0]))
-    if kept != state.facts:
-        state = replace(state, facts=kept)
-    if any(n == name for n, _ in state.unscaled) or name in state.stepped:
-        # the name stands for another optimizer now; that one of them was unscaled stays true
-        other = f"{name}, before"
-        state = replace(
-            state,
-            unscaled=tuple((other if n == name else n, c) for n, c in state.unscaled),
-            stepped=tuple(other if n == name else n for n in state.stepped),
-            spent=tuple(other if n == name else n for n in state.spent),
-        )
-    return state
-
-
-def _common(states: list[State]) -> Facts:
-    facts = states[0].facts if states else frozenset()
-    for state in states[1:]:
-        facts &= state.facts
-    return facts
-
-
-def _fewer(states: list[State]) -> list[State]:
-    """Distinct states; beyond the limit those of one core are merged to their common facts."""
-    distinct = list(dict.fromkeys(states))
-    if len(distinct) <= MAX_PATHS:
-        return distinct
-    merged: dict[tuple[object, ...], State] = {}
-    for state in distinct:
-        same = merged.get(state.core)
-        merged[state.core] = (
-            state if same is None else replace(state, facts=same.facts & state.facts)
-        )
-    return list(merged.values())
-
-
 def _targets(node: ast.stmt) -> Iterator[ast.expr]:
     """Names and attributes that a loop binds anywhere inside."""
     for part in ast.walk(node):
         if isinstance(part, (ast.For, ast.AsyncFor)):
-            yield from (n for n in ast.walk(part.target) if isinstance(n, (ast.Name, ast.Attribute)))
+            yield from (
+                n for n in ast.walk(part.target) if isinstance(n, (ast.Name, ast.Attribute))
+            )
         elif isinstance(part, ast.Assign):
             yield from part.targets
         elif isinstance(part, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
@@ -610,66 +494,3 @@ def _postorder(node: ast.expr) -> Iterator[ast.AST]:
         if isinstance(child, (ast.expr, ast.keyword, ast.comprehension)):
             yield from _postorder(child)  # type: ignore[arg-type]
     yield node
-
-
-def gradient_of(node: ast.expr, aliases: set[str]) -> ast.expr | None:
-    """The ``.grad`` (or an alias of one) that an expression passes on unchanged, or None."""
-    while True:
-        if isinstance(node, ast.Name):
-            return node if node.id in aliases else None
-        if isinstance(node, ast.Attribute):
-            if node.attr == "grad" and not isinstance(node.ctx, ast.Store):
-                return node
-            if node.attr not in THROUGH:
-                return None
-            node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr not in THROUGH:
-                return None
-            node = node.func.value
-        elif isinstance(node, ast.Subscript):
-            node = node.value
-        else:
-            return None
-
-
-def carries(node: ast.expr, aliases: set[str]) -> bool:
-    """Whether an expression holds gradients: one, a list of them, or a tensor made of them."""
-    if gradient_of(node, aliases) is not None:
-        return True
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        return carries(node.elt, aliases)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return any(carries(item, aliases) for item in node.elts)
-    if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in JOINS:
-        return any(carries(argument, aliases) for argument in node.args)
-    return False
-
-
-def reads(node: ast.expr, aliases: set[str]) -> Iterator[ast.expr]:
-    """Outermost expressions inside ``node`` that read the values of a gradient."""
-    stack: list[ast.AST] = [node]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, ast.Call):
-            callee = part.func
-            if isinstance(callee, ast.Attribute) and callee.attr in READ_METHODS:
-                if gradient_of(callee.value, aliases) is not None:
-                    yield part
-                    continue
-            last = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
-            if last in READ_CALLS and any(carries(a, aliases) for a in part.args):
-                yield part
-                continue
-        elif isinstance(part, ast.Compare):
-            if not all(isinstance(o, (ast.Is, ast.IsNot)) for o in part.ops) and any(
-                gradient_of(e, aliases) is not None for e in (part.left, *part.comparators)
-            ):
-                yield part
-                continue
-        elif isinstance(part, ast.FormattedValue) and gradient_of(part.value, aliases) is not None:
-            yield part.value
-            continue
-        elif isinstance(part, (ast.Lambda,)):
-            continue
-        stack.extend(reversed(list(ast.iter_child_nodes(part))))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FLOATS = ("bfloat16", "float16", "float32", "float64")
+CONCRETE = ("float16", "bfloat16", "float32", "float64")
 HALVES = frozenset({"float16", "bfloat16", "low"})
 INF = math.inf
 
@@ -125,7 +126,7 @@ def join(a: Value, b: Value) -> Value:
         a.wide and b.wide,
         a.made if a.made is b.made else None,
         a.node if a.node is b.node else None,
-        a.tags & b.tags,
+        (a.tags & b.tags) | ((a.tags | b.tags) & {"spatial-last", "spatial-mid"}),
         a.items if a.items == b.items else (),
     )
 
