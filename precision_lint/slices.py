@@ -203,7 +203,8 @@ class Editor:
         if name is not None and not _unconditional(statement, call):
             return None
         changed = piece.module.visit(Change())
-        block: Any = changed.body[0].body.body if piece.indented else changed.body
+        outer: Any = changed.body[0]
+        block: Any = outer.body.body if piece.indented else changed.body
         template = cst.ensure_type(cst.parse_statement(f"{header}\n    pass\n"), cst.With)
         line = block[0]
         if name is None:
@@ -216,7 +217,6 @@ class Editor:
         wrapped = template.with_changes(body=cst.IndentedBlock(body))
         lines = [wrapped] if name is None else [wrapped, line]
         if piece.indented:
-            outer = changed.body[0]
             inner = outer.body.with_changes(body=lines)
             changed = changed.with_changes(body=[outer.with_changes(body=inner)])
         else:

@@ -29,8 +29,8 @@ class DoubleUnscale(Rule):
 
     ## Why it breaks
     `RuntimeError: unscale_() has already been called on this optimizer since the last update()`;
-    after a step, `unscale_() is being called after step()`. With accumulation it comes in the second
-    micro-step. A naive repair of MP101 or MP102 that only adds a call causes it.
+    after a step, `unscale_() is being called after step()`. With accumulation it comes in the
+    second micro-step. A naive repair of MP101 or MP102 that only adds a call causes it.
 
     ## Example
     ```python

@@ -25,9 +25,10 @@ class CdistUnderAutocast(Rule):
     dtype), and where they are proven half outside autocast: that is MP504.
 
     ## Why it breaks
-    Autocast runs `cdist` in float32, and the operation has no half kernel. So the same line that trains well raises `"cdist_cuda" not implemented for 'Half'`
-    as soon as it is reached with half tensors outside of the region: an evaluation loop without
-    autocast on a `.half()` copy of the model, or a matcher called after the region has ended.
+    Autocast runs `cdist` in float32, and the operation has no half kernel. So the same line that
+    trains well raises `"cdist_cuda" not implemented for 'Half'` as soon as it is reached with half
+    tensors outside of the region: an evaluation loop without autocast on a `.half()` copy of the
+    model, or a matcher called after the region has ended.
 
     ## Example
     ```python

@@ -37,7 +37,7 @@ FOLLOWED = REDUCTIONS | {
 
 @dataclass(frozen=True)
 class Guard:
-    """``operand`` guarded by the constant ``epsilon``; ``others`` are further operands of the log."""
+    """``operand`` guarded by the constant ``epsilon``; ``others``: further operands of the log."""
 
     operand: ast.expr
     epsilon: float
@@ -64,7 +64,7 @@ class EpsBeforeLog(Rule):
     because the addition runs in half *before* `log` is cast up. A guard between 2.98e-8 and
     1.53e-5, such as 1e-7 or 1e-6, survives, so the forward pass is finite, but the gradient 1/eps
     exceeds 65504 and is inf. `clamp(min=1e-6)` on a half value is the second kind: it cures the
-    loss and leaves the gradient infinite. Both thresholds hold at loss scale 1 and get worse with it.
+    loss and leaves the gradient infinite. Both thresholds hold at loss scale 1 and grow with it.
 
     ## Example
     ```python

@@ -119,7 +119,7 @@ class IntrinsicsMatmul(Rule):
 def _state(
     at: Context, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr]
 ) -> tuple[Confidence, tuple[Evidence, ...], bool] | None:
-    """How sure it is that the product runs in half, why, and whether it raises; None: it doesn't."""
+    """How sure it is that the product runs in half, why, and whether it raises; None: it isn't."""
     region = at.region(node)
     if region.on:
         sure = Confidence.CERTAIN if region.sure and region.called is None else Confidence.LIKELY

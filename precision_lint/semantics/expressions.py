@@ -97,11 +97,11 @@ class Expressions:
                 self.regions[id(node)] = self.region
                 return self.binary(node, op, left, self.eval(left), right, self.eval(right))
             case ast.UnaryOp(op=op, operand=operand):
-                value = self.eval(operand)
+                inner = self.eval(operand)
                 if isinstance(op, ast.USub):
-                    const = -value.const if isinstance(value.const, (int, float)) else None
-                    return value.but(lo=-value.hi, hi=-value.lo, const=const, tags=frozenset())
-                return Value("tensor", "bool") if isinstance(op, ast.Not) else value
+                    const = -inner.const if isinstance(inner.const, (int, float)) else None
+                    return inner.but(lo=-inner.hi, hi=-inner.lo, const=const, tags=frozenset())
+                return Value("tensor", "bool") if isinstance(op, ast.Not) else inner
             case ast.Subscript(value=owner, slice=index):
                 return self.subscript(owner, index)
             case ast.IfExp(test=test, body=body, orelse=orelse):

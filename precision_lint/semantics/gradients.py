@@ -13,7 +13,7 @@ READ_METHODS = frozenset({
     "quantile", "nonzero", "count_nonzero",
 })  # fmt: skip
 THROUGH = frozenset({
-    "detach", "clone", "float", "double", "cpu", "flatten", "view", "reshape", "data", "to", "_grad",
+    "detach", "clone", "float", "double", "cpu", "flatten", "view", "reshape", "data", "to",
     "contiguous", "ravel", "coalesce", "_values", "values",
 })  # fmt: skip
 JOINS = frozenset({"cat", "concat", "stack", "list", "parameters_to_vector"})

@@ -98,13 +98,13 @@ class Interpreter(Calls):
                 self.loop(node.body, node.orelse, lambda: self.eval(test))
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
                 outer = self.region
-                for item in items:
-                    self.eval(item.context_expr)
-                    opened = region_of(item.context_expr, self.names, self.region)
+                for manager in items:
+                    self.eval(manager.context_expr)
+                    opened = region_of(manager.context_expr, self.names, self.region)
                     if opened is not None:
                         self.region = opened
-                    if item.optional_vars is not None:
-                        self.assign(item.optional_vars, UNKNOWN, item.context_expr)
+                    if manager.optional_vars is not None:
+                        self.assign(manager.optional_vars, UNKNOWN, manager.context_expr)
                 ended = self.block(body)
                 self.region = outer
                 return ended

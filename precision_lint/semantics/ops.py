@@ -44,7 +44,8 @@ PAIRWISE = frozenset({
 JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"})
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "prod", "nansum", "logsumexp", "median"})
 MATMULS = frozenset({"matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "mv", "addbmm",
-                     "chain_matmul", "multi_dot", "linear", "bilinear", "tensordot", "dot"})  # fmt: skip
+                     "chain_matmul", "multi_dot", "linear", "bilinear", "tensordot",
+                     "dot"})  # fmt: skip
 
 MODULES = {
     "Linear": "lower", "Conv1d": "lower", "Conv2d": "lower", "Conv3d": "lower",

@@ -12,15 +12,23 @@ SPATIAL = frozenset({"spatial-last", "spatial-mid"})
 """Tags: the last dimension, or the one before it, is a flattened ``h * w``."""
 
 
+def _integer(node: ast.expr) -> int | None:
+    """The integer that a literal, possibly negative, stands for."""
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
+            return -value
+    return None
+
+
 def moved_tags(name: str, node: ast.Call, tags: frozenset[str]) -> frozenset[str]:
     """Tags behind a shape operation.
 
     ``spatial-last`` and ``spatial-mid``: the last dimension, or the one before, is a flattened
     ``h * w``.
     """
-    numbers = [a.value if isinstance(a, ast.Constant) else
-               -a.operand.value if isinstance(a, ast.UnaryOp) and isinstance(a.operand, ast.Constant)
-               else None for a in node.args]  # fmt: skip
+    numbers = [_integer(argument) for argument in node.args]
     keywords = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
     kept = tags - SPATIAL
     if name == "flatten":
