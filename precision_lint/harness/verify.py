@@ -77,7 +77,9 @@ def prove(
     require_torch()
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
-            yield from pool.map(lambda one: _prove(one, keyword, device), proofs)
+            # texts are made in this thread: ast.parse of CPython 3.11 fails when threads share it
+            prepared = ((one, _prepared(one, keyword)) for one in proofs)
+            yield from pool.map(lambda job: _prove(job[0], *job[1], keyword, device), prepared)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -102,17 +104,30 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     return original.text, fixed.source.text
 
 
-def _prove(proof: Proof, keyword: str, device: str) -> Result:
-    result = Result(proof.rule, errors=[proof.error] if proof.error else [])
+Pairs = dict[int, tuple[str, str | None]]
+"""Original and fixed text by the index of the case."""
+
+
+def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
+    """Texts of the chosen cases, and why some could not be made."""
+    errors = [proof.error] if proof.error else []
+    if proof.folder is None:
+        return {}, errors
+    chosen = {i: case for i, case in enumerate(proof.cases) if keyword in case.title}
+    fixed: dict[tuple[str, Level], tuple[str, str | None]] = {}
+    for module, level in dict.fromkeys((case.module, case.level) for case in chosen.values()):
+        try:
+            fixed[module, level] = texts(proof.rule, proof.folder / module, level)
+        except InvalidProof as error:
+            errors.append(str(error))
+    return {
+        i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed
+    }, errors
+
+
+def _prove(proof: Proof, pairs: Pairs, errors: list[str], keyword: str, device: str) -> Result:
+    result = Result(proof.rule, errors=errors)
     if proof.folder is not None:
-        chosen = {i: case for i, case in enumerate(proof.cases) if keyword in case.title}
-        fixed: dict[tuple[str, str], tuple[str, str | None]] = {}
-        for module, level in dict.fromkeys((case.module, case.level) for case in chosen.values()):
-            try:
-                fixed[module, level] = texts(proof.rule, proof.folder / module, level)
-            except InvalidProof as error:
-                result.errors.append(str(error))
-        pairs = {i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed}
         for index, answer in worker.run(worker.Job(proof.folder, pairs, device)):
             title = proof.cases[index].title
             if isinstance(answer, str):
