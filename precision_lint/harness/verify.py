@@ -79,7 +79,9 @@ def prove(
         try:
             # texts are made in this thread: ast.parse of CPython 3.11 fails when threads share it
             prepared = ((one, _prepared(one, keyword)) for one in proofs)
-            yield from pool.map(lambda job: _prove(job[0], *job[1], keyword, device), prepared)
+            yield from pool.map(
+                lambda job: _prove(job[0], job[1][0], job[1][1], keyword, device), prepared
+            )
         finally:
             pool.shutdown(cancel_futures=True)
 
