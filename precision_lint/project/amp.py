@@ -72,7 +72,7 @@ class Project:
                 data = path.read_bytes()
             except OSError:
                 continue
-            project = project.with_file(str(path), data)
+            project = project.with_file(_shown(path), data)
         return project
 
     def with_file(self, filename: str, data: bytes) -> Project:
@@ -105,6 +105,14 @@ class Project:
         return tuple(e for e in (self.autocast, self.half) if e is not None)
 
 
+def _shown(path: Path) -> str:
+    """A path as a reader of a report wants it: relative to where the tool runs, if it can be."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
 def _line(data: bytes, match: re.Match[bytes]) -> bytes:
     """The line in which a match ends."""
     end = data.find(b"\n", match.end() - 1)
@@ -116,4 +124,4 @@ def _says(shows: str, data: bytes, match: re.Match[bytes]) -> bool:
     line = _line(data, match)
     if line.lstrip().startswith(b"#"):
         return False
-    return shows != "half" or b"autocast" not in line
+    return b"autocast" not in line if shows == "half" else b"enabled=False" not in line

@@ -150,8 +150,9 @@ def _keeps_protocol(edits: Edits, violation: Violation, at: Context) -> bool:
     position = [f for f in [at.module.index.top, *at.module.index.functions] if f.qualname == name]
     place = next(i for i, f in enumerate(position) if f is at.function)
     after = module.protocol(same[place], scaler)
-    kinds = {v.kind for v in before if not v.sometimes_unscaled}
-    return len(after) < len(before) or not {v.kind for v in after} - kinds - {violation.kind}
+    was = [v.kind for v in before if not v.sometimes_unscaled]
+    now = [v.kind for v in after if not v.sometimes_unscaled]
+    return len(now) < len(was) and set(now) <= set(was)
 
 
 Path = list[tuple[list[ast.stmt], int]]
