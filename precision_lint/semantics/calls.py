@@ -38,6 +38,9 @@ _METHODS = _ELEMENTWISE | _FLOAT_ONLY | ops.BOOLEAN | ops.INTEGRAL | frozenset({
     "dim",
 })  # fmt: skip
 
+_NAMED = {"softmax": "normalized", "normalize": "unit", "log_softmax": "unit"}
+_TO_SCALAR = frozenset({"sum", "mean", "max", "min", "norm", "prod", "std", "var"})
+
 
 class Calls(Expressions):
     """Evaluates calls."""
@@ -264,45 +267,41 @@ class Calls(Expressions):
             return self.pairwise(f"{name}imum", node, first, rest[0], receiver)
         if name == "one_hot":
             return Value("tensor", "int", 0.0, 1.0, tags=frozenset({"normalized"}))
+        return self.computed(name, first, rest, keywords, receiver)
+
+    def computed(
+        self,
+        name: str,
+        first: Value,
+        rest: list[Value],
+        keywords: dict[str, Value],
+        receiver: ast.expr | None,
+    ) -> Value:
+        """Result of an elementwise operation or a reduction of one tensor."""
         result = self.listed(name, first, [])
-        if asked is not None and asked.kind == "dtype":
-            result = result.but(dtype=asked.dtype, wide=False, tags=result.tags | {"cast"})
-        named = {"min": keywords.get("min", rest[0] if rest else UNKNOWN),
-                 "max": keywords.get("max", rest[1] if len(rest) > 1 else UNKNOWN)}  # fmt: skip
-        if name == "clamp_min":
-            named = {"min": rest[0] if rest else keywords.get("min", UNKNOWN)}
-        elif name == "clamp_max":
-            named = {"max": rest[0] if rest else keywords.get("max", UNKNOWN)}
-        lo, hi = ops.bounds(name.rstrip("_"), first, named)
         tags = result.tags
-        if name in ("softmax", "normalize", "log_softmax"):
-            tags |= {"normalized" if name == "softmax" else "unit"}
+        asked = keywords.get("dtype")
+        if asked is not None and asked.kind == "dtype":
+            result = result.but(dtype=asked.dtype, wide=False)
+            tags |= {"cast"}
+        lo, hi = ops.bounds(name.rstrip("_"), first, _limits(name, rest, keywords))
+        if name in _NAMED:
+            tags |= {_NAMED[name]}
         if name == "sum" or (name in ("clamp", "clamp_min") and "sum" in first.tags):
             tags |= {"sum"}
-        if name in _ELEMENTWISE:
-            tags |= first.tags & SPATIAL
         if name in ("max", "amax") and receiver is not None:
             tags |= {f"max-of:{key_of(receiver)}", "pair"}
         if name == "exp" and "max-zero" in first.tags:
             tags |= {"one-inside"}
-        elif name in ("dropout",):
-            tags |= first.tags
         ndim = None
-        if (
-            name in ("sum", "mean", "max", "min", "norm", "prod", "std", "var")
-            and not rest
-            and not ({"dim", "axis", "keepdim"} & keywords.keys())
-        ):
-            ndim = 0
-        elif name in ops.bounds.__name__ or name in _ELEMENTWISE:
+        if name in _ELEMENTWISE:
+            tags |= first.tags & SPATIAL
             ndim = first.ndim
-        made = (
-            first.made
-            if name in _ELEMENTWISE | ops.REDUCTIONS and result.dtype == first.dtype
-            else None
-        )
-        kind = "tensor" if first.maybe_tensor or first.kind == "tensor" else "unknown"
-        return result.but(kind=kind, lo=lo, hi=hi, ndim=ndim, tags=tags, made=made)
+        elif name in _TO_SCALAR and not rest and not {"dim", "axis", "keepdim"} & keywords.keys():
+            ndim = 0
+        follows = name in _ELEMENTWISE | ops.REDUCTIONS and result.dtype == first.dtype
+        made = first.made if follows else None
+        return result.but(lo=lo, hi=hi, ndim=ndim, tags=tags, made=made)
 
     def cast(self, first: Value, rest: list[Value], keywords: dict[str, Value], name: str) -> Value:
         for value in (*keywords.values(), *rest):
@@ -437,3 +436,11 @@ class Calls(Expressions):
 
 def _float(dtype: str, node: ast.Call) -> ast.Call | None:
     return node if is_float(dtype) else None
+
+
+def _limits(name: str, rest: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
+    """``min`` and ``max`` of a clamp, wherever they are passed."""
+    limits = {"min": keywords.get("min", UNKNOWN), "max": keywords.get("max", UNKNOWN)}
+    order = ("max",) if name == "clamp_max" else ("min", "max")
+    limits.update(zip(order, rest, strict=False))
+    return limits
