@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -60,12 +61,12 @@ def unpacked(cache: Path) -> Path:
     """The directory with the unpacked wheels, which are downloaded the first time."""
     packages = cache / "packages"
     for wheel in WHEELS:
-        name = wheel.partition("==")[0]
-        if (packages / name).is_dir():
+        stem = wheel.replace("==", "-")
+        if (packages / f"{stem}.dist-info" / "RECORD").is_file():  # a wheel's last file
             continue
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
         subprocess.run([*pip, cache / "wheels", wheel], check=True)
-        (archive,) = (cache / "wheels").glob(f"{wheel.replace('==', '-')}-*.whl")
+        (archive,) = (cache / "wheels").glob(f"{stem}-*.whl")
         zipfile.ZipFile(archive).extractall(packages)
     return packages
 
@@ -76,9 +77,8 @@ def torchfix(cache: Path) -> Path:
     command = environment / "bin" / "torchfix"
     if not command.is_file():
         venv.create(environment, clear=True, with_pip=True)
-        python = environment / "bin" / "python"
-        pip = [python, "-m", "pip", "install", "--quiet", f"torchfix=={TORCHFIX}"]
-        subprocess.run(pip, check=True)
+        pip: list[str | Path] = [environment / "bin" / "python", "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, f"torchfix=={TORCHFIX}"], check=True)
     return command
 
 
@@ -182,7 +182,7 @@ def main() -> None:
             "wheels": list(WHEELS),
             "seed": options.seed,
             "torchfix_over_precision_lint": ratios,
-            "runs": [asdict(run) for run in (*(run for pair in pairs for run in pair), *alone)],
+            "runs": [asdict(run) for run in (*itertools.chain(*pairs), *alone)],
         }
         options.output.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -207,6 +207,12 @@ class Trainer:
                 return True
         return False
 """
+SKIP = """
+    logger.error("NaN/Inf gradients at batch %d, step skipped", step)
+    self.optimizer.zero_grad()
+    continue
+"""
+SKIP_AND_UPDATE = SKIP.replace("continue", "self.scaler.update()\n    continue")
 INLINE = """
 broken = False
 for name, parameter in self.model.named_parameters():
@@ -214,19 +220,10 @@ for name, parameter in self.model.named_parameters():
         if torch.isnan(parameter.grad).any() or torch.isinf(parameter.grad).any():
             logger.warning("NaN/Inf gradient in %s", name)
             broken = True
-if broken:
-    logger.error("NaN/Inf gradients at batch %d, step skipped", step)
-    self.optimizer.zero_grad()
-    continue
-"""
-HELPER = """
-if self.has_broken_gradients():
-    logger.error("NaN/Inf gradients at batch %d, step skipped", step)
-    self.optimizer.zero_grad()
-    continue
-"""
+if broken:"""
+HELPER = "if self.has_broken_gradients():"
 UNSCALE = "self.scaler.unscale_(self.optimizer)"
-LATE = f"if self.mixed_precision:\n    {UNSCALE}"
+LATE = f"if self.mixed_precision:\n    {UNSCALE}  # before clipping"
 
 
 def trainer(check: str, after_backward: str = "", before_clip: str = "") -> Files:
@@ -374,7 +371,7 @@ CPE_EPS = fill(
     )
     """,
 )
-CPE_LOG_SOFTMAX = fill(
+CPE_LOGSUMEXP = fill(
     CPE,
     loss="loss_i = torch.logsumexp(neg_sim, 0) - torch.logsumexp(pos_sim, 0)",
 )
@@ -393,9 +390,24 @@ class FocalLoss(nn.Module):
     def forward(self, logits, targets):
         """logits (n, c), targets (n, c) of 0 and 1."""
         <probability>
-        positive = -((1 - p) ** self.gamma) * <log>
-        return (self.alpha * positive * targets).mean()
+        return (-self.alpha * (1 - p) ** self.gamma * log_p * targets).mean()
 '''
+FOCAL_EPS = fill(
+    FOCAL, probability="p = torch.sigmoid(logits)\nlog_p = torch.log(p + 1e-8)"
+)
+FOCAL_CLAMP = fill(
+    FOCAL, probability="p = torch.sigmoid(logits)\nlog_p = torch.log(p.clamp(min=1e-6))"
+)
+FOCAL_RELU = fill(
+    FOCAL, probability="p = (logits / 6 + 0.5).clamp(0, 1)\nlog_p = torch.log(p + 1e-7)"
+)
+FOCAL_UPCAST = fill(
+    FOCAL, probability="p = torch.sigmoid(logits.float())\nlog_p = torch.log(p + 1e-8)"
+)
+FOCAL_LOGSIGMOID = fill(
+    FOCAL,
+    probability="p = torch.sigmoid(logits)\nlog_p = nn.functional.logsigmoid(logits)",
+)
 
 # distances between boxes
 
@@ -558,6 +570,182 @@ class HandEncoder(nn.Module):
 
     def forward(self, vertices, rotations, origins):
         local = self.transform_vertices_to_frames(vertices, rotations, origins)
-        <created>
+        <create>
         return self.refine(torch.cat([local, homo], dim=-1))
 '''
+ROTATE = fill(
+    HAND,
+    rotate="local = torch.matmul(centred, rotations)",
+    create="homo = torch.ones(*local.shape[:-1], 1, device=local.device)",
+)
+ROTATE_UP = fill(
+    HAND,
+    rotate="""
+    with torch.autocast(device_type=vertices.device.type, enabled=False):
+        local = torch.matmul(centred.float(), rotations.float()).to(vertices.dtype)
+    """,
+    create="homo = torch.ones(*local.shape[:-1], 1, device=local.device, dtype=local.dtype)",
+)
+
+DATASET = '''
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+
+class GraspDataset(Dataset):
+    """Frames with the camera that took them."""
+
+    def __init__(self, frames, cameras):
+        self.frames = frames
+        self.cameras = cameras
+
+    def __len__(self):
+        return len(self.frames)
+
+    def __getitem__(self, index):
+        fx, fy, cx, cy = self.cameras[index]
+        intrinsics = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]], dtype=np.float32)
+        joints = np.asarray(self.frames[index]["joints"], dtype=np.float32)
+        return {
+            "joints_3d": torch.from_numpy(joints),
+            "intrinsics": torch.from_numpy(intrinsics),
+        }
+'''
+BATCH = '''
+import torch
+from torch import nn
+
+
+class BatchReprojectionLoss(nn.Module):
+    def forward(self, joints_3d, batch):
+        """joints_3d (b, j, 3) from the model, the rest from the dataset."""
+        <project>
+        return (uvw[..., :2] / uvw[..., 2:] - batch["joints_2d"]).abs().mean()
+'''
+BATCH_DOWN_HERE = fill(
+    BATCH,
+    project="""
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        uvw = joints_3d @ batch["intrinsics"].to(joints_3d.dtype).transpose(-1, -2)
+    """,
+)
+BATCH_AS_IT_COMES = fill(
+    BATCH, project='uvw = torch.matmul(joints_3d, batch["intrinsics"].transpose(-1, -2))'
+)
+BATCH_UP = fill(
+    BATCH,
+    project="""
+    with torch.autocast(device_type=joints_3d.device.type, enabled=False):
+        uvw = torch.matmul(joints_3d.float(), batch["intrinsics"].float().transpose(-1, -2))
+    """,
+)
+
+
+def both(name: str, losses: str, trainer: str, **expected: tuple[str, ...]) -> dict[str, Case]:
+    """The same code with its trainer in one file, and in two."""
+    return {
+        f"{name}, in one file": Case(together(losses, trainer), expected),
+        f"{name}, in two files": Case(apart(losses, trainer), expected),
+    }
+
+
+_EINSUM = ("torch.einsum(",)
+_DFL = ("loss_left = ", "loss_right = ")
+_LOG = ("torch.log(",)
+_FOCAL = ("log_p = ",)
+_CDIST = ("torch.cdist(out_bbox, tgt_bbox, p=1)",)
+_CAMERA = ("points_cam = ", "points_2d_homo = ")
+_JOINTS = ("joints_2d_proj = torch.matmul(",)
+
+BEFORE: dict[str, Case] = {
+    **both("mask pooling", SUMMED, SCALED, MP201=_EINSUM),
+    **both("mask pooling, divided by the area afterwards", DIVIDED_AFTER, SCALED, MP201=_EINSUM),
+    **both("mask pooling, upcast inside autocast", UPCAST_ONLY, SCALED, MP201=_EINSUM),
+    "gradients checked in line before unscale_": Case(
+        trainer(INLINE + SKIP, before_clip=LATE), {"MP101": ("torch.isnan(parameter.grad)",)}
+    ),
+    "gradients checked in a helper before unscale_": Case(
+        trainer(HELPER + SKIP, before_clip=LATE), {"MP101": (HELPER,)}
+    ),
+    "gradients clipped without unscale_": Case(trainer(""), {"MP102": ("clip_grad_norm_(",)}),
+    "unscale_ moved up, the later one kept": Case(
+        trainer(INLINE + SKIP_AND_UPDATE, UNSCALE, LATE), {"MP103": ("# before clipping",)}
+    ),
+    "unscale_ moved up, the step skipped without update": Case(
+        trainer(HELPER + SKIP, UNSCALE), {"MP103": (UNSCALE,)}
+    ),
+    **both("DFL in half", DFL_EPS, HALF, MP301=_DFL),
+    **both("DFL in half, clamped", DFL_CLAMP, HALF, MP301=_DFL),
+    **both("SupCon in half", SUPCON_EPS, HALF, MP301=_LOG),
+    **both("SupCon in half, clamped", SUPCON_CLAMP, HALF, MP301=_LOG),
+    **both("CPE in half", CPE_EPS, HALF, MP301=_LOG),
+    **both("focal loss in half", FOCAL_EPS, HALF, MP301=_FOCAL),
+    **both("focal loss under autocast", FOCAL_EPS, SCALED, MP301=_FOCAL),
+    **both("focal loss under autocast, clamped", FOCAL_CLAMP, SCALED, MP301=_FOCAL),
+    **both("custom probability under autocast", FOCAL_RELU, SCALED, MP301=_FOCAL),
+    **both("matcher under autocast", CDIST, SCALED, MP214=_CDIST),
+    **both("matcher in half evaluation", CDIST, EVALUATION, MP504=_CDIST),
+    **both("projection under autocast", PROJECT, SCALED, MP501=_CAMERA),
+    **both("projection under bfloat16 autocast", PROJECT, BFLOAT16, MP501=_CAMERA),
+    **both("projection in half", PROJECT, HALF, MP401=("ones = ",), MP501=_CAMERA),
+    **both("reprojection under bfloat16 autocast", REPROJECT, BFLOAT16, MP501=_JOINTS),
+    **both("hand frames under autocast", ROTATE, SCALED, MP501=("local = torch.matmul(",)),
+    **both(
+        "hand frames in half", ROTATE, HALF, MP401=("homo = ",), MP501=("local = torch.matmul(",)
+    ),
+    "camera of the dataset meets half points": Case(
+        {"dataset.py": DATASET, "losses.py": BATCH_AS_IT_COMES, "trainer.py": HALF},
+        {"MP501": ("uvw = ",)},
+    ),
+    "matrix cast down to the points inside a region": Case(
+        together(BATCH_DOWN_HERE), {"MP501": ("uvw = ",)}
+    ),
+}
+"""Code that broke, and repairs that do not cure it."""
+
+AFTER: dict[str, Case] = {
+    **both("mask pooling outside autocast", OUTSIDE, SCALED),
+    **both("mask pooling outside autocast, upcast before", OUTSIDE_BY_NAME, SCALED),
+    **both("mask pooling with masks that sum to one", DIVIDED_BEFORE, SCALED),
+    "gradients checked in line after unscale_": Case(
+        trainer(INLINE + SKIP_AND_UPDATE, UNSCALE)
+    ),
+    "gradients checked in a helper after unscale_": Case(
+        trainer(HELPER + SKIP_AND_UPDATE, UNSCALE)
+    ),
+    "gradients clipped after unscale_": Case(trainer("", before_clip=LATE)),
+    **both("DFL in half, log_softmax", DFL_LOG_SOFTMAX, HALF),
+    **both("DFL in half, upcast at its origin", DFL_UPCAST, HALF),
+    **both("SupCon in half, logsumexp", SUPCON_LOGSUMEXP, HALF),
+    **both("CPE in half, logsumexp", CPE_LOGSUMEXP, HALF),
+    **both("DFL under CUDA autocast: softmax is float32", DFL_EPS, SCALED),
+    **both("SupCon under CUDA autocast: exp and sum are float32", SUPCON_EPS, SCALED),
+    **both("CPE under CUDA autocast: exp and sum are float32", CPE_EPS, SCALED),
+    **both("focal loss under autocast, upcast at its origin", FOCAL_UPCAST, SCALED),
+    **both("focal loss under autocast, logsigmoid", FOCAL_LOGSIGMOID, SCALED),
+    **both("matcher under autocast, upcast", CDIST_UPCAST, SCALED),
+    **both("matcher in half evaluation, upcast", CDIST_UPCAST, EVALUATION),
+    **both("matcher under autocast, upcast in the branch of half", CDIST_BRANCH, SCALED),
+    **both("matcher in half evaluation, upcast in the branch of half", CDIST_BRANCH, EVALUATION),
+    **both("projection under autocast, points up", PROJECT_UP, SCALED),
+    **both("projection in half, points up", PROJECT_UP, HALF),
+    **both("reprojection under bfloat16 autocast, points up", REPROJECT_UP, BFLOAT16),
+    **both("hand frames under autocast, up", ROTATE_UP, SCALED),
+    **both("hand frames in half, up, dtype given", ROTATE_UP, HALF),
+    "camera of the dataset meets half points, both up": Case(
+        {"dataset.py": DATASET, "losses.py": BATCH_UP, "trainer.py": HALF}
+    ),
+    **{
+        f"{name} in full precision": Case(apart(code, FULL))
+        for name, code in {
+            "mask pooling": SUMMED,
+            "DFL": DFL_EPS,
+            "focal loss": FOCAL_EPS,
+            "matcher": CDIST,
+            "projection": PROJECT,
+            "hand frames": ROTATE,
+        }.items()
+    },
+}
+"""Repairs that the measurements support, and the same code where nothing is half."""

@@ -21,6 +21,7 @@ from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value, is_fl
 
 FUNCTIONAL = ("torch.", "torch.nn.functional.", "torch.linalg.", "torch.Tensor.", "torch.fft.")
 
+_KEEPS_SHAPE = re.compile(r"act|drop|norm|kernel|feature_map|func|gate|relu")
 _MODEL = re.compile(r"model|net|head|encoder|decoder|backbone|forward|layer|block|unet|student")
 _ELEMENTWISE = frozenset({
     "sigmoid", "tanh", "relu", "exp", "log", "abs", "neg", "sqrt", "rsqrt", "square", "clamp",
@@ -97,6 +98,8 @@ class Calls(Expressions):
         """Result of a call that is not followed; out of a model in a region it is likely half."""
         name = (dotted(node.func) or "").rpartition(".")[2].lower()
         tags = frozenset({"amp"}) if self.region.on and _MODEL.search(name) else frozenset()
+        if node.args and _KEEPS_SHAPE.search(name):
+            tags |= self.values[id(node.args[0])].tags & SPATIAL
         return Value("unknown", f"~call{node.lineno}:{node.col_offset}", tags=tags)
 
     @staticmethod

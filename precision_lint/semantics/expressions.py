@@ -107,7 +107,7 @@ class Expressions:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self.eval(test)
                 return join(self.eval(body), self.eval(orelse))
-            case ast.Tuple(elts=items) | ast.List(elts=items):
+            case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
                 return Value("tuple", items=tuple(self.eval(item) for item in items))
             case (
                 ast.ListComp(elt=elt, generators=generators)

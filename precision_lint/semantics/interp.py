@@ -15,7 +15,7 @@ from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.expressions import Env
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import DTYPES, Region, region_of
+from precision_lint.semantics.regions import Region, region_of
 from precision_lint.semantics.values import INF, UNKNOWN, Value, join
 
 if TYPE_CHECKING:
@@ -181,10 +181,11 @@ class Interpreter(Calls):
             case ast.Compare(
                 left=ast.Attribute(value=owner, attr="dtype"), ops=[op], comparators=[right]
             ):
-                many = right.elts if isinstance(right, (ast.Tuple, ast.List, ast.Set)) else [right]
-                named = {DTYPES.get(self.names.qualify(item) or "") for item in many}
+                given = self.eval(right)
+                many = given.items if given.kind == "tuple" else (given,)
+                named = {v.dtype if v.kind == "dtype" else None for v in many}
                 inside = isinstance(op, (ast.In, ast.Eq, ast.Is)) == truth
-                if None in named or not isinstance(
+                if not named or None in named or not isinstance(
                     op, (ast.In, ast.NotIn, ast.Eq, ast.NotEq, ast.Is, ast.IsNot)
                 ):
                     return

@@ -38,7 +38,7 @@ PREPARING = (
     "register",
 )
 """How names of methods start that run before training, on float32 parameters."""
-NUMERIC = ("loss", "criterion", "matcher", "cost")
+NUMERIC = ("loss", "criterion", "matcher", "cost", "softmax", "attention", "entropy", "similarity")
 """Parts of names of functions and classes that compute on a model's output."""
 
 

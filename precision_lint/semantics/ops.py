@@ -9,7 +9,8 @@ from precision_lint.semantics.values import INF, Value
 SHAPES = frozenset({
     "view", "reshape", "permute", "transpose", "flatten", "unflatten", "squeeze", "unsqueeze",
     "expand", "expand_as", "view_as", "reshape_as", "contiguous", "clone", "detach", "detach_",
-    "t", "swapaxes", "swapdims", "movedim", "moveaxis", "chunk", "split", "unbind", "narrow",
+    "t", "swapaxes", "swapdims", "movedim", "moveaxis", "chunk", "split", "tensor_split", "unbind",
+    "narrow",
     "select", "index_select", "gather", "take", "take_along_dim", "masked_select", "repeat",
     "repeat_interleave", "tile", "roll", "flip", "rot90", "cuda", "cpu", "requires_grad_",
     "broadcast_to", "diagonal", "diag", "tril", "triu", "pin_memory", "data", "rearrange",

@@ -1,0 +1,164 @@
+"""Every before of the incidents is flagged by the rule one would expect, every after is silent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from precision_lint import cli, registry
+from tests.incidents import (
+    AFTER,
+    BEFORE,
+    HELPER,
+    INLINE,
+    LATE,
+    SKIP,
+    SKIP_AND_UPDATE,
+    UNSCALE,
+    Case,
+    Files,
+    trainer,
+)
+
+
+class Project:
+    """Files in a directory, linted through the command line."""
+
+    def __init__(self, root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self.capfd = capfd
+
+    def write(self, files: Files) -> None:
+        (self.root / "pyproject.toml").write_text('[project]\nname = "vision"\n')
+        for name, text in files.items():
+            compile(text, name, "exec")
+            (self.root / name).write_text(text)
+
+    def lint(self, *arguments: str) -> list[dict[str, Any]]:
+        """The JSON report at default confidence."""
+        always = ("--output-format", "json", "--jobs", "1", "--isolated", str(self.root))
+        assert cli.main([*arguments, *always]) in (0, 1)
+        found: list[dict[str, Any]] = json.loads(self.capfd.readouterr().out)
+        return found
+
+    def line(self, found: dict[str, Any]) -> str:
+        lines = Path(found["filename"]).read_text().splitlines()
+        return str(lines[found["location"]["row"] - 1])
+
+
+@pytest.fixture
+def project(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Project:
+    return Project(tmp_path, capfd)
+
+
+def expected_lines(case: Case) -> set[tuple[str, str]]:
+    lines = [line for text in case.files.values() for line in text.splitlines()]
+    wanted = set()
+    for code, fragments in case.expected.items():
+        for fragment in fragments:
+            (line,) = (line for line in lines if fragment in line)
+            wanted.add((code, line))
+    return wanted
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_before_is_flagged(project: Project, name: str) -> None:
+    case = BEFORE[name]
+    project.write(case.files)
+    found = project.lint()
+    wanted = expected_lines(case)
+    assert {(f["code"], project.line(f)) for f in found} == wanted
+    assert len(found) == len(wanted) > 0
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_after_is_silent(project: Project, name: str) -> None:
+    assert not AFTER[name].expected
+    project.write(AFTER[name].files)
+    assert [(f["code"], project.line(f)) for f in project.lint()] == []
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_fix_cures_what_it_promises(project: Project, name: str) -> None:
+    project.write(BEFORE[name].files)
+    before = project.lint()
+    unfixable = [f["code"] for f in before if not f["fix"] or f["fix"]["applicability"] != "safe"]
+    assert [f["code"] for f in project.lint("--fix")] == unfixable
+    assert [f["code"] for f in project.lint()] == unfixable
+    for file in project.root.glob("*.py"):
+        compile(file.read_text(), file.name, "exec")
+
+
+def test_evidence_of_another_file_is_named(project: Project) -> None:
+    project.write(BEFORE["mask pooling, in two files"].files)
+    (found,) = project.lint()
+    assert Path(found["filename"]).name == "losses.py"
+    assert ["trainer.py"] == [Path(link["filename"]).name for link in found["evidence"]]
+
+
+# the trainer, executed: GradScaler itself says which repairs hold
+
+
+class Criterion(torch.nn.Module):
+    """Squared error whose gradient is inf for inputs that are."""
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output.float() - target).square().mean()
+
+
+def train(files: Files) -> None:
+    """Three batches on the CPU; the gradients of the second are not finite."""
+    text = files["train.py"].replace('"cuda"', '"cpu"')
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "train.py", "exec"), namespace)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [(torch.full((1, 2), value), torch.ones(1, 1)) for value in (1.0, torch.inf, 1.0)]
+    namespace["Trainer"](model, Criterion(), optimizer).train_epoch(batches)
+
+
+@pytest.mark.parametrize("check", [INLINE, HELPER], ids=["inline", "helper"])
+@pytest.mark.parametrize(
+    ("skip", "after_backward", "before_clip", "raises"),
+    [
+        (SKIP, "", LATE, False),
+        (SKIP_AND_UPDATE, UNSCALE, "", False),
+        (SKIP_AND_UPDATE, UNSCALE, LATE, True),
+        (SKIP, UNSCALE, "", True),
+    ],
+    ids=["before", "after", "duplicate kept", "no update"],
+)
+def test_double_unscale_is_what_raises(
+    project: Project, check: str, skip: str, after_backward: str, before_clip: str, raises: bool
+) -> None:
+    files = trainer(check + skip, after_backward, before_clip)
+    project.write(files)
+    assert ("MP103" in {f["code"] for f in project.lint()}) == raises
+    if raises:
+        with pytest.raises(RuntimeError, match="unscale_"):
+            train(files)
+    else:
+        train(files)
+
+
+# repairs of the reports that are not good enough, and where the rules say so
+
+
+@pytest.mark.parametrize(
+    ("code", "section", "words"),
+    [
+        ("MP301", "Why it breaks", ["clamp(min=1e-6)", "leaves the gradient infinite"]),
+        ("MP501", "Why it breaks", ["K.to(points.dtype)", "13 pixels", "goes up to float32"]),
+        ("MP501", "Why it breaks", ["`.float()` on the operands alone does nothing"]),
+        ("MP201", "Fix safety", ["casting back", "stays in float32"]),
+        ("MP504", "Fix safety", ["above 65504 would be inf in half"]),
+        ("MP103", "Why it breaks", ["naive repair of MP101"]),
+    ],
+)
+def test_rule_says_which_repair_is_not_enough(code: str, section: str, words: list[str]) -> None:
+    text = " ".join(registry.document(registry.rules()[code]).sections[section].split())
+    assert [word for word in words if word not in text] == []
