@@ -5,7 +5,7 @@ that their ratio says more than either time; precision-lint then lints all of th
 The times of a child are those that the kernel counts for it and its own children (``wait4``), start
 of the interpreter included.  TorchFix gets a virtual environment of its own.
 
-    python benchmarks/speed.py CACHE --output benchmarks/results/speed.json
+    python benchmarks/speed.py CACHE --output benchmarks/results/speed-0.1.0.json
 """
 
 from __future__ import annotations

@@ -8,7 +8,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from precision_lint.api import Confidence, Diagnostic, Finding, Position, Rule, Severity
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Diagnostic,
+    Finding,
+    Fix,
+    Position,
+    Rule,
+    Severity,
+)
 from precision_lint.project.amp import Project
 from precision_lint.semantics import events, scaler
 from precision_lint.semantics.context import Context
@@ -118,6 +127,14 @@ def _protocol_functions(index: Index) -> list[Function]:
 
 
 def _diagnostic(rule: type[Rule], source: Source, finding: Finding) -> Diagnostic:
+    fix = finding.fix
+    if (
+        fix
+        and fix.applicability is Applicability.SAFE
+        and finding.confidence is Confidence.POSSIBLE
+    ):
+        reason = "the pattern alone does not show that these are tensors, or half"
+        fix = Fix(fix.title, Applicability.UNSAFE, fix.edits, reason)
     return Diagnostic(
         rule.code,
         rule.name,
@@ -128,7 +145,7 @@ def _diagnostic(rule: type[Rule], source: Source, finding: Finding) -> Diagnosti
         finding.severity,
         finding.confidence,
         finding.evidence,
-        finding.fix,
+        fix,
     )
 
 

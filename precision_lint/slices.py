@@ -214,7 +214,7 @@ class Editor:
             value = moved[0].with_changes(lpar=[], rpar=[]) if "\n" not in piece.text else moved[0]
             target = cst.AssignTarget(cst.Name(name))
             body = [cst.SimpleStatementLine([cst.Assign([target], value)])]
-        wrapped = template.with_changes(body=cst.IndentedBlock(body))
+        wrapped = template.with_changes(body=cst.IndentedBlock(body, indent=self.unit))
         lines = [wrapped] if name is None else [wrapped, line]
         if piece.indented:
             inner = outer.body.with_changes(body=lines)

@@ -140,14 +140,14 @@ class EpsBeforeLog(Rule):
             f"epsilon {guard.epsilon:g} before {call} {fate}",
             half.confidence,
             evidence=[*evidence, *self._origin(guard, at)],
-            fix=self._fix(guard, at),
+            fix=self._fix(guard, at, node),
         )
 
     def _origin(self, guard: Guard, at: Context) -> list[Evidence]:
         producer = _makes(guard.operand, at)
         return [at.note(producer, "the guarded value is made here")] if producer else []
 
-    def _fix(self, guard: Guard, at: Context) -> Fix | None:
+    def _fix(self, guard: Guard, at: Context, node: ast.Call) -> Fix | None:
         leaves: dict[int, tuple[ast.expr, ast.stmt]] = {}
         for operand in (guard.operand, *guard.others):
             for leaf in _leaves(operand, at):
@@ -172,6 +172,9 @@ class EpsBeforeLog(Rule):
                 "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
             )
             return Fix(title, Applicability.DISPLAY, tuple(edits), why)
+        if at.reaches_product(node):
+            why = "the result is float32 then, and meets a matrix product"
+            return Fix(title, Applicability.UNSAFE, tuple(edits), why)
         return Fix(title, Applicability.SAFE, tuple(edits))
 
 

@@ -104,7 +104,7 @@ class DtypelessCreation(Rule):
         )
 
     def _fix(self, event: Promotion, at: Context) -> Fix | None:
-        neighbour = _neighbour(event, at)
+        neighbour = _neighbour(event, at) if _is_tensor(event, at) else None
         statement = at.statement(event.made)
         if neighbour is None or statement is None:
             return None
@@ -127,7 +127,7 @@ def _matters(event: Promotion, at: Context) -> bool:
     """Whether the widened tensor is one, holds no counts, and goes on into the model."""
     words = at.text(event.other).lower()
     value = event.value
-    if not value.is_tensor and value.dtype not in at.analysis.tensors:
+    if not _is_tensor(event, at):
         return False
     if COUNTS.search(words) or COUNTS.search(value.dtype):
         return False
@@ -135,6 +135,11 @@ def _matters(event: Promotion, at: Context) -> bool:
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         return not at.stays_elementwise(statement.targets[0].id)
     return True
+
+
+def _is_tensor(event: Promotion, at: Context) -> bool:
+    """Whether the widened operand is used as a tensor, and is no number of the configuration."""
+    return event.value.is_tensor or event.value.dtype in at.analysis.tensors
 
 
 def _proven(event: Promotion, at: Context) -> bool:

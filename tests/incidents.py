@@ -392,9 +392,7 @@ class FocalLoss(nn.Module):
         <probability>
         return (-self.alpha * (1 - p) ** self.gamma * log_p * targets).mean()
 '''
-FOCAL_EPS = fill(
-    FOCAL, probability="p = torch.sigmoid(logits)\nlog_p = torch.log(p + 1e-8)"
-)
+FOCAL_EPS = fill(FOCAL, probability="p = torch.sigmoid(logits)\nlog_p = torch.log(p + 1e-8)")
 FOCAL_CLAMP = fill(
     FOCAL, probability="p = torch.sigmoid(logits)\nlog_p = torch.log(p.clamp(min=1e-6))"
 )
@@ -485,7 +483,7 @@ class PixelAlignedRefiner(nn.Module):
         self.to_points = nn.Linear(dim, 3)
 
     def forward(self, tokens, feature_map, intrinsics, extrinsics):
-        """tokens (b, n, d), feature_map (b, c, h, w), intrinsics (b, 3, 3), extrinsics (b, 4, 4)."""
+        """tokens (b, n, d), feature_map (b, c, h, w); 3 x 3 intrinsics, 4 x 4 extrinsics."""
         points_3d = self.to_points(tokens)
         <project>
         grid = 2 * points_2d / feature_map.shape[-1] - 1
@@ -708,9 +706,7 @@ AFTER: dict[str, Case] = {
     **both("mask pooling outside autocast", OUTSIDE, SCALED),
     **both("mask pooling outside autocast, upcast before", OUTSIDE_BY_NAME, SCALED),
     **both("mask pooling with masks that sum to one", DIVIDED_BEFORE, SCALED),
-    "gradients checked in line after unscale_": Case(
-        trainer(INLINE + SKIP_AND_UPDATE, UNSCALE)
-    ),
+    "gradients checked in line after unscale_": Case(trainer(INLINE + SKIP_AND_UPDATE, UNSCALE)),
     "gradients checked in a helper after unscale_": Case(
         trainer(HELPER + SKIP_AND_UPDATE, UNSCALE)
     ),

@@ -97,7 +97,7 @@ def test_evidence_of_another_file_is_named(project: Project) -> None:
     project.write(BEFORE["mask pooling, in two files"].files)
     (found,) = project.lint()
     assert Path(found["filename"]).name == "losses.py"
-    assert ["trainer.py"] == [Path(link["filename"]).name for link in found["evidence"]]
+    assert [Path(link["filename"]).name for link in found["evidence"]] == ["trainer.py"]
 
 
 # the trainer, executed: GradScaler itself says which repairs hold
@@ -154,7 +154,7 @@ def test_double_unscale_is_what_raises(
         ("MP301", "Why it breaks", ["clamp(min=1e-6)", "leaves the gradient infinite"]),
         ("MP501", "Why it breaks", ["K.to(points.dtype)", "13 pixels", "goes up to float32"]),
         ("MP501", "Why it breaks", ["`.float()` on the operands alone does nothing"]),
-        ("MP201", "Fix safety", ["casting back", "stays in float32"]),
+        ("MP201", "Fix safety", ["casting it back", "stays in float32"]),
         ("MP504", "Fix safety", ["above 65504 would be inf in half"]),
         ("MP103", "Why it breaks", ["naive repair of MP101"]),
     ],

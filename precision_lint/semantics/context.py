@@ -91,6 +91,15 @@ class Context:
         """Name and first operand of a call of a torch function or tensor method."""
         return flow.operation(node, self)
 
+    def reaches_product(self, node: ast.expr) -> bool:
+        """Whether the value of the statement around ``node`` goes into a matrix product."""
+        statement = self.statement(node)
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            return flow.reaches_product(statement.targets[0].id, self, set())
+        return any(
+            isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult) for n in self.ancestors(node)
+        )
+
     def stays_elementwise(self, name: str) -> bool:
         """Whether every use of a local name ends in a reduction, none in a layer or product."""
         return flow.stays_elementwise(name, self, set())

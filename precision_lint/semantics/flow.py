@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 REDUCED = frozenset({"log", "log2", "log10", "mean", "sum"})
 """Operations behind which a wider dtype is a loss's own business."""
+PRODUCTS = frozenset({"matmul", "bmm", "mm", "mv", "baddbmm", "einsum", "linear"})
 PRODUCERS = frozenset({"sigmoid", "softmax", "tanh", "relu", "exp", "hardsigmoid", "abs", "square"})
 ELEMENTWISE = PRODUCERS | REDUCED | frozenset({
     "amax", "prod", "clamp", "clip", "pow", "sqrt", "mul", "add", "sub", "neg", "item",
@@ -34,20 +35,22 @@ def operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
     return None
 
 
-def stays_elementwise(name: str, at: Context, seen: set[str]) -> bool:
-    """Whether every use of a name allows a wider dtype: none reaches a layer or a product."""
+def stays_elementwise(name: str, at: Context, seen: set[str], reduced: bool = False) -> bool:
+    """Whether every use of a name allows a wider dtype: none reaches a layer or a product.
+
+    ``reduced``: the name already holds a loss term, which may be returned or passed on.
+    """
     seen.add(name)
     for use in ast.walk(at.function.node):
         if not isinstance(use, ast.Name) or use.id != name or isinstance(use.ctx, ast.Store):
             continue
-        if not _allows_wider(use, at, seen):
+        if not _allows_wider(use, at, seen, reduced):
             return False
     return True
 
 
-def _allows_wider(use: ast.Name, at: Context, seen: set[str]) -> bool:
+def _allows_wider(use: ast.Name, at: Context, seen: set[str], reduced: bool) -> bool:
     node: ast.AST = use
-    reduced = False
     for parent in at.ancestors(use):
         match parent:
             case ast.Subscript(value=value) if value is not node:
@@ -72,19 +75,43 @@ def _allows_wider(use: ast.Name, at: Context, seen: set[str]) -> bool:
                     name = at.qualify(func) or getattr(func, "attr", "")
                     last = str(name).rpartition(".")[2]
                     if last not in ELEMENTWISE:
-                        return False
+                        return reduced and last not in PRODUCTS
                     reduced = reduced or last in REDUCED
             case ast.keyword():
                 pass
             case (
                 ast.Assign(targets=[ast.Name(id=other)]) | ast.AugAssign(target=ast.Name(id=other))
             ):
-                return reduced or other in seen or stays_elementwise(other, at, seen)
+                return other in seen or stays_elementwise(other, at, seen, reduced)
+            case ast.Assign() | ast.AugAssign():
+                return reduced  # an entry of a dict of losses
             case ast.Return():
                 return reduced
             case _:
                 return False
         node = parent
+    return False
+
+
+def reaches_product(name: str, at: Context, seen: set[str]) -> bool:
+    """Whether a name's value meets a matrix product, as far as local names carry it."""
+    seen.add(name)
+    for use in ast.walk(at.function.node):
+        if not isinstance(use, ast.Name) or use.id != name or isinstance(use.ctx, ast.Store):
+            continue
+        for parent in at.ancestors(use):
+            match parent:
+                case ast.BinOp(op=ast.MatMult()):
+                    return True
+                case ast.Call(func=func):
+                    called = str(at.qualify(func) or getattr(func, "attr", ""))
+                    if called.rpartition(".")[2] in PRODUCTS:
+                        return True
+                case ast.Assign(targets=[ast.Name(id=other)]) if other not in seen:
+                    if reaches_product(other, at, seen):
+                        return True
+                case ast.stmt():
+                    break
     return False
 
 

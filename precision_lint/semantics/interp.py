@@ -185,8 +185,10 @@ class Interpreter(Calls):
                 many = given.items if given.kind == "tuple" else (given,)
                 named = {v.dtype if v.kind == "dtype" else None for v in many}
                 inside = isinstance(op, (ast.In, ast.Eq, ast.Is)) == truth
-                if not named or None in named or not isinstance(
-                    op, (ast.In, ast.NotIn, ast.Eq, ast.NotEq, ast.Is, ast.IsNot)
+                if (
+                    not named
+                    or None in named
+                    or not isinstance(op, (ast.In, ast.NotIn, ast.Eq, ast.NotEq, ast.Is, ast.IsNot))
                 ):
                     return
                 key = dotted(owner)
