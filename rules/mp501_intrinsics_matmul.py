@@ -88,7 +88,12 @@ class IntrinsicsMatmul(Rule):
             return
         confidence, evidence, raises = judged
         same = values[0].dtype == values[1].dtype and "cast" in values[0].tags | values[1].tags
-        if not region.on and (same or any(_cast_down(operand) for operand in operands)):
+        proven = any(v.dtype in ("float16", "bfloat16") for v in values)
+        if (
+            not region.on
+            and not proven
+            and (same or any(_cast_down(operand) for operand in operands))
+        ):
             confidence = Confidence.POSSIBLE
         if region.on:
             harm = (

@@ -24,6 +24,8 @@ from tests.incidents import (
     trainer,
 )
 
+README = Path(__file__).parent.parent / "README.md"
+
 
 class Project:
     """Files in a directory, linted through the command line."""
@@ -162,3 +164,9 @@ def test_double_unscale_is_what_raises(
 def test_rule_says_which_repair_is_not_enough(code: str, section: str, words: list[str]) -> None:
     text = " ".join(registry.document(registry.rules()[code]).sections[section].split())
     assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("repair", ["clamp(min=1e-6)", "K.to(points.dtype)", "Adam(eps=1e-4)"])
+def test_readme_says_which_popular_repair_is_not_enough(repair: str) -> None:
+    _, _, section = README.read_text(encoding="utf-8").partition("### Popular fixes that are not")
+    assert f"{repair}`" in section.partition("\n#")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import warnings
 from typing import Any
 
@@ -342,9 +341,3 @@ def test_decorators(decorator: str, state: str | None) -> None:
 def test_functions_without_gradient(decorator: str, gradient: bool) -> None:
     node = ast.parse(f"@{decorator}\ndef f(x): ...").body[0]
     assert without_gradient(node, names()) is not gradient
-
-
-def test_leaving_a_region_by_an_exception_is_not_needed_to_parse() -> None:
-    with contextlib.suppress(ZeroDivisionError), torch.autocast("cpu"):
-        assert torch.is_autocast_enabled("cpu")
-        raise ZeroDivisionError

@@ -27,7 +27,7 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
         "autocast",
         r"\bprecision\s*=\s*[\"']amp_(fp16|bf16)[\"']|\.to_fp16\(\)|\bamp_mode\s*=\s*[\"']amp",
     ),
-    ("half", r"\.(half|bfloat16)\(\)"),
+    ("half", r"[\w)\]]\.(half|bfloat16)\(\)"),
     ("half", r"\bprecision\s*=\s*[\"'](16|bf16)-true[\"']|\b(?:fp|bf)16_full_eval\s*=\s*True"),
     ("half", r"\b(?:torch_)?dtype\s*=\s*torch\.(float16|half|bfloat16)\b"),
     ("half", r"\.to\([^#\n]*\btorch\.(float16|half|bfloat16)\b"),
@@ -87,11 +87,13 @@ class Project:
                 continue
             names = [group for group in match.groups() if group]
             dtype = _DTYPES.get(names[0]) if names else "float16" if shows == "autocast" else None
+            named = half_dtypes if shows == "half" else dtypes
+            first = dtype == "float16" and dtype not in named  # it says more than bfloat16
             if dtype:
                 dtypes.add(dtype)
             if dtype and shows == "half":
                 half_dtypes.add(dtype)
-            if found[shows] is None:
+            if found[shows] is None or first:
                 row = data.count(b"\n", 0, match.end()) + 1
                 text = _line(data, match).strip().decode("utf8", "replace")
                 what = "mixed precision" if shows == "autocast" else "half precision tensors"
@@ -122,6 +124,6 @@ def _line(data: bytes, match: re.Match[bytes]) -> bytes:
 def _says(shows: str, data: bytes, match: re.Match[bytes]) -> bool:
     """Whether a match is code, and not a region's dtype taken for a tensor's."""
     line = _line(data, match)
-    if line.lstrip().startswith(b"#"):
-        return False
+    if line.lstrip().startswith((b"#", b">>>")) or b"`" in line:
+        return False  # a comment, or documentation
     return b"autocast" not in line if shows == "half" else b"enabled=False" not in line

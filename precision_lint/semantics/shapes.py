@@ -56,7 +56,8 @@ def moved_tags(name: str, node: ast.Call, tags: frozenset[str]) -> frozenset[str
     if turned:
         swap = {"spatial-last": "spatial-mid", "spatial-mid": "spatial-last"}
         return kept | {swap[tag] for tag in tags & SPATIAL}
-    return kept if name in ("permute", "movedim", "unfold", "fold") else tags
+    moves = ("permute", "movedim", "unfold", "fold", "transpose", "swapaxes", "swapdims")
+    return kept if name in moves else tags
 
 
 def _is_area(size: ast.expr) -> bool:
