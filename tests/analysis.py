@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from precision_lint.semantics.index import Function, build
+from precision_lint.semantics.index import Function, build, walk_function
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.values import Value
 
@@ -32,6 +32,7 @@ def returned(text: str) -> Value:
     """What the last ``return`` of the text's first function gives."""
     made = module(text)
     first = made.index.functions[0]
-    last = [node for node in ast.walk(first.node) if isinstance(node, ast.Return)][-1]
+    returns = [node for node in walk_function(first) if isinstance(node, ast.Return)]
+    last = max(returns, key=lambda node: node.lineno)
     assert last.value is not None
     return made.analysis(first).values[id(last.value)]

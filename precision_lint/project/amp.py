@@ -7,6 +7,7 @@ evidence with a place, never a guess: the first statement of each kind is kept.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +68,9 @@ class Project:
             if path.suffix != ".py" or {"test", "tests"} & set(relative.parts[:-1]):
                 continue
             try:
-                if path.stat().st_size > MAX_BYTES:
-                    continue
+                status = path.stat()
+                if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                    continue  # reading a pipe would wait for ever
                 data = path.read_bytes()
             except OSError:
                 continue

@@ -46,8 +46,6 @@ _TO_SCALAR = frozenset({"sum", "mean", "max", "min", "norm", "prod", "std", "var
 class Calls(Expressions):
     """Evaluates calls."""
 
-    floating: set[str]
-
     def call(self, node: ast.Call) -> Value:
         arguments = [self.eval(argument) for argument in node.args]
         keywords = {k.arg: self.eval(k.value) for k in node.keywords if k.arg}
@@ -169,8 +167,6 @@ class Calls(Expressions):
         if kind is None:
             return Value("unknown", place)
         first = arguments[0] if arguments else UNKNOWN
-        if first.variable:
-            self.floating.add(first.dtype)
         if kind == "same":
             name = callee.const.rpartition(".")[2].lower()
             lo, hi = ops.bounds(name, first, {})
@@ -190,9 +186,6 @@ class Calls(Expressions):
             dtype = promote(Value("tensor", dtype), value)
         rule = policy(op, self.region.device)
         tags = frozenset({"float"}) | (first.tags & {"not-float16", "amp"})
-        for value in tensors:
-            if value.variable and op in _FLOAT_ONLY:
-                self.floating.add(value.dtype)
         if self.region.on and rule is not None and dtype != "float64":
             if rule == "lower":
                 return Value(kind, self.region.dtype, tags=tags)

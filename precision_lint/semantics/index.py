@@ -90,7 +90,6 @@ class Index:
     classes: dict[str, Class]
     calls: dict[str, list[tuple[ast.Call, Function]]]
     candidates: dict[type[ast.AST], list[tuple[ast.AST, Function]]]
-    attributes: dict[str, list[tuple[ast.Attribute, Function]]]
     instances: dict[str, set[str]]
     """Last components of the names that ``x = ClassName(...)`` binds, by class name."""
 
@@ -115,13 +114,11 @@ class Index:
         return None
 
 
-def build(
-    tree: ast.Module, nodes: Collection[type[ast.AST]], attributes: Collection[str] = ()
-) -> Index:
-    """Walk a module once; ``nodes`` and ``attributes`` are what rules want to see."""
+def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
+    """Walk a module once; ``nodes`` are the types that rules want to see."""
     names = Names()
     top = Function(tree, None, None)
-    index = Index(tree, names, top, [], {}, {}, {}, {}, {})
+    index = Index(tree, names, top, [], {}, {}, {}, {})
     wanted = tuple(nodes)
     aliases: list[ast.Assign] = []
     # children first in a stack of (node, function, class) keeps this pass free of recursion
@@ -144,10 +141,6 @@ def build(
             operator = type(node.op)  # type: ignore[attr-defined]
             if operator in wanted:
                 index.candidates.setdefault(operator, []).append((node, function))
-        elif kind is ast.Attribute:
-            if node.attr in attributes:  # type: ignore[attr-defined]
-                found = index.attributes.setdefault(node.attr, [])  # type: ignore[attr-defined]
-                found.append((node, function))  # type: ignore[arg-type]
         elif kind is ast.Import or kind is ast.ImportFrom:
             names.add_import(node)  # type: ignore[arg-type]
             continue

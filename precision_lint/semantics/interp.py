@@ -32,7 +32,6 @@ class Interpreter(Calls):
         self.values: dict[int, Value] = {}
         self.regions: dict[int, Region] = {}
         self.events: list[Promotion] = []
-        self.floating: set[str] = set()
         self.tensors: set[str] = set()
         """dtype variables of values that are used as tensors."""
         self.assigned: dict[str, list[ast.expr]] = {}
