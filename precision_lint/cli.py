@@ -64,7 +64,10 @@ def cli() -> None:
 
 
 def _split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+    parts = tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+    if values and not parts:  # a script's empty variable must not mean everything
+        raise click.BadParameter("names nothing; leave it out or fill it in")
+    return parts
 
 
 def _list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], F]:
@@ -134,6 +137,8 @@ def check(
 
     if config and isolated:
         raise click.UsageError("--config and --isolated exclude each other; give one of them")
+    if "" in paths:  # pathlib takes it for the working directory
+        raise click.UsageError("a path is empty; name a file or a directory")
     if "-" in paths and len(paths) > 1:
         raise click.UsageError("- stands alone; lint files in another run")
     if stdin_filename and paths and "-" not in paths:
@@ -143,6 +148,8 @@ def check(
     mode = runner.Mode.DIFF if diff else runner.Mode.FIX if fix else runner.Mode.CHECK
     stdin = "-" in paths or stdin_filename is not None
     if stdin:
+        if sys.stdin is None:
+            raise click.UsageError("standard input is closed; name a file")
         data = sys.stdin.buffer.read()
         result = runner.check_stdin(data, stdin_filename, resolver, mode=mode)
     else:
@@ -202,19 +209,24 @@ def _show(
             _echo(line, notes_to)
 
 
-def _color(stream: TextIO) -> bool:
-    if os.environ.get("NO_COLOR"):
+def _color(stream: TextIO | None) -> bool:
+    if stream is None or os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _echo(text: str | bytes, stream: TextIO, newline: bool = True) -> None:
+def _echo(text: str | bytes, stream: TextIO | None, newline: bool = True) -> None:
+    if stream is None:  # closed by who started us
+        return
     try:
         click.echo(text, file=stream, nl=newline, color=True)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except OSError as error:
+        # what is left in the buffer would fail again when the interpreter ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
+            raise
 
 
 def _described(code: str) -> dict[str, Any]:
@@ -343,4 +355,16 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.Abort:
         _echo("interrupted", sys.stderr)
         return 130
+    except OSError as error:  # a full disk, a working directory that is gone
+        where = f"{error.filename}: " if error.filename else ""
+        what = (error.strerror or str(error)).lower()
+        _echo(f"{where}{what}; correct that and run again", sys.stderr)
+        return 2
+    except Exception as error:  # an uncaught one would exit with 1, which means findings
+        import traceback
+
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        _echo(f"{frame.filename}:{frame.lineno}: {what}; report it as a bug", sys.stderr)
+        return 2
     return int(code or 0)

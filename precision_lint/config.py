@@ -198,9 +198,9 @@ def _positive(value: Any) -> int:
 
 
 def _format(value: Any) -> str:
-    if value not in FORMATS:
+    if not isinstance(value, str) or value not in FORMATS:
         raise ValueError
-    return str(value)
+    return value
 
 
 def _ignores(value: Any) -> dict[str, tuple[str, ...]]:
@@ -275,6 +275,8 @@ def _parse(file: Path, data: bytes) -> dict[str, Any]:
         where = ":".join(at.groups()) if at else str(data.count(b"\n") + 1) + ":1"
         problem = what[:1].lower() + what[1:]
         raise ConfigError(f"{file}:{where}: {problem}; correct the TOML") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deeply; correct the TOML") from None
 
 
 def load(file: Path, base: Path) -> Settings | None:
@@ -324,6 +326,10 @@ class Resolver:
     def _nearest(self, directory: Path) -> Settings:
         for name in NAMES:
             file = directory / name
-            if file.is_file() and (found := load(file, directory)) is not None:
+            try:
+                exists = file.is_file()
+            except OSError:  # a directory that may not be searched
+                continue
+            if exists and (found := load(file, directory)) is not None:
                 return self._overrides.apply(found)
         return self._default if directory.parent == directory else self(directory.parent)

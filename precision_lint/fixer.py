@@ -304,15 +304,29 @@ def _text(data: bytes) -> str | None:
     return source.text if isinstance(source, Source) and source.encode() == data else None
 
 
-def diff(before: Source, after: Source) -> str:
-    """A unified diff that ``git apply`` and ``patch -p1`` take; empty when nothing changed."""
+def diff(before: Source, after: Source) -> bytes:
+    """A unified diff that ``git apply`` and ``patch -p1`` take; empty when nothing changed.
+
+    It is in the file's own encoding, as git's is.
+    """
     name = PurePath(before.filename).as_posix().lstrip("/")
-    lines = difflib.unified_diff(
-        io.StringIO(before.text, newline="\n").readlines(),
-        io.StringIO(after.text, newline="\n").readlines(),
-        f"a/{name}",
-        f"b/{name}",
+    lines = difflib.diff_bytes(
+        difflib.unified_diff,
+        io.BytesIO(before.encode()).readlines(),
+        io.BytesIO(after.encode()).readlines(),
+        _quoted(f"a/{name}"),
+        _quoted(f"b/{name}"),
     )
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    return b"".join(
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+        for line in lines
     )
+
+
+def _quoted(name: str) -> bytes:
+    """A path as git writes it: special bytes escaped, and a tab to end a name with spaces."""
+    data = os.fsencode(name)
+    escaped = re.sub(rb'[\x00-\x1f"\\\x7f-\xff]', lambda m: b"\\%03o" % m[0][0], data)
+    if escaped != data:
+        return b'"' + escaped + b'"'
+    return data + b"\t" if b" " in data else data

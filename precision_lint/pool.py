@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import zip_longest
@@ -26,11 +29,26 @@ def _start(state: Any) -> None:
     global _state
     _state = state
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that work can clean up
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     gc.freeze()
 
 
+def _leave_with_parent() -> None:
+    """End this worker when its parent was killed; it would wait for work for ever."""
+    from multiprocessing import connection, parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _call(work: Work[Item, Answer], items: Sequence[Item]) -> list[Answer]:
-    return work(items, _state)
+    try:
+        return work(items, _state)
+    except SystemExit:  # the executor would go on with the next items
+        os._exit(1)
 
 
 def run(

@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from precision_lint import dispatch, pool, registry, source, suppress
@@ -75,7 +75,7 @@ class Result:
     """Diagnostics at or above the severity that fails the run."""
     fixed: list[Diagnostic] = field(default_factory=list)
     """Findings whose fix was applied, or would be in ``Mode.DIFF``."""
-    diff: str = ""
+    diff: bytes = b""
     stdin: bytes = b""
     """The text from standard input after fixes, in its own encoding."""
 
@@ -112,7 +112,7 @@ class Outcome:
     text: Source | None = None
     hidden: int = 0
     fixed: tuple[Diagnostic, ...] = ()
-    diff: str = ""
+    diff: bytes = b""
 
 
 @functools.cache
@@ -191,7 +191,7 @@ def _analyse(job: Job, data: bytes, project: Project) -> Outcome:
 
     levels = {Applicability.SAFE} | ({Applicability.UNSAFE} if job.unsafe_fixes else set())
     fixed = fixer.fix(text, lint, levels)
-    diff = fixer.diff(text, fixed.source) if job.mode is Mode.DIFF else ""
+    diff = fixer.diff(text, fixed.source) if job.mode is Mode.DIFF else b""
     return Outcome(fixed.remaining, fixed.source, hidden, fixed.applied, diff)
 
 
@@ -212,12 +212,15 @@ def _run(jobs: Sequence[Job], projects: Mapping[Path, Project]) -> list[Outcome]
         if isinstance(data, Failure):
             outcome = Outcome([data.diagnostic()] if data.code in job.codes else [])
         else:
-            outcome = _judge(job, data, projects.get(job.root, Project()))
+            project = projects.get(job.root, Project())
+            outcome = _judge(job, data, project)
             if job.mode is Mode.FIX and outcome.fixed and outcome.text:
                 from precision_lint import fixer
 
                 failure = fixer.write(job.path, data, outcome.text)
-                outcome = Outcome([failure.diagnostic()]) if failure else outcome
+                if failure:  # nothing was fixed, so everything is still to be said
+                    outcome = _judge(replace(job, mode=Mode.CHECK), data, project)
+                    outcome.diagnostics.append(failure.diagnostic())
         if not outcome.diagnostics:
             outcome.text = None  # nobody will show it: don't send it between processes
         outcomes.append(outcome)

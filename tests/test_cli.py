@@ -122,6 +122,8 @@ def test_directory_without_python(run: Run) -> None:
         (["--config", "none.toml"], "none.toml: cannot be read (No such file or directory)"),
         (["--config", "x", "--isolated"], "--config and --isolated exclude each other"),
         (["-", "m.py"], "- stands alone; lint files in another run"),
+        (["m.py", ""], "a path is empty; name a file or a directory"),
+        (["--select", ","], "'--select': names nothing; leave it out or fill it in"),
         (["--stdin-filename", "x", "m.py"], "--stdin-filename names the text read from -"),
         (["explain", "bad-wrod"], 'unknown rule "bad-wrod"; did you mean "bad-word"?'),
         (["explain", "MP9"], 'unknown rule "MP9"; did you mean'),
@@ -134,6 +136,45 @@ def test_wrong_usage_is_one_line(run: Run, args: list[str], message: str) -> Non
     assert message in run.err
     assert run.err.count("\n") == 1
     assert run.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device"), "no space left on device; correct that and"),
+        (PermissionError(13, "Permission denied", "a"), "a: permission denied; correct that and"),
+        (KeyError("odd\nkey"), "test_cli.py:"),
+    ],
+)
+def test_what_nobody_expected_is_one_line_and_no_finding(
+    run: Run, error: Exception, line: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    run.patch.setattr("precision_lint.runner.check", fail)
+    assert run(".") == 2
+    assert line in run.err
+    assert len(run.err.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such device on Windows")
+def test_a_full_disk_is_not_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("import torch\nx = (\n")
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        command = [sys.executable, "-m", "precision_lint", "m.py"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == b"no space left on device; correct that and run again\n"
+
+
+def test_closed_streams(run: Run) -> None:
+    write("m.py", "BAD")
+    run.patch.setattr(sys, "stdin", None)
+    assert run("-") == 2
+    assert run.err.startswith("standard input is closed; name a file")
+    run.patch.setattr(sys, "stdout", None)
+    assert run("m.py") == 1
 
 
 def test_mistake_in_configuration_is_one_line(run: Run) -> None:

@@ -205,6 +205,8 @@ def test_settings_can_be_sent_to_a_process(here: Path) -> None:
             'output-format = "xml"',
             '"output-format" is \'xml\'; write one of "text", "concise", "json"',
         ),
+        ('output-format = ["xml"]', "\"output-format\" is ['xml']; write one of"),
+        ("jobs = " + "[" * 5000, "is nested too deeply; correct the TOML"),
         ('per-file-ignores = ["a"]', "write a table from patterns to lists of strings"),
         ('per-file-ignores = { a = "MP9" }', "write a table from patterns to lists of strings"),
         ('per-file-ignores = { a = ["MP8"] }', 'unknown rule "MP8"; `precision-lint rules`'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,29 @@ def test_absolute_and_parent_paths(here: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir("b")
     found = discover("../a").files
     assert [(file.name, file.path) for file in found] == [("../a/m.py", here / "a" / "m.py")]
+
+
+def test_parent_of_a_link_is_that_of_its_target() -> None:
+    touch("there/inner/x.py", "there/a.py", "a.py")
+    Path("link").symlink_to("there/inner")
+    (file,) = discover("link/../a.py").files
+    assert file.path.resolve() == Path("there/a.py").resolve()
+
+
+def test_a_directory_that_may_not_be_searched_is_no_obstacle(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch("locked/a.py", "b.py")
+    for name in ("exists", "is_file"):
+        plain = getattr(Path, name)
+
+        def denied(path: Path, plain: Any = plain, **options: Any) -> Any:
+            if path.parent.name == "locked":
+                raise PermissionError(13, "Permission denied", str(path))
+            return plain(path, **options)
+
+        monkeypatch.setattr(Path, name, denied)
+    assert names(".") == ["b.py", "locked/a.py"]
 
 
 def test_each_file_once() -> None:

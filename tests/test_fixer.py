@@ -8,6 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -523,13 +524,13 @@ def test_write_refuses_a_text_that_would_be_read_differently(file: Path) -> None
 
 def test_diff_of_nothing() -> None:
     source = Source("a.py", "x\n")
-    assert diff(source, source) == ""
+    assert diff(source, source) == b""
 
 
 def test_diff_text() -> None:
     assert diff(Source("./src/a.py", "a\x0cb\n1"), Source("./src/a.py", "a\x0cb\n2\n")) == (
-        "--- a/src/a.py\n+++ b/src/a.py\n@@ -1,2 +1,2 @@\n a\x0cb\n-1\n"
-        "\\ No newline at end of file\n+2\n"
+        b"--- a/src/a.py\n+++ b/src/a.py\n@@ -1,2 +1,2 @@\n a\x0cb\n-1\n"
+        b"\\ No newline at end of file\n+2\n"
     )
 
 
@@ -549,5 +550,23 @@ def test_git_applies_the_diff(tmp_path: Path, before: str, after: str) -> None:
     path.write_bytes(before.encode())
     patch = diff(Source("a b.py", before), Source("a b.py", after))
     command = ["git", "-c", "core.autocrlf=false", "apply", "--whitespace=nowarn", "-"]
-    subprocess.run(command, input=patch.encode(), cwd=tmp_path, check=True)
+    subprocess.run(command, input=patch, cwd=tmp_path, check=True)
+    assert path.read_bytes() == after.encode()
+
+
+@pytest.mark.parametrize("tool", ["git apply", "patch -p1"])
+@pytest.mark.parametrize(
+    "name",
+    ["a b.py", "new\nline.py", "tab\t.py", 'quo"te.py', "back\\slash.py", "\xe9.py", "\udcff.py"],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")
+def test_tools_apply_the_diff_of_any_name_and_encoding(
+    tmp_path: Path, tool: str, name: str, encoding: str
+) -> None:
+    before = Source(name, "# \xe9\nx = 1\n", encoding, bom=encoding == "utf-8")
+    after = replace(before, text="# \xe9\nx = 2\n")
+    path = tmp_path / name
+    path.write_bytes(before.encode())
+    subprocess.run(tool.split(), input=diff(before, after), cwd=tmp_path, check=True)
     assert path.read_bytes() == after.encode()

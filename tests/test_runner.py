@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -277,8 +279,8 @@ def test_unused_suppressions_are_removed() -> None:
 def test_diff_writes_nothing() -> None:
     write(a="BAD", b="ODD")
     result = check(mode=Mode.DIFF)
-    assert "-BAD\n+GOOD\n" in result.diff
-    assert "b.py" not in result.diff
+    assert b"-BAD\n+GOOD\n" in result.diff
+    assert b"b.py" not in result.diff
     assert len(result.fixed) == 1
     assert Path("a.py").read_text() == HEAD + "BAD\n"
 
@@ -293,11 +295,20 @@ def test_a_file_that_cannot_be_written_is_a_diagnostic(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(dispatch, "lint", lint)
     result = check(mode=Mode.FIX)
-    assert codes(result) == ["a.py:1:1 MP001"]
-    assert result.failing == 1
+    assert codes(result) == ["a.py:1:1 MP001", "a.py:2:1 MP911"]
+    assert result.failing == 2
     assert Path("a.py").read_text() == HEAD + "changed\n"
     assert Path("b.py").read_text() == HEAD + "GOOD\n"
     assert [d.filename for d in result.fixed] == ["b.py"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes with names on Windows")
+def test_a_pipe_does_not_stop_the_run() -> None:
+    write(a="torch.log(torch.rand(3))")  # worth the search for half precision in the project
+    os.mkfifo("pipe.py")
+    program = "from precision_lint.cli import main; raise SystemExit(main(['.']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert b"pipe.py:1:1: error[MP001]" in done.stdout
 
 
 # standard input
@@ -390,6 +401,40 @@ def test_pool_loses_only_what_failed(how: str) -> None:
     state: dict[str, Any] = {how: failed}
     answers = pooled(100, **state)
     assert answers == [-item if item in failed else 2 * item for item in range(100)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signals on Windows")
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_workers_clean_up_and_leave_with_their_parent(here: Path, ending: int) -> None:
+    code = (
+        "import os, sys, time, pathlib\n"
+        "from precision_lint import pool\n"
+        "def work(items, state):\n"
+        "    mark = pathlib.Path(f'worker-{items[0]}')\n"
+        "    mark.write_text('')\n"
+        "    try:\n"
+        "        time.sleep(600)\n"
+        "    finally:\n"
+        "        mark.unlink()\n"
+        "if __name__ == '__main__':\n"
+        "    pool.run(work, [0, 1], None, lost=str, workers=2)\n"
+    )
+    Path("main.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen([sys.executable, "main.py"], stderr=subprocess.PIPE, env=environment)
+    until(lambda: len(list(here.glob("worker-*"))) == 2)
+    parent.send_signal(ending)
+    until(lambda: not list(here.glob("worker-*")))
+    parent.communicate()  # ends when no worker holds the pipe any more
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait for another process."""
+    for _ in range(600):
+        if done():
+            return
+        time.sleep(0.05)
+    pytest.fail("it does not happen")
 
 
 def test_pool_does_without_processes_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

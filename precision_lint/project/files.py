@@ -52,13 +52,21 @@ class _Entry:
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root, without ``..``; symbolic links stay."""
-    return Path(os.path.normpath(Path.cwd() / path))
+    """The path from the root, without ``..``; symbolic links stay where that allows it."""
+    whole = Path.cwd() / path
+    return whole.resolve() if ".." in whole.parts else whole
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # its directory may not be searched
+        return False
 
 
 def _marked(path: Path) -> Path | None:
     for directory in (path, *path.parents):
-        if any((directory / marker).exists() for marker in MARKERS):
+        if any(_exists(directory / marker) for marker in MARKERS):
             return directory
     return None
 
@@ -85,7 +93,7 @@ def _gitignore(directory: Path) -> Patterns | None:
 def _outer_gitignores(top: Path) -> list[Patterns]:
     """Those of the repository above ``top``, outermost first, less those that hide ``top``."""
     above = [*reversed(top.parents), top]
-    root = next((i for i in reversed(range(len(above))) if (above[i] / ".git").exists()), None)
+    root = next((i for i in reversed(range(len(above))) if _exists(above[i] / ".git")), None)
     found = [_gitignore(directory) for directory in above[root:-1]] if root is not None else []
     return [spec for spec in found if spec and not spec.verdict(top, True)]
 
