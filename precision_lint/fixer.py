@@ -11,12 +11,13 @@ import io
 import itertools
 import os
 import re
+import signal
 import stat
 import tempfile
 import warnings
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -252,6 +253,19 @@ def _crash(source: Source, codes: Iterable[str], what: str, at: Diagnostic | Non
     )
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Holds SIGTERM back, which would leave a temporary file behind."""
+    mask = getattr(signal, "pthread_sigmask", None)
+    before = mask(signal.SIG_BLOCK, {signal.SIGTERM}) if mask else None
+    try:
+        yield
+    finally:
+        if mask:
+            mask(signal.SIG_SETMASK, before)
+
+
+@_undisturbed()
 def write(path: Path | str, original: bytes, fixed: Source) -> Failure | None:
     """Replace the file's content, atomically; ``original`` is what the fix started from.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -29,7 +28,6 @@ def _start(state: Any) -> None:
     global _state
     _state = state
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that work can clean up
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     gc.freeze()
 
@@ -40,15 +38,14 @@ def _leave_with_parent() -> None:
 
     parent = parent_process()
     if parent is not None:
+        if hasattr(signal, "pthread_sigmask"):  # the main thread may be holding it back
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         connection.wait([parent.sentinel])
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _call(work: Work[Item, Answer], items: Sequence[Item]) -> list[Answer]:
-    try:
-        return work(items, _state)
-    except SystemExit:  # the executor would go on with the next items
-        os._exit(1)
+    return work(items, _state)
 
 
 def run(
@@ -111,8 +108,8 @@ def _pass(
                 answers = []
             yield from ([answer] for answer in answers) if answers else ([] for _ in each)
     except BaseException:  # interrupted: what still runs is of no use any more
-        pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
+        pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()

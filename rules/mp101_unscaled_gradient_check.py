@@ -49,9 +49,9 @@ class UnscaledGradientCheck(Rule):
 
     ## Fix safety
     Safe: without a scale (a disabled scaler) `unscale_` does nothing. It is inserted before the
-    read and a later duplicate is removed, because a second `unscale_` raises (MP103). With gradient
-    accumulation `unscale_` may only run in the iteration that steps; a read outside of that branch
-    has to be moved by hand.
+    read and a later duplicate is removed, because a second `unscale_` raises (MP103). With
+    gradient accumulation `unscale_` may only run in the iteration that steps; a read outside of
+    that branch has to be moved by hand.
 
     ## How to silence
     `# precision-lint: ignore[MP101] reason` or `# noqa: MP101` on the line.

@@ -48,9 +48,9 @@ class ClipBeforeUnscale(Rule):
     ```
 
     ## Fix safety
-    Safe: without a scale (a disabled scaler) `unscale_` does nothing. With gradient accumulation it
-    goes into the branch that steps; where the clip itself is outside of that branch there is no
-    automatic fix.
+    Safe: without a scale (a disabled scaler) `unscale_` does nothing. With gradient
+    accumulation it goes into the branch that steps; where the clip itself is outside of that
+    branch there is no automatic fix.
 
     ## How to silence
     `# precision-lint: ignore[MP102] reason` or `# noqa: MP102` on the line.

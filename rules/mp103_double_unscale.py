@@ -52,9 +52,9 @@ class DoubleUnscale(Rule):
     ```
 
     ## Fix safety
-    Safe: the call that raises is removed, or moved to the top of the branch that steps. Without a
-    scale (a disabled scaler) it did nothing. Where gradients are read between the call and that
-    branch the code has to be moved by hand.
+    Safe: the call that raises is removed, or moved to the top of the branch that steps. Without
+    a scale (a disabled scaler) it did nothing. Where gradients are read between the call and
+    that branch the code has to be moved by hand.
 
     ## How to silence
     `# precision-lint: ignore[MP103] reason` or `# noqa: MP103` on the line.

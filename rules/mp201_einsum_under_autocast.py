@@ -49,10 +49,12 @@ class EinsumUnderAutocast(Rule):
     ```
 
     ## Fix safety
-    Safe: in float32 the region and the casts do nothing. Both are needed: disabling autocast alone
-    does not upcast half operands, and casting alone is undone by autocast. The result stays in
-    float32, because casting it back would bring the inf back; operations of the surrounding region
-    take it as it is.
+    Safe: in float32 the region and the casts do nothing (float64 operands come down to
+    float32). Both are needed: disabling autocast alone does not upcast half operands, and
+    casting alone is undone by autocast. The result stays in float32, because casting it back
+    would bring the inf back; operations of the surrounding region take it as it is. In a half
+    model without autocast, where that result goes on into another product, the fix is unsafe:
+    the other operand has to come up as well.
 
     ## How to silence
     `# precision-lint: ignore[MP201] reason` or `# noqa: MP201` on the line.
@@ -88,8 +90,10 @@ class EinsumUnderAutocast(Rule):
             return
         if not sure:
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
-            if not region.on and all(v.dtype == "float32" for v in values):
-                confidence = Confidence.POSSIBLE
+        if not region.on and not sure and all(v.dtype == "float32" for v in values):
+            confidence = Confidence.POSSIBLE
+        if not region.on and all(v.dtype == "~cast" for v in values):
+            confidence = Confidence.POSSIBLE
         no_op = [o for o in operands if at.is_upcast(o)]
         extra = [at.note(o, "this upcast is undone by autocast") for o in no_op if region.on]
         yield at.finding(
@@ -107,7 +111,17 @@ class EinsumUnderAutocast(Rule):
         edits = at.without_autocast(node, upcast, "contracted")
         if edits is None:
             return None
-        return Fix("contract in float32, outside autocast", Applicability.SAFE, edits)
+        title = "contract in float32, outside autocast"
+        # products that get the same fix take the float32 result as it is
+        others = [
+            p
+            for p in at.products_reached(node)
+            if _reach(at.product(p)[0], p, at.product(p)[1], at) is None
+        ]
+        if others and not at.region(node).on and at.project.half is not None:
+            why = "in a half model its float32 result meets another product"
+            return Fix(title, Applicability.UNSAFE, edits, why)
+        return Fix(title, Applicability.SAFE, edits)
 
 
 def _reach(
@@ -195,7 +209,7 @@ def _indices(term: str) -> list[str]:
 def _swapped(node: ast.expr, at: Context) -> bool:
     """Whether an operand is written with its last two dimensions swapped."""
     if isinstance(node, ast.Attribute):
-        return node.attr in ("mT", "T")
+        return node.attr == "mT"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in ("transpose", "swapaxes", "swapdims"):
             places = sorted(

@@ -41,8 +41,8 @@ class CdistUnderAutocast(Rule):
     Leave the result in float32: `.to(pred_boxes.dtype)` turns distances above 65504 into inf.
 
     ## Fix safety
-    Safe: `.float()` on a float32 operand does nothing, and autocast runs the operation in float32
-    anyway.
+    Safe: `.float()` on a float32 operand does nothing (a float64 one comes down to float32),
+    and autocast runs the operation in float32 anyway.
 
     ## How to silence
     `# precision-lint: ignore[MP214] reason` or `# noqa: MP214` on the line.

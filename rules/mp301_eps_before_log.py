@@ -78,12 +78,13 @@ class EpsBeforeLog(Rule):
     ```
 
     ## Fix safety
-    Safe: only `.float()` is inserted, so float32 results are the same to the bit. It goes on the
-    argument of the operation that produces the probability where that is in sight. Where the
-    half value comes from elsewhere it goes on the value itself: the forward pass is then finite,
-    but a gradient of 1/eps still overflows on its way back into the half value. For an epsilon
-    that survives (1e-7) this would cure nothing, so there the fix is only shown: upcast at the
-    origin, or use `log_softmax`, `logsigmoid` or `logsumexp`.
+    Safe: only `.float()` is inserted, so float32 results are the same to the bit (float64
+    values come down to float32). It goes on the argument of the operation that produces the
+    probability where that is in sight. Where the half value comes from elsewhere it goes on the
+    value itself: the forward pass is then finite, but a gradient of 1/eps still overflows on
+    its way back into the half value. For an epsilon that survives (1e-7) this would cure
+    nothing, so there the fix is only shown: upcast at the origin, or use `log_softmax`,
+    `logsigmoid` or `logsumexp`.
 
     ## How to silence
     `# precision-lint: ignore[MP301] reason` or `# noqa: MP301` on the line.
@@ -109,11 +110,13 @@ class EpsBeforeLog(Rule):
         guard = _guard(argument, at, node)
         if guard is None or not 0 < guard.epsilon <= OVERFLOWS:
             return
+        if _bounded_after(node, at):
+            return
         region = at.region(node)
         open_values = [
             value
             for value in map(at.value, (guard.operand, *guard.others))
-            if value.lo <= OVERFLOWS
+            if at.least(value) <= OVERFLOWS
         ]
         halves = [h for h in (at.half(value, region) for value in open_values) if h is not None]
         halves = [h for h in halves if "float16" in h.dtypes]
@@ -128,9 +131,10 @@ class EpsBeforeLog(Rule):
         if guard.epsilon <= VANISHES:
             fate = "rounds to 0 in float16, so log of 0 gives -inf"
         else:
+            harmed = "a quotient by it and the gradient are" if guard.others else "the gradient is"
             fate = (
                 f"survives in float16, but its reciprocal {1 / guard.epsilon:.3g} exceeds 65504, "
-                "so the gradient is inf"
+                f"so {harmed} inf"
             )
         evidence = [*half.evidence]
         if not isinstance(guard.node, ast.Constant):
@@ -156,8 +160,8 @@ class EpsBeforeLog(Rule):
                     leaves[id(leaf)] = (leaf, statement)
         if not leaves:
             return None
-        opaque = guard.epsilon > VANISHES and any(
-            id(operand) in leaves for operand in (guard.operand, *guard.others)
+        opaque = guard.epsilon > VANISHES and not all(
+            _feeds_producer(leaf, at) for leaf, _ in leaves.values()
         )
         edits: list[Edit] = []
         by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
@@ -172,10 +176,19 @@ class EpsBeforeLog(Rule):
                 "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
             )
             return Fix(title, Applicability.DISPLAY, tuple(edits), why)
-        if at.reaches_product(node):
+        if at.products_reached(node):
             why = "the result is float32 then, and meets a matrix product"
             return Fix(title, Applicability.UNSAFE, tuple(edits), why)
         return Fix(title, Applicability.SAFE, tuple(edits))
+
+
+def _bounded_after(node: ast.Call, at: Context) -> bool:
+    """Whether the logarithm is rounded at once, as for levels: no gradient, and a clamp follows."""
+    return any(
+        isinstance(parent, ast.Attribute)
+        and parent.attr in ("floor", "round", "ceil", "long", "int")
+        for parent in at.ancestors(node)
+    )
 
 
 def _times_itself(node: ast.Call, operand: ast.expr, at: Context) -> bool:
@@ -224,7 +237,7 @@ def _guard(node: ast.expr, at: Context, use: ast.expr, depth: int = 3) -> Guard 
         case ast.Subscript(value=value):
             return _guard(value, at, use, depth)
         case ast.Name(id=name) if depth:
-            source = _assigned(name, at, use)
+            source = at.definition(name, use)
             if source is not None:
                 return _guard(source, at, source, depth - 1)
         case ast.Call(func=func, args=args, keywords=keywords):
@@ -249,21 +262,6 @@ def _guard(node: ast.expr, at: Context, use: ast.expr, depth: int = 3) -> Guard 
     return None
 
 
-def _assigned(name: str, at: Context, use: ast.expr) -> ast.expr | None:
-    """What a local name was last bound to before ``use`` in source order."""
-    earlier = [
-        source
-        for source in at.analysis.assigned.get(name, [])
-        if (source.end_lineno, source.end_col_offset) < (use.lineno, use.col_offset)
-    ]
-    return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
-
-
-def _definition(name: ast.Name, at: Context) -> ast.expr | None:
-    """What a local name is bound to where it is read; None for parameters and loop variables."""
-    return _assigned(name.id, at, name)
-
-
 def _makes(node: ast.expr, at: Context, depth: int = 4) -> ast.expr | None:
     """The operation that produces a probability (sigmoid, exp, ...) in or behind an expression."""
     operation = at.operation(node)
@@ -278,9 +276,30 @@ def _makes(node: ast.expr, at: Context, depth: int = 4) -> ast.expr | None:
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
             return _makes(left, at, depth) or _makes(right, at, depth)
         case ast.Name() if depth:
-            source = _definition(node, at)
+            source = at.definition(node.id, node)
             return _makes(source, at, depth - 1) if source is not None else None
     return None
+
+
+def _may_be_cast(node: ast.expr, at: Context) -> bool:
+    """Whether ``.float()`` fits: a number of the configuration has no such method."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return at.is_tensor(node)
+    return True
+
+
+def _feeds_producer(leaf: ast.expr, at: Context) -> bool:
+    """Whether a value is the argument of the operation that makes the probability."""
+    for parent in at.ancestors(leaf):
+        operation = at.operation(parent) if isinstance(parent, ast.Call) else None
+        if operation is not None:
+            if operation[0] in PRODUCERS:
+                return True
+            if operation[0] not in FOLLOWED:
+                return False
+        elif isinstance(parent, ast.stmt):
+            return False
+    return False
 
 
 def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
@@ -289,7 +308,7 @@ def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
     On the argument of the operation that produces the probability where that is in sight and
     nothing else needs its half dtype, otherwise on the value itself.
     """
-    if at.half(at.value(node), at.region(node)) is None:
+    if at.half(at.value(node), at.region(node)) is None or not _may_be_cast(node, at):
         return
     operation = at.operation(node)
     if operation is not None:
@@ -312,7 +331,7 @@ def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
     while isinstance(name_node, ast.Subscript):
         name_node = name_node.value
     if isinstance(name_node, ast.Name) and depth and _makes(name_node, at) is not None:
-        source = _definition(name_node, at)
+        source = at.definition(name_node.id, name_node)
         if source is not None and at.stays_elementwise(name_node.id):
             found = list(_leaves(source, at, depth - 1))
             if found:

@@ -40,10 +40,11 @@ class DtypelessCreation(Rule):
 
     ## Why it breaks
     The default dtype is float32 whatever the model's is, and a float32 tensor with dimensions
-    promotes a half one: `cat`, `stack`, `where`, `+` and `*` of the two are float32 (float64 from
-    numpy). Nothing is said until the result meets the next half layer, which raises `mat1 and mat2
-    must have the same dtype, but got Float and Half`. Under autocast that layer casts it down
-    again, so there it costs memory only, and this rule is silent.
+    promotes a half one: `cat`, `stack`, `where`, `+` and `*` of the two are float32 (float64
+    from numpy). Nothing is said until the result meets the next half layer, which raises `mat1
+    and mat2 must have the same dtype, but got Float and Half`. Under autocast that layer casts
+    it down again, so there it costs memory only, and this rule is silent. It is silent too
+    where the widened tensor is cast next, or ends in a loss: there float32 is what one wants.
 
     ## Example
     ```python
@@ -57,9 +58,10 @@ class DtypelessCreation(Rule):
     ```
 
     ## Fix safety
-    Safe: with a float32 neighbour the dtype is what it was. `linspace` and `arange` are computed
-    in float32 and cast at the end, because their steps lose bits in half. The fix is unsafe where
-    the neighbour's name says that it may hold integers, whose dtype must not be followed.
+    Safe: with a float32 neighbour the dtype is what it was. `linspace` and `arange` are
+    computed in float32 and cast at the end, because their steps lose bits in half. The fix is
+    unsafe where the neighbour's name says that it may hold integers, whose dtype must not be
+    followed.
 
     ## How to silence
     `# precision-lint: ignore[MP401] reason` or `# noqa: MP401` on the line.
@@ -131,10 +133,7 @@ def _matters(event: Promotion, at: Context) -> bool:
         return False
     if COUNTS.search(words) or COUNTS.search(value.dtype):
         return False
-    statement = at.statement(event.use)
-    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-        return not at.stays_elementwise(statement.targets[0].id)
-    return True
+    return _proven(event, at) or at.reaches_layer(event.use)
 
 
 def _is_tensor(event: Promotion, at: Context) -> bool:

@@ -50,9 +50,11 @@ class IntrinsicsMatmul(Rule):
     ```
 
     ## Fix safety
-    Safe: in float32 the region and the casts do nothing. The result stays in float32. Points that
-    were stored in half before they came here keep the error of that (0.7 pixels in float16, 5.9 in
-    bfloat16): upcast them at their origin too.
+    Safe: in float32 the region and the casts do nothing (float64 operands come down to
+    float32). The result stays in float32. Points that were stored in half before they came here
+    keep the error of that (0.7 pixels in float16, 5.9 in bfloat16): upcast them at their origin
+    too. In a half model without autocast, where that result goes on into another product, the
+    fix is unsafe: the other operand has to come up as well.
 
     ## How to silence
     `# precision-lint: ignore[MP501] reason` or `# noqa: MP501` on the line.
@@ -95,7 +97,9 @@ class IntrinsicsMatmul(Rule):
             and (same or any(_cast_down(operand) for operand in operands))
         ):
             confidence = Confidence.POSSIBLE
-        if region.on:
+        if "constant matrix" in reason:
+            harm = "may run in half: three decimal digits are left, and sums above 65504 are inf"
+        elif region.on:
             harm = (
                 "runs in half under autocast: pixels move by up to 1.7 (float16), 13.4 (bfloat16)"
             )
@@ -118,7 +122,13 @@ class IntrinsicsMatmul(Rule):
         edits = at.without_autocast(node, upcast, "product")
         if edits is None:
             return None
-        return Fix("compute the geometry in float32, outside autocast", Applicability.SAFE, edits)
+        title = "compute the geometry in float32, outside autocast"
+        # products that get the same fix take the float32 result as it is
+        others = [p for p in at.products_reached(node) if at.geometry(p, at.product(p)[1]) is None]
+        if others and not at.region(node).on and at.project.half is not None:
+            why = "in a half model its float32 result meets another product"
+            return Fix(title, Applicability.UNSAFE, edits, why)
+        return Fix(title, Applicability.SAFE, edits)
 
 
 def _state(

@@ -41,8 +41,8 @@ class CdistInHalf(Rule):
     ```
 
     ## Fix safety
-    Safe: `.float()` on a float32 operand does nothing. The result stays in float32, because
-    distances above 65504 would be inf in half.
+    Safe: `.float()` on a float32 operand does nothing (a float64 one comes down to float32).
+    The result stays in float32, because distances above 65504 would be inf in half.
 
     ## How to silence
     `# precision-lint: ignore[MP504] reason` or `# noqa: MP504` on the line.

@@ -95,6 +95,10 @@ class Calls(Expressions):
     def opaque(self, node: ast.Call) -> Value:
         """Result of a call that is not followed; out of a model in a region it is likely half."""
         name = (dotted(node.func) or "").rpartition(".")[2].lower()
+        for keyword in node.keywords:
+            dtype = self.values[id(keyword.value)] if keyword.arg == "dtype" else UNKNOWN
+            if dtype.kind == "dtype" and dtype.dtype in CONCRETE:
+                return Value("tensor", dtype.dtype, tags=frozenset({"cast"}))
         tags = frozenset({"amp"}) if self.region.on and _MODEL.search(name) else frozenset()
         if node.args and _KEEPS_SHAPE.search(name):
             tags |= self.values[id(node.args[0])].tags & SPATIAL
@@ -322,7 +326,8 @@ class Calls(Expressions):
             return first.but(kind="tensor", dtype="~cast", wide=False, made=None)
         if name == "to" and any(v.kind == "unknown" and "device" not in v.dtype for v in rest):
             # .to(other) follows another tensor, or a device of another name: either keeps it open
-            return first.but(made=None, dtype="~cast" if first.dtype == "float32" else first.dtype)
+            unknown = first.dtype == "float32" or any(v.dtype.startswith("~call") for v in rest)
+            return first.but(made=None, dtype="~cast" if unknown else first.dtype)
         return first
 
     def creation(
@@ -332,6 +337,8 @@ class Calls(Expressions):
         lo, hi = {"zeros": (0.0, 0.0), "ones": (1.0, 1.0), "eye": (0.0, 1.0), "rand": (0.0, 1.0)
                   }.get(name, (-INF, INF))  # fmt: skip
         ndim = created_rank(name, node, arguments)
+        if "out" in keywords:
+            return keywords["out"].but(lo=lo, hi=hi, made=None)
         if asked is not None:
             dtype = asked.dtype if asked.kind == "dtype" else "~dtype"
             return Value("tensor", dtype or "~dtype", lo, hi, ndim)

@@ -16,7 +16,7 @@ from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region, without_gradient
 from precision_lint.semantics.scaler import Violation
-from precision_lint.semantics.values import UNKNOWN, Value
+from precision_lint.semantics.values import INF, UNKNOWN, Value
 from precision_lint.slices import Editor
 from precision_lint.source import Source
 
@@ -60,7 +60,18 @@ class Context:
         self.function = function
         self.edit = editor
 
+    def inside(self, function: Function) -> Context:
+        """The same from another function of this module."""
+        return Context(self.rule, self.source, self.module, self.project, function, self.edit)
+
     # knowledge
+
+    def least(self, value: Value) -> float:
+        """Lower bound of a value, for a parameter also by what is passed in this module."""
+        if value.lo > -INF or not value.variable:
+            return value.lo
+        passed = self.module.arguments(self.function, value.dtype[1:])
+        return min((given.lo for given, _ in passed), default=value.lo)
 
     @cached_property
     def analysis(self) -> Interpreter:
@@ -91,14 +102,30 @@ class Context:
         """Name and first operand of a call of a torch function or tensor method."""
         return flow.operation(node, self)
 
-    def reaches_product(self, node: ast.expr) -> bool:
-        """Whether the value of the statement around ``node`` goes into a matrix product."""
+    def products_reached(self, node: ast.expr) -> list[ast.Call | ast.BinOp]:
+        """Matrix products that the value of the statement around ``node`` goes into."""
         statement = self.statement(node)
+        found: list[ast.Call | ast.BinOp] = [
+            n
+            for n in self.ancestors(node)
+            if isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult)
+        ]
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            return flow.reaches_product(statement.targets[0].id, self, set())
-        return any(
-            isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult) for n in self.ancestors(node)
-        )
+            found += flow.products_reached(statement.targets[0].id, self, set())
+        return found
+
+    def definition(self, name: str, use: ast.expr) -> ast.expr | None:
+        """What a local name was last bound to before ``use`` in source order."""
+        return flow.definition(name, use, self)
+
+    def reaches_layer(self, node: ast.expr) -> bool:
+        """Whether a value goes on into a layer or a product in this function, uncast."""
+        return flow.reaches_layer(node, self)
+
+    def is_tensor(self, node: ast.expr) -> bool:
+        """Whether an expression is a tensor, or is used as one somewhere in this function."""
+        value = self.value(node)
+        return value.is_tensor or value.dtype in self.analysis.tensors
 
     def stays_elementwise(self, name: str) -> bool:
         """Whether every use of a local name ends in a reduction, none in a layer or product."""
@@ -124,6 +151,8 @@ class Context:
         if given is not UNASKED:
             return given
         confidence = Confidence.POSSIBLE
+        if dtype == "~cast":  # to a dtype that is not known: as likely a wide one
+            return Half(self._region_dtypes(region), confidence, self.why(region))
         dtypes = self.project.dtypes or frozenset({"float16", "bfloat16"})
         evidence: tuple[Evidence, ...] = self.why(region)
         if region.on and not value.wide:

@@ -187,6 +187,8 @@ class Expressions:
         value, place = self.eval(owner), self.eval(index)
         if value.kind == "array":
             return value
+        if value.kind == "other":  # a shape
+            return Value("number")
         if value.kind == "tuple":
             if isinstance(place.const, int) and -len(value.items) <= place.const < len(value.items):
                 return value.items[place.const]

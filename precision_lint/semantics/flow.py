@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from precision_lint.semantics.names import dotted
+from precision_lint.semantics.ops import JOINING, SHAPES
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
@@ -19,6 +23,10 @@ ELEMENTWISE = PRODUCERS | REDUCED | frozenset({
     "reshape", "squeeze", "unsqueeze", "mul_", "masked_fill", "numel", "flatten", "append",
 })  # fmt: skip
 """Operations that accept any floating dtype and pass it on."""
+PASSING = (
+    ELEMENTWISE - REDUCED - {"float", "item", "size", "argmax", "isnan", "any", "all", "append"}
+)
+"""Those behind which a tensor is still an activation of its own dtype."""
 
 
 def operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
@@ -33,6 +41,115 @@ def operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr, node.func.value
     return None
+
+
+def definition(name: str, use: ast.expr, at: Context) -> ast.expr | None:
+    """What a local name was last bound to before ``use`` in source order."""
+    earlier = [
+        source
+        for source in at.analysis.assigned.get(name, [])
+        if (source.end_lineno, source.end_col_offset) < (use.lineno, use.col_offset)
+    ]
+    return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
+
+
+def reaches_layer(node: ast.expr, at: Context, depth: int = 4) -> bool:
+    """Whether a value goes on into a layer or a product, its dtype as it is.
+
+    A cast ends the way, and so do a return, a reduction to a loss and what is not followed.
+    """
+    inner: ast.AST = node
+    for parent in at.ancestors(node):
+        match parent:
+            case ast.BinOp(op=ast.MatMult()):
+                return True
+            case ast.BinOp() | ast.UnaryOp() | ast.Tuple() | ast.List() | ast.Starred():
+                pass
+            case ast.keyword() | ast.IfExp():
+                pass
+            case ast.ListComp(elt=elt) | ast.GeneratorExp(elt=elt) if elt is inner:
+                pass
+            case ast.Subscript(value=value):
+                if value is not inner:
+                    return False
+            case ast.Attribute(attr=attr):
+                if attr not in PASSING | PRODUCTS and attr not in SHAPES | {"to"}:
+                    return False
+            case ast.Call(func=func):
+                name = str(at.qualify(func) or getattr(func, "attr", getattr(func, "id", "")))
+                last = name.rpartition(".")[2]
+                if last in PRODUCTS:
+                    return True
+                if last == "to" and func is inner:
+                    if not _only_moves(parent, at):
+                        return False
+                elif last == "append" and isinstance(func, ast.Attribute) and depth:
+                    return isinstance(func.value, ast.Name) and _any_use(
+                        func.value.id, None, at, depth
+                    )
+                elif last not in PASSING and last not in SHAPES and last not in JOINING:
+                    return func is not inner and _is_layer(func, at)
+            case ast.Assign(targets=[ast.Name(id=name)], value=source) if depth:
+                return _any_use(name, source, at, depth)
+            case ast.Return() if depth:
+                return any(
+                    reaches_layer(call, at.inside(caller), depth - 2)
+                    for call, caller in at.module.call_sites(at.function)
+                )
+            case _:
+                return False
+        inner = parent
+    return False
+
+
+def _any_use(name: str, source: ast.expr | None, at: Context, depth: int) -> bool:
+    """Whether any use of a name (while it is bound to ``source``) reaches a layer."""
+    return any(
+        reaches_layer(use, at, depth - 1)
+        for use in ast.walk(at.function.node)
+        if isinstance(use, ast.Name)
+        and use.id == name
+        and isinstance(use.ctx, ast.Load)
+        and not isinstance(at.parents.get(id(use)), ast.Attribute if source is None else ())
+        and (source is None or definition(name, use, at) is source)
+    )
+
+
+def _is_layer(func: ast.expr, at: Context) -> bool:
+    """Whether ``self.x(...)`` is a layer; a module defined here that casts to a dtype is not."""
+    path = dotted(func) or ""
+    cls = at.function.cls
+    if not path.startswith("self.") or cls is None or at.module.index.method(cls, path[5:]):
+        return False
+    called = None
+    stored = at.module.stores(cls).get(path[5:])
+    if stored is not None and isinstance(stored[0], ast.Call):
+        made = at.module.index.classes.get(dotted(stored[0].func) or "")
+        called = made.methods.get("forward") if made is not None else None
+    if called is None:
+        return True
+    return not any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            node.func.attr in ("float", "type_as")
+            or (node.func.attr == "to" and "dtype" in ast.unparse(node))
+        )
+        for node in ast.walk(called.node)
+    )
+
+
+def _only_moves(call: ast.Call, at: Context) -> bool:
+    """Whether ``x.to(...)`` names a device and no dtype."""
+    given = [*call.args, *(k.value for k in call.keywords)]
+    if any(k.arg == "dtype" for k in call.keywords):
+        return False
+    return all(
+        (isinstance(a, ast.Attribute) and a.attr == "device")
+        or isinstance(a, ast.Constant)
+        or (isinstance(a, ast.Name) and "device" in a.id)
+        for a in given
+    )
 
 
 def stays_elementwise(name: str, at: Context, seen: set[str], reduced: bool = False) -> bool:
@@ -68,7 +185,7 @@ def _allows_wider(use: ast.Name, at: Context, seen: set[str], reduced: bool) -> 
                 if attr in ("shape", "device", "dtype", "ndim"):
                     return True
                 if attr not in ELEMENTWISE:
-                    return False
+                    return reduced and attr not in PRODUCTS
                 reduced = reduced or attr in REDUCED
             case ast.Call(func=func):
                 if func is not node:
@@ -87,14 +204,16 @@ def _allows_wider(use: ast.Name, at: Context, seen: set[str], reduced: bool) -> 
                 return reduced  # an entry of a dict of losses
             case ast.Return():
                 return reduced
+            case ast.Expr():
+                return reduced  # appended to a list of losses, or logged
             case _:
                 return False
         node = parent
     return False
 
 
-def reaches_product(name: str, at: Context, seen: set[str]) -> bool:
-    """Whether a name's value meets a matrix product, as far as local names carry it."""
+def products_reached(name: str, at: Context, seen: set[str]) -> Iterator[ast.Call | ast.BinOp]:
+    """Matrix products that a name's value meets, as far as local names carry it."""
     seen.add(name)
     for use in ast.walk(at.function.node):
         if not isinstance(use, ast.Name) or use.id != name or isinstance(use.ctx, ast.Store):
@@ -102,17 +221,15 @@ def reaches_product(name: str, at: Context, seen: set[str]) -> bool:
         for parent in at.ancestors(use):
             match parent:
                 case ast.BinOp(op=ast.MatMult()):
-                    return True
+                    yield parent
                 case ast.Call(func=func):
                     called = str(at.qualify(func) or getattr(func, "attr", ""))
                     if called.rpartition(".")[2] in PRODUCTS:
-                        return True
+                        yield parent
                 case ast.Assign(targets=[ast.Name(id=other)]) if other not in seen:
-                    if reaches_product(other, at, seen):
-                        return True
+                    yield from products_reached(other, at, seen)
                 case ast.stmt():
                     break
-    return False
 
 
 def _takes_log(node: ast.expr, name: str, at: Context) -> bool:

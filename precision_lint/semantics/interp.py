@@ -217,7 +217,9 @@ class Interpreter(Calls):
                         del self.env[stale]
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 for place, item in enumerate(targets):
-                    if isinstance(item, ast.Starred):
+                    if value.kind == "other":  # a shape
+                        self.assign(item, Value("number"), source)
+                    elif isinstance(item, ast.Starred):
                         self.assign(item.value, UNKNOWN, source)
                     elif len(value.items) == len(targets):
                         self.assign(item, value.items[place], source)

@@ -248,6 +248,8 @@ class Module:
                     continue  # a script's own trial call says nothing about training
                 region = self.entry_region(caller)
             regions.append((region, call))
+        if regions and all(region.state == "off" for region, _ in regions):
+            return regions[0][0]
         on = [(region, call) for region, call in regions if region.on]
         if not on:
             return INHERITED

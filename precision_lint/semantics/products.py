@@ -17,11 +17,11 @@ PRODUCTS = frozenset({"matmul", "bmm", "mm", "mv", "baddbmm", "einsum"})
 STRONG = re.compile(
     r"^(intrinsics?|extrinsics?|intrins?|extrins?|c2ws?|w2cs?|cam2\w+|\w+2cam|lidar2\w+|img2\w+|"
     r"ego2\w+|\w+2ego|world2\w+|\w+2world|camera2\w+|\w+2camera|sensor2\w+|homograph(y|ies)|calib|"
-    r"calibration|viewmats?|K|Ks|kmat|kinv|invk|rotmats?|rots?|rotations?|fundamental|essential)$"
+    r"calibration|viewmats?|K|Ks|kmat|kinv|invk|rotmats?)$"
 )
 """Words of names that only geometry uses."""
 WEAK = re.compile(
-    r"^(poses?|camera|cam|cams|cameras|points?|pts|xyz|homo|homogeneous|proj|"
+    r"^(poses?|rots?|rotations?|bones?|offsets?|origins?|directions?|centred|centered|corners?|camera|cam|cams|cameras|points?|pts|xyz|homo|homogeneous|proj|"
     r"projection|rays?|verts?|vertices|joints?|3d|2d|uv|uvs|frustum|translation|trans|keypoints?|"
     r"kps|transforms?)$"
 )

@@ -95,6 +95,7 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
             # accelerator.autocast(), fabric.autocast(), self.amp_autocast(), project wrappers
             off = call is not None and _constant(_argument(call, 9, "enabled")) is False
             off = off or OFF.search(last) is not None
+            off = off or (call is not None and _constant(_argument(call, 0, "enabled")) is False)
             return Region("off" if off else "on", "low", "", False, node)
         return None
     device, sure = AUTOCAST[qualified], True
