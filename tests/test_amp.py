@@ -98,14 +98,14 @@ SILENT = [
 def test_mixed_precision(line: str) -> None:
     found = project(line)
     assert found.autocast is not None and found.half is None
-    assert (found.dtypes, found.half_dtypes) == ({MIXED[line]}, set())
+    assert found.dtypes == {MIXED[line]} and not found.half_dtypes
 
 
 @pytest.mark.parametrize("line", PURE)
 def test_pure_half_precision(line: str) -> None:
     found = project(line)
     assert found.half is not None and found.autocast is None
-    assert (found.dtypes, found.half_dtypes) == ({PURE[line]}, {PURE[line]})
+    assert found.dtypes == found.half_dtypes == {PURE[line]}
 
 
 @pytest.mark.parametrize("line", ["args.fp16_full_eval = True", "Args(bf16_full_eval=True)"])

@@ -31,7 +31,8 @@ a.erf(); a.clamp(min=0.1); a.clamp(0.1, 0.9); a.clip(0, 1); a.softmax(-1); a.log
 a.round(); a.floor(); a.ceil(); a.sign(); a.nan_to_num(); torch.exp(a); torch.log(a); torch.abs(a)
 torch.sigmoid(a); torch.softmax(a, -1); torch.sum(a); torch.clamp(a, min=0.1); torch.rsqrt(a)
 torch.matmul(a, b); torch.mm(a, b); torch.bmm(a[None], b[None]); torch.mv(a, b[0]); torch.erf(a)
-torch.dot(a[0], b[0]); torch.cdist(a, b); torch.addmm(a, a, b); torch.baddbmm(a[None], a[None], b[None])
+torch.dot(a[0], b[0]); torch.cdist(a, b); torch.addmm(a, a, b)
+torch.baddbmm(a[None], a[None], b[None])
 torch.cat([a, b]); torch.stack([a, b]); torch.where(a > 0, a, b); torch.maximum(a, b)
 torch.minimum(a, b); torch.atan2(a, b); torch.lerp(a, b, 0.5); torch.hypot(a, b); torch.pow(a, 2)
 torch.ones_like(a); torch.zeros_like(a, dtype=torch.float32); torch.full_like(a, 2.0)
@@ -53,8 +54,9 @@ a.gather(1, a.argmax(1, keepdim=True)); a.sort()[0]; a.chunk(2)[0]; a.unbind(0)[
 a.expand(2, 4, 4); a.unsqueeze(0); a.repeat(2, 1); a.new_zeros(3); a.new_ones(4) * b; a.diag()
 a.where(a > 0, b); a.add(b); a.mul(b); a.div(b); a.matmul(b); a.index_select(0, a.argmax(1))
 a.masked_select(a > 0); a.nonzero(); a.any(); a.isnan(); torch.isfinite(a); torch.triu(a)
-torch.logical_and(a > 0, b > 0); torch.count_nonzero(a); torch.bucketize(a, a[0]); torch.flip(a, [0])
-torch.searchsorted(a[0], b[0]); torch.broadcast_to(a, (2, 4, 4)); torch.chunk(a, 2)[0]
+torch.logical_and(a > 0, b > 0); torch.count_nonzero(a); torch.bucketize(a, a[0])
+torch.flip(a, [0]); torch.searchsorted(a[0], b[0]); torch.broadcast_to(a, (2, 4, 4))
+torch.chunk(a, 2)[0]
 torch.zeros(4); torch.ones(4) * a; torch.zeros(1) + a; torch.tensor(1.0) * a; torch.tensor(2)
 torch.tensor([1.0]) * a; torch.tensor([1, 2]); torch.tensor([1.5]); torch.arange(4)
 torch.arange(4.0); torch.arange(0, 1, 0.25); torch.arange(4) * a; torch.arange(4) / 4
@@ -163,7 +165,9 @@ def test_wide_is_what_cuda_autocast_widens() -> None:
     inside = executed("cuda", table, "float16", "float16")
     found = analysed(table)
     both = outside.keys() & inside.keys() - ZERO_DIMENSIONS
-    wanted = {e: (outside[e], inside[e]) == ("float16", "float32") for e in both if found[e].variable}
+    wanted = {
+        e: (outside[e], inside[e]) == ("float16", "float32") for e in both if found[e].variable
+    }
     assert {True, False} == set(wanted.values()) and len(wanted) > 100
     assert {e: found[e].wide for e in wanted} == wanted
 
@@ -298,7 +302,7 @@ def test_attributes(name: str, dtype: str, tags: set[str]) -> None:
     made = analysis.module(HOLDER.format(expression="x"))
     for cls in ("Loss", "Child"):
         value = made.attribute(made.index.classes[cls], name)
-        assert (value.dtype, value.tags) == (dtype, tags)
+        assert value.dtype == dtype and value.tags == tags
 
 
 def test_module_attribute_is_called_as_its_kind() -> None:

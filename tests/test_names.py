@@ -8,8 +8,8 @@ import importlib
 import pytest
 import torch
 
+from precision_lint.semantics.index import build
 from precision_lint.semantics.names import CANONICAL, STAR_NAMES, Names, dotted
-from tests import analysis
 
 
 def qualify(code: str) -> str | None:
@@ -17,7 +17,7 @@ def qualify(code: str) -> str | None:
     tree = ast.parse(code)
     last = tree.body[-1]
     assert isinstance(last, ast.Expr)
-    return analysis.build(tree, ()).names.qualify(last.value)
+    return build(tree, ()).names.qualify(last.value)
 
 
 @pytest.mark.parametrize(

@@ -253,8 +253,8 @@ WHOLE = [
     (f"y = (\n    {E}  # c\n)", f"    y = (\n        {F}  # c\n    )"),
     (f"y = z = {E}", f"    y = z = {F}"),
     (
-        "y = einsum(\n    'ij,jk',\n    a,  # left\n    b + 1,\n)",
-        "    y = einsum(\n        'ij,jk',\n        a.float(),  # left\n        (b + 1).float(),\n    )",
+        "y = einsum(\n    'ij',\n    a,  # l\n    b + 1,\n)",
+        "    y = einsum(\n        'ij',\n        a.float(),  # l\n        (b + 1).float(),\n    )",
     ),
 ]
 HOISTED = [
