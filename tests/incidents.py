@@ -453,6 +453,14 @@ def evaluate(model, criterion, loader):
         losses.append(criterion(outputs, targets).item())
     return sum(losses) / len(losses)
 """
+BOXES = """
+import torch
+
+
+def box_cost(out_bbox, tgt_bbox):
+    out_bbox, tgt_bbox = out_bbox.half(), tgt_bbox.half()
+    return torch.cdist(out_bbox, tgt_bbox, p=1)
+"""
 CDIST = fill(MATCHER, distance="cost_bbox = torch.cdist(out_bbox, tgt_bbox, p=1)")
 CDIST_UPCAST = fill(
     MATCHER, distance="cost_bbox = torch.cdist(out_bbox.float(), tgt_bbox.float(), p=1)"
@@ -684,6 +692,7 @@ BEFORE: dict[str, Case] = {
     **both("custom probability under autocast", FOCAL_RELU, SCALED, MP301=_FOCAL),
     **both("matcher under autocast", CDIST, SCALED, MP214=_CDIST),
     **both("matcher in half evaluation", CDIST, EVALUATION, MP504=_CDIST),
+    **both("boxes made half, elsewhere autocast", BOXES, SCALED, MP504=_CDIST),
     **both("projection under autocast", PROJECT, SCALED, MP501=_CAMERA),
     **both("projection under bfloat16 autocast", PROJECT, BFLOAT16, MP501=_CAMERA),
     **both("projection in half", PROJECT, HALF, MP401=("ones = ",), MP501=_CAMERA),

@@ -314,6 +314,13 @@ def test_new_blocks_use_the_indentation_of_the_file(unit: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("unit", ["\t", "  "])
+def test_new_blocks_at_top_level_too(unit: str) -> None:
+    file = File(f"y = g({E})\nif y:\n{unit}pass\n")
+    made = file.applied(outside_autocast(file, "c"))
+    assert made.splitlines()[:3] == [HEADER, f"{unit}c = {F}", "y = g(c)"]
+
+
 def test_a_last_line_without_newline_stays_without() -> None:
     file = File(f"def f():\n    return {E}")
     assert file.applied(outside_autocast(file, None)) == (
