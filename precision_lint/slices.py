@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from precision_lint.source import Source
 
 Edits = tuple[Edit, ...]
+
+
+class Unsliceable(Exception):
+    """The lines of a statement do not parse by themselves, or nest too deeply."""
+
+
 SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 BLOCKS = ("body", "orelse", "finalbody", "handlers")
 
@@ -45,12 +51,15 @@ class Slice:
         self.indented = self.text[:1] in " \t"
         self._first = first - (1 if self.indented else 0)
         prefix = "if 1:\n" if self.indented else ""
-        config = cst.PartialParserConfig(default_indent=indent_unit(source.text))
-        parsed = cst.parse_module(prefix + self.text, config)
-        wrapper = MetadataWrapper(parsed, unsafe_skip_copy=True)
+        try:
+            parsed = cst.parse_module(prefix + self.text)
+            wrapper = MetadataWrapper(parsed, unsafe_skip_copy=True)
+            places = wrapper.resolve(PositionProvider)
+        except (cst.ParserSyntaxError, RecursionError) as error:  # an elif, say
+            raise Unsliceable from error
         self.module = wrapper.module
         self._nodes: dict[tuple[int, int, int, int], cst.BaseExpression] = {}
-        for node, place in wrapper.resolve(PositionProvider).items():
+        for node, place in places.items():
             if isinstance(node, cst.BaseExpression):
                 key = (place.start.line, place.start.column, place.end.line, place.end.column)
                 self._nodes.setdefault(key, node)
@@ -62,7 +71,10 @@ class Slice:
             self.source.offset(node.end_lineno or 0, node.end_col_offset or 0)
         )
         offset = self._first - 1
-        return self._nodes[start.row - offset, start.column - 1, end.row - offset, end.column - 1]
+        key = (start.row - offset, start.column - 1, end.row - offset, end.column - 1)
+        if key not in self._nodes:
+            raise Unsliceable
+        return self._nodes[key]
 
     def edits(self, module: cst.Module) -> Edits:
         """The smallest edit that turns the slice into the code of ``module``."""
@@ -106,11 +118,14 @@ class Editor:
         self,
         statement: ast.stmt,
         changes: Mapping[ast.expr, Callable[[Any], Any]],
-    ) -> Edits:
+    ) -> Edits | None:
         import libcst as cst
 
-        piece = Slice(self.source, statement)
-        table = {id(piece.node(node)): change for node, change in changes.items()}
+        try:
+            piece = Slice(self.source, statement)
+            table = {id(piece.node(node)): change for node, change in changes.items()}
+        except Unsliceable:
+            return None
 
         class Change(cst.CSTTransformer):
             def on_leave(self, original_node: Any, updated_node: Any) -> Any:
@@ -119,11 +134,13 @@ class Editor:
 
         return piece.edits(piece.module.visit(Change()))
 
-    def append(self, statement: ast.stmt, suffixes: Mapping[ast.expr, str]) -> Edits:
+    def append(self, statement: ast.stmt, suffixes: Mapping[ast.expr, str]) -> Edits | None:
         """Put a method call such as ``.float()`` behind expressions of one statement."""
         return self._replace(statement, {n: _suffix(text) for n, text in suffixes.items()})
 
-    def add_keyword(self, statement: ast.stmt, call: ast.Call, name: str, value: str) -> Edits:
+    def add_keyword(
+        self, statement: ast.stmt, call: ast.Call, name: str, value: str
+    ) -> Edits | None:
         """Add ``name=value`` as the last argument of a call."""
         import libcst as cst
 
@@ -185,10 +202,13 @@ class Editor:
 
         if not isinstance(statement, SIMPLE) or not self._alone(statement):
             return None
-        piece = Slice(self.source, statement)
-        targets = {id(piece.node(node)) for node in operands}
+        try:
+            piece = Slice(self.source, statement)
+            targets = {id(piece.node(node)) for node in operands}
+            call_node = piece.node(call)
+        except Unsliceable:
+            return None
         upcast = _suffix(".float()")
-        call_node = piece.node(call)
         moved: list[cst.BaseExpression] = []
 
         class Change(cst.CSTTransformer):
@@ -323,7 +343,9 @@ def _raw_offset(raw: str, count: int) -> int:
 
 
 def _unconditional(statement: ast.stmt, call: ast.expr) -> bool:
-    """Whether a call runs exactly once, before anything that could be skipped."""
+    """Whether a call may run first: exactly once, and nothing it depends on is bound here."""
+    if any(isinstance(n, (ast.NamedExpr, ast.Await, ast.Yield)) for n in ast.walk(statement)):
+        return False
     path: list[ast.AST] = []
 
     def find(node: ast.AST) -> bool:

@@ -69,9 +69,16 @@ class EinsumUnderAutocast(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = calls(
-        "torch.einsum", "torch.matmul", "torch.bmm", "torch.baddbmm", "torch.mm", "einops.einsum",
-        "Tensor.matmul", "Tensor.bmm", "Tensor.mm",
-    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*[\w(]|^[ \t]*@[ \t]")  # fmt: skip
+        "torch.einsum",
+        "torch.matmul",
+        "torch.bmm",
+        "torch.baddbmm",
+        "torch.mm",
+        "einops.einsum",
+        "Tensor.matmul",
+        "Tensor.bmm",
+        "Tensor.mm",
+    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*(?:[\w(\\#]|$)|^[ \t]*@[ \t]")
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
         name, operands = at.product(node)
@@ -135,6 +142,8 @@ def _reach(
     if any(at.value(o).tags & {"normalized", "unit"} for o in operands):
         return None
     if name == "einsum" and isinstance(node, ast.Call):
+        if not node.args:
+            return None
         place = 0 if at.qualify(node.func) == "torch.einsum" else -1
         equation = at.value(node.args[place]).const
         if not isinstance(equation, str):

@@ -74,13 +74,10 @@ class CdistUnderAutocast(Rule):
         weakest = max(found, key=lambda half: half.confidence.rank)
         upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
         statement = at.statement(node)
+        edits = at.edit.append(statement, upcast) if statement is not None else None
         fix = None
-        if statement is not None:
-            fix = Fix(
-                f"upcast the operands of {_name(node)}",
-                Applicability.SAFE,
-                at.edit.append(statement, upcast),
-            )
+        if edits is not None:
+            fix = Fix(f"upcast the operands of {_name(node)}", Applicability.SAFE, edits)
         yield at.finding(
             node,
             f"{_name(node)} has no half kernel: autocast runs it in float32, the same call outside "

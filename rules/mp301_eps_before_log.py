@@ -168,7 +168,10 @@ class EpsBeforeLog(Rule):
         for leaf, statement in leaves.values():
             by_statement.setdefault(id(statement), (statement, {}))[1][leaf] = ".float()"
         for statement, suffixes in by_statement.values():
-            edits += at.edit.append(statement, suffixes)
+            added = at.edit.append(statement, suffixes)
+            if added is None:
+                return None
+            edits += added
         names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves.values()))
         title = f"compute in float32: upcast {names}"
         if opaque:

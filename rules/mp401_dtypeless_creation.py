@@ -117,6 +117,8 @@ class DtypelessCreation(Rule):
             edits = at.edit.append(statement, {event.made: f".to({neighbour}.dtype)"})
         else:
             edits = at.edit.add_keyword(statement, event.made, "dtype", f"{neighbour}.dtype")
+        if edits is None:
+            return None
         return Fix(
             f"create it with the dtype of {neighbour}",
             Applicability.UNSAFE if counts else Applicability.SAFE,

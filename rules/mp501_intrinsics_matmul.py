@@ -68,9 +68,16 @@ class IntrinsicsMatmul(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = calls(
-        "torch.matmul", "torch.bmm", "torch.mm", "torch.einsum", "torch.baddbmm", "einops.einsum",
-        "Tensor.matmul", "Tensor.bmm", "Tensor.mm",
-    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*[\w(]|^[ \t]*@[ \t]")  # fmt: skip
+        "torch.matmul",
+        "torch.bmm",
+        "torch.mm",
+        "torch.einsum",
+        "torch.baddbmm",
+        "einops.einsum",
+        "Tensor.matmul",
+        "Tensor.bmm",
+        "Tensor.mm",
+    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*(?:[\w(\\#]|$)|^[ \t]*@[ \t]")
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
         name, operands = at.product(node)

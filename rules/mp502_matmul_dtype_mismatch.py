@@ -58,9 +58,17 @@ class MatmulDtypeMismatch(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = calls(
-        "torch.matmul", "torch.bmm", "torch.mm", "torch.einsum", "torch.baddbmm", "torch.mv",
-        "Tensor.matmul", "Tensor.bmm", "Tensor.mm", "Tensor.mv",
-    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*[\w(]|^[ \t]*@[ \t]")  # fmt: skip
+        "torch.matmul",
+        "torch.bmm",
+        "torch.mm",
+        "torch.einsum",
+        "torch.baddbmm",
+        "torch.mv",
+        "Tensor.matmul",
+        "Tensor.bmm",
+        "Tensor.mm",
+        "Tensor.mv",
+    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*(?:[\w(\\#]|$)|^[ \t]*@[ \t]")
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
         region = at.region(node)
@@ -108,6 +116,8 @@ class MatmulDtypeMismatch(Rule):
         if explicit is not None and at.value(wide).made is None and here is not None:
             edits = at.edit.append(here, {wide: explicit})
             title = f"cast {at.text(wide)} to {at.value(half).dtype}"
+            if edits is None:
+                return None
             return Fix(title, Applicability.UNSAFE, edits, "its own float32 use gets lost")
         follow = half
         while isinstance(follow, (ast.Subscript, ast.Call)):
@@ -133,4 +143,4 @@ class MatmulDtypeMismatch(Rule):
                 return None
             edits = at.edit.append(here, {wide: f".to({name}.dtype)"})
             title = f"cast {at.text(wide)} to the dtype of {name}"
-        return Fix(title, Applicability.SAFE, edits)
+        return None if edits is None else Fix(title, Applicability.SAFE, edits)

@@ -76,13 +76,10 @@ class CdistInHalf(Rule):
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
         upcast = {o: ".float()" for o, h in zip(operands, halves, strict=True) if h}
         statement = at.statement(node)
+        edits = at.edit.append(statement, upcast) if statement is not None else None
         fix = None
-        if statement is not None:
-            fix = Fix(
-                f"upcast the operands of {name}",
-                Applicability.SAFE,
-                at.edit.append(statement, upcast),
-            )
+        if edits is not None:
+            fix = Fix(f"upcast the operands of {name}", Applicability.SAFE, edits)
         yield at.finding(
             node,
             f"{name} of {half.dtype} tensors raises with p=1 or up to 25 rows, and is off by 3.9 % "

@@ -174,7 +174,9 @@ def test_the_edit_stays_on_the_statement() -> None:
     file = File(text)
     statement = next(s for s in ast.walk(file.tree) if ast.unparse(s) == "r = x")
     assert isinstance(statement, ast.Assign)
-    ((edit),) = file.edit.append(statement, {statement.value: ".to(x.dtype)"})
+    edits = file.edit.append(statement, {statement.value: ".to(x.dtype)"})
+    assert edits is not None
+    (edit,) = edits
     first, last = file.source.lines[6], file.source.lines[9]
     assert first <= edit.start <= edit.end <= last
     assert file.applied((edit,)) == text.replace("\t\t)\n", "\t\t).to(x.dtype)\n")

@@ -88,7 +88,9 @@ class Project:
             if match is None:
                 continue
             names = [group for group in match.groups() if group]
-            dtype = _DTYPES.get(names[0]) if names else "float16" if shows == "autocast" else None
+            dtype = _DTYPES.get(names[0]) if names else None
+            if dtype is None and shows == "autocast":
+                dtype = _implied(_line(data, match))
             named = half_dtypes if shows == "half" else dtypes
             first = dtype == "float16" and dtype not in named  # it says more than bfloat16
             if dtype:
@@ -123,9 +125,17 @@ def _line(data: bytes, match: re.Match[bytes]) -> bytes:
     return data[data.rfind(b"\n", 0, match.end() - 1) + 1 : end if end >= 0 else None]
 
 
+def _implied(line: bytes) -> str:
+    """The dtype of a region whose line names none in so many words: the device's default."""
+    wide = re.search(rb"bfloat16|bf16|\bcpu\b|\bhpu\b|\bxla\b", line)
+    return "bfloat16" if wide and not re.search(rb"\bfloat16|fp16", line) else "float16"
+
+
 def _says(shows: str, data: bytes, match: re.Match[bytes]) -> bool:
     """Whether a match is code, and not a region's dtype taken for a tensor's."""
     line = _line(data, match)
     if line.lstrip().startswith((b"#", b">>>")) or b"`" in line:
         return False  # a comment, or documentation
+    if b"print" in line:
+        return False  # digits to print
     return b"autocast" not in line if shows == "half" else b"enabled=False" not in line

@@ -67,6 +67,8 @@ class Calls(Expressions):
                 text = " ".join(dotted(a) or "" for a in node.args)
                 return owner.but(dtype="float32") if "float32" in text else owner
             if owner.maybe_tensor and self.is_method(owner, name):
+                if name.endswith("_"):
+                    self.changed(node.func.value)
                 return self.operation(name, node, [owner, *arguments], keywords, node.func.value)
             return self.opaque(node)
         callee = self.eval(node.func)
@@ -240,8 +242,9 @@ class Calls(Expressions):
             return Value("tensor", "bool", 0.0, 1.0)
         if name in ("item", "tolist", "numpy"):
             return Value("number") if name == "item" else Value("array", first.dtype)
-        if name == "size":
-            return Value("other")
+        if name in ("size", "dim", "ndimension", "numel"):
+            whole = name == "size" and not rest and "dim" not in keywords
+            return Value("other") if whole else Value("number")
         if name in ops.SHAPES:
             keep = first.tags | ({"pair"} if name in ("sort", "topk", "kthvalue") else set())
             lo, hi = (

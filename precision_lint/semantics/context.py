@@ -367,7 +367,7 @@ class Context:
 
     def fresh(self, name: str) -> str:
         """``name``, or ``name_2`` and so on if this function uses it already."""
-        used = {n.id for n in ast.walk(self.function.node) if isinstance(n, ast.Name)}
+        used = self.module.names_in(self.function)
         candidate, count = name, 2
         while candidate in used:
             candidate, count = f"{name}_{count}", count + 1

@@ -60,6 +60,12 @@ class Expressions:
         """Bind a loop's target."""
         raise NotImplementedError
 
+    def changed(self, target: ast.expr) -> None:
+        """Forget the bounds of a name whose elements an operation in place has changed."""
+        key = dotted(target)
+        if key is not None and key in self.env:
+            self.env[key] = self.env[key].but(lo=-INF, hi=INF, const=None)
+
     def call(self, node: ast.Call) -> Value:
         """Result of a call."""
         raise NotImplementedError
@@ -178,7 +184,7 @@ class Expressions:
             )
         if node.attr in ("shape", "device", "layout", "is_cuda", "requires_grad", "ndim"):
             self.tensors.add(owner.dtype)
-            return Value("other")
+            return Value("number" if node.attr == "ndim" else "other")
         if owner.is_tensor and node.attr in ops.SHAPES | {"values"}:
             return owner
         return Value("unknown", f"~{key}" if key else "")
@@ -212,6 +218,7 @@ class Expressions:
         right: ast.expr,
         b: Value,
     ) -> Value:
+        a, b = (Value("number") if v.kind == "other" else v for v in (a, b))
         if a.kind == "number" and b.kind == "number":
             return _fold(op, a, b)
         if isinstance(op, ast.MatMult):

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.semantics.names import dotted
+
+CLIP = re.compile(r"^_?(dispatch_)?clip_(grad|all_grad|master_grad)|^_?grad(ient)?_clip")
+READS_GRADIENT = re.compile(
+    r"^_?(check|get|compute|calc\w*|log|monitor|total|global|has|any|detect|validate|verify)\w*"
+    r"_?grad(s|ient|ients)?(_|$)(?!clip|fn|scaler|accum|checkpoint|enabled|sync)"
+    r"|^_?grad(s|ient|ients)?_(norm|stats|statistics|is_finite|are_finite|has_nan|check|hist)\w*$"
+)
+NOT_READ = re.compile(r"zero_grad|no_grad|grad_enabled|requires_grad|enable_grad|clip")
+SELF_UNSCALING = ("accelerator", "fabric", "engine", "strategy", "deepspeed")
+"""Receivers whose clip method takes care of the scaler itself."""
 
 READ_METHODS = frozenset({
     "norm", "isnan", "isinf", "isfinite", "max", "min", "amax", "amin", "mean", "std", "var", "sum",

@@ -238,6 +238,9 @@ class Interpreter(Calls):
                         self.assign(item, part, source)
             case ast.Starred(value=inner):
                 self.assign(inner, UNKNOWN, source)
+            case ast.Subscript(value=inner):
+                self.eval(target)
+                self.changed(inner)
             case _:
                 self.eval(target)
 

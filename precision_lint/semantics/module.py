@@ -54,6 +54,7 @@ class Module:
         self._attributes: dict[tuple[int, str], Value] = {}
         self._stores: dict[int, dict[str, tuple[ast.expr, Function | None]]] = {}
         self._arguments: dict[tuple[int, str], list[tuple[Value, ast.Call]]] = {}
+        self._names: dict[int, frozenset[str]] = {}
         self._protocols: dict[tuple[int, str], list[Violation]] = {}
         self._literals = {
             target.id: statement.value
@@ -84,6 +85,14 @@ class Module:
                 done.values.clear()
                 done.events.clear()
         return done
+
+    def names_in(self, function: Function) -> frozenset[str]:
+        """Every name that a function mentions."""
+        if id(function) not in self._names:
+            self._names[id(function)] = frozenset(
+                node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)
+            )
+        return self._names[id(function)]
 
     def protocol(self, function: Function, scaler: str) -> list[Violation]:
         """Violations of the GradScaler protocol in a function, for one scaler."""

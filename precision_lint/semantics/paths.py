@@ -35,8 +35,9 @@ class State:
 
     @property
     def core(self) -> tuple[object, ...]:
-        return (id(self.scaled), self.plain, self.unscaled, self.stepped, self.pending,
-                self.touched, self.spent, self.open)  # fmt: skip
+        names = tuple(name for name, _ in self.unscaled)
+        return (id(self.scaled), self.plain, names, self.stepped, bool(self.pending),
+                self.touched, self.spent)  # fmt: skip
 
 
 def assume(state: State, test: ast.expr, truth: bool) -> State | None:
@@ -57,7 +58,7 @@ def _assume(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
             return _assume(facts, left, truth)
         case ast.BoolOp(op=op, values=parts):
             if isinstance(op, ast.And) == truth:
-                result: Facts | None = facts
+                result = _remember(facts, test, truth)
                 for part in parts:
                     result = None if result is None else _assume(result, part, truth)
                 return result
@@ -69,12 +70,14 @@ def _assume(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
             if len(parts) - len(known) == 1 and open_parts:
                 last = next(p for p in parts if p not in known)
                 return _assume(facts, last, truth)
-            return facts
+            return _remember(facts, test, truth)
         case _:
-            text = ast.unparse(test)
-            if (text, not truth) in facts:
-                return None
-            return facts | {(text, truth)}
+            return _remember(facts, test, truth)
+
+
+def _remember(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
+    text = ast.unparse(test)
+    return None if (text, not truth) in facts else facts | {(text, truth)}
 
 
 def forget(state: State, name: str) -> State:
@@ -103,14 +106,16 @@ def common_facts(states: list[State]) -> Facts:
 
 
 def fewer(states: list[State]) -> list[State]:
-    """Distinct states; beyond the limit those of one core are merged to their common facts."""
+    """Distinct states; beyond the limit those of one core are merged, and the rest let go."""
     distinct = list(dict.fromkeys(states))
     if len(distinct) <= MAX_PATHS:
         return distinct
     merged: dict[tuple[object, ...], State] = {}
     for state in distinct:
-        same = merged.get(state.core)
-        merged[state.core] = (
-            state if same is None else replace(state, facts=same.facts & state.facts)
+        same = merged.setdefault(state.core, state)
+        merged[state.core] = replace(
+            same,
+            facts=same.facts & state.facts,
+            open=tuple(dict.fromkeys(same.open + state.open)),
         )
-    return list(merged.values())
+    return list(merged.values())[:MAX_PATHS]

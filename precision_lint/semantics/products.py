@@ -101,13 +101,16 @@ def _constant_matrix(node: ast.expr, at: Context) -> bool:
 
 def _keys(at: Context) -> bool:
     """Whether this function has queries or values, so that ``K`` stands for attention's keys."""
-    names = {n.id for n in ast.walk(at.function.node) if isinstance(n, ast.Name)}
-    return bool(names & {"Q", "V", "q", "v", "Qs", "Vs", "query", "value"})
+    return bool(
+        at.module.names_in(at.function) & {"Q", "V", "q", "v", "Qs", "Vs", "query", "value"}
+    )
 
 
 def _origin(node: ast.expr, at: Context) -> ast.expr | None:
     """What the name under an operand's views was bound to, if it was bound once."""
     while not isinstance(node, ast.Name):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            return node
         if isinstance(node, (ast.Subscript, ast.Attribute)):
             node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -141,7 +144,7 @@ def _words(node: ast.expr) -> list[str]:
                     stack.append(part.args[0])
                 elif not (isinstance(receiver, ast.Name) and receiver.id in ("torch", "self", "F")):
                     stack.append(receiver)
-        elif isinstance(part, ast.BinOp):
+        elif isinstance(part, ast.BinOp) and not isinstance(part.op, ast.MatMult):
             stack += [part.left, part.right]
     words: list[str] = []
     for name in found:

@@ -108,7 +108,7 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
     named = _argument(call, offset if offset else 1, "dtype") if call else None
     flag = _argument(call, 2 if offset else 0, "enabled") if call else None
     if named is None or (_constant(named) is None and isinstance(named, ast.Constant)):
-        dtype = "bfloat16" if device == "cpu" else "float16"
+        dtype = "bfloat16" if device in ("cpu", "hpu", "xla") else "float16"
     else:
         dtype = DTYPES.get(names.qualify(named) or "", "low")
         sure = dtype != "low"

@@ -9,13 +9,19 @@ class or module run in line.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
-from precision_lint.semantics.gradients import carries, reads
+from precision_lint.semantics.gradients import (
+    CLIP,
+    NOT_READ,
+    READS_GRADIENT,
+    SELF_UNSCALING,
+    carries,
+    reads,
+)
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.paths import State, assume, common_facts, fewer, forget
@@ -24,16 +30,6 @@ if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
 
 DEPTH = 3
-
-CLIP = re.compile(r"^_?(dispatch_)?clip_(grad|all_grad|master_grad)|^_?grad(ient)?_clip")
-READS_GRADIENT = re.compile(
-    r"^_?(check|get|compute|calc\w*|log|monitor|total|global|has|any|detect|validate|verify)\w*"
-    r"_?grad(s|ient|ients)?(_|$)(?!clip|fn|scaler|accum|checkpoint|enabled|sync)"
-    r"|^_?grad(s|ient|ients)?_(norm|stats|statistics|is_finite|are_finite|has_nan|check|hist)\w*$"
-)
-NOT_READ = re.compile(r"zero_grad|no_grad|grad_enabled|requires_grad|enable_grad|clip")
-SELF_UNSCALING = ("accelerator", "fabric", "engine", "strategy", "deepspeed")
-"""Receivers whose clip method takes care of the scaler itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +218,9 @@ class Protocol:
                     if key is not None:
                         self._bind(key, value)
                         states = [forget(s, key) for s in states]
+                        if isinstance(value, ast.Constant) and isinstance(value.value, bool):
+                            known = (key, value.value)
+                            states = [replace(s, facts=s.facts | {known}) for s in states]
                         if key == self.scaler:  # a new scaler remembers nothing
                             states = [State(touched=True, facts=s.facts) for s in states]
                 return states
@@ -253,6 +252,7 @@ class Protocol:
     ) -> list[State]:
         changing = {n for n in map(dotted, _targets(node)) if n}
         after = list(states)
+        broken: list[State] = []
         current = states
         if isinstance(node, (ast.For, ast.AsyncFor)):
             unrolled = self._unrolled(node)
@@ -272,8 +272,10 @@ class Protocol:
                 current = [s for s in (assume(s, node.test, True) for s in current) if s]
             inner = self.block(body, fewer(current))
             current = fewer(inner.live + inner.continued)
-            after += current + inner.broken
-        return self._join(flow, self.block(orelse, fewer(after)))
+            after += current
+            broken += inner.broken
+        # the else of a loop runs only if nothing broke out of it
+        return self._join(flow, self.block(orelse, fewer(after)), Flow(broken, [], []))
 
     def _unrolled(self, node: ast.For | ast.AsyncFor) -> tuple[str, list[str]] | None:
         """Target and items of a loop over a literal tuple of names."""
@@ -322,6 +324,7 @@ class Protocol:
                         s,
                         scaled=node,
                         plain=False,
+                        pending=(),
                         open=(),
                         spent=(*(name for name, _ in s.unscaled), *s.stepped),
                     )
