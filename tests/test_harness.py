@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -545,6 +546,18 @@ def test_a_rule_with_a_fix_and_no_proof(tmp_path: Path) -> None:
     fixing = next(r for r in RULES.values() if r.applicability is Applicability.SAFE)
     [result] = verify.prove([collect.proof(fixing, tmp_path)])
     assert result.failures == ["ships a safe fix and has no proof.py; write one"]
+
+
+def test_an_unsafe_fix_without_proof(shipped: tuple[type[Rule], Proof], tmp_path: Path) -> None:
+    rule, proof = shipped
+    assert proof.folder is not None
+    folder = shutil.copytree(proof.folder, tmp_path / "copy")
+    module = proof.cases[0].module
+    (folder / module.replace(".py", ".unsafe.golden.py")).touch()
+    [result] = verify.prove([Proof(rule, folder, proof.cases)])
+    assert result.failures == [
+        f"{module}: has an unsafe fix that no case proves; write a Case of that level"
+    ]
 
 
 # The command

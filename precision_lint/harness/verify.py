@@ -151,14 +151,23 @@ def _missing(proof: Proof, result: Result) -> list[str]:
     if proof.folder is None:
         return [f"ships a {level.value} fix and has no proof.py; write one"]
     proven = {
-        case.level
+        (case.level, case.module)
         for case in proof.cases
         for cell in result.cells.get(case.title, [])
         if cell["verdict"] == "proven"
     }
-    if level.value in proven:
-        return []
-    return [f"ships a {level.value} fix, and no case proves one; write a Case of that level"]
+    errors = []
+    if all(proved != level.value for proved, _ in proven):
+        errors.append(
+            f"ships a {level.value} fix, and no case proves one; write a Case of that level"
+        )
+    for golden in sorted(proof.folder.glob("*.unsafe.golden.py")):
+        module = golden.name.replace(".unsafe.golden", "")
+        if ("unsafe", module) not in proven:
+            errors.append(
+                f"{module}: has an unsafe fix that no case proves; write a Case of that level"
+            )
+    return errors
 
 
 def main(
