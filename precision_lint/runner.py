@@ -19,6 +19,7 @@ import functools
 import gc
 import os
 import re
+import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ from precision_lint.source import Failure, Source
 
 POOL_FROM = 64
 """Files to analyse from which on processes pay for their start."""
+FRAMES = 6000
+"""How deep the analysis may recurse; Python 3.10 needs half a stack of 8 MB for it."""
 SUPPRESSION = re.compile(
     rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
 )
@@ -164,6 +167,17 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    # a sum of 600 terms is a tree 600 levels deep, and a level takes several frames
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def _diagnose(text: Source, job: Job, project: Project) -> tuple[list[Diagnostic], int]:
     """What to show of one text, and how many findings the confidence threshold hides."""
     parsed = "torch" in text.text or "\0" in text.text
@@ -198,7 +212,7 @@ def _analyse(job: Job, data: bytes, project: Project) -> Outcome:
 def _judge(job: Job, data: bytes, project: Project) -> Outcome:
     """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
     try:
-        with _collector_off():
+        with _collector_off(), _deep_recursion():
             return _analyse(job, data, project)
     except Exception as error:
         return Outcome([_crash(job.name, error)])

@@ -201,6 +201,21 @@ def test_the_collector_is_off_during_analysis_only(monkeypatch: pytest.MonkeyPat
     assert gc.isenabled()
 
 
+def test_deep_trees_may_be_walked_recursively(monkeypatch: pytest.MonkeyPatch) -> None:
+    def depth(levels: int) -> int:
+        return 1 + depth(levels - 1) if levels else 0
+
+    def lint(*_: object) -> list[Any]:
+        assert depth(4000) == 4000
+        return []
+
+    limit = sys.getrecursionlimit()
+    write(a="BAD")
+    monkeypatch.setattr(dispatch, "lint", lint)
+    assert codes(check()) == []
+    assert sys.getrecursionlimit() == limit
+
+
 # suppressions
 
 
