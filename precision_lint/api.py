@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
+    from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
     from precision_lint.semantics.values import Value
@@ -35,9 +37,11 @@ __all__ = [
     "Evidence",
     "Finding",
     "Fix",
+    "Guard",
     "Half",
     "Position",
     "Promotion",
+    "Reach",
     "Region",
     "Rule",
     "Severity",
@@ -233,8 +237,10 @@ class Rule:
 
 _ANALYSIS = {
     "Context": "context",
+    "Guard": "guards",
     "Half": "context",
     "Promotion": "events",
+    "Reach": "contractions",
     "Region": "regions",
     "Value": "values",
     "Violation": "scaler",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,6 +117,21 @@ def _list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], 
 @click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
 @click.option("--isolated", is_flag=True, help="Ignore configuration files.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; by default one a core.")
+@click.option(
+    "--cache-dir",
+    type=Path,
+    metavar="DIR",
+    envvar="PRECISION_LINT_CACHE_DIR",
+    help="Where the project's summaries are kept; by default .precision_lint_cache in its root.",
+)
+@click.option(
+    "-n",
+    "--no-cache",
+    is_flag=True,
+    default=None,
+    envvar="PRECISION_LINT_NO_CACHE",
+    help="Read the whole project anew, and keep nothing.",
+)
 def check(
     paths: tuple[str, ...],
     fix: bool,
@@ -171,9 +187,9 @@ def _resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> R
     from precision_lint.config import Overrides, Resolver
 
     for name, kind in (("confidence", Confidence), ("fail_on", Severity)):
-        options[name] = options[name] and kind(options[name])
+        options[name] = options.get(name) and kind(options[name])
     for name in ("select", "exclude"):
-        options[name] = options[name] or None
+        options[name] = options.get(name) or None
     return Resolver(Overrides(**options), config, isolated)
 
 
@@ -280,6 +296,48 @@ def explain(rule: str, output_format: str) -> int:
     sections = described.get("sections", {}).items()
     parts = [head, facts, described["summary"], *(f"## {k}\n\n{text}" for k, text in sections)]
     _echo("\n\n".join(parts), sys.stdout)
+    return 0
+
+
+def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int]:
+    match = re.fullmatch(r"(.+?):(\d+)(?::\d+)?", value)
+    if match is None or not int(match[2]):
+        raise click.BadParameter(f'"{value}" is not a place; write FILE:LINE')
+    return Path(match[1]), int(match[2])
+
+
+@cli.command("explain-at")
+@click.argument("place", metavar="FILE:LINE", callback=_place)
+@_format_option()
+@click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
+@click.option("--isolated", is_flag=True, help="Ignore configuration files.")
+def explain_at(
+    place: tuple[Path, int], output_format: str, config: Path | None, isolated: bool
+) -> int:
+    """Show what the analysis knows at a line: dtypes, ranges, autocast state, and why.
+
+    Findings of every confidence on that line are listed too.
+    """
+    import dataclasses
+
+    from precision_lint import runner
+    from precision_lint.source import Failure
+
+    answer = runner.explain_at(*place, _resolver({}, config, isolated))
+    if isinstance(answer, Failure):
+        _echo(FORMATS["concise"]([answer.diagnostic()], {}, color=False), sys.stderr)
+        return 2
+    description, findings = answer
+    if output_format == "json":
+        said = {**dataclasses.asdict(description), "findings": [
+            {"code": d.code, "message": d.message, "confidence": d.confidence.value}
+            for d in findings
+        ]}  # fmt: skip
+        _echo(json.dumps(said, indent=2), sys.stdout)
+    else:
+        from precision_lint.report.place import render
+
+        _echo(render(f"{place[0]}:{place[1]}", description, findings), sys.stdout)
     return 0
 
 

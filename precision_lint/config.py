@@ -36,6 +36,7 @@ DEFAULT_EXCLUDE = (
     ".ipynb_checkpoints",
     ".mypy_cache",
     ".nox",
+    ".precision_lint_cache",
     ".pants.d",
     ".pyenv",
     ".pytest_cache",
@@ -95,6 +96,9 @@ class Settings:
     output_format: str = "text"
     jobs: int | None = None
     """Worker processes at most; None: one a core."""
+    cache_dir: Path | None = None
+    """Where to remember what files say to each other; None: in the project's root."""
+    no_cache: bool = False
 
     @functools.cached_property
     def codes(self) -> frozenset[str]:
@@ -159,13 +163,17 @@ class Overrides:
     unsafe_fixes: bool | None = None
     output_format: str | None = None
     jobs: int | None = None
+    cache_dir: Path | None = None
+    no_cache: bool | None = None
 
     def apply(self, settings: Settings) -> Settings:
         """These settings with what the command line says on top."""
         names = ("confidence", "fail_on", "force_exclude", "respect_gitignore", "unsafe_fixes")
-        said = {name: getattr(self, name) for name in (*names, "output_format", "jobs")}
+        said = {name: getattr(self, name) for name in (*names, "output_format", "jobs", "no_cache")}
         values: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
         here = Path.cwd()
+        if self.cache_dir is not None:
+            values["cache_dir"] = here / self.cache_dir
         if self.exclude is not None:
             values["exclude"] = _patterns(here, self.exclude, "--exclude")
         if self.extend_exclude:
@@ -193,6 +201,12 @@ def _boolean(value: Any) -> bool:
 
 def _positive(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError
+    return value
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError
     return value
 
@@ -227,6 +241,7 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "unsafe-fixes": ("true or false", _boolean),
     "output-format": (_one_of(FORMATS), _format),
     "jobs": ("a positive integer", _positive),
+    "cache-dir": ("a path", _path),
 }
 """Every key with what its value must be, and the function that checks it."""
 
@@ -248,6 +263,8 @@ def from_table(table: Any, file: str, base: Path) -> Settings:
             raise ConfigError(f'{file}: "{key}" is {shown}; write {expected}') from None
     for key in ("select", "extend_select", "ignore"):
         _selectors(values.get(key, ()), file)
+    if "cache_dir" in values:
+        values["cache_dir"] = base / values["cache_dir"]
     values["exclude"] = _patterns(base, values.get("exclude", DEFAULT_EXCLUDE), file)
     values["extend_exclude"] = (_patterns(base, values.get("extend_exclude", ()), file),)
     ignores = []

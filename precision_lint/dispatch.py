@@ -19,10 +19,13 @@ from precision_lint.api import (
     Severity,
 )
 from precision_lint.project.amp import Project
-from precision_lint.semantics import events, scaler
+from precision_lint.semantics import describe as explain
+from precision_lint.semantics import events
 from precision_lint.semantics.context import Context
+from precision_lint.semantics.describe import Description
 from precision_lint.semantics.index import Function, Index, build
 from precision_lint.semantics.module import Module
+from precision_lint.semantics.program import Program
 from precision_lint.slices import Editor
 from precision_lint.source import Failure, Source, parse
 
@@ -42,8 +45,16 @@ def relevant(data: bytes, rules: Rules) -> bool:
     return _prefilter(tuple(rule.triggers.pattern for rule in rules)).search(data) is not None
 
 
-def lint(source: Source, rules: Rules, project: Project) -> list[Diagnostic]:
+def lint(
+    source: Source,
+    rules: Rules,
+    project: Project,
+    program: Program | None = None,
+    path: str = "",
+) -> list[Diagnostic]:
     """All findings of ``rules`` in one file, of any confidence, in order of place.
+
+    ``path`` is the file's name in ``program``; without one, nothing of other files is known.
 
     A rule that crashes gives one internal diagnostic (MP003) and the other rules go on; a file
     that does not parse gives its syntax error (MP002).
@@ -57,9 +68,10 @@ def lint(source: Source, rules: Rules, project: Project) -> list[Diagnostic]:
     ]
     if not active or b"torch" not in data:
         return []
-    project = project.with_file(source.filename, data)
+    if program is None:  # else its files were read
+        project = project.with_file(source.filename, data)
     index = build(tree, {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in active)))
-    module = Module(index)
+    module = Module(index, path, program if path else None)
     editor = Editor(source, tree)
     found: list[Diagnostic] = []
     for rule in active:
@@ -72,6 +84,27 @@ def lint(source: Source, rules: Rules, project: Project) -> list[Diagnostic]:
             found.append(_crash(rule, source, place, error))
     found.sort(key=lambda d: (d.start, d.end, d.code))
     return found
+
+
+def describe(
+    source: Source, row: int, project: Project, program: Program | None = None, path: str = ""
+) -> Description | Failure:
+    """What the analysis knows at a row of a file."""
+    tree = parse(source)
+    if isinstance(tree, Failure):
+        return tree
+    project = project.with_file(source.filename, source.text.encode("utf8", "surrogatepass"))
+    module = Module(build(tree, {ast.With, ast.AsyncWith}), path, program if path else None)
+    inside = [
+        function
+        for function in module.index.functions
+        if not isinstance(function.node, ast.Module)
+        and function.node.lineno <= row <= (function.node.end_lineno or 0)
+    ]
+    function = max(inside, key=lambda f: getattr(f.node, "lineno", 0), default=module.index.top)
+    return explain.describe(
+        Context(Rule, source, module, project, function, Editor(source, tree)), row
+    )
 
 
 def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tuple[Any, Function]]:
@@ -101,11 +134,9 @@ def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tupl
         for node, function in index.candidates.get(kind, []):
             yield node, function
     if triggers.events & PROTOCOL:
-        for function in _protocol_functions(index):
-            for name in sorted(scaler.scalers(function)):
-                for violation in module.protocol(function, name):
-                    if violation.kind in triggers.events:
-                        yield violation, function
+        for violation, function in module.typestate.violations():
+            if violation.kind in triggers.events:
+                yield violation, function
     if events.PROMOTION in triggers.events:
         creating = {
             id(function): function
@@ -115,15 +146,6 @@ def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tupl
         for function in creating.values():
             for event in module.analysis(function).events:
                 yield event, function
-
-
-def _protocol_functions(index: Index) -> list[Function]:
-    functions = {
-        id(function): function
-        for last in ("unscale_", "scale", "step")
-        for _, function in index.calls.get(last, [])
-    }
-    return sorted(functions.values(), key=lambda f: getattr(f.node, "lineno", 0))
 
 
 def _diagnostic(rule: type[Rule], source: Source, finding: Finding) -> Diagnostic:

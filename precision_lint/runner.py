@@ -36,9 +36,13 @@ from precision_lint.api import (
     Rule,
     Severity,
 )
+from precision_lint.cache import DIRECTORY, Cache
 from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
-from precision_lint.project import files
+from precision_lint.project import configs, files
 from precision_lint.project.amp import Project
+from precision_lint.semantics.describe import Description
+from precision_lint.semantics.gather import gather
+from precision_lint.semantics.program import Program
 from precision_lint.source import Failure, Source
 
 POOL_FROM = 64
@@ -48,6 +52,10 @@ FRAMES = 6000
 SUPPRESSION = re.compile(
     rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
 )
+
+
+Known = tuple[Project, Program | None]
+"""What is known of a project: how it runs half precision, and its linked files."""
 
 
 class Mode(enum.Enum):
@@ -178,17 +186,19 @@ def _deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def _diagnose(text: Source, job: Job, project: Project) -> tuple[list[Diagnostic], int]:
+def _diagnose(text: Source, job: Job, known: Known) -> tuple[list[Diagnostic], int]:
     """What to show of one text, and how many findings the confidence threshold hides."""
     parsed = "torch" in text.text or "\0" in text.text
-    found = dispatch.lint(text, _rules(job.codes), project) if parsed else []
+    project, program = known
+    path = program.relative(job.path) if program else ""
+    found = dispatch.lint(text, _rules(job.codes), project, program, path) if parsed else []
     judged = suppress.apply(text, [d for d in found if d.code in job.codes], job.codes)
     kept = [*judged.kept, *(d for d in judged.unused if d.code in job.codes)]
     shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]
     return shown, len(kept) - len(shown)
 
 
-def _analyse(job: Job, data: bytes, project: Project) -> Outcome:
+def _analyse(job: Job, data: bytes, known: Known) -> Outcome:
     text = source.decode(data, job.name)
     if isinstance(text, Failure):
         return Outcome([text.diagnostic()] if text.code in job.codes else [])
@@ -196,7 +206,7 @@ def _analyse(job: Job, data: bytes, project: Project) -> Outcome:
 
     def lint(current: Source) -> list[Diagnostic]:
         nonlocal hidden
-        shown, hidden = _diagnose(current, job, project)
+        shown, hidden = _diagnose(current, job, known)
         return shown
 
     if job.mode is Mode.CHECK:
@@ -209,16 +219,16 @@ def _analyse(job: Job, data: bytes, project: Project) -> Outcome:
     return Outcome(fixed.remaining, fixed.source, hidden, fixed.applied, diff)
 
 
-def _judge(job: Job, data: bytes, project: Project) -> Outcome:
+def _judge(job: Job, data: bytes, known: Known) -> Outcome:
     """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
     try:
         with _collector_off(), _deep_recursion():
-            return _analyse(job, data, project)
+            return _analyse(job, data, known)
     except Exception as error:
         return Outcome([_crash(job.name, error)])
 
 
-def _run(jobs: Sequence[Job], projects: Mapping[Path, Project]) -> list[Outcome]:
+def _run(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
     outcomes = []
     for job in jobs:
@@ -226,14 +236,14 @@ def _run(jobs: Sequence[Job], projects: Mapping[Path, Project]) -> list[Outcome]
         if isinstance(data, Failure):
             outcome = Outcome([data.diagnostic()] if data.code in job.codes else [])
         else:
-            project = projects.get(job.root, Project())
-            outcome = _judge(job, data, project)
+            known = projects.get(job.root, (Project(), None))
+            outcome = _judge(job, data, known)
             if job.mode is Mode.FIX and outcome.fixed and outcome.text:
                 from precision_lint import fixer
 
                 failure = fixer.write(job.path, data, outcome.text)
                 if failure:  # nothing was fixed, so everything is still to be said
-                    outcome = _judge(replace(job, mode=Mode.CHECK), data, project)
+                    outcome = _judge(replace(job, mode=Mode.CHECK), data, known)
                     outcome.diagnostics.append(failure.diagnostic())
         if not outcome.diagnostics:
             outcome.text = None  # nobody will show it: don't send it between processes
@@ -243,6 +253,15 @@ def _run(jobs: Sequence[Job], projects: Mapping[Path, Project]) -> list[Outcome]
 
 def _died(job: Job) -> Outcome:
     return Outcome([_crash(job.name, ChildProcessError("its process ended without an answer"))])
+
+
+def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) -> Known:
+    """Read a project: all of its Python and configuration files, and what else was named."""
+    members = sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
+    code = [path for path in members if path.suffix not in configs.SUFFIXES]
+    directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
+    cache = Cache(None if settings.no_cache else directory)
+    return Project.scan(root, members), gather(root, code, cache, workers)
 
 
 def _job(file: files.File, mode: Mode) -> Job:
@@ -308,12 +327,11 @@ def check(
             jobs.append(job)
             if file.root not in roots and _relevant(data, job.codes):
                 roots[file.root] = resolver(file.root)
+    workers = workers or _cores()
     projects = {}
     for root, settings in roots.items():
         named = {file.path for file in found.files if file.root == root}
-        members = named.union(files.below(root, settings))
-        projects[root] = Project.scan(root, sorted(members))
-    workers = workers or _cores()
+        projects[root] = _known(root, settings, named, workers)
     if workers > 1 and len(jobs) > POOL_FROM:
         outcomes = pool.run(_run, jobs, projects, lost=_died, workers=workers)
     else:
@@ -334,12 +352,36 @@ def check_stdin(
         return _finish(Result(stdin=data), started)
     root = files.project_root(path)
     job = _job(files.File(path, str(name or "-"), settings, root), mode)
-    project = Project()
+    known: Known = Project(), None
     if _relevant(data, job.codes):
-        project = Project.scan(root, files.below(root, settings))
-    outcome = _judge(job, data, project)
+        project, program = _known(root, settings, [path], _cores())
+        known = project.with_file(job.name, data), program  # it need not be saved yet
+    outcome = _judge(job, data, known)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
         result.stdin = outcome.text.encode()
     _add(result, job, outcome)
     return _finish(result, started)
+
+
+def explain_at(
+    shown: Path, row: int, resolver: Resolver
+) -> tuple[Description, list[Diagnostic]] | Failure:
+    """What the analysis knows at a row of a file, and every finding there of any confidence."""
+    path = files.absolute(shown)
+    settings = resolver(path.parent)
+    text = source.read(path, str(shown))
+    if isinstance(text, Failure):
+        return text
+    root = files.project_root(path)
+    known = _known(root, settings, [path], _cores())
+    project, program = known
+    with _collector_off(), _deep_recursion():
+        description = dispatch.describe(
+            text, row, project, program, program.relative(path) if program else ""
+        )
+        if isinstance(description, Failure):
+            return description
+        job = _job(files.File(path, str(shown), settings, root), Mode.CHECK)
+        found, _ = _diagnose(text, replace(job, confidence=Confidence.POSSIBLE), known)
+    return description, [d for d in found if d.start.row == row]

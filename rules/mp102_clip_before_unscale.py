@@ -67,8 +67,10 @@ class ClipBeforeUnscale(Rule):
 
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
         evidence = []
-        if violation.backward is not None:
-            evidence.append(at.note(violation.backward, "the loss is scaled here"))
+        backward = violation.backward or violation.caller
+        if backward is not None:
+            evidence.append(at.note(backward, "the loss is scaled here"))
+        evidence += violation.traced(at.note, "they are clipped here")
         repaired = at.unscale_first(violation)
         fix = None
         if repaired is not None:
@@ -77,10 +79,11 @@ class ClipBeforeUnscale(Rule):
             fix = Fix("unscale the gradients before clipping", Applicability.SAFE, edits)
         if violation.sometimes_unscaled:
             confidence = Confidence.POSSIBLE
-        elif violation.backward is not None:
+        elif backward is not None and not violation.guessed:
             confidence = Confidence.CERTAIN
         else:
             confidence = Confidence.LIKELY
+        if backward is None:
             evidence += [
                 at.note(s, "the scaler steps here, never unscaled") for s in violation.steps
             ]

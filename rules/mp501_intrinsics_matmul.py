@@ -26,10 +26,12 @@ class IntrinsicsMatmul(Rule):
     `@`, `matmul`, `bmm` and `einsum` of geometry (intrinsics, extrinsics, poses, rotations,
     homographies, homogeneous coordinates, results that go through a perspective divide) that runs
     in half: under autocast, where it is silent, or with half points, where it may raise. Geometry
-    is recognised by its use and its origin together with its names.
+    is recognised by its use and its origin together with its names. Matrices computed once in
+    numpy (registered filter banks and regressors, a pseudo-inverse) count as well.
 
-    It stays silent for float64 operands, for upcast operands with autocast switched off, and for
-    the elementwise form `fx * x / z + cx`.
+    It stays silent for float64 operands, for upcast operands with autocast switched off, for the
+    elementwise form `fx * x / z + cx`, and where MP201 reports a power spectrum. Constant matrices
+    of a class without `forward` are only `possible`: such classes prepare data.
 
     ## Why it breaks
     Pixel coordinates of a 2,000 pixel wide image need 11 bits before the point; float16 has 11
@@ -103,6 +105,8 @@ class IntrinsicsMatmul(Rule):
             and not proven
             and (same or any(_cast_down(operand) for operand in operands))
         ):
+            confidence = Confidence.POSSIBLE
+        if "without forward" in reason and not region.on:
             confidence = Confidence.POSSIBLE
         if "constant matrix" in reason:
             harm = "may run in half: three decimal digits are left, and sums above 65504 are inf"

@@ -151,6 +151,57 @@ GOOD: dict[str, str] = {
     + under("match i % 2", under("case 0", UNSCALE, CLIP), under("case _", UNSCALE))
     + STEP,
     "first iteration only": BACKWARD + under("if i == 0", UNSCALE) + STEP,
+    "unscale by expression": BACKWARD
+    + "scaler.unscale_(optimizer) if flag else None\n"
+    + under("if flag", CLIP)
+    + STEP,
+    "unscale by and": BACKWARD
+    + "flag and scaler.unscale_(optimizer)\n"
+    + under("if flag", CLIP)
+    + STEP,
+    "one micro-step, two spellings": BACKWARD
+    + under("if i % 2 == 1", UNSCALE)
+    + under("if (i + 1) % 2 == 0", CLIP, STEP),
+    "even, then odd": BACKWARD
+    + under("if i % 2 == 0", "pass\n")
+    + under("else", UNSCALE)
+    + under("if not i % 2 == 0", CLIP, STEP),
+    "unscaled in even steps, stepped in odd ones": BACKWARD
+    + under("if i % 2 == 0", UNSCALE)
+    + under("else", STEP),
+    "second unscale_ is tried": BACKWARD
+    + UNSCALE
+    + under("try", UNSCALE)
+    + under("except RuntimeError", "pass\n")
+    + CLIP
+    + STEP,
+    "scaled by name on a flag": "loss = model(batch)\n"
+    + under("if flag", "loss = scaler.scale(loss)\n")
+    + "loss.backward()\n"
+    + under("if flag", UNSCALE)
+    + CLIP
+    + under("if flag", STEP)
+    + under("else", PLAIN_STEP),
+    "gradients in a list": BACKWARD
+    + UNSCALE
+    + "grads = [p.grad for p in model.parameters()]\n"
+    + under("for g in grads", "torch.isfinite(g)\n")
+    + STEP,
+    "skipped after flags": BACKWARD
+    + under("if flag or odd", STEP, "continue\n")
+    + UNSCALE
+    + under("if odd", "continue\n")
+    + CLIP
+    + STEP,
+    "update in finally": under(
+        "try", BACKWARD, UNSCALE, under("if odd", "continue\n"), CLIP, "scaler.step(optimizer)\n"
+    )
+    + under("finally", "scaler.update()\noptimizer.zero_grad()\n"),
+    "nothing but the scale is logged": BACKWARD
+    + "str(scaler.get_scale())\n"
+    + UNSCALE
+    + CLIP
+    + STEP,
     "new scaler": BACKWARD
     + UNSCALE
     + CLIP
@@ -309,6 +360,57 @@ BAD: dict[str, tuple[str, str, str]] = {
         + "  # again\nscaler.step(other)\nscaler.update()\n",
         UNSCALED_TWICE,
         "# again",
+    ),
+    "scale logged, then clipped": (
+        BACKWARD + "str(scaler.get_scale())\n" + CLIP + STEP,
+        CLIP_SCALED,
+        "clip_grad_norm_",
+    ),
+    "read through a list": (
+        BACKWARD
+        + "grads = [p.grad for p in model.parameters()]\n"
+        + under("for g in grads", "torch.isfinite(g).all()\n")
+        + STEP,
+        READ_SCALED,
+        "torch.isfinite(g)",
+    ),
+    "read through a list that grows": (
+        BACKWARD
+        + "grads = []\n"
+        + under("for p in model.parameters()", "grads.append(p.grad.detach())\n")
+        + "any(torch.isfinite(g) for g in grads)\n"
+        + STEP,
+        READ_SCALED,
+        "any(",
+    ),
+    "read through a dict": (
+        BACKWARD
+        + "grads = {n: p.grad for n, p in model.named_parameters()}\n"
+        + under("for n, g in grads.items()", "torch.isfinite(g)\n")
+        + STEP,
+        READ_SCALED,
+        "torch.isfinite(g)",
+    ),
+    "scaled by name on a flag, clipped": (
+        "loss = model(batch)\n"
+        + under("if flag", "loss = scaler.scale(loss)\n")
+        + "loss.backward()\n"
+        + CLIP
+        + under("if flag", STEP)
+        + under("else", PLAIN_STEP),
+        CLIP_SCALED,
+        "clip_grad_norm_",
+    ),
+    "clipped in the other micro-step": (
+        BACKWARD + under("if i % 2 == 0", UNSCALE) + under("if (i + 1) % 2 == 0", CLIP, STEP),
+        CLIP_SCALED,
+        "clip_grad_norm_",
+    ),
+    "unscaled in a try around the iteration": (
+        under("try", BACKWARD, UNSCALE, under(MICRO, CLIP, STEP))
+        + under("except ZeroDivisionError", "pass\n"),
+        UNSCALED_TWICE,
+        "unscale_",
     ),
 }
 SOMETIMES: dict[str, str] = {

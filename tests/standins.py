@@ -78,7 +78,9 @@ class MaybeWord(Word):
 RULES: dict[str, type[Word]] = {rule.code: rule for rule in (BadWord, OddWord, MehWord, MaybeWord)}
 
 
-def lint(source: Source, rules: Sequence[type[Word]], project: Any) -> list[Diagnostic]:
+def lint(
+    source: Source, rules: Sequence[type[Word]], project: Any, program: Any = None, path: str = ""
+) -> list[Diagnostic]:
     """In place of ``dispatch.lint``: words are findings, CRASH is a bug, DIE kills the process."""
     tree = parse(source)
     if isinstance(tree, Failure):

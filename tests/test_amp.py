@@ -1,186 +1,183 @@
-"""Evidence that a project runs half precision: the spellings of frameworks, and what is none."""
+"""What a project says of half precision as a whole: which place is told, and which files count."""
 
 from __future__ import annotations
 
+import os
 import pickle
-import re
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from precision_lint.project import amp
+from precision_lint.config import Overrides, Resolver
+from precision_lint.project import amp, configs, files
 from precision_lint.project.amp import Project
 
 F16, BF16 = "float16", "bfloat16"
 
 
-def project(*lines: str) -> Project:
-    return Project().with_file("train.py", "\n".join(("import torch", *lines, "")).encode())
+def project(*lines: str, name: str = "train.py") -> Project:
+    return Project().with_file(name, "\n".join(("import torch", *lines, "")).encode())
 
 
-MIXED = {
-    'with torch.autocast("cuda"):': F16,
-    'with torch.autocast(device_type="cuda", dtype=torch.float16):': F16,
-    "with torch.cuda.amp.autocast():": F16,
-    "with torch.cuda.amp.autocast(enabled=use_amp):": F16,
-    "    with no_sync(), torch.autocast('cuda', dtype=torch.half):": F16,
-    "with torch.autocast(": F16,
-    '@torch.autocast("cuda")': F16,
-    "@autocast()": F16,
-    'amp_autocast = partial(torch.autocast, device_type="cuda")': F16,
-    "amp_autocast = partial(torch.cuda.amp.autocast)": F16,
-    "ctx = torch.autocast(device_type, dtype=torch.bfloat16)": BF16,
-    "ctx = torch.autocast(device_type, dtype=torch.float16)": F16,
-    'scaler = torch.amp.GradScaler("cuda")': F16,
-    "scaler = torch.cuda.amp.GradScaler()": F16,
-    "scaler = ShardedGradScaler()": F16,
-    # Lightning, Fabric
-    'trainer = Trainer(precision="16-mixed")': F16,
-    'trainer = Trainer(precision="bf16-mixed", devices=2)': BF16,
-    "trainer = pl.Trainer(max_epochs=3, precision=16)": F16,
-    'trainer = Trainer(precision="16")': F16,
-    "trainer = Trainer(precision='bf16')": BF16,
-    'fabric = Fabric(accelerator="cuda", precision="bf16-mixed")': BF16,
-    # HF Trainer, accelerate
-    "args = TrainingArguments(output_dir, fp16=True)": F16,
-    "args = Seq2SeqTrainingArguments(output_dir, bf16=True)": BF16,
-    'accelerator = Accelerator(mixed_precision="fp16")': F16,
-    "accelerator = Accelerator(mixed_precision='bf16')": BF16,
-    "with accelerator.autocast():": F16,
-    # mmengine, mmcv
-    "optim_wrapper = AmpOptimWrapper(optimizer=optimizer)": F16,
-    "optim_wrapper = dict(type='AmpOptimWrapper', optimizer=optimizer)": F16,
-    "@auto_fp16()": F16,
-    # fastai, Composer, Ignite, Catalyst, detectron2
-    "learner = unet_learner(data, resnet34).to_fp16()": F16,
-    'trainer = Trainer(precision="amp_fp16")': F16,
-    "trainer = Trainer(precision='amp_bf16')": BF16,
-    'trainer = create_supervised_trainer(model, optimizer, loss, amp_mode="amp")': F16,
-    "runner.train(model=model, fp16=True)": F16,
-    "trainer = AMPTrainer(model, loader, optimizer)": F16,
-}
-PURE = {
-    "model.half()": F16,
-    "model = model.to(device).bfloat16()": BF16,
-    "x = x.to(torch.float16)": F16,
-    'x = x.to(device="cuda", dtype=torch.bfloat16)': BF16,
-    "model.to(device, torch.half)": F16,
-    'pipe = from_pretrained("x", torch_dtype=torch.float16)': F16,
-    'model = from_pretrained("x", dtype=torch.bfloat16)': BF16,
-    "state = torch.zeros(3, dtype=torch.half)": F16,
-    'trainer = Trainer(precision="16-true")': F16,
-    "trainer = Trainer(precision='bf16-true')": BF16,
-}
-SILENT = [
-    "with torch.no_grad():",
-    "with torch.autocast(device_type=x.device.type, enabled=False):",
-    "@torch.autocast('cuda', enabled=False)",
-    "scaler = GradScaler(enabled=False)",
-    'trainer = Trainer(precision="32-true")',
-    "trainer = Trainer(precision=32)",
-    "trainer = Trainer(precision=precision)",
-    "args = TrainingArguments(fp16=False, bf16=args.bf16)",
-    'accelerator = Accelerator(mixed_precision="no")',
-    "# model.half()",
-    '    # with torch.autocast("cuda"):',
-    "if x.dtype == torch.float16:",
-    "half = n // 2",
-    "x = x.half_size()",
-    "torch.is_autocast_enabled()",
-    "low = torch.get_autocast_dtype('cuda')",
-    "from torch.cuda.amp import autocast, GradScaler",
-    "image = image.astype(np.float16)",
-    "assert precision != 16",
-]
+def place(found: Project) -> tuple[str | None, int | None]:
+    """File and row of the evidence for mixed precision."""
+    evidence = found.autocast
+    assert evidence is not None and evidence.start is not None
+    return evidence.filename, evidence.start.row
 
 
-@pytest.mark.parametrize("line", MIXED)
-def test_mixed_precision(line: str) -> None:
-    found = project(line)
-    assert found.autocast is not None and found.half is None
-    assert found.dtypes == {MIXED[line]} and not found.half_dtypes
+def test_nothing_is_known_of_nothing() -> None:
+    nothing = Project()
+    assert nothing.evidence == () and nothing.dtypes == nothing.half_dtypes == set()
+    assert nothing.autocast_strength is nothing.half_strength is None
 
 
-@pytest.mark.parametrize("line", PURE)
-def test_pure_half_precision(line: str) -> None:
-    found = project(line)
-    assert found.half is not None and found.autocast is None
-    assert found.dtypes == found.half_dtypes == {PURE[line]}
+def test_evidence_has_a_place_of_each_kind() -> None:
+    found = project("", "with torch.autocast('cuda'):", "    pass", "model.half()")
+    assert place(found) == ("train.py", 3)
+    assert found.half is not None and "`model.half()`" in found.half.message
+    assert found.evidence == (found.autocast, found.half)
 
 
-@pytest.mark.parametrize("line", ["args.fp16_full_eval = True", "Args(bf16_full_eval=True)"])
-def test_full_evaluation_in_half(line: str) -> None:
-    found = project(line)
-    assert found.half is not None and found.autocast is None
+def test_a_comment_does_not_hide_what_comes_later() -> None:
+    found = project("# scaler = GradScaler()", "scaler = GradScaler()")
+    assert place(found) == ("train.py", 3)
 
 
-@pytest.mark.parametrize("line", SILENT)
-def test_no_evidence(line: str) -> None:
-    assert project(line) == Project()
-
-
-def test_every_spelling_has_an_example() -> None:
-    lines = [line.encode() + b"\n" for line in [*MIXED, *PURE, "fp16_full_eval=True"]]
-    patterns = [re.compile(text.encode()) for _, text in amp.SPELLINGS]
-    unused = [p.pattern for p in patterns if not any(map(p.search, lines))]
-    assert unused == []
-
-
-def test_the_dtype_of_a_region_is_no_pure_half() -> None:
-    found = project("context = torch.autocast(device, dtype=torch.float16)")
-    assert found.half is None and found.half_dtypes == frozenset()
+def test_dtypes_add_up() -> None:
     found = project("context = torch.autocast(device, dtype=torch.float16)", "model.bfloat16()")
     assert found.dtypes == {F16, BF16} and found.half_dtypes == {BF16}
 
 
-def test_a_commented_line_does_not_hide_a_later_one() -> None:
-    found = project("# model.half()", "model.half()")
-    assert found.half is not None and found.half.start is not None
-    assert found.half.start.row == 3
+def test_a_long_spelling_is_cut() -> None:
+    found = project(f"with torch.autocast('cuda', dtype={'x' * 300}): pass").autocast
+    assert found is not None and found.message.endswith("...") and len(found.message) < 150
 
 
-def test_evidence_names_its_place_and_quotes_the_line() -> None:
-    found = project("", "with torch.autocast('cuda'):", "    pass", "model.half()")
-    assert found.autocast is not None and found.autocast.start is not None
-    assert (found.autocast.filename, found.autocast.start.row) == ("train.py", 3)
-    assert found.autocast.message.endswith("`with torch.autocast('cuda'):`")
-    assert found.half is not None and "model.half()" in found.half.message
-    assert found.evidence == (found.autocast, found.half)
+# which place is told
 
 
-def test_the_first_place_is_kept_and_dtypes_add_up() -> None:
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        # strength first
+        ("scaler = GradScaler(enabled=args.amp)", "scaler = GradScaler()"),
+        ("parser.add_argument('--bf16')", "Trainer(precision='bf16-mixed')"),
+        # float16 breaks more than bfloat16 does
+        ("Trainer(precision='bf16-mixed')", "Trainer(precision='16-mixed')"),
+        ("with accelerator.autocast(): pass", "Accelerator(mixed_precision='fp16')"),
+    ],
+)
+def test_the_better_place_is_told(worse: str, better: str) -> None:
+    assert place(project(worse, better)) == ("train.py", 3)
+    assert place(project(better, worse)) == ("train.py", 2)
+
+
+@pytest.mark.parametrize(
+    "aside",
+    ["examples/a.py", "scripts/a.py", "docs/a.py", "third_party/lib/a.py", "Benchmarks/a.py",
+     "test_speed.py"],
+)  # fmt: skip
+def test_the_projects_own_code_is_told_rather(aside: str) -> None:
+    line = b"import torch\nscaler = GradScaler()\n"
+    found = Project().with_file(aside, line)
+    assert place(found) == (aside, 2)
+    assert place(found.with_file("lib/z.py", line)) == ("lib/z.py", 2)
+
+
+def test_an_example_that_switches_on_is_told_rather_than_an_option() -> None:
+    found = project("parser.add_argument('--amp')").with_file(
+        "examples/a.py", b"import torch\nscaler = GradScaler()\n"
+    )
+    assert place(found) == ("examples/a.py", 2)
+
+
+def test_the_first_of_equals_is_kept() -> None:
     first = project("scaler = GradScaler()")
-    both = first.with_file("other.py", b"import torch\nTrainer(precision='bf16-mixed')\n")
-    assert both.autocast == first.autocast
-    assert both.dtypes == {F16, BF16}
+    assert first.with_file("other.py", b"import torch\nscaler = GradScaler()\n") == first
+    assert first.with_file("train.py", b"import torch\nscaler = GradScaler()\n") == first
 
 
-def test_a_file_without_torch_says_nothing() -> None:
+def test_tensors_at_a_place_are_the_weakest() -> None:
+    found = project("x = x.half()")
+    assert found.half_strength == "local"
+    assert found.half is not None and found.half.message.startswith("the project makes half")
+    better = found.with_file("b.py", b"import torch\nparser.add_argument('--half')\n")
+    assert better.half_strength == "flag"
+    best = better.with_file("c.py", b"import torch\nmodel.half()\n")
+    assert best.half_strength == "on"
+    assert best.half is not None and best.half.filename == "c.py"
+
+
+# files without torch
+
+
+def test_a_tensors_methods_are_torchs_only_beside_torch() -> None:
     assert Project().with_file("a.py", b"model.half()\n") == Project()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["fp16 = dict(loss_scale=512.)", "train.amp.enabled = True",
+     "from transformers import TrainingArguments\nTrainingArguments(fp16=True)",
+     "import lightning as L\nL.Trainer(precision=16)", "parser.add_argument('--amp')"],
+)  # fmt: skip
+def test_settings_count_without_torch(text: str) -> None:
+    assert Project().with_file("a.py", text.encode()).autocast is not None
+
+
+@pytest.mark.parametrize("other", ["tensorflow", "jax", "paddle"])
+def test_settings_of_another_framework_do_not(other: str) -> None:
+    text = f"import {other}\nparser.add_argument('--amp')\nuse_amp = True\n"
+    assert Project().with_file("a.py", text.encode()) == Project()
 
 
 # a tree of files
 
 
-def scan(root: Path, **files: str) -> Project:
-    for name, text in files.items():
+def scan(root: Path, **texts: str) -> Project:
+    for name, text in texts.items():
         path = root / name.replace("__", "/")
-        path = path.with_name(path.name.replace("_py", ".py").replace("_txt", ".txt"))
+        stem, _, suffix = path.name.rpartition("_")
+        path = path.with_name(f"{stem}.{suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"import torch\n{text}\n")
-    return Project.scan(root, sorted(p for p in root.rglob("*") if p.is_file()))
+        path.write_text(f"import torch\n{text}\n" if suffix == "py" else f"{text}\n")
+    return Project.scan(root, (p for p in root.rglob("*") if p.is_file()))
 
 
-def test_scan_reads_all_python_files(tmp_path: Path) -> None:
-    found = scan(tmp_path, train_py="scaler = GradScaler()", src__eval_py="model.bfloat16()")
+def test_scan_reads_code_and_configuration(tmp_path: Path) -> None:
+    found = scan(tmp_path, train_yaml="trainer:\n  precision: 16", src__eval_py="model.bfloat16()")
     assert found.dtypes == {F16, BF16} and found.half_dtypes == {BF16}
     assert found.half is not None and found.half.filename is not None
     assert found.half.filename.endswith("src/eval.py")
+    assert place(found) == (str(tmp_path / "train.yaml"), 2)
 
 
-@pytest.mark.parametrize("place", ["tests__train_py", "src__test__train_py", "notes_txt"])
-def test_scan_passes_over_tests_and_other_files(tmp_path: Path, place: str) -> None:
-    assert scan(tmp_path, **{place: "model.half()"}) == Project()
+def test_names_are_relative_to_where_the_tool_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place(scan(tmp_path, train_yaml="use_amp: true")) == ("train.yaml", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tests__train_py", "model.half()"),
+        ("src__test__train_py", "model.half()"),
+        ("src__tests__amp_yaml", "fp16: true"),
+        ("src__test_model_py", "import pytest\nmodel.half()"),
+        ("notes_txt", "model.half()"),
+        ("package-lock_json", '{"fp16": true}'),
+    ],
+)
+def test_scan_passes_over_tests_and_other_files(tmp_path: Path, name: str, text: str) -> None:
+    assert scan(tmp_path, **{name: text}) == Project()
+
+
+def test_a_script_whose_name_starts_with_test_is_read(tmp_path: Path) -> None:
+    assert scan(tmp_path, test_net_py="model.half()").half is not None
 
 
 def test_a_root_inside_of_tests_is_read(tmp_path: Path) -> None:
@@ -189,16 +186,83 @@ def test_a_root_inside_of_tests_is_read(tmp_path: Path) -> None:
     assert scan(root, train_py="model.half()").half is not None
 
 
+def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
+    scan(
+        tmp_path,
+        a_yaml="amp_dtype: bfloat16",
+        b_py="scaler = GradScaler()",
+        c_py="scaler = GradScaler()",
+        examples__a_py="model.half()",
+        z_json='{"bf16": {"enabled": "auto"}}',
+    )
+    members = [path for path in tmp_path.rglob("*") if path.is_file()]
+    found = [Project.scan(tmp_path, order) for order in permutations(members)]
+    assert all(one == found[0] for one in found)
+    assert place(found[0]) == (str(tmp_path / "b.py"), 2)
+
+
 def test_unreadable_and_huge_files_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
-    missing = [tmp_path / "gone.py", tmp_path / "never.py"]
+    (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
+    os.mkfifo(tmp_path / "pipe.py")
+    missing = [tmp_path / name for name in ("gone.py", "loop.yaml", "pipe.py", "never.py")]
     assert Project.scan(tmp_path, missing) == Project()
     monkeypatch.setattr(amp, "MAX_BYTES", 10)
     assert scan(tmp_path / "sub", train_py="model.half()") == Project()
 
 
+def test_evidence_that_cannot_get_better_saves_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = project(
+        "Trainer(precision='16-mixed')", "Trainer(precision='bf16-mixed')",
+        "model.half()", "model.bfloat16()",
+    )  # fmt: skip
+    monkeypatch.setattr(amp, "_read", None)
+    assert full.with_file("b.py", b"import torch\nmodel.half()\nscaler = GradScaler()\n") == full
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# scaler = GradScaler()", "    >>> model.half()", "resample = 16", "x = x.to(torch.float32)",
+     "with torch.autocast(device, enabled=False): pass", "n = sample_rate / half"],
+)  # fmt: skip
+def test_files_that_say_nothing_are_not_parsed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(amp, "_read", None)
+    assert project(text) == Project()
+
+
+def test_configurations_that_say_nothing_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "settings", None)
+    for text in ("sampler: 1\nlamp: true\n", "precision: 32\namp: false\nfp16: null\n"):
+        assert Project().with_file("a.yaml", text.encode()) == Project()
+
+
 def test_a_project_travels_to_other_processes() -> None:
     found = project("scaler = GradScaler()", "model.half()")
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+# which files there are
+
+
+def test_configuration_files_are_found_below_a_root(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b/c.yml", "b/d.json", "e.toml", "f.py", "g.txt", "build/h.yaml",
+                 "skip/i.json"):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("skip/\n")
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    settings = Resolver(Overrides())(tmp_path)
+
+    def below(suffixes: tuple[str, ...]) -> list[str]:
+        found = files.below(tmp_path, settings, suffixes)
+        return [str(path.relative_to(tmp_path)) for path in found]
+
+    assert below(configs.SUFFIXES) == ["a.yaml", "b/c.yml", "b/d.json", "e.toml"]
+    assert below((*files.SUFFIXES, *configs.SUFFIXES)) == [
+        "a.yaml", "b/c.yml", "b/d.json", "e.toml", "f.py",
+    ]  # fmt: skip
+    assert files.below(tmp_path, settings) == [tmp_path / "f.py"]

@@ -1,186 +1,14 @@
-"""What the analysis says of dtypes, compared with what torch computes when the code runs.
-
-Autocast for CUDA runs on CPU tensors, with CUDA's lists (``harness.policy``).
-"""
+"""What the analysis says along the control flow, of constants, attributes and creations."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from precision_lint.harness.policy import cuda_policy
-from precision_lint.semantics.values import Value
 from tests import analysis
-
-# expressions of two 4 x 4 tensors, for every pair of dtypes
-
-MIXED = """
-a + b; a - b; a * b; a / b; a ** 2; a ** b; 2 ** a; 1 - a; a // b; a % b; -a; abs(a); a @ b; a > b
-~(a > b); (a > b) * a; (a > b).float() * a; a.numel() * a
-a.sum(); a.sum(1); a.mean(); a.mean(1); a.max(); a.max(1).values; a.max(1)[0]; a.amax(1); a.min()
-a.prod(); a.norm(); a.norm(dim=1); a.std(); a.var(); a.cumsum(0); a.cumprod(0); a.logsumexp(1)
-a.median(); a.argmax(); a.sum(dtype=torch.float32); a.cumsum(0, dtype=torch.float32)
-a.exp(); a.log(); a.log2(); a.log10(); a.log1p(); a.expm1(); a.sqrt(); a.rsqrt(); a.square()
-a.pow(2); a.reciprocal(); a.sigmoid(); a.tanh(); a.relu(); a.abs(); a.neg(); a.sin(); a.cos()
-a.erf(); a.clamp(min=0.1); a.clamp(0.1, 0.9); a.clip(0, 1); a.softmax(-1); a.log_softmax(-1)
-a.round(); a.floor(); a.ceil(); a.sign(); a.nan_to_num(); torch.exp(a); torch.log(a); torch.abs(a)
-torch.sigmoid(a); torch.softmax(a, -1); torch.sum(a); torch.clamp(a, min=0.1); torch.rsqrt(a)
-torch.matmul(a, b); torch.mm(a, b); torch.bmm(a[None], b[None]); torch.mv(a, b[0]); torch.erf(a)
-torch.dot(a[0], b[0]); torch.cdist(a, b); torch.addmm(a, a, b)
-torch.baddbmm(a[None], a[None], b[None])
-torch.cat([a, b]); torch.stack([a, b]); torch.where(a > 0, a, b); torch.maximum(a, b)
-torch.minimum(a, b); torch.atan2(a, b); torch.lerp(a, b, 0.5); torch.hypot(a, b); torch.pow(a, 2)
-torch.ones_like(a); torch.zeros_like(a, dtype=torch.float32); torch.full_like(a, 2.0)
-torch.rand_like(a); torch.mul(a, 0.5); torch.true_divide(a, b); torch.nansum(a); torch.std(a)
-F.softmax(a, dim=-1); F.log_softmax(a, dim=-1); F.softplus(a); F.logsigmoid(a); F.relu(a)
-F.gelu(a); F.silu(a); F.elu(a); F.leaky_relu(a); F.normalize(a, dim=-1); F.linear(a, b); F.mish(a)
-F.layer_norm(a, (4,)); F.group_norm(a[None], 2); F.rms_norm(a, (4,)); F.dropout(a, 0.1)
-F.huber_loss(a, b); F.conv2d(a[None, None], b[None, None]); F.max_pool2d(a[None], 2)
-F.avg_pool2d(a[None], 2); F.adaptive_avg_pool2d(a[None], 1); F.pad(a, (1, 1)); F.hardsigmoid(a)
-F.interpolate(a[None, None], scale_factor=2.0, mode="bilinear"); F.hardtanh(a)
-F.scaled_dot_product_attention(a[None], b[None], b[None]); F.one_hot(a.argmax(1), 4)
-F.one_hot(a.argmax(1), 4).float() @ b; F.nll_loss(a, a.argmax(1)); F.prelu(a, b[0, :1])
-F.batch_norm(a, None, None, training=True); F.softmin(a, dim=1); F.gumbel_softmax(a, dim=-1)
-a.float(); a.half(); a.bfloat16(); a.double(); a.to(torch.float16); a.to(b.dtype); a.to(b)
-a.type_as(b); a.long(); a.int(); a.bool(); a.to(torch.float64) * b; a.float() * b; a.clone()
-a.detach(); a.t(); a.T; a.view(-1); a.reshape(2, 8); a.transpose(0, 1); a.flatten(); a[0]; a[0, 0]
-a.mean() * b; a.sum() * b; b * a.max(); b / a.sum(); a.masked_fill(a > 0, 0.0); a.topk(2)[0]
-a.gather(1, a.argmax(1, keepdim=True)); a.sort()[0]; a.chunk(2)[0]; a.unbind(0)[0]; a.tril()
-a.expand(2, 4, 4); a.unsqueeze(0); a.repeat(2, 1); a.new_zeros(3); a.new_ones(4) * b; a.diag()
-a.where(a > 0, b); a.add(b); a.mul(b); a.div(b); a.matmul(b); a.index_select(0, a.argmax(1))
-a.masked_select(a > 0); a.nonzero(); a.any(); a.isnan(); torch.isfinite(a); torch.triu(a)
-torch.logical_and(a > 0, b > 0); torch.count_nonzero(a); torch.bucketize(a, a[0])
-torch.flip(a, [0]); torch.searchsorted(a[0], b[0]); torch.broadcast_to(a, (2, 4, 4))
-torch.chunk(a, 2)[0]
-torch.zeros(4); torch.ones(4) * a; torch.zeros(1) + a; torch.tensor(1.0) * a; torch.tensor(2)
-torch.tensor([1.0]) * a; torch.tensor([1, 2]); torch.tensor([1.5]); torch.arange(4)
-torch.arange(4.0); torch.arange(0, 1, 0.25); torch.arange(4) * a; torch.arange(4) / 4
-torch.eye(4) @ a; torch.eye(4, dtype=a.dtype) @ a; torch.full((4,), 1.0); torch.full((4,), 1)
-torch.linspace(0, 1, 4) * a; torch.rand(4); torch.randn(4, dtype=a.dtype); torch.hann_window(4) * a
-torch.randint(0, 4, (4,)); torch.zeros(4, dtype=torch.long); torch.full((4,), 1e-6) + a
-torch.zeros(4, dtype=torch.float64) + a; torch.as_tensor([1.0]); torch.empty(4, dtype=torch.bool)
-torch.linalg.norm(a); torch.linalg.inv(a.float()); torch.linalg.vector_norm(a); torch.diff(a)
-torch.special.expit(a); torch.special.log1p(a); torch.quantile(a.float(), 0.5); torch.roll(a, 1)
-"""
-# operations whose second operand's dtype the analysis does not follow
-
-SAME = """
-torch.addcmul(a, a, b); torch.addcdiv(a, a, b); torch.kron(a, b); torch.logaddexp(a, b)
-F.cosine_similarity(a, b); F.mse_loss(a, b); F.l1_loss(a, b); F.smooth_l1_loss(a, b)
-F.binary_cross_entropy_with_logits(a, b); F.kl_div(a, b, reduction="sum"); F.pairwise_distance(a, b)
-F.triplet_margin_loss(a, b, b)
-"""
-NAMES = {
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.int64: "int",
-    torch.int32: "int",
-    torch.bool: "bool",
-}
-REGIONS = {
-    "off": "torch.autocast('cuda', enabled=False)",
-    "cuda": "torch.autocast('cuda', dtype=torch.float16)",
-    "cpu": "torch.autocast('cpu', dtype=torch.bfloat16)",
-}
-LOW = {"off": "float16", "cuda": "float16", "cpu": "bfloat16"}
-
-
-def expressions(table: str) -> list[str]:
-    parts = (part.strip() for line in table.splitlines() for part in line.split(";"))
-    return [part for part in parts if part]
-
-
-@contextlib.contextmanager
-def region(name: str) -> Iterator[None]:
-    """The region, with CUDA's lists where it is CUDA's."""
-    if name == "off":
-        yield
-    elif name == "cpu":
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            yield
-    else:
-        with cuda_policy(), torch.autocast("cpu", dtype=torch.float16):
-            yield
-
-
-def executed(name: str, table: list[str], first: str, second: str) -> dict[str, str]:
-    """Result dtypes; expressions that raise in these dtypes are left out."""
-    torch.manual_seed(0)
-    a = (torch.rand(4, 4) * 0.5 + 0.2 + torch.eye(4)).to(getattr(torch, first))
-    b = (torch.rand(4, 4) * 0.5 + 0.2).to(getattr(torch, second))
-    found = {}
-    with region(name):
-        for expression in table:
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                result = eval(expression, {"torch": torch, "F": F, "a": a, "b": b})
-                found[expression] = NAMES[result.dtype]
-    return found
-
-
-def analysed(table: list[str], *heads: str, inside: str | None = None) -> dict[str, Value]:
-    """Abstract values of the same expressions, as statements of one function."""
-    lines = [f"r{i} = {expression}" for i, expression in enumerate(table)]
-    if inside is not None:
-        lines = [f"with {inside}:", *(f"    {line}" for line in lines)]
-    made = analysis.module("def f(a, b):\n" + "".join(f"    {x}\n" for x in [*heads, *lines]))
-    run = made.analysis(made.index.functions[0])
-    assigned = [n.value for n in ast.walk(made.index.tree) if isinstance(n, ast.Assign)]
-    return {e: run.values[id(n)] for e, n in zip(table, assigned[-len(table) :], strict=True)}
-
-
-PAIRS = [
-    *((r, LOW[r], LOW[r]) for r in REGIONS),
-    *((r, "float32", "float32") for r in REGIONS),
-    *((r, LOW[r], "float32") for r in REGIONS),
-    *((r, "float32", LOW[r]) for r in REGIONS),
-]
-
-
-@pytest.mark.parametrize(("name", "first", "second"), PAIRS)
-def test_dtypes_are_those_that_torch_computes(name: str, first: str, second: str) -> None:
-    table = expressions(MIXED + SAME if first == second else MIXED)
-    assert len(set(table)) == len(table)
-    wanted = executed(name, table, first, second)
-    assert len(wanted) > 0.9 * len(table)
-    heads = f"a = a.to(torch.{first})", f"b = b.to(torch.{second})"
-    found = analysed(table, *heads, inside=REGIONS[name])
-    assert {e: found[e].dtype for e in wanted} == wanted
-
-
-# a sum of everything has no dimensions: it promotes nothing, so it makes nothing wide either
-ZERO_DIMENSIONS = {"a.sum() * b", "b / a.sum()"}
-
-
-def test_wide_is_what_cuda_autocast_widens() -> None:
-    """Of operands with an open dtype: half outside of autocast, float32 inside, is ``wide``."""
-    table = expressions(MIXED + SAME)
-    outside = executed("off", table, "float16", "float16")
-    inside = executed("cuda", table, "float16", "float16")
-    found = analysed(table)
-    both = outside.keys() & inside.keys() - ZERO_DIMENSIONS
-    wanted = {
-        e: (outside[e], inside[e]) == ("float16", "float32") for e in both if found[e].variable
-    }
-    assert {True, False} == set(wanted.values()) and len(wanted) > 100
-    assert {e: found[e].wide for e in wanted} == wanted
-
-
-def test_a_concrete_dtype_without_a_region_holds_with_and_without_autocast() -> None:
-    table = expressions(MIXED + SAME)
-    runs = [executed(r, table, d, d) for r in ("off", "cuda") for d in ("float16", "float32")]
-    found = analysed(table)
-    fixed = {e: found[e].dtype for e in table if found[e].dtype and not found[e].variable}
-    assert len(fixed) > 30
-    for run in runs:
-        assert {e: run[e] for e in fixed if e in run} == {e: fixed[e] for e in fixed if e in run}
-
 
 # dtypes along the control flow
 
@@ -208,6 +36,53 @@ FLOWS = {
     "return torch.where(x > 0, x.half(), 0.0)": "float16",
     "rows = [row.half() for row in x]\nreturn torch.stack(rows)": "float16",
     "def inner():\n    return x.half()\nreturn x.float()": "float32",
+    # containers
+    "out = {'a': x.half(), 'b': y.float()}\nreturn out['b']": "float32",
+    "out = {}\nout['a'] = x.half()\nreturn out['a']": "float16",
+    "out = dict(a=x.half())\nreturn out.get('a')": "float16",
+    "out = {'a': x.float()}\nif y:\n    out['a'] = x.double().float()\nreturn out['a']": "float32",
+    "a, b = (t.float() for t in (x, y))\nreturn b": "float32",
+    "a, b = [t * 2 for t in (x.half(), y.float())]\nreturn b": "float32",
+    "for i, t in enumerate([x.half(), y.half()]):\n    pass\nreturn t": "float16",
+    "for t, u in zip([x.half()], [y.float()]):\n    pass\nreturn u": "float32",
+    "for i in range(3):\n    pass\nreturn x.half() * (0.5 * i)": "float16",
+    "for k, t in {'a': x.half()}.items():\n    pass\nreturn t": "float16",
+    "rows = [x.half()] + [y.half()]\nreturn torch.cat(rows)": "float16",
+    "rows = [x.half()] * 3\nreturn torch.stack(rows)": "float16",
+    "parts = x.half().chunk(3)\nreturn parts[1]": "float16",
+    "q, k, v = x.half().split(4, dim=-1)\nreturn k": "float16",
+    "b, *rest = x.shape\nreturn y.half() * rest[0]": "float16",
+    # layers held in containers
+    "net = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid())\n"
+    "with torch.autocast('cuda'):\n    return net(x)": "float16",
+    "net = nn.Sequential(nn.Sigmoid(), nn.Softmax(-1))\n"
+    "with torch.autocast('cuda'):\n    return net(x)": "float32",
+    "layers = nn.ModuleList([nn.Softmax(-1), nn.Softmax(-1)])\n"
+    "with torch.autocast('cuda'):\n    for layer in layers:\n        x = layer(x.half())\n"
+    "return x": "~float32|x",
+    # dtypes as values
+    "return x.to(torch.promote_types(x.dtype, torch.float32))": "float32",
+    "dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype\n"
+    "return x.to(dtype)": "float32",
+    "return torch.zeros(3, dtype=torch.get_default_dtype())": "float32",
+    "x = x.float() if x.dtype in {torch.float16, torch.bfloat16} else x\nreturn x": "float32",
+    "half = x.dtype in (torch.float16, torch.bfloat16)\nif half:\n    x = x.float()\n"
+    "return x": "float32",
+    "dtype = x.dtype\nif dtype == torch.float16 or dtype == torch.bfloat16:\n    x = x.float()\n"
+    "return x": "float32",
+    "if x.dtype == torch.float16:\n    x = x.float()\nelif x.dtype == torch.bfloat16:\n"
+    "    x = x.float()\nreturn x": "float32",
+    "if x.dtype == torch.float16:\n    return y\nif x.dtype == torch.bfloat16:\n    return y\n"
+    "return x": "float32",
+    "if x.dtype not in (torch.float16, torch.bfloat16):\n    raise ValueError\n"
+    "x = x.float()\nreturn x": "float32",
+    # in place, the dtype stays
+    "x = x.half()\nx.add_(torch.ones(3))\nreturn x": "float16",
+    "x = x.half()\ny = x.mul_(torch.ones(3))\nreturn y": "float16",
+    "x = x.half()\nx **= 2\nreturn x": "float16",
+    "with torch.autocast('cuda'):\n    x = x.half()\n    x **= 2\nreturn x": "float16",
+    "out = torch.zeros(3)\ntorch.exp(x.half(), out=out)\nreturn out": "float32",
+    "with torch.autocast('cuda'):\n    y = 1 / x.half()\nreturn y": "float32",
 }
 
 
@@ -228,6 +103,14 @@ OPEN = [
     "torch = y\nreturn torch.zeros(3)",
     "return helper(x.float())",
     "if x.dtype in (torch.float16, y.dtype):\n    return x",
+    "for _ in y:\n    if y.sum() > 0:\n        x = x.float()\n        break\nreturn x",
+    "half = x.dtype == torch.float16\nx = y\nif not half:\n    return x",
+    "x += torch.ones(3)\nreturn x",
+    "dtype = x.dtype\nx = y\nif dtype == torch.float32:\n    return x",
+    "if x.is_floating_point():\n    return x",
+    "for layer in self.layers:\n    x = layer(x.float())\nreturn x",
+    "x = x.float() if x.dtype == torch.float16 else x\nreturn x",
+    "return x if x.dtype == torch.float16 else y.half().float()",
 ]
 
 
@@ -351,3 +234,15 @@ def test_created_tensors_that_promote(expression: str, promotes: bool) -> None:
     made = analysis.module(f"def f(x):\n    return {expression}\n")
     events = made.analysis(made.index.functions[0]).events
     assert [ast.unparse(e.other) for e in events] == (["x"] if promotes else [])
+
+
+def test_a_test_of_autocast_decides_the_region() -> None:
+    made = analysis.module(
+        "def f(x):\n"
+        "    if torch.is_autocast_enabled():\n"
+        "        return torch.exp(x)\n"
+        "    return torch.log(x)\n"
+    )
+    run = made.analysis(made.index.functions[0])
+    states = {n: run.regions[id(analysis.call_of(made, n))].state for n in ("exp", "log")}
+    assert states == {"exp": "on", "log": "off"}

@@ -178,7 +178,7 @@ def test_each_file_gets_its_project(monkeypatch: pytest.MonkeyPatch) -> None:
         Path(root, "setup.py").touch()
     seen = {}
 
-    def lint(source: Any, rules: Any, project: Project) -> list[Any]:
+    def lint(source: Any, rules: Any, project: Project, *_: Any) -> list[Any]:
         seen[source.filename] = project.half is not None
         return []
 
@@ -303,7 +303,7 @@ def test_diff_writes_nothing() -> None:
 def test_a_file_that_cannot_be_written_is_a_diagnostic(monkeypatch: pytest.MonkeyPatch) -> None:
     write(a="BAD", b="BAD")
 
-    def lint(source: Any, rules: Any, project: Any) -> list[Any]:
+    def lint(source: Any, rules: Any, project: Any, *_: Any) -> list[Any]:
         if source.filename == "a.py":  # somebody else saves the file meanwhile
             Path("a.py").write_text(HEAD + "changed\n")
         return standins.lint(source, rules, project)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
-from precision_lint.semantics.scaler import Violation, scalers
+from precision_lint.semantics.scaler import Violation
 from tests import analysis
 from tests.scaler_loops import (
     BACKWARD,
@@ -40,7 +40,7 @@ def violations(loop: str) -> list[tuple[Violation, str]]:
     made = analysis.module(text(loop))
     train = analysis.function(made, "train")
     lines = (analysis.HEAD + text(loop)).splitlines()
-    found = [v for name in sorted(scalers(train)) for v in made.protocol(train, name)]
+    found = [v for v, function in made.typestate.violations() if function is train]
     return [(v, lines[v.node.lineno - 1].strip()) for v in found]
 
 
@@ -172,7 +172,7 @@ class Trainer:
 def test_scaler_of_a_class(arguments: str, owner: str, kinds: list[str]) -> None:
     made = analysis.module(CLASS.format(arguments=arguments, owner=owner))
     step = analysis.function(made, "Trainer.step")
-    assert scalers(step) == {"self.scaler"}
+    assert made.typestate.scalers(step) == {"self.scaler"}
     assert [v.kind for v in made.protocol(step, "self.scaler")] == kinds
 
 
@@ -192,4 +192,4 @@ def test_scaler_of_a_class(arguments: str, owner: str, kinds: list[str]) -> None
 )
 def test_what_is_taken_for_a_scaler(statement: str, found: set[str]) -> None:
     made = analysis.module(f"def f(optimizer, loss):\n    {statement}\n")
-    assert scalers(made.index.functions[0]) == found
+    assert made.typestate.scalers(made.index.functions[0]) == found

@@ -111,9 +111,13 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _walk(
-    top: Path, shown: Path, resolver: Callable[[Path], Settings], errors: list[str]
+    top: Path,
+    shown: Path,
+    resolver: Callable[[Path], Settings],
+    errors: list[str],
+    suffixes: tuple[str, ...] = SUFFIXES,
 ) -> Iterator[_Entry]:
-    """Python files below the absolute directory ``top``.
+    """Files with one of the suffixes below the absolute directory ``top``.
 
     A symbolic link to a file counts; one to a directory is not followed, as in git, so that no
     loop and no foreign tree is walked.
@@ -134,7 +138,7 @@ def _walk(
             git = [*git, own]
         for entry in entries:
             is_dir = entry.is_dir(follow_symlinks=False)
-            if not is_dir and not (entry.name.endswith(SUFFIXES) and _is_file(entry)):
+            if not is_dir and not (entry.name.endswith(suffixes) and _is_file(entry)):
                 continue
             path = directory / entry.name
             if any(spec.verdict(path, is_dir) for spec in excludes):
@@ -150,11 +154,11 @@ def _walk(
                 yield _Entry(path, shown / entry.name, inner, False)
 
 
-def below(root: Path, settings: Settings) -> list[Path]:
-    """Every Python file of a project, in order; ``root`` may be a file."""
+def below(root: Path, settings: Settings, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
+    """Every file of a project with one of the suffixes, in order; ``root`` may be a file."""
     if not root.is_dir():
         return [root]
-    return sorted(entry.path for entry in _walk(root, root, lambda _: settings, []))
+    return sorted(entry.path for entry in _walk(root, root, lambda _: settings, [], suffixes))
 
 
 def excluded(path: Path, settings: Settings) -> bool:

@@ -71,7 +71,7 @@ class Context:
         if value.lo > -INF or not value.variable:
             return value.lo
         passed = self.module.arguments(self.function, value.dtype[1:])
-        return min((given.lo for given, _ in passed), default=value.lo)
+        return min((given.value.lo for given in passed), default=value.lo)
 
     @cached_property
     def analysis(self) -> Interpreter:
@@ -131,6 +131,11 @@ class Context:
         """Whether every use of a local name ends in a reduction, none in a layer or product."""
         return flow.stays_elementwise(name, self, set())
 
+    @property
+    def half_models(self) -> Evidence | None:
+        """Where the project makes models half, rather than single tensors."""
+        return None if self.project.half_strength == "local" else self.project.half
+
     def half(self, value: Value, region: Region) -> Half | None:
         """Whether a value may be float16 or bfloat16 where it is used; None: it is not."""
         dtype = value.dtype
@@ -143,7 +148,7 @@ class Context:
             return Half(dtypes, Confidence.LIKELY, self.why(region), not region.on)
         if not value.variable or not value.maybe_tensor:
             return None
-        if dtype.startswith("~parameter.") and (region.on or self.project.half is None):
+        if dtype.startswith("~parameter.") and (region.on or self.half_models is None):
             return None  # parameters stay float32 under autocast
         if "amp" in value.tags and not region.on:
             return Half(self._region_dtypes(region), Confidence.LIKELY, (), True)
@@ -163,34 +168,35 @@ class Context:
         elif region.state == "inherited" and self.plausible:
             if value.wide:
                 dtypes = self.project.half_dtypes or dtypes
-                if self.project.half is not None:
-                    confidence, evidence = Confidence.LIKELY, (self.project.half,)
+                if self.half_models is not None:
+                    confidence, evidence = Confidence.LIKELY, (self.half_models,)
+            elif region.known:
+                confidence, dtypes = Confidence.LIKELY, self._region_dtypes(region)
             elif self.project.evidence:
                 confidence, evidence = Confidence.LIKELY, self.project.evidence[:1]
         elif region.state == "inherited" and not self.plausible:
             evidence = self.project.evidence[:1]
-        if "not-float16" in value.tags:
-            dtypes -= {"float16"}
+        dtypes -= _excluded(value)
         return Half(dtypes, confidence, evidence) if dtypes else None
 
     def _given(self, value: Value, region: Region) -> Half | None:
         """What the calls of this function in this module say of a parameter's dtype."""
         passed = [
-            (v, call)
-            for v, call in self.module.arguments(self.function, value.dtype[1:])
-            if v.maybe_tensor
+            p for p in self.module.arguments(self.function, value.dtype[1:]) if p.value.maybe_tensor
         ]
-        for given, call in passed:
+        for one in passed:
+            given, call = one.value, one.call
             amp = "amp" in given.tags
             if given.dtype in ("float16", "bfloat16") or amp:
                 dtypes = self._region_dtypes(region) if amp else frozenset({given.dtype})
                 if amp and region.on:
                     continue
-                if "not-float16" in value.tags:
-                    dtypes -= {"float16"}
-                note = self.note(call, f"{self.function.qualname}() is given half tensors here")
+                dtypes -= _excluded(value)
+                message = f"{self.function.qualname}() is given half tensors here"
+                here = one.module is self.module
+                note = self.note(call, message) if here else one.module.note(call, message)
                 return Half(dtypes, Confidence.LIKELY, (note,), True) if dtypes else None
-        if passed and all(v.dtype in ("float32", "float64") for v, _ in passed):
+        if passed and all(one.value.dtype in ("float32", "float64") for one in passed):
             return None
         return UNASKED
 
@@ -206,12 +212,18 @@ class Context:
     def why(self, region: Region) -> tuple[Evidence, ...]:
         """The chain from a region (and the call that leads into it) to here."""
         if region.node is None:
-            return ()
+            return self._led_to(region)
         name = {"float16": "float16 ", "bfloat16": "bfloat16 "}.get(region.dtype, "")
         chain = [self.note(region.node, f"{name}autocast region opened here")]
         if region.called is not None:
             chain.append(self.note(region.called, f"{self.function.qualname}() is reached from it"))
         return tuple(chain)
+
+    def _led_to(self, region: Region) -> tuple[Evidence, ...]:
+        chain = region.foreign
+        if chain and region.called is not None:
+            chain += (self.note(region.called, f"{self.function.qualname}() is reached from it"),)
+        return chain
 
     # products
 
@@ -387,3 +399,8 @@ class Context:
         return Finding(
             message, start, end, confidence, severity or self.rule.severity, tuple(evidence), fix
         )
+
+
+def _excluded(value: Value) -> frozenset[str]:
+    """Half dtypes that a test around this place has ruled out."""
+    return frozenset(d for d in ("float16", "bfloat16") if f"not-{d}" in value.tags)

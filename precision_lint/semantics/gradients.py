@@ -1,98 +1,180 @@
-"""Which expressions read the values of gradients."""
+"""Which expressions hold gradients, and which read, clip or scrub their values.
+
+``held`` gives the names that hold gradients: the parameter they came in by, or ``""`` where they
+are gradients for sure.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from precision_lint.semantics.names import dotted
 
-CLIP = re.compile(r"^_?(dispatch_)?clip_(grad|all_grad|master_grad)|^_?grad(ient)?_clip")
-READS_GRADIENT = re.compile(
+CLIP_NAME = re.compile(
+    r"^_?(dispatch_)?(adaptive_)?clip_(grad|all_grad|master_grad)|^_?grad(ient)?s?_clip"
+)
+EXACT_CLIPS = frozenset({
+    "clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grad_value",
+    "clip_grads_with_norm_", "dispatch_clip_grad", "adaptive_clip_grad",
+})  # fmt: skip
+"""Functions of libraries that clip and do nothing else."""
+READS_NAME = re.compile(
     r"^_?(check|get|compute|calc\w*|log|monitor|total|global|has|any|detect|validate|verify)\w*"
     r"_?grad(s|ient|ients)?(_|$)(?!clip|fn|scaler|accum|checkpoint|enabled|sync)"
     r"|^_?grad(s|ient|ients)?_(norm|stats|statistics|is_finite|are_finite|has_nan|check|hist)\w*$"
 )
+EXACT_READS = frozenset({"get_total_norm"})
 NOT_READ = re.compile(r"zero_grad|no_grad|grad_enabled|requires_grad|enable_grad|clip")
-SELF_UNSCALING = ("accelerator", "fabric", "engine", "strategy", "deepspeed")
-"""Receivers whose clip method takes care of the scaler itself."""
+INSPECTS = re.compile(
+    r"norm|nan|finite|inf(?!o|er)|max|mean|std|hist|stat|check|valid|log|print|plot|monitor|anomal"
+)
+"""Parts of names of functions that look at the values of what they are given."""
 
 READ_METHODS = frozenset({
     "norm", "isnan", "isinf", "isfinite", "max", "min", "amax", "amin", "mean", "std", "var", "sum",
     "item", "any", "all", "pow", "square", "numpy", "tolist", "median", "histc", "abs", "gt", "lt",
-    "quantile", "nonzero", "count_nonzero",
+    "quantile", "nonzero", "count_nonzero", "dot", "ge", "le", "aminmax",
 })  # fmt: skip
 THROUGH = frozenset({
     "detach", "clone", "float", "double", "cpu", "flatten", "view", "reshape", "data", "to",
-    "contiguous", "ravel", "coalesce", "_values", "values",
+    "contiguous", "ravel", "coalesce", "_values", "values", "items", "half", "bfloat16", "cuda",
+    "squeeze", "unsqueeze", "copy",
 })  # fmt: skip
-JOINS = frozenset({"cat", "concat", "stack", "list", "parameters_to_vector"})
-READ_CALLS = READ_METHODS | frozenset({
-    "vector_norm", "get_total_norm", "print", "add_histogram", "add_scalar", "histogram", "hist",
-    "debug", "info", "warning", "error", "Histogram", "str", "len", "log10", "log", "allclose",
-    "_foreach_norm", "write", "append",
-}) - {"len", "append"}  # fmt: skip
+JOINS = frozenset({
+    "cat", "concat", "stack", "list", "tuple", "parameters_to_vector", "zip", "enumerate", "filter",
+    "reversed", "hstack", "_to_copy", "iter", "sorted", "set", "flatten",
+})  # fmt: skip
+READ_CALLS = (
+    READ_METHODS
+    - {"to", "all", "any", "max", "min", "sum"}
+    | frozenset({
+        "vector_norm", "get_total_norm", "print", "add_histogram", "add_scalar", "histogram",
+        "hist", "debug", "info", "warning", "error", "Histogram", "str", "log10", "log", "allclose",
+        "_foreach_norm", "write", "max", "min", "sum", "any", "all", "float", "repr",
+        "matrix_norm", "linalg_norm", "logsumexp", "equal",
+    })
+)  # fmt: skip
+CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_", "clamp_max_", "clamp_min_", "clamp_tensor",
+                    "_foreach_clamp_max_", "_foreach_clamp_min_"})  # fmt: skip
+SCRUBS = frozenset({"nan_to_num", "nan_to_num_"})
+
+Held = Mapping[str, str]
 
 
-def gradient_of(node: ast.expr, aliases: set[str]) -> ast.expr | None:
-    """The ``.grad`` (or an alias of one) that an expression passes on unchanged, or None."""
+def gradient_of(node: ast.expr, held: Held) -> str | None:
+    """Where a gradient comes from that an expression passes on unchanged; None: it is none."""
     while True:
         if isinstance(node, ast.Name):
-            return node if node.id in aliases else None
+            return held.get(node.id)
         if isinstance(node, ast.Attribute):
             if node.attr == "grad" and not isinstance(node.ctx, ast.Store):
-                return node
+                return None if dotted(node) == "torch.autograd.grad" else ""
             if node.attr not in THROUGH:
-                return None
+                return held.get(dotted(node) or "")
             node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr not in THROUGH:
                 return None
             node = node.func.value
-        elif isinstance(node, ast.Subscript):
+        elif isinstance(node, (ast.Subscript, ast.Starred, ast.NamedExpr)):
             node = node.value
         else:
             return None
 
 
-def carries(node: ast.expr, aliases: set[str]) -> bool:
-    """Whether an expression holds gradients: one, a list of them, or a tensor made of them."""
-    if gradient_of(node, aliases) is not None:
-        return True
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        return carries(node.elt, aliases)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return any(carries(item, aliases) for item in node.elts)
-    if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in JOINS:
-        return any(carries(argument, aliases) for argument in node.args)
-    return False
+def carries(node: ast.expr, held: Held) -> str | None:
+    """Where the gradients of an expression come from: one, a list, or a tensor made of them."""
+    found = gradient_of(node, held)
+    if found is not None:
+        return found
+    parts: list[ast.expr] = []
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+        inner = dict(held)
+        within(node.generators, inner)
+        return carries(node.elt, inner)
+    if isinstance(node, ast.DictComp):
+        inner = dict(held)
+        within(node.generators, inner)
+        return carries(node.value, inner)
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        parts = node.elts
+    elif isinstance(node, ast.Dict):
+        parts = node.values
+    elif isinstance(node, ast.IfExp):
+        parts = [node.body, node.orelse]
+    elif isinstance(node, ast.Call) and _last(node.func) in JOINS:
+        parts = node.args
+    return next((c for c in (carries(part, held) for part in parts) if c is not None), None)
 
 
-def reads(node: ast.expr, aliases: set[str]) -> Iterator[ast.expr]:
-    """Outermost expressions inside ``node`` that read the values of a gradient."""
-    stack: list[ast.AST] = [node]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, ast.Call):
-            callee = part.func
-            if isinstance(callee, ast.Attribute) and callee.attr in READ_METHODS:
-                if gradient_of(callee.value, aliases) is not None:
-                    yield part
-                    continue
-            last = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
-            if last in READ_CALLS and any(carries(a, aliases) for a in part.args):
-                yield part
-                continue
-        elif isinstance(part, ast.Compare):
-            if not all(isinstance(o, (ast.Is, ast.IsNot)) for o in part.ops) and any(
-                gradient_of(e, aliases) is not None for e in (part.left, *part.comparators)
-            ):
-                yield part
-                continue
-        elif isinstance(part, ast.FormattedValue) and gradient_of(part.value, aliases) is not None:
-            yield part.value
-            continue
-        elif isinstance(part, (ast.Lambda,)):
-            continue
-        stack.extend(reversed(list(ast.iter_child_nodes(part))))
+def within(generators: list[ast.comprehension], held: dict[str, str]) -> None:
+    """Note the names that a comprehension binds to gradients."""
+    for generator in generators:
+        bind(generator.target, carries(generator.iter, held), held)
+
+
+def bind(target: ast.expr, origin: str | None, held: dict[str, str]) -> None:
+    """Note that a target holds gradients from ``origin``, or (None) no longer does."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for item in target.elts:
+            bind(item, origin, held)
+        return
+    if isinstance(target, ast.Starred):
+        target = target.value
+    name = dotted(target.value if isinstance(target, ast.Subscript) else target)
+    if name is None:
+        return
+    if origin is not None:
+        held[name] = origin
+    elif not isinstance(target, ast.Subscript):
+        held.pop(name, None)
+
+
+def read(node: ast.AST, held: Held) -> str | None:
+    """Where the gradients come from whose values an operation reads; None: it reads none."""
+    if isinstance(node, ast.Call):
+        last = _last(node.func)
+        if isinstance(node.func, ast.Attribute) and last in READ_METHODS:
+            found = carries(node.func.value, held)
+            if found is not None:
+                return found
+        given = [*node.args, *(k.value for k in node.keywords)]
+        if last in READ_CALLS:
+            return next((c for c in (carries(a, held) for a in given) if c is not None), None)
+    elif isinstance(node, ast.Compare):
+        if not all(isinstance(o, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for o in node.ops):
+            for part in (node.left, *node.comparators):
+                found = gradient_of(part, held)
+                if found is not None:
+                    return found
+    elif isinstance(node, ast.FormattedValue):
+        return gradient_of(node.value, held)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return gradient_of(node.left, held)
+    return None
+
+
+def _given(node: ast.Call, held: Held) -> str | None:
+    if isinstance(node.func, ast.Attribute):
+        found = gradient_of(node.func.value, held)
+        if found is not None:
+            return found
+    return next((c for c in (carries(a, held) for a in node.args) if c is not None), None)
+
+
+def clamped(node: ast.Call, held: Held) -> str | None:
+    """Where the gradients come from that a call clips by value."""
+    return _given(node, held) if _last(node.func) in CLAMPS else None
+
+
+def scrubbed(node: ast.Call, held: Held) -> str | None:
+    """Where the gradients come from whose infinities a call replaces."""
+    return _given(node, held) if _last(node.func) in SCRUBS else None
+
+
+def _last(callee: ast.expr) -> str:
+    if isinstance(callee, ast.Attribute):
+        return callee.attr
+    return callee.id if isinstance(callee, ast.Name) else ""

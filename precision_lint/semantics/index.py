@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from precision_lint.semantics.names import Names, dotted
 
@@ -24,6 +25,11 @@ class Class:
     @property
     def name(self) -> str:
         return self.node.name
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """The statements of its body, by id."""
+        return frozenset(map(id, self.node.body))
 
     @property
     def is_module(self) -> bool:
@@ -51,7 +57,17 @@ class Function:
 
     @property
     def is_method(self) -> bool:
-        return self.cls is not None and self.node in self.cls.node.body
+        return self.cls is not None and id(self.node) in self.cls.members
+
+    @property
+    def is_static(self) -> bool:
+        return not isinstance(self.node, ast.Module) and any(
+            isinstance(d, ast.Name) and d.id == "staticmethod" for d in self.node.decorator_list
+        )
+
+    @cached_property
+    def is_generator(self) -> bool:
+        return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in walk_function(self))
 
     def parameters(self) -> list[ast.arg]:
         if isinstance(self.node, ast.Module):

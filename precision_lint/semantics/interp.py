@@ -1,6 +1,7 @@
 """Abstract interpretation of one function: dtype, range and autocast state of every expression.
 
-Forward, flow-sensitive, with a join where branches meet and two passes over a loop's body.
+Forward, flow-sensitive, with a join where branches meet and two passes over a loop's body, whose
+bounds are widened in between.
 Nothing of the code is executed.
 """
 
@@ -15,8 +16,8 @@ from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.expressions import Env
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import Region, region_of
-from precision_lint.semantics.values import INF, UNKNOWN, Value, join
+from precision_lint.semantics.regions import Region
+from precision_lint.semantics.values import INF, NEVER_HALF, UNKNOWN, Value, join, widen
 
 if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
@@ -34,10 +35,17 @@ class Interpreter(Calls):
         self.events: list[Promotion] = []
         self.tensors: set[str] = set()
         """dtype variables of values that are used as tensors."""
+        self.returned: Value | None = None
+        """What it returns on all paths together; None: nothing, or not known yet."""
         self.assigned: dict[str, list[ast.expr]] = {}
         self.env: Env = {}
         self.region = module.entry_region(function)
         self._seen: set[int] = set()
+        self._tests: dict[int, list[tuple[str, int]]] = {}
+        """Names with their versions that a test bound to a name speaks of."""
+        self._exits: list[list[tuple[Env, dict[str, int]]]] = []
+        """Where ``break`` and ``continue`` leave the loops around."""
+        self.versions: dict[str, int] = {}
         self.bound: dict[str, int] = {}
         """Row of the first loop that binds a name."""
 
@@ -53,8 +61,8 @@ class Interpreter(Calls):
                     value = given.but(tags=given.tags | {"default"})
             annotation = dotted(parameter.annotation) if parameter.annotation else None
             if annotation in ("int", "float", "bool", "str") and value.kind == "unknown":
-                value = Value("number" if annotation != "str" else "text")
-            self.env[name] = value
+                value = Value("number", annotation) if annotation != "str" else Value("text")
+            self.env[name] = value.but(store=frozenset({id(parameter)}))
         self.env.pop("self", None)
         self.block(self.function.node.body)
 
@@ -68,6 +76,9 @@ class Interpreter(Calls):
         match node:
             case ast.Expr(value=value):
                 self.eval(value)
+                if isinstance(value, ast.Call) and _enters(value):
+                    opened = self.module.opened(value.args[0], self.function, self.region)
+                    self.region = opened or self.region
             case ast.Assign(targets=targets, value=value):
                 result = self.eval(value)
                 for target in targets:
@@ -77,16 +88,25 @@ class Interpreter(Calls):
             case ast.AugAssign(target=target, op=op, value=value):
                 left, right = self.eval(target), self.eval(value)
                 result = self.binary(node, op, target, left, value, right)
-                if left.is_tensor and left.dtype:
-                    result = result.but(dtype=left.dtype)
+                if left.maybe_tensor:
+                    if left.is_tensor and left.dtype:
+                        result = result.but(dtype=left.dtype, wide=left.wide)
+                    elif left.variable and result.dtype != left.dtype:
+                        # a tensor keeps its dtype, a number does not
+                        result = result.but(dtype=join(left, result.but(kind=left.kind)).dtype)
+                    self.changed(target)
+                    result = result.but(store=left.store)
                 self.assign(target, result, value)
             case ast.Return(value=value):
                 if value is not None:
-                    self.eval(value)
+                    given = self.eval(value)
+                    self.returned = given if self.returned is None else join(self.returned, given)
                 return True
             case ast.Raise():
                 return True
             case ast.Continue() | ast.Break():
+                if self._exits:
+                    self._exits[-1].append((dict(self.env), self.versions))
                 return True
             case ast.If(test=test, body=body, orelse=orelse):
                 return self.branch(test, body, orelse)
@@ -99,7 +119,7 @@ class Interpreter(Calls):
                 outer = self.region
                 for manager in items:
                     self.eval(manager.context_expr)
-                    opened = region_of(manager.context_expr, self.names, self.region)
+                    opened = self.module.opened(manager.context_expr, self.function, self.region)
                     if opened is not None:
                         self.region = opened
                     if manager.optional_vars is not None:
@@ -144,28 +164,42 @@ class Interpreter(Calls):
         return self.fork([then, otherwise])
 
     def fork(self, paths: Iterable[Callable[[], bool]]) -> bool:
-        before, live = self.env, []
+        before, around, versions = self.env, self.region, self.versions
+        live: list[tuple[Env, Region]] = []
+        latest: dict[str, int] = {}
         for path in paths:
-            self.env = dict(before)
+            self.env, self.region, self.versions = dict(before), around, dict(versions)
             if not path():
-                live.append(self.env)
-        self.env = before
+                live.append((self.env, self.region))
+                latest = _latest(latest, self.versions)
+        self.env, self.region, self.versions = before, around, latest or versions
         if not live:
             return True
-        merged = live[0]
-        for env in live[1:]:
+        merged, region = live[0]
+        for env, _ in live[1:]:
             merged = _merge(merged, env)
         self.env = merged
+        self.region = region if all(r == region for _, r in live) else around
         return False
 
     def loop(
         self, body: list[ast.stmt], orelse: list[ast.stmt], head: Callable[[], object]
     ) -> None:
+        """Two passes; bounds that the first one moves are given up before the second."""
         before = dict(self.env)
+        entered = before
         for _ in range(2):
+            self._exits.append([])
             head()
-            self.block(body)
-            self.env = _merge(before, self.env)
+            ended = self.block(body)
+            left = self._exits.pop()
+            merged = before if ended else _merge(before, self.env)
+            for env, versions in left:
+                merged = _merge(merged, env)
+                self.versions = _latest(self.versions, versions)
+            # the second pass may still move what depends on another name's bounds
+            entered = {k: widen(entered.get(k, v), v) for k, v in merged.items()}
+            self.env = dict(entered)
         self.block(orelse)
 
     def refine(self, test: ast.expr, truth: bool) -> None:
@@ -177,50 +211,92 @@ class Interpreter(Calls):
                 if isinstance(op, ast.And) == truth:
                     for part in parts:
                         self.refine(part, truth)
-            case ast.Compare(
-                left=ast.Attribute(value=owner, attr="dtype"), ops=[op], comparators=[right]
+            case ast.Name(id=name):
+                meant = self._meaning(name)
+                if meant is not None and not isinstance(meant, ast.Name):
+                    self.refine(meant, truth)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                if isinstance(left, ast.Name):
+                    left = self._meaning(left.id) or left
+                if isinstance(left, ast.Attribute) and left.attr == "dtype":
+                    self._refine_dtype(left.value, op, self.eval(right), truth)
+            case ast.Attribute(
+                value=ast.Attribute(value=owner, attr="dtype"), attr="is_floating_point"
             ):
-                given = self.eval(right)
-                many = given.items if given.kind == "tuple" else (given,)
-                named = {v.dtype if v.kind == "dtype" else None for v in many}
-                inside = isinstance(op, (ast.In, ast.Eq, ast.Is)) == truth
-                if (
-                    not named
-                    or None in named
-                    or not isinstance(op, (ast.In, ast.NotIn, ast.Eq, ast.NotEq, ast.Is, ast.IsNot))
-                ):
-                    return
-                key = dotted(owner)
-                if key is None:
-                    return
-                value = self.read(key)
-                if inside and len(named) == 1:
-                    (only,) = named
-                    self.env[key] = value.but(kind="tensor", dtype=only or "", wide=False)
-                elif (inside and not named & {"float16", "bfloat16"}) or (
-                    not inside and named >= {"float16", "bfloat16"}
-                ):
-                    self.env[key] = value.but(dtype="float32")
-                elif not inside and "float16" in named:
-                    self.env[key] = value.but(tags=value.tags | {"not-float16"})
+                self._refine_floating(owner, truth)
+            case ast.Call(func=func, args=args):
+                called = self.qualify(func)
+                if called == "torch.is_floating_point" and args:
+                    self._refine_floating(args[0], truth)
+                elif isinstance(func, ast.Attribute) and func.attr == "is_floating_point":
+                    self._refine_floating(func.value, truth)
+                elif called == "torch.is_autocast_enabled" and self.region.state == "inherited":
+                    self.region = Region("on") if truth else Region("off", "float32")
             case _:
                 pass
+
+    def _meaning(self, name: str) -> ast.expr | None:
+        """The expression that a name is bound to, while it still says what it said then."""
+        node = self.env[name].node if name in self.env else None
+        tested = self._tests.get(id(node))
+        if tested is None or any(self.versions.get(n, 0) != v for n, v in tested):
+            return None
+        return node
+
+    def _refine_floating(self, owner: ast.expr, truth: bool) -> None:
+        key = dotted(owner)
+        if key is not None and not truth:
+            self.env[key] = self.read(key).but(kind="tensor", dtype="", wide=False)
+
+    def _refine_dtype(self, owner: ast.expr, op: ast.cmpop, given: Value, truth: bool) -> None:
+        """Take over how ``owner.dtype`` compares to ``given``, a dtype or several."""
+        key = dotted(owner)
+        many = given.items if given.kind == "tuple" else (given,)
+        named = {v.dtype if v.kind == "dtype" else None for v in many}
+        known = isinstance(op, (ast.In, ast.NotIn, ast.Eq, ast.NotEq, ast.Is, ast.IsNot))
+        if key is None or not named or None in named or not known:
+            return
+        value = self.read(key)
+        if isinstance(op, (ast.In, ast.Eq, ast.Is)) == truth:
+            if len(named) == 1:
+                (only,) = named
+                self.env[key] = value.but(kind="tensor", dtype=only or "", wide=False)
+            elif all(dtype in NEVER_HALF for dtype in named):
+                dtype = "float32" if named & {"float32", "float64"} else ""
+                self.env[key] = value.but(kind="tensor", dtype=dtype, wide=False)
+            return
+        tags = value.tags | {f"not-{d}" for d in named if d in ("float16", "bfloat16")}
+        if tags >= {"not-float16", "not-bfloat16"} and value.may_be_half:
+            value = value.but(dtype="float32", wide=False)
+        self.env[key] = value.but(tags=tags)
 
     def assign(self, target: ast.expr, value: Value, source: ast.expr) -> None:
         match target:
             case ast.Name() | ast.Attribute():
                 key = dotted(target)
                 if key is not None:
-                    self.env[key] = value.but(node=value.node or source)
+                    store = value.store or frozenset({id(source)})
+                    self.env[key] = value.but(node=value.node or source, store=store)
+                    self.versions[key] = self.versions.get(key, 0) + 1
+                    if value.dtype == "bool" or value.kind == "dtype":
+                        self._tests[id(source)] = [
+                            (name, self.versions.get(name, 0))
+                            for part in ast.walk(source)
+                            if isinstance(part, (ast.Name, ast.Attribute))
+                            and (name := dotted(part)) is not None
+                        ]
                     self.assigned.setdefault(key, []).append(source)
                     for stale in [k for k in self.env if k.startswith(f"{key}.")]:
                         del self.env[stale]
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 for place, item in enumerate(targets):
                     if value.kind == "other":  # a shape
-                        self.assign(item, Value("number"), source)
+                        size = Value("number", "int", 0.0)
+                        self.assign(item, value if isinstance(item, ast.Starred) else size, source)
                     elif isinstance(item, ast.Starred):
                         self.assign(item.value, UNKNOWN, source)
+                    elif value.kind == "tuple" and "comprehension" in value.tags and value.items:
+                        self.assign(item, value.items[0], source)
                     elif len(value.items) == len(targets):
                         self.assign(item, value.items[place], source)
                     elif value.is_tensor and "pair" in value.tags:
@@ -237,27 +313,45 @@ class Interpreter(Calls):
                         )
                         self.assign(item, part, source)
             case ast.Starred(value=inner):
-                self.assign(inner, UNKNOWN, source)
-            case ast.Subscript(value=inner):
+                self.assign(inner, UNKNOWN if value.kind != "other" else value, source)
+            case ast.Subscript(value=inner, slice=place):
                 self.eval(target)
-                self.changed(inner)
+                self._store(inner, self.eval(place), value)
             case _:
                 self.eval(target)
 
+    def _store(self, owner: ast.expr, place: Value, value: Value) -> None:
+        """``owner[place] = value``: an entry of a dict, or a change of a tensor."""
+        key = dotted(owner)
+        known = self.env.get(key or "", UNKNOWN)
+        if key is None or known.kind != "dict":
+            self.changed(owner)
+            return
+        names = known.const if isinstance(known.const, tuple) else None
+        if names is None or place.const is None or len(names) != len(known.items):
+            self.env[key] = Value("dict", tags=frozenset({"open"}), store=known.store)
+            return
+        entries = dict(zip(names, known.items, strict=True)) | {place.const: value}
+        self.env[key] = known.but(const=tuple(entries), items=tuple(entries.values()))
+
     def assign_item(self, target: ast.expr, iterable: Value) -> None:
+        self._bind(target, self.item_of(iterable))
+
+    def _bind(self, target: ast.expr, item: Value) -> None:
+        """Bind a loop's target to an item."""
         if isinstance(target, ast.Name):
-            item = iterable.items[0] if iterable.items else Value("unknown", f"~{target.id}")
-            if iterable.is_tensor:
-                item = iterable.but(ndim=0 if iterable.ndim == 1 else None)
-            for other in iterable.items[1:]:
-                item = join(item, other)
+            if item.kind == "unknown" and not item.dtype:
+                item = Value("unknown", f"~{target.id}", tags=item.tags)
             self.env[target.id] = item
+            self.versions[target.id] = self.versions.get(target.id, 0) + 1
             self.bound.setdefault(target.id, target.lineno)
-        else:
-            for node in ast.walk(target):
-                if isinstance(node, ast.Name):
-                    self.env[node.id] = Value("unknown", f"~{node.id}")
-                    self.bound.setdefault(node.id, node.lineno)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            whole = item.kind == "tuple" and len(item.items) == len(target.elts)
+            for place, part in enumerate(target.elts):
+                fits = whole and not isinstance(part, ast.Starred)
+                self._bind(part, item.items[place] if fits else UNKNOWN)
+        elif isinstance(target, ast.Starred):
+            self._bind(target.value, UNKNOWN)
 
     def read(self, key: str) -> Value:
         """The value of a dotted name."""
@@ -267,9 +361,17 @@ class Interpreter(Calls):
         head, _, rest = key.partition(".")
         if head == "self" and rest and "." not in rest and self.function.cls is not None:
             return self.module.attribute(self.function.cls, rest)
-        if not rest and head not in self.env:
-            return self.module.constant(head) or Value("unknown", f"~{head}")
+        if head not in self.env:
+            found = self.module.constant(head) if not rest else None
+            found = found or self.module.imported(key)
+            if found is not None:
+                return found
         return Value("unknown", f"~{key}")
+
+
+def _latest(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+    """Versions behind two paths: what one of them has changed has changed."""
+    return {key: max(a.get(key, 0), b.get(key, 0)) for key in a.keys() | b.keys()}
 
 
 def _merge(a: Env, b: Env) -> Env:
@@ -278,3 +380,12 @@ def _merge(a: Env, b: Env) -> Env:
         x, y = a.get(key), b.get(key)
         merged[key] = join(x, y) if x is not None and y is not None else (x or y or UNKNOWN)
     return merged
+
+
+def _enters(call: ast.Call) -> bool:
+    """``stack.enter_context(manager)``"""
+    return (
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "enter_context"
+        and (len(call.args) == 1)
+    )

@@ -3,59 +3,49 @@
 from __future__ import annotations
 
 import ast
-import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from precision_lint.api import Evidence, Position
+from precision_lint.semantics import returns
+from precision_lint.semantics.effects import Effects
+from precision_lint.semantics.entries import Entries, Passed, Withs, qualname
 from precision_lint.semantics.index import Class, Function, Index
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import (
-    INHERITED,
-    Region,
-    decorated,
-    region_of,
-)
-from precision_lint.semantics.scaler import Protocol, Violation
+from precision_lint.semantics.regions import Region
+from precision_lint.semantics.scaler import Violation
+from precision_lint.semantics.typestate import Typestate
 from precision_lint.semantics.values import UNKNOWN, Value
 
-SETUP = frozenset({
-    "__init__", "__post_init__", "reset_parameters", "_reset_parameters", "init_weights",
-    "_init_weights", "extra_repr", "__repr__", "__str__", "__len__", "__getitem__", "state_dict",
-    "load_state_dict", "from_pretrained", "configure_optimizers", "build", "from_config",
-})  # fmt: skip
-"""Methods that don't run under autocast or in a half model."""
-OFFLINE = ("convert", "export", "onnx", "plot", "draw", "visual", "save_", "load_", "collate",
-           "download", "parse_args", "preprocess", "print_", "test_")  # fmt: skip
-PREPARING = (
-    "init",
-    "reset",
-    "build",
-    "setup",
-    "create",
-    "resize",
-    "from_",
-    "load",
-    "save",
-    "register",
-)
-"""How names of methods start that run before training, on float32 parameters."""
-NUMERIC = ("loss", "criterion", "matcher", "cost", "softmax", "attention", "entropy", "similarity")
-"""Parts of names of functions and classes that compute on a model's output."""
+if TYPE_CHECKING:
+    from precision_lint.semantics.program import Program
+
+LIBRARIES = ("torch.", "numpy.", "math.", "einops.")
+"""Homes of names that need not be looked for in the project."""
 
 
-class Module:
-    """Lazily computed facts of one module."""
+class Module(Entries):
+    """Lazily computed facts of one module.
 
-    def __init__(self, index: Index) -> None:
+    ``path`` is its file in ``program``; without a program nothing of other files is known.
+    """
+
+    def __init__(self, index: Index, path: str = "", program: Program | None = None) -> None:
         self.index = index
+        self.path = path
+        self.program = program
         self._analyses: dict[int, Interpreter] = {}
         self._regions: dict[int, Region] = {}
         self._plausible: dict[int, bool] = {}
         self._constants: dict[str, Value] = {}
         self._attributes: dict[tuple[int, str], Value] = {}
         self._stores: dict[int, dict[str, tuple[ast.expr, Function | None]]] = {}
-        self._arguments: dict[tuple[int, str], list[tuple[Value, ast.Call]]] = {}
+        self._arguments: dict[tuple[int, str], list[Passed]] = {}
+        self._qualnames: dict[str, Function] = {}
         self._names: dict[int, frozenset[str]] = {}
-        self._protocols: dict[tuple[int, str], list[Violation]] = {}
+        self.typestate = Typestate(self)
+        self._foreign_effects: dict[int, Effects | None] = {}
         self._literals = {
             target.id: statement.value
             for statement in index.tree.body
@@ -65,6 +55,9 @@ class Module:
             )
             if isinstance(target, ast.Name)
         }
+        self._with: dict[int, tuple[Withs, list[ast.Call]]] = {}
+        self._opened: dict[tuple[int, Region | None], Region | None] = {}
+        self._assigned: dict[int, dict[str, list[ast.expr]]] = {}
         self._withs = [
             (node, function)
             for kind in (ast.With, ast.AsyncWith)
@@ -96,12 +89,21 @@ class Module:
 
     def protocol(self, function: Function, scaler: str) -> list[Violation]:
         """Violations of the GradScaler protocol in a function, for one scaler."""
-        key = (id(function), scaler)
-        if key not in self._protocols:
-            self._protocols[key] = []
-            with contextlib.suppress(RecursionError):
-                self._protocols[key] = Protocol(function, self, scaler).run()
-        return self._protocols[key]
+        return self.typestate.protocol(function, scaler)
+
+    def foreign_effects(self, call: ast.Call, caller: Function) -> Effects | None:
+        """What a function of another file does that a call reaches; None: it is not known."""
+        found = self.callee(call.func, caller)
+        if found is None or found[1] is self:
+            return None
+        target, module = found
+        if id(target) not in self._foreign_effects:
+            effects = module.typestate.effects(target)
+            assert self.program is not None
+            shown = self.program.shown(module.path)
+            known = None if effects is None else Effects.of(effects.data(), shown)
+            self._foreign_effects[id(target)] = known
+        return self._foreign_effects[id(target)]
 
     # constants and attributes
 
@@ -116,6 +118,27 @@ class Module:
         value = self.constant_of(node)
         self._constants[name] = value
         return value
+
+    def imported(self, key: str) -> Value | None:
+        """A number that another file of the project, or a class, gives a name."""
+        head, _, rest = key.partition(".")
+        home = self.index.names.bound.get(head)
+        if home is not None:
+            found = self.foreign(f"{home}.{rest}" if rest else home)
+            module, name = found or (None, "")
+        elif rest or self.index.names.stars:
+            found = None if rest else self.foreign(f"*.{head}")
+            module, name = found or (self, key)
+        else:
+            return None
+        if module is None:
+            return None
+        owner, _, attribute = name.rpartition(".")
+        cls = module.index.classes.get(owner) if owner else None
+        if owner and cls is None:
+            return None
+        value = module.attribute(cls, attribute) if cls else module.constant(name)
+        return value if value is not None and value.kind in ("number", "dtype", "tuple") else None
 
     def constant_of(self, node: ast.expr) -> Value:
         """Value of an expression outside of any function."""
@@ -170,10 +193,10 @@ class Module:
         self._attributes[key] = open_value
         stored = self.stores(cls).get(name)
         if stored is None:
-            for base in cls.bases:
-                parent = self.index.classes.get(base)
-                if parent is not None and parent is not cls and depth:
-                    value = self.attribute(parent, name, depth - 1)
+            for base in cls.bases if depth else ():
+                parent = self.base(base)
+                if parent is not None and parent[0] is not cls:
+                    value = parent[1].attribute(parent[0], name, depth - 1)
                     self._attributes[key] = value
                     return value
             return open_value
@@ -186,12 +209,11 @@ class Module:
         variable = f"~self.{name}"
         if isinstance(node, ast.Name) and init is not None:
             default = init.defaults().get(node.id)
-            if default is not None:
-                value = self.constant_of(default)
-                if value.kind == "dtype" or (
-                    value.kind == "number" and not isinstance(value.const, bool)
-                ):
-                    return value.but(tags=value.tags | {"default"})
+            value = self.constant_of(default) if default is not None else UNKNOWN
+            if value.kind == "dtype":
+                return value.but(tags=value.tags | {"default"})
+            if value.kind == "number" and not isinstance(value.const, bool):
+                return self._chosen(value.but(tags=value.tags | {"default"}), init, node.id)
             return Value("unknown", variable)
         if isinstance(node, ast.Call):
             last = (dotted(node.func) or "").rpartition(".")[2]
@@ -207,128 +229,114 @@ class Module:
             return value.but(made=None, node=node, tags=value.tags | {"plain"})
         return Value("unknown", variable)
 
-    # autocast state at a function's entry
+    def _chosen(self, default: Value, init: Function, name: str) -> Value:
+        """A number that ``__init__`` stores: the smallest that is passed, else its default."""
+        numbers = [
+            passed.value
+            for passed in self.arguments(init, name)
+            if passed.value.kind == "number" and isinstance(passed.value.const, (int, float))
+        ]
+        if not numbers or len(numbers) < len(self.call_sites(init)):
+            numbers.append(default)
+        return min(numbers, key=lambda value: value.lo)
 
-    def lexical(self, function: Function, node: ast.AST) -> Region | None:
-        """The innermost region around a node inside its own function, None if there is none."""
-        inside: Region | None = None
-        for statement, owner in self._withs:
-            if owner is not function or not isinstance(statement, (ast.With, ast.AsyncWith)):
-                continue
-            first, last = statement.body[0].lineno, statement.end_lineno or 0
-            if first <= node.lineno <= last:  # type: ignore[attr-defined]
-                for item in statement.items:
-                    opened = region_of(item.context_expr, self.index.names, inside or INHERITED)
-                    inside = opened or inside
-        return inside
+    def follow(
+        self,
+        node: ast.Call,
+        function: Function,
+        arguments: Sequence[Value],
+        keywords: Mapping[str, Value],
+        region: Region,
+    ) -> Value | None:
+        """What a call of a function of this project gives; None: nothing is known of it."""
+        found = self.callee(node.func, function)
+        if found is None:
+            return None
+        target, module = found
+        own = isinstance(node.func, ast.Attribute) and dotted(node.func.value) == "self"
+        if own and self._overridden(target):
+            return None
+        return returns.result(target, module, node, arguments, keywords, region, own)
 
-    def call_sites(self, function: Function) -> list[tuple[ast.Call, Function]]:
-        """Calls in this module that plausibly reach a function."""
-        calls, sites = self.index.calls, []
-        for call, caller in calls.get(function.name, []):
-            if function.is_method == isinstance(call.func, ast.Attribute):
-                sites.append((call, caller))
-        if function.is_method and function.name in ("forward", "__call__") and function.cls:
-            for name in self.index.instances.get(function.cls.name, ()):
-                sites += calls.get(name, [])
-        return [(call, caller) for call, caller in sites if caller is not function]
-
-    def entry_region(self, function: Function) -> Region:
-        """The autocast state in which a function's body starts."""
-        known = self._regions.get(id(function))
-        if known is not None:
-            return known
-        self._regions[id(function)] = INHERITED  # recursion ends here
-        region = self._entry_region(function)
-        self._regions[id(function)] = region
-        return region
-
-    def _entry_region(self, function: Function) -> Region:
-        if isinstance(function.node, ast.Module):
-            return Region("off", "float32")
-        opened = decorated(function.node, self.index.names)
-        if opened is not None:
-            return opened
-        regions = []
-        for call, caller in self.call_sites(function):
-            region = self.lexical(caller, call)
-            if region is None:
-                if isinstance(caller.node, ast.Module):
-                    continue  # a script's own trial call says nothing about training
-                region = self.entry_region(caller)
-            regions.append((region, call))
-        if regions and all(region.state == "off" for region, _ in regions):
-            return regions[0][0]
-        on = [(region, call) for region, call in regions if region.on]
-        if not on:
-            return INHERITED
-        first, call = on[0]
-        agreed = all(r.dtype == first.dtype and r.device == first.device for r, _ in on)
-        state = "on" if len(on) == len(regions) else "inherited"
-        dtype = first.dtype if agreed else "low"
-        return Region(state, dtype, first.device, False, first.node, first.called or call)
-
-    def arguments(self, function: Function, name: str) -> list[tuple[Value, ast.Call]]:
-        """What the calls in this module pass for a parameter."""
-        key = (id(function), name)
-        if key not in self._arguments:
-            self._arguments[key] = []  # recursion ends here
-            found = []
-            parameters = [p.arg for p in function.parameters()]
-            if function.is_method:
-                parameters = parameters[1:]
-            place = parameters.index(name) if name in parameters else -1
-            for call, caller in self.call_sites(function):
-                given = next((k.value for k in call.keywords if k.arg == name), None)
-                if given is None and 0 <= place < len(call.args):
-                    given = call.args[place]
-                if given is not None and not isinstance(given, ast.Starred):
-                    value = self.analysis(caller).values.get(id(given))
-                    if value is not None:
-                        found.append((value, call))
-            self._arguments[key] = found
-        return self._arguments[key]
-
-    def plausible(self, function: Function, depth: int = 5) -> bool:
-        """Whether a function plausibly runs under autocast or inside a half model."""
-        known = self._plausible.get(id(function))
-        if known is not None:
-            return known
-        self._plausible[id(function)] = False
-        answer = self._is_plausible(function, depth)
-        self._plausible[id(function)] = answer
-        return answer
-
-    def _is_plausible(self, function: Function, depth: int) -> bool:
-        name = function.name.lower()
-        if isinstance(function.node, ast.Module) or function.name in SETUP:
-            return False
-        if any(word in name for word in OFFLINE) or name.lstrip("_").startswith(PREPARING):
-            return False
-        cls = function.cls
-        if cls is not None and any(
-            word in cls.name
-            for word in (
-                "Dataset",
-                "DataModule",
-                "Scheduler",
-                "Tokenizer",
-                "Test",
-                "Processor",
-                "Sampler",
-                "Config",
-            )
-        ):
-            return False
-        if self.entry_region(function).node is not None:
-            return True
-        if cls is not None and (cls.is_module or any(w in cls.name.lower() for w in NUMERIC)):
-            return True
-        if any(word in name for word in NUMERIC):
-            return True
-        if function.parent is not None and self.plausible(function.parent, depth):
-            return True
-        return depth > 0 and any(
-            self.plausible(caller, depth - 1) or self.lexical(caller, call) is not None
-            for call, caller in self.call_sites(function)
+    def _overridden(self, method: Function) -> bool:
+        """Whether a class of this module that is derived from the method's has its own."""
+        owner = method.cls.name if method.cls else ""
+        return any(
+            owner in cls.bases and method.name in cls.methods for cls in self.index.classes.values()
         )
+
+    # other files
+
+    def callee(self, node: ast.expr, function: Function) -> tuple[Function, Module] | None:
+        """The function of the project that an expression names, with its module."""
+        if isinstance(node, ast.Name):
+            local = self.index.function_named(node.id)
+            if local is not None:
+                return local, self
+        elif isinstance(node, ast.Attribute) and dotted(node) == f"self.{node.attr}":
+            method = self.method(function.cls, node.attr) if function.cls else None
+            return method or self._object(node, function)
+        qualified = self.index.names.qualify(node)
+        home = self.foreign(qualified) if qualified else None
+        if home is not None:
+            found = home[0].function(home[1])
+            return None if found is None else (found, home[0])
+        return self._object(node, function)
+
+    def _object(self, node: ast.expr, function: Function) -> tuple[Function, Module] | None:
+        """What calling an object runs, by what the project stores there."""
+        text = dotted(node)
+        if self.program is None or text is None:
+            return None
+        key = self.program.objects.get(self.path, {}).get((qualname(function), text))
+        if key is None:
+            return None
+        module = self if key[0] == self.path else self.program.load(key[0])
+        found = module.function(key[1]) if module is not None else None
+        return None if module is None or found is None else (found, module)
+
+    def foreign(self, qualified: str) -> tuple[Module, str] | None:
+        """The module of another file, and the name in it, that a qualified name means."""
+        if self.program is None or qualified.startswith(LIBRARIES):
+            return None
+        key = self.program.resolve(qualified, self.path)
+        if key is None or key[0] == self.path:
+            return None
+        module = self.program.load(key[0])
+        return None if module is None else (module, key[1])
+
+    def function(self, name: str) -> Function | None:
+        """The function of a qualified name in this module."""
+        if not self._qualnames:
+            self._qualnames = {qualname(f): f for f in reversed(self.index.functions)}
+        return self._qualnames.get(name)
+
+    def base(self, name: str) -> tuple[Class, Module] | None:
+        """The class that a base's name means, in this module or another of the project."""
+        local = self.index.classes.get(name)
+        if local is not None:
+            return local, self
+        head, _, rest = name.partition(".")
+        home = self.index.names.bound.get(head)
+        found = self.foreign(f"{home}.{rest}" if rest else home) if home else None
+        cls = found[0].index.classes.get(found[1]) if found else None
+        return None if found is None or cls is None else (cls, found[0])
+
+    def method(self, cls: Class, name: str, depth: int = 6) -> tuple[Function, Module] | None:
+        """A method of a class or of its bases in the project."""
+        if name in cls.methods:
+            return cls.methods[name], self
+        for base in cls.bases if depth else ():
+            parent = self.base(base)
+            if parent is not None and parent[0] is not cls:
+                found = parent[1].method(parent[0], name, depth - 1)
+                if found:
+                    return found
+        return None
+
+    def note(self, node: ast.expr | ast.stmt, message: str) -> Evidence:
+        """A link of the evidence chain at a place in this module, for a finding in another."""
+        start = Position(node.lineno, node.col_offset + 1)
+        end = Position(node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
+        shown = self.program.shown(self.path) if self.program else None
+        return Evidence(message, start, end, shown)

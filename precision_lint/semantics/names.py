@@ -39,7 +39,7 @@ class Names:
 
     def __init__(self) -> None:
         self.bound: dict[str, str] = {}
-        self._stars: list[str] = []
+        self.stars: list[str] = []
 
     def add_import(self, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.Import):
@@ -53,7 +53,7 @@ class Names:
         home = "." * node.level + (node.module or "")
         for alias in node.names:
             if alias.name == "*":
-                self._stars.append(home)
+                self.stars.append(home)
             else:
                 joint = "" if home.endswith(".") or not home else "."
                 self.bound[alias.asname or alias.name] = f"{home}{joint}{alias.name}"
@@ -72,7 +72,7 @@ class Names:
         head, _, rest = path.partition(".")
         home = self.bound.get(head)
         if home is None:
-            if not rest and "torch" in self._stars and head in STAR_NAMES:
+            if not rest and "torch" in self.stars and head in STAR_NAMES:
                 home = f"torch.{head}"
             else:
                 return None

@@ -1,125 +1,219 @@
-"""What single operations do to dtype and range."""
+"""What operations do to a dtype: tables by the bare names of torch's functions and methods."""
 
 from __future__ import annotations
-
-import math
-
-from precision_lint.semantics.values import INF, Value
 
 SHAPES = frozenset({
     "view", "reshape", "permute", "transpose", "flatten", "unflatten", "squeeze", "unsqueeze",
     "expand", "expand_as", "view_as", "reshape_as", "contiguous", "clone", "detach", "detach_",
     "t", "swapaxes", "swapdims", "movedim", "moveaxis", "chunk", "split", "tensor_split", "unbind",
-    "narrow",
+    "narrow", "ravel", "squeeze_", "unsqueeze_", "flipud", "fliplr", "as_strided",
     "select", "index_select", "gather", "take", "take_along_dim", "masked_select", "repeat",
     "repeat_interleave", "tile", "roll", "flip", "rot90", "cuda", "cpu", "requires_grad_",
     "broadcast_to", "diagonal", "diag", "tril", "triu", "pin_memory", "data", "rearrange",
     "unfold", "fold", "pixel_shuffle", "pixel_unshuffle", "max_pool1d", "max_pool2d", "max_pool3d",
-    "sort", "topk", "kthvalue", "unique", "adjoint", "mT", "T", "H", "mH", "real",
+    "unique", "adjoint", "mT", "T", "H", "mH", "diag_embed", "diagflat", "hsplit", "vsplit",
+    "dsplit", "split_with_sizes", "atleast_1d", "atleast_2d", "atleast_3d", "conj", "resolve_conj",
+    "unsafe_chunk", "unique_consecutive", "msort", "channel_shuffle", "native_channel_shuffle",
 })  # fmt: skip
 """Operations whose elements are elements of the first operand (zeros aside for tril, triu)."""
+VIEWS = SHAPES - {
+    "clone", "index_select", "gather", "take", "take_along_dim", "masked_select", "repeat",
+    "repeat_interleave", "tile", "roll", "flip", "rot90", "tril", "triu", "fold", "unique",
+    "max_pool1d", "max_pool2d", "max_pool3d", "flipud", "fliplr", "diag_embed", "diagflat",
+    "pin_memory", "unique_consecutive", "msort",
+}  # fmt: skip
+"""Those whose result may share memory with the operand."""
+SEVERAL = frozenset({
+    "chunk", "split", "tensor_split", "unbind", "hsplit", "vsplit", "dsplit", "split_with_sizes",
+    "unsafe_chunk",
+})  # fmt: skip
+"""Those that give a tuple of tensors."""
 
 INTEGRAL = frozenset({
-    "argmax", "argmin", "argsort", "long", "int", "short", "nonzero", "count_nonzero", "bincount",
-    "searchsorted", "bucketize", "randint", "randperm", "tril_indices", "triu_indices", "numel",
+    "argmax", "argmin", "argsort", "long", "int", "short", "char", "byte", "nonzero", "bincount",
+    "count_nonzero", "searchsorted", "bucketize", "randint", "randperm", "tril_indices",
+    "triu_indices", "multinomial", "argwhere", "one_hot",
 })  # fmt: skip
 BOOLEAN = frozenset({
     "isnan", "isinf", "isfinite", "isclose", "eq", "ne", "lt", "le", "gt", "ge", "logical_and",
     "logical_or", "logical_not", "logical_xor", "any", "all", "bool", "isin", "allclose", "equal",
+    "isposinf", "isneginf", "isreal", "signbit", "greater", "greater_equal", "less", "less_equal",
+    "not_equal",
 })  # fmt: skip
+INTEGERS = ("int", "bool")
+QUERIES = {
+    "item": "", "numel": "int", "nelement": "int", "dim": "int", "ndimension": "int",
+    "element_size": "int", "stride": "", "storage_offset": "int", "get_device": "int",
+    "is_floating_point": "bool", "is_complex": "bool", "is_contiguous": "bool", "data_ptr": "int",
+    "is_tensor": "bool", "is_signed": "bool", "is_autocast_enabled": "bool",
+    "is_grad_enabled": "bool", "is_storage": "bool", "nbytes": "int", "is_same_size": "bool",
+}  # fmt: skip
+"""Operations that answer with a Python number, and its kind where it is always the same."""
 
-CREATION = frozenset({
-    "zeros", "ones", "full", "empty", "rand", "randn", "linspace", "logspace", "arange", "eye",
-    "tensor", "as_tensor", "from_numpy", "normal", "hann_window", "hamming_window",
-})  # fmt: skip
-LIKE = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"})
-NEW = frozenset({"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"})
+PAIRS = {
+    **dict.fromkeys(("sort", "topk", "kthvalue", "mode", "cummax", "cummin"), "ri"),
+    **dict.fromkeys(("std_mean", "var_mean", "slogdet", "qr", "eig", "lu_factor", "frexp"), "rr"),
+    **dict.fromkeys(("svd", "svd_lowrank", "pca_lowrank"), "rrr"),
+    "linalg.svd": "rrr", "linalg.qr": "rr", "linalg.eigh": "rr", "linalg.eig": "cc",
+    "linalg.slogdet": "rr", "linalg.lstsq": "rriu", "linalg.lu": "rrr", "linalg.inv_ex": "ri",
+    "linalg.cholesky_ex": "ri", "aminmax": "rr",
+}  # fmt: skip
+"""Operations that give several tensors: real ones of the operand's dtype, complex, integral."""
+FIELDS = {
+    "ri": ("values", "indices"),
+    "svd": ("U", "S", "V"), "linalg.svd": ("U", "S", "Vh"), "linalg.qr": ("Q", "R"),
+    "qr": ("Q", "R"),
+    "linalg.eigh": ("eigenvalues", "eigenvectors"), "linalg.eig": ("eigenvalues", "eigenvectors"),
+    "linalg.slogdet": ("sign", "logabsdet"), "slogdet": ("sign", "logabsdet"),
+    "aminmax": ("min", "max"), "frexp": ("mantissa", "exponent"),
+    "linalg.lstsq": ("solution", "residuals", "rank", "singular_values"),
+}  # fmt: skip
+REDUCED = {"max", "min", "median", "nanmedian"}
+"""Operations that give values and indices when they are told a dimension."""
 
-CASTS = {"float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16"}
+CASTS = {
+    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16",
+    "cfloat": "complex64", "cdouble": "complex128", "chalf": "complex32",
+}  # fmt: skip
 
 PAIRWISE = frozenset({
     "add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "floor_divide",
-    "fmod", "remainder", "maximum", "minimum", "fmax", "fmin", "hypot", "lerp", "add_", "sub_",
-    "mul_", "div_", "addcmul", "addcdiv", "atan2", "copysign", "dist", "cross",
+    "fmod", "remainder", "maximum", "minimum", "fmax", "fmin", "hypot", "atan2", "arctan2",
+    "copysign", "logaddexp", "logaddexp2", "xlogy", "rsub", "nextafter",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "pow",
 })  # fmt: skip
-JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"})
+JOINING = frozenset({
+    "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "row_stack",
+    "column_stack", "block_diag", "cartesian_prod",
+})  # fmt: skip
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "prod", "nansum", "logsumexp", "median"})
-MATMULS = frozenset({"matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "mv", "addbmm",
-                     "chain_matmul", "multi_dot", "linear", "bilinear", "tensordot",
-                     "dot"})  # fmt: skip
+MATMULS = frozenset({
+    "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "mv", "addbmm", "chain_matmul",
+    "multi_dot", "linalg.multi_dot", "linear", "bilinear", "tensordot", "dot", "vdot", "inner",
+    "addmv", "addr", "linalg.vecdot", "linalg.matmul", "scaled_dot_product_attention", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "prelu",
+})  # fmt: skip
+"""Operations on several tensors that have to be of one dtype outside of autocast."""
+
+SEVERAL_OPERANDS = {
+    "outer": 2, "ger": 2, "kron": 2, "cross": 2, "linalg.cross": 2, "dist": 2, "cdist": 2,
+    "addcmul": 3, "addcdiv": 3, "lerp": 2, "heaviside": 2, "mse_loss": 2, "l1_loss": 2,
+    "smooth_l1_loss": 2, "kl_div": 2, "cosine_similarity": 2, "pairwise_distance": 2,
+    "binary_cross_entropy": 2, "cosine_embedding_loss": 2, "margin_ranking_loss": 3,
+    "triplet_margin_loss": 3, "triplet_margin_with_distance_loss": 3, "poisson_nll_loss": 2,
+    "gaussian_nll_loss": 3, "multilabel_soft_margin_loss": 2, "grid_sample": 2, "polar": 2,
+    "complex": 2, "cross_entropy": 2, "linalg.solve": 2, "linalg.lstsq": 2, "ldexp": 2,
+    "linalg.solve_triangular": 2,
+}  # fmt: skip
+"""Operations whose first operands promote each other, and how many they are."""
+OF_SECOND = frozenset({"binary_cross_entropy_with_logits", "embedding", "embedding_bag"})
+"""Operations whose result has the dtype of the second operand."""
+
+FLOATING = frozenset({
+    "sigmoid", "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf",
+    "erfc", "erfinv", "reciprocal", "softmax", "log_softmax", "linear", "layer_norm", "normalize",
+    "norm", "cdist", "mean", "std", "var", "logsumexp", "cross_entropy", "einsum", "div",
+    "true_divide", "divide", "atan2", "arctan2", "logit", "expit", "sinc", "lgamma", "digamma",
+    "i0", "xlogy", "gammaln", "angle", "deg2rad", "rad2deg", "nanmean", "poly_gamma",
+    "logcumsumexp", "copysign", "entr", "logaddexp",
+})  # fmt: skip
+"""Operations that make a float out of integers."""
+SUMMING = frozenset({"sum", "nansum", "cumsum", "prod", "cumprod", "trace"})
+"""Operations that make 64-bit integers out of booleans."""
+
+TO_COMPLEX = frozenset({
+    "fft.fft", "fft.fft2", "fft.fftn", "fft.ifft", "fft.ifft2", "fft.ifftn", "fft.rfft",
+    "fft.rfft2", "fft.rfftn", "fft.ihfft", "fft.ihfft2", "fft.ihfftn", "view_as_complex", "polar",
+    "complex", "stft", "linalg.eigvals",
+})  # fmt: skip
+TO_REAL = frozenset({
+    "fft.irfft", "fft.irfft2", "fft.irfftn", "fft.hfft", "fft.hfft2", "fft.hfftn", "view_as_real",
+    "istft", "abs", "absolute", "real", "imag", "angle", "isreal", "linalg.svdvals",
+    "linalg.eigvalsh",
+})  # fmt: skip
+
+ELEMENTWISE = frozenset({
+    "sigmoid", "tanh", "relu", "exp", "log", "abs", "neg", "sqrt", "rsqrt", "square", "clamp",
+    "clamp_min", "clamp_max", "clip", "gelu", "silu", "softplus", "logsigmoid", "sin", "cos",
+    "round", "floor", "ceil", "log1p", "expm1", "log2", "log10", "reciprocal", "nan_to_num",
+    "tan", "asin", "acos", "atan", "sinh", "cosh", "erf", "erfc", "exp2", "absolute", "negative",
+    "sign", "trunc", "frac", "elu", "leaky_relu", "hardtanh", "hardsigmoid", "mish", "relu6",
+})  # fmt: skip
 
 MODULES = {
-    "Linear": "lower", "Conv1d": "lower", "Conv2d": "lower", "Conv3d": "lower",
-    "ConvTranspose1d": "lower", "ConvTranspose2d": "lower", "ConvTranspose3d": "lower",
-    "LazyLinear": "lower", "LazyConv2d": "lower", "PReLU": "lower", "GRU": "lower",
-    "LSTM": "lower", "RNN": "lower", "MultiheadAttention": "lower",
-    "LayerNorm": "fp32", "GroupNorm": "fp32", "RMSNorm": "fp32", "CrossEntropyLoss": "fp32",
-    "MSELoss": "fp32", "L1Loss": "fp32", "SmoothL1Loss": "fp32", "KLDivLoss": "fp32",
-    "Softmax": "fp32", "LogSoftmax": "fp32", "Softplus": "fp32", "Dropout": "same",
-    "Identity": "same", "BatchNorm1d": "same", "BatchNorm2d": "same", "ReLU": "same",
-    "GELU": "same", "SiLU": "same", "Sigmoid": "same", "Tanh": "same", "MaxPool2d": "same",
-    "AvgPool2d": "same", "AdaptiveAvgPool2d": "same", "Flatten": "same",
+    **dict.fromkeys(("Linear", "LazyLinear"), "linear"),
+    "Bilinear": "bilinear", "PReLU": "prelu",
+    **{f"{lazy}Conv{kind}{n}d": f"conv{kind.lower().replace('t', '_t', 1)}{n}d"
+       for lazy in ("", "Lazy") for kind in ("", "Transpose") for n in (1, 2, 3)},
+    **dict.fromkeys(("GRU", "LSTM", "RNN", "MultiheadAttention", "GRUCell", "LSTMCell", "RNNCell",
+                     "TransformerEncoder", "TransformerEncoderLayer"), "recurrent"),
+    "LayerNorm": "layer_norm", "GroupNorm": "group_norm", "RMSNorm": "rms_norm",
+    "LocalResponseNorm": "local_response_norm",
+    "CrossEntropyLoss": "cross_entropy", "MSELoss": "mse_loss", "L1Loss": "l1_loss",
+    "SmoothL1Loss": "smooth_l1_loss", "HuberLoss": "huber_loss", "KLDivLoss": "kl_div",
+    "NLLLoss": "nll_loss", "BCELoss": "binary_cross_entropy", "PoissonNLLLoss": "poisson_nll_loss",
+    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits", "CTCLoss": "ctc_loss",
+    "GaussianNLLLoss": "gaussian_nll_loss", "CosineEmbeddingLoss": "cosine_embedding_loss",
+    "MarginRankingLoss": "margin_ranking_loss", "TripletMarginLoss": "triplet_margin_loss",
+    "HingeEmbeddingLoss": "hinge_embedding_loss", "SoftMarginLoss": "soft_margin_loss",
+    "MultiLabelSoftMarginLoss": "multilabel_soft_margin_loss",
+    "CosineSimilarity": "cosine_similarity", "PairwiseDistance": "pairwise_distance",
+    "Softmax": "softmax", "Softmax2d": "softmax", "Softmin": "softmin",
+    "LogSoftmax": "log_softmax", "Softplus": "softplus", "LogSigmoid": "logsigmoid",
+    "Sigmoid": "sigmoid", "Tanh": "tanh", "ReLU": "relu", "ReLU6": "relu6", "GELU": "gelu",
+    "SiLU": "silu", "Mish": "mish", "ELU": "elu", "CELU": "celu", "SELU": "selu",
+    "LeakyReLU": "leaky_relu", "RReLU": "rrelu", "Hardtanh": "hardtanh", "Hardswish": "hardswish",
+    "Hardsigmoid": "hardsigmoid", "Softsign": "softsign", "Tanhshrink": "tanhshrink",
+    "Threshold": "threshold", "GLU": "glu", "Identity": "identity", "Flatten": "flatten",
+    "Unflatten": "unflatten", "Upsample": "interpolate", "UpsamplingNearest2d": "interpolate",
+    "UpsamplingBilinear2d": "interpolate", "PixelShuffle": "pixel_shuffle",
+    "PixelUnshuffle": "pixel_unshuffle", "Fold": "fold", "Unfold": "unfold",
+    **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d"), "dropout"),
+    **dict.fromkeys(("AlphaDropout", "FeatureAlphaDropout"), "alpha_dropout"),
+    **{f"{norm}{n}d": "batch_norm" for norm in ("BatchNorm", "InstanceNorm", "LazyBatchNorm")
+       for n in (1, 2, 3)},
+    "SyncBatchNorm": "batch_norm",
+    **{f"{pool}Pool{n}d": f"{pool.lower()}_pool{n}d" for pool in ("Max", "Avg") for n in (1, 2, 3)},
+    **{f"Adaptive{pool}Pool{n}d": f"adaptive_{pool.lower()}_pool{n}d"
+       for pool in ("Max", "Avg") for n in (1, 2, 3)},
+    **{f"ReflectionPad{n}d": f"reflection_pad{n}d" for n in (1, 2, 3)},
+    **{f"ReplicationPad{n}d": f"replication_pad{n}d" for n in (1, 2, 3)},
+    **{f"{kind}Pad{n}d": "constant_pad" for kind in ("Zero", "Constant") for n in (1, 2, 3)},
 }  # fmt: skip
-"""``torch.nn`` modules: the policy of what they call, or ``same`` (dtype of the input)."""
+"""``torch.nn`` modules by the operation that they are; of the parameters' dtype if it is lower."""
 
-
-def bounds(op: str, x: Value, arguments: dict[str, Value]) -> tuple[float, float]:
-    """Range of a one-operand operation's result, given its operand's range."""
-    lo, hi = x.lo, x.hi
-    if op in ("sigmoid", "softmax", "softmin", "hardsigmoid", "sigmoid_", "gumbel_softmax"):
-        return 0.0, 1.0
-    if op in ("tanh", "sin", "cos", "sign", "erf", "normalize", "cosine_similarity"):
-        return -1.0, 1.0
-    if op in ("elu", "elu_"):
-        return -1.0, INF
-    if op in ("relu", "relu_", "softplus", "relu6"):
-        return max(lo, 0.0), 6.0 if op == "relu6" else max(hi, 0.0)
-    if op in ("exp", "exp_"):
-        return _exp(lo), _exp(hi)
-    if op in ("log_softmax", "logsigmoid"):
-        return -INF, 0.0
-    if op in ("abs", "abs_", "norm", "linalg.norm", "square", "cdist", "pdist", "var", "std",
-              "sqrt", "rsqrt"):  # fmt: skip
-        if op in ("abs", "abs_"):
-            reach = max(abs(lo), abs(hi))
-            return (max(lo, -hi, 0.0)), reach
-        return 0.0, INF
-    if op in ("log1p", "log", "log2", "log10"):
-        return (0.0, INF) if op == "log1p" and lo >= 0 else (-INF, INF)
-    if op in ("clamp", "clip", "clamp_", "clamp_min", "clamp_max"):
-        low, high = arguments.get("min"), arguments.get("max")
-        a = low.lo if low is not None and low.kind == "number" else -INF
-        b = high.hi if high is not None and high.kind == "number" else INF
-        return max(lo, a), min(max(hi, a), b)
-    if op in ("mean", "amax", "amin", "median", "dropout", "interpolate", "avg_pool2d",
-              "adaptive_avg_pool2d", "max", "min", "detach", "ceil", "floor", "round"):  # fmt: skip
-        return (lo, hi) if op not in ("ceil", "floor", "round") else (-INF, INF)
-    if op in ("sum", "cumsum", "nansum", "prod"):
-        if "one-inside" in x.tags and lo >= 0:
-            return 1.0, INF
-        return (0.0 if lo >= 0 else -INF), (0.0 if hi <= 0 else INF)
-    if op == "logsumexp":
-        return -INF, INF
-    return -INF, INF
-
-
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else INF
-
-
-def times(a: Value, b: Value) -> tuple[float, float]:
-    """Range of a product."""
-    corners = [_product(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
-    return min(corners), max(corners)
-
-
-def _product(x: float, y: float) -> float:
-    return 0.0 if 0.0 in (x, y) else x * y
-
-
-def over(a: Value, b: Value) -> tuple[float, float]:
-    """Range of a quotient; only signs are kept."""
-    if b.lo > 0:
-        inverse = Value(lo=0.0 if b.hi == INF else 1 / b.hi, hi=1 / b.lo)
-        return times(a, inverse)
-    return (0.0 if a.lo >= 0 and b.lo >= 0 else -INF), INF
+KNOWN = frozenset({
+    "absolute", "adaptive_avg_pool1d", "addcmul", "affine_grid", "alpha_dropout", "batch_norm",
+    "bernoulli", "bitwise_not", "celu", "cholesky", "clamp", "clamp_max", "clamp_min", "clip",
+    "combinations", "constant_pad", "corrcoef", "cov", "cross_entropy", "ctc_loss", "cumprod",
+    "cumsum", "cumulative_trapezoid", "det", "diff", "dropout", "dropout1d", "dropout2d",
+    "dropout3d", "elu", "expit", "fake_quantize_per_tensor_affine", "feature_alpha_dropout",
+    "fft.fftshift", "fft.ifftshift", "float_power", "fractional_max_pool2d", "glu", "gradient",
+    "group_norm", "gumbel_softmax", "hardshrink", "hardswish", "hardtanh",
+    "hinge_embedding_loss", "histc", "huber_loss", "i0e", "i1", "identity", "imag", "index_add",
+    "index_copy", "index_fill", "index_put", "index_reduce", "instance_norm", "interpolate",
+    "inverse", "isreal", "istft", "layer_norm", "leaky_relu", "linalg.cholesky", "linalg.cond",
+    "linalg.det", "linalg.diagonal", "linalg.eigvalsh", "linalg.inv", "linalg.matrix_exp",
+    "linalg.matrix_norm", "linalg.matrix_power", "linalg.matrix_rank", "linalg.norm",
+    "linalg.pinv", "linalg.svdvals", "linalg.vector_norm", "local_response_norm",
+    "logcumsumexp", "logdet", "logit", "logsigmoid", "lp_pool1d", "lp_pool2d", "lstsq",
+    "matrix_exp", "matrix_power", "max_unpool2d", "msort", "multi_head_attention_forward",
+    "multi_margin_loss", "multilabel_margin_loss", "mvlgamma", "nan_to_num", "nanquantile",
+    "nll_loss", "normalize", "nuclear_norm", "pad", "pdist", "pinverse", "poisson", "polygamma",
+    "positive", "put", "quantile", "real", "reciprocal", "recurrent", "reflection_pad1d",
+    "relu", "renorm", "rms_norm", "rrelu", "scatter", "scatter_add", "scatter_reduce", "selu",
+    "sgn", "sinc", "slogdet", "soft_margin_loss", "softmax", "softmin", "softplus",
+    "softshrink", "square", "tanhshrink", "threshold", "trace", "trapezoid", "trapz",
+    "upsample", "vander",
+})  # fmt: skip
+KNOWN |= (
+    FLOATING | SUMMING | ELEMENTWISE | REDUCTIONS | TO_COMPLEX | TO_REAL | REDUCED | OF_SECOND
+    | PAIRS.keys() | SEVERAL_OPERANDS.keys() | set(MODULES.values())
+)  # fmt: skip
+"""Operations that keep the dtype, unless another table says more; others are not known."""
+PURE = (KNOWN | SHAPES | CASTS.keys() | PAIRWISE) - {
+    "alpha_dropout", "bernoulli", "dropout", "dropout1d", "dropout2d", "dropout3d",
+    "feature_alpha_dropout", "gumbel_softmax", "poisson", "rrelu", "normal",
+}  # fmt: skip
+"""Operations that give the same for the same operands."""

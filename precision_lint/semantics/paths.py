@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import ast
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-Facts = frozenset[tuple[str, bool]]
+from precision_lint.semantics.conditions import (
+    Condition,
+    Facts,
+    advanced,
+    assume,
+    forgotten,
+    mentions,
+)
+from precision_lint.semantics.effects import Step
+
 MAX_PATHS = 96
 """Paths that are told apart at one point; beyond, those in one protocol state are merged."""
+
+Event = tuple[Step, ast.expr]
+"""A step, and the node of the outermost function through which it happens."""
 
 
 @dataclass(frozen=True)
 class State:
     """One path's knowledge of one scaler."""
 
-    scaled: ast.Call | None = None
+    scaled: Event | None = None
     plain: bool = False
-    unscaled: tuple[tuple[str, ast.Call], ...] = ()
+    unscaled: tuple[tuple[str, Event], ...] = ()
     stepped: tuple[str, ...] = ()
-    pending: tuple[tuple[str, ast.expr], ...] = ()
+    pending: tuple[Event, ...] = ()
     touched: bool = False
     spent: tuple[str, ...] = ()
     """Optimizers unscaled or stepped before the latest backward: its gradients are scaled."""
     open: tuple[int, ...] = ()
-    """Violations (ids of their nodes) on this path since the latest backward and update."""
+    """Violations (by number) on this path since the latest backward and update."""
     facts: Facts = frozenset()
 
     @property
@@ -36,86 +48,88 @@ class State:
     @property
     def core(self) -> tuple[object, ...]:
         names = tuple(name for name, _ in self.unscaled)
-        return (id(self.scaled), self.plain, names, self.stepped, bool(self.pending),
+        return (self.scaled, self.plain, names, self.stepped, bool(self.pending),
                 self.touched, self.spent)  # fmt: skip
 
-
-def assume(state: State, test: ast.expr, truth: bool) -> State | None:
-    """The state with a condition taken as true or false; None if it contradicts what is known."""
-    facts = _assume(state.facts, test, truth)
-    return None if facts is None else replace(state, facts=facts)
-
-
-def _assume(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
-    match test:
-        case ast.Constant(value=value):
-            return facts if bool(value) == truth else None
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _assume(facts, operand, not truth)
-        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
-            return _assume(facts, left, not truth)
-        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
-            return _assume(facts, left, truth)
-        case ast.BoolOp(op=op, values=parts):
-            if isinstance(op, ast.And) == truth:
-                result = _remember(facts, test, truth)
-                for part in parts:
-                    result = None if result is None else _assume(result, part, truth)
-                return result
-            # one part decides; if every part is known the other way this path can't be
-            open_parts = [p for p in parts if _assume(facts, p, not truth) is not None]
-            known = [p for p in parts if _assume(facts, p, truth) is None]
-            if len(known) == len(parts):
-                return None
-            if len(parts) - len(known) == 1 and open_parts:
-                last = next(p for p in parts if p not in known)
-                return _assume(facts, last, truth)
-            return _remember(facts, test, truth)
-        case _:
-            return _remember(facts, test, truth)
+    def taking(self, test: Condition, truth: bool) -> State | None:
+        """This path where a condition is true or false; None if it contradicts what is known."""
+        facts = assume(self.facts, test, truth)
+        if facts is None or facts is self.facts:
+            return self if facts is not None else None
+        return replace(self, facts=facts)
 
 
-def _remember(facts: Facts, test: ast.expr, truth: bool) -> Facts | None:
-    text = ast.unparse(test)
-    return None if (text, not truth) in facts else facts | {(text, truth)}
+@dataclass
+class Flow:
+    """States that leave a block: by its end, and by each kind of jump."""
+
+    live: list[State]
+    continued: list[State] = field(default_factory=list)
+    broken: list[State] = field(default_factory=list)
+    returned: list[State] = field(default_factory=list)
+
+
+def taking(states: Iterable[State], test: Condition, truth: bool) -> list[State]:
+    """The paths that can go on where a condition is true or false."""
+    return [taken for s in states if (taken := s.taking(test, truth)) is not None]
+
+
+def undecided(then: Flow, other: Flow, test: Condition, before: list[State]) -> None:
+    """Let paths forget a condition that made no difference to them."""
+    if any(key in test.keys for s in before for key, _ in s.facts):
+        return
+    known = frozenset().union(*(s.facts for s in before))
+
+    def without(state: State) -> State:
+        kept = frozenset(f for f in state.facts if f in known or f[0] not in test.keys)
+        return replace(state, facts=kept) if kept != state.facts else state
+
+    ones, others = ([(without(s), s) for s in flow.live] for flow in (then, other))
+    same = {s for s, _ in ones} & {s for s, _ in others}
+    if same:
+        then.live = [bare if bare in same else s for bare, s in ones]
+        other.live = [bare if bare in same else s for bare, s in others]
 
 
 def forget(state: State, name: str) -> State:
-    """The state without facts about a name that was just bound."""
-    word = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
-    kept = frozenset(f for f in state.facts if not word.search(f[0]))
-    if kept != state.facts:
-        state = replace(state, facts=kept)
-    if any(n == name for n, _ in state.unscaled) or name in state.stepped:
+    """The state without facts about a name that was just bound; ``+i``: that counts up by one."""
+    counter = name.startswith("+")
+    name = name.removeprefix("+")
+    if any(mentions(key, name) for key, _ in state.facts):
+        facts = advanced(state.facts, name) if counter else forgotten(state.facts, name)
+        state = replace(state, facts=facts)
+    if any(mentions(n, name) for n in (*state.stepped, *(n for n, _ in state.unscaled))):
         # the name stands for another optimizer now; that one of them was unscaled stays true
-        other = f"{name}, before"
+        def other(n: str) -> str:
+            return f"{n}, before" if mentions(n, name) and not n.endswith(", before") else n
+
         state = replace(
             state,
-            unscaled=tuple((other if n == name else n, c) for n, c in state.unscaled),
-            stepped=tuple(other if n == name else n for n in state.stepped),
-            spent=tuple(other if n == name else n for n in state.spent),
+            unscaled=tuple((other(n), e) for n, e in state.unscaled),
+            stepped=tuple(map(other, state.stepped)),
+            spent=tuple(map(other, state.spent)),
         )
     return state
 
 
-def common_facts(states: list[State]) -> Facts:
-    facts = states[0].facts if states else frozenset()
-    for state in states[1:]:
-        facts &= state.facts
-    return facts
+def fewer(states: list[State], weights: Mapping[str, int]) -> list[State]:
+    """Distinct states; beyond the limit paths forget conditions, those first that guard least.
 
-
-def fewer(states: list[State]) -> list[State]:
-    """Distinct states; beyond the limit those of one core are merged, and the rest let go."""
+    weights: by condition, how many branches it decides that hold events.
+    """
+    if len(states) < 2:
+        return states
     distinct = list(dict.fromkeys(states))
     if len(distinct) <= MAX_PATHS:
         return distinct
+    keys = {key for state in distinct for key, _ in state.facts}
+    for key in sorted(keys, key=lambda k: (weights.get(k, 0), k)):
+        bare = [replace(s, facts=frozenset(f for f in s.facts if f[0] != key)) for s in distinct]
+        distinct = list(dict.fromkeys(bare))
+        if len(distinct) <= MAX_PATHS:
+            return distinct
     merged: dict[tuple[object, ...], State] = {}
     for state in distinct:
         same = merged.setdefault(state.core, state)
-        merged[state.core] = replace(
-            same,
-            facts=same.facts & state.facts,
-            open=tuple(dict.fromkeys(same.open + state.open)),
-        )
+        merged[state.core] = replace(same, open=tuple(dict.fromkeys(same.open + state.open)))
     return list(merged.values())[:MAX_PATHS]

@@ -7,17 +7,30 @@ import json
 from importlib import resources
 
 COMPOSITE = {
-    # composites of listed operations; each was executed under CUDA's policy
-    "lower": {"mul_mat", "multi_head_attention_forward", "outer_product"},
-    "fp32": {
-        "cosine_similarity", "cross_entropy", "ctc_loss", "gaussian_nll_loss", "interpolate",
-        "kl_div", "linalg.norm", "linalg.vector_norm", "linalg.matrix_norm", "logsigmoid_loss",
-        "multilabel_soft_margin_loss", "nll_loss", "norm", "normalize", "outer", "softmin",
-        "square", "triplet_margin_with_distance_loss", "upsample", "local_response_norm",
-        "pairwise_distance", "gumbel_softmax",
+    "cuda": {
+        "lower": {
+            "multi_head_attention_forward", "recurrent", "affine_grid", "cov", "corrcoef",
+            "matrix_power", "linalg.matrix_power", "pinverse", "linalg.pinv", "linalg.matmul",
+        },
+        "fp32": {
+            "cross_entropy", "ctc_loss", "gaussian_nll_loss", "interpolate", "linalg.norm",
+            "linalg.vector_norm", "linalg.matrix_norm", "local_response_norm", "lp_pool1d",
+            "lp_pool2d", "lp_pool3d", "multilabel_soft_margin_loss", "normalize",
+            "pairwise_distance", "softmin", "square", "gumbel_softmax", "trapezoid", "trapz",
+            "cumulative_trapezoid", "triplet_margin_with_distance_loss", "upsample",
+        },
+    },
+    "cpu": {
+        "lower": {
+            "multi_head_attention_forward", "recurrent", "affine_grid", "cov", "corrcoef",
+            "matrix_power", "linalg.matrix_power", "pinverse", "linalg.pinv", "linalg.matmul",
+            "einsum", "inner", "tensordot", "chain_matmul", "multi_dot", "linalg.multi_dot",
+            "matrix_exp", "linalg.matrix_exp",
+        },
+        "fp32": {"cross_entropy", "grid_sample"},
     },
 }  # fmt: skip
-"""Operations that are not listed themselves but consist of listed ones (CUDA)."""
+"""Operations that are not listed themselves but consist of listed ones, by execution."""
 
 
 @functools.cache
@@ -35,12 +48,16 @@ def _tables() -> dict[str, dict[str, str]]:
             ("banned", "banned"),
         ):
             for name in facts[device].get(key, []):
-                table[name.partition(".")[0].removeprefix("linalg_")] = policy
-                table[name.partition(".")[0].replace("linalg_", "linalg.")] = policy
+                plain = name.partition(".")[0]
+                for home in ("linalg_", "fft_"):
+                    if plain.startswith(home):
+                        table[plain.replace("_", ".", 1)] = policy
+                        plain = plain.removeprefix(home)
+                table.setdefault(plain, policy)
+        for policy, composites in COMPOSITE[device].items():
+            for name in composites:
+                table.setdefault(name, policy)
         tables[device] = table
-    for policy in ("lower", "fp32"):
-        for name in COMPOSITE[policy]:
-            tables["cuda"].setdefault(name, policy)
     return tables
 
 

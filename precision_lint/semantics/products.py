@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from precision_lint.semantics.contractions import power_spectrum, uncalled
 from precision_lint.semantics.ops import SHAPES
 
 if TYPE_CHECKING:
@@ -17,17 +18,23 @@ PRODUCTS = frozenset({"matmul", "bmm", "mm", "mv", "baddbmm", "einsum"})
 STRONG = re.compile(
     r"^(intrinsics?|extrinsics?|intrins?|extrins?|c2ws?|w2cs?|cam2\w+|\w+2cam|lidar2\w+|img2\w+|"
     r"ego2\w+|\w+2ego|world2\w+|\w+2world|camera2\w+|\w+2camera|sensor2\w+|homograph(y|ies)|calib|"
-    r"calibration|viewmats?|K|Ks|kmat|kinv|invk|rotmats?)$"
+    r"calibration|viewmats?|K|Ks|kmat|kinv|invk|rotmats?|inv_?Ks?|Ks?_?inv|cam(era)?_mat(rix)?|mvps?)$"
 )
 """Words of names that only geometry uses."""
 WEAK = re.compile(
-    r"^(poses?|rots?|rotations?|bones?|offsets?|origins?|directions?|centred|centered|corners?|camera|cam|cams|cameras|points?|pts|xyz|homo|homogeneous|proj|"
-    r"projection|rays?|verts?|vertices|joints?|3d|2d|uv|uvs|frustum|translation|trans|keypoints?|"
-    r"kps|transforms?)$"
+    r"^(poses?|rots?|rotations?|bones?|offsets?|origins?|directions?|centred|centered|corners?|"
+    r"camera|cams?|cameras|points?|pts|xyz|homo|homogeneous|proj|projection|rays?|verts?|vertices|"
+    r"joints?|3d|2d|uvs?|frustum|translation|trans|keypoints?|kps|transforms?|"
+    r"proj(ection)?_mat(s|rix|rices)?|pix(els?)?_coords)$|^R$"
 )
 """Words that geometry shares with other fields; two operands have to agree."""
+VAGUE = frozenset({"points", "point", "trans", "proj", "2d", "3d", "R", "uv", "UV"})
+"""Those of them that say nothing beside another of their kind."""
 
 
+TENSORS = frozenset({
+    "torch.Tensor", "torch.FloatTensor", "torch.tensor", "torch.as_tensor", "torch.from_numpy",
+})  # fmt: skip
 ATTENTION = frozenset({"q", "k", "v", "query", "key", "value", "random", "hash", "half", "rope"})
 """Words that say a rotation is none of space, unless the name is ``K`` alone."""
 
@@ -64,8 +71,10 @@ def geometry(
             if inner and geometry(origin, inner, at, depth - 1) is not None:
                 strong.append(f"{at.text(operand)[:40]}, a product of geometry")
                 continue
-        if _constant_matrix(operand, at) and (at.region(node).on or at.project.autocast):
-            strong.append("a registered constant matrix")
+        constant = _constant_matrix(operand, at)
+        if constant and (at.region(node).on or at.project.autocast):
+            if not any(power_spectrum(o, at) for o in operands):  # whose range is what breaks
+                strong.append(constant + (" of a class without forward" if uncalled(at) else ""))
             continue
         words = _words(operand)
         hits = [w for w in words if STRONG.match(w) and (w not in ("K", "Ks") or not _keys(at))]
@@ -73,29 +82,61 @@ def geometry(
             continue  # rotated queries and keys, random rotations of a hash
         if hits:
             strong.append(hits[-1])
-        elif [w for w in words if WEAK.match(w.lower())]:
-            weak.append(next(w for w in words if WEAK.match(w.lower())))
+        elif [w for w in words if WEAK.match(w) or WEAK.match(w.lower())]:
+            weak.append(next(w for w in words if WEAK.match(w) or WEAK.match(w.lower())))
         if "homogeneous" in at.value(operand).tags:
             weak.append("homogeneous coordinate")
     if strong:
         return strong[0]
-    if len(weak) >= 2 and any(w not in ("points", "point", "trans", "proj") for w in weak):
+    if len(weak) >= 2 and any(w not in VAGUE for w in weak):
+        return " and ".join(dict.fromkeys(weak))
+    if "R" in weak and len(set(weak)) > 1:
         return " and ".join(dict.fromkeys(weak))
     if weak and _perspective(node, at):
         return f"{weak[0]}, then divided by depth"
     return None
 
 
-def _constant_matrix(node: ast.expr, at: Context) -> bool:
-    """Whether an operand is a buffer of numbers computed in numpy, such as a filter bank."""
+def _constant_matrix(node: ast.expr, at: Context) -> str | None:
+    """What an operand is if it holds numbers computed once, such as a filter bank."""
     value = at.value(node)
-    if "buffer" not in value.tags or not isinstance(value.node, ast.Call):
+    if "buffer" in value.tags and isinstance(value.node, ast.Call):
+        text = ast.unparse(value.node)
+        if re.search(r"from_numpy|np\.|mel|filterbank|dct|dft", text):
+            return "a registered constant matrix"
+    return "a constant matrix computed in numpy" if _from_numpy(node, at) else None
+
+
+def _from_numpy(node: ast.expr, at: Context) -> bool:
+    """Whether a name, perhaps of the function around, was bound to a matrix made in numpy."""
+    if not isinstance(node, ast.Name):
         return False
-    text = ast.unparse(value.node)
-    return (
-        "from_numpy" in text
-        or "np." in text
-        or re.search(r"mel|filterbank|dct|dft", text) is not None
+    function, seen = at.function, at
+    source = at.definition(node.id, node)
+    while source is None and function.parent is not None:
+        if node.id in {p.arg for p in function.parameters()}:
+            return False
+        function = function.parent
+        seen = at.inside(function)
+        sources = seen.analysis.assigned.get(node.id, [])
+        source = sources[0] if len({id(s) for s in sources}) == 1 else None
+    while (
+        isinstance(source, ast.Call)
+        and isinstance(source.func, ast.Attribute)
+        and source.func.attr in ("float", "cuda", "cpu", "to", "contiguous", "t", "transpose")
+        and seen.qualify(source.func) is None
+    ):
+        if any("dtype" in ast.unparse(a) for a in [*source.args, *source.keywords]):
+            return False
+        source = source.func.value
+    if not isinstance(source, ast.Call) or not source.args:
+        return False
+    if seen.qualify(source.func) not in TENSORS or any(k.arg == "dtype" for k in source.keywords):
+        return False
+    return any(
+        (seen.qualify(part.func) or "").startswith("numpy.linalg.")
+        for part in ast.walk(source.args[0])
+        if isinstance(part, ast.Call)
     )
 
 

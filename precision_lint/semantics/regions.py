@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 
+from precision_lint.api import Evidence
 from precision_lint.semantics.names import Names, dotted
 
 AUTOCAST = {
@@ -54,10 +55,17 @@ class Region:
     node: ast.expr | None = None
     called: ast.Call | None = None
     """The call through which this state was inherited, if it is in this module."""
+    foreign: tuple[Evidence, ...] = ()
+    """The places in other files that opened it and lead here."""
 
     @property
     def on(self) -> bool:
         return self.state == "on" and self.dtype != "float32"
+
+    @property
+    def known(self) -> bool:
+        """Whether some place is known that opened it."""
+        return self.node is not None or bool(self.foreign)
 
 
 INHERITED = Region()
@@ -107,7 +115,9 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
         sure = bool(device)
     named = _argument(call, offset if offset else 1, "dtype") if call else None
     flag = _argument(call, 2 if offset else 0, "enabled") if call else None
-    if named is None or (_constant(named) is None and isinstance(named, ast.Constant)):
+    if named is None and call is not None and any(k.arg is None for k in call.keywords):
+        dtype, sure = "low", False  # **settings
+    elif named is None or (_constant(named) is None and isinstance(named, ast.Constant)):
         dtype = "bfloat16" if device in ("cpu", "hpu", "xla") else "float16"
     else:
         dtype = DTYPES.get(names.qualify(named) or "", "low")

@@ -143,7 +143,7 @@ def _keeps_protocol(edits: Edits, violation: Violation, at: Context) -> bool:
     except SyntaxError:
         return False
     index = build(tree, (ast.With, ast.AsyncWith))
-    module = type(at.module)(index)
+    module = type(at.module)(index, at.module.path, at.module.program)
     name, scaler = at.function.qualname, violation.scaler
     before = at.module.protocol(at.function, scaler)
     same = [f for f in [index.top, *index.functions] if f.qualname == name]

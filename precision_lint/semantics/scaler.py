@@ -1,35 +1,28 @@
 """GradScaler protocol along the control flow of one function.
 
-Every path through a function carries the state of one scaler (gradients scaled by which
-``backward``, optimizers unscaled and stepped since the last ``update``) together with the truth of
-the conditions it took, so that ``if use_amp:`` at two places is one decision.  Helpers of the same
-class or module run in line.
+Every path through a function's steps (``semantics.effects``) carries the state of one scaler:
+gradients scaled by which ``backward``, optimizers unscaled and stepped since the last ``update``,
+and the truth of the conditions it took, so that ``if use_amp:`` at two places is one decision.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from precision_lint.api import Evidence, Position
+from precision_lint.semantics import effects as fx
+from precision_lint.semantics.conditions import Condition, condition, mentions
+from precision_lint.semantics.effects import Effects, Step, Steps, weights
 from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
-from precision_lint.semantics.gradients import (
-    CLIP,
-    NOT_READ,
-    READS_GRADIENT,
-    SELF_UNSCALING,
-    carries,
-    reads,
-)
-from precision_lint.semantics.index import Function
-from precision_lint.semantics.names import dotted
-from precision_lint.semantics.paths import State, assume, common_facts, fewer, forget
+from precision_lint.semantics.paths import Event, Flow, State, fewer, forget, taking, undecided
 
-if TYPE_CHECKING:
-    from precision_lint.semantics.module import Module
-
-DEPTH = 3
+BUDGET = 20_000
+"""Steps times paths that one analysis may take; one that needs more ends without a verdict."""
+ITERATIONS = 4
+KINDS = {fx.READ: READ_SCALED, fx.CLIP: CLIP_SCALED}
+Place = tuple[str | None, int, int, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,461 +32,438 @@ class Violation:
     node: what to flag; backward: the scaled backward (None: it is in another function);
     first: the earlier ``unscale_`` of a double one; steps, unscales: ``scaler.step`` and
     ``scaler.unscale_`` calls of this function that follow on some path, before ``update`` and the
-    next backward; helper: the function of this module in which the read happens;
-    sometimes_unscaled: another path reaches the node with unscaled gradients.
+    next backward; helper: the called function in which it happens, and inner: where in it;
+    sometimes_unscaled: another path reaches the node with unscaled gradients; guessed: only the
+    callee's name says that it reads or clips; caller: the scaled backward of a caller.
     """
 
     kind: str
     node: ast.expr
     scaler: str
     optimizer: str
-    backward: ast.Call | None
-    first: ast.Call | None
+    backward: ast.expr | None
+    first: ast.expr | None
     steps: tuple[ast.Call, ...]
     unscales: tuple[ast.Call, ...]
-    helper: Function | None
+    helper: Helper | None
     sometimes_unscaled: bool
     after_step: bool = False
     unscaled: tuple[str, ...] = ()
     """Optimizers that were unscaled before, on the path that broke the protocol."""
+    guessed: bool = False
+    inner: Step | None = None
+    origin: Step | None = None
+    depth: int = 0
+    caller: ast.expr | None = None
+
+    def traced(self, note: Callable[[ast.expr, str], Evidence], message: str) -> list[Evidence]:
+        """Where in the helper it happens, in this file or another one."""
+        inner = self.inner
+        if self.helper is None or inner is None:
+            return []
+        if inner.node is not None:
+            return [note(inner.node, message)]
+        place = Position(inner.row, inner.column + 1)
+        return [Evidence(message, place, place, inner.filename)]
 
 
-@dataclass
-class Flow:
-    """States that leave a block: by its end, by ``continue`` and by ``break``."""
+@dataclass(frozen=True)
+class Helper:
+    """A called function; ``filename`` is None in the same file."""
 
-    live: list[State]
-    continued: list[State]
-    broken: list[State]
-
-
-def scalers(function: Function) -> set[str]:
-    """Source texts of the objects that a function uses as a GradScaler."""
-    found = set()
-    for node in _nodes(function):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = dotted(node.func.value)
-            if node.func.attr == "unscale_" and owner:
-                found.add(owner)
-            elif node.func.attr == "backward" and isinstance(node.func.value, ast.Call):
-                inner = node.func.value.func
-                if isinstance(inner, ast.Attribute) and inner.attr == "scale":
-                    name = dotted(inner.value)
-                    if name:
-                        found.add(name)
-            elif node.func.attr in ("scale", "step") and owner and node.args:
-                if "scaler" in owner.lower():
-                    found.add(owner)
-    return found
+    name: str
+    filename: str | None
 
 
-def _nodes(function: Function) -> Iterator[ast.AST]:
-    stack: list[ast.AST] = list(function.node.body)
-    while stack:
-        node = stack.pop()
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            stack.extend(ast.iter_child_nodes(node))
+class _TooLong(Exception):
+    """The analysis used up its budget."""
 
 
 class Protocol:
-    """Runs one function for one scaler; ``violations`` holds what breaks the protocol."""
+    """Runs one function for one scaler.
 
-    def __init__(self, function: Function, module: Module, scaler: str) -> None:
-        self.function = function
-        self.module = module
+    enabled: condition under which the scaler is active; entry: states at the function's start.
+    After ``run``: ``violations`` holds what breaks the protocol; ``good`` and ``bad`` the places
+    of reads and clips that some path reaches with unscaled and with scaled gradients.
+    """
+
+    def __init__(
+        self, effects: Effects, scaler: str, enabled: Condition | None, entry: list[State]
+    ) -> None:
+        self.effects = effects
         self.scaler = scaler
-        self.violations: dict[int, Violation] = {}
-        self.good: set[int] = set()
-        """Reads that some path reaches with unscaled gradients."""
-        self.reported: set[int] = set()
-        self.scaled_names: set[str] = set()
-        self.aliases: set[str] = set()
-        self.at: ast.expr | None = None
-        """The call in the outermost function through which a helper runs."""
-        self.helpers: list[Function] = []
-        self.returned: list[State] = []
-        self.renames: list[dict[str, str]] = [{}]
-        self.steps: dict[int, dict[int, ast.Call]] = {}
-        self.unscales: dict[int, dict[int, ast.Call]] = {}
-        """Calls that follow a violation on some path, by the violation's node."""
+        self.enabled = enabled
+        self.entry = entry
+        self.violations: list[Violation] = []
+        self.good: set[Place] = set()
+        self.bad: dict[Place, Event] = {}
+        self._found: dict[tuple[object, ...], int] = {}
+        self._steps: list[dict[int, ast.Call]] = []
+        self._unscales: list[dict[int, ast.Call]] = []
+        """Calls that follow a violation on some path, by the violation's number."""
+        self._calls: list[Step] = []
+        """Calls through which a step happens, outermost first."""
+        self._caught = 0
+        self._left = BUDGET
+        self.weights = weights(effects.steps)
+        for key in (scaler, *(enabled.keys if enabled is not None else ())):
+            self.weights.setdefault(key, 1)
+        for state in entry:
+            for key, _ in state.facts:
+                self.weights.setdefault(key, 1)
+        self._loops: dict[tuple[object, ...], Flow] = {}
 
-    def run(self) -> list[Violation]:
-        if self._disabled():
-            return []
-        self.block(self.function.node.body, [State()])
-        found = []
-        for violation in self.violations.values():
-            sometimes = id(violation.node) in self.good
-            place = id(violation.node)
-            found.append(
-                replace(
-                    violation,
-                    sometimes_unscaled=sometimes,
-                    steps=_in_order(self.steps.get(place, {})),
-                    unscales=_in_order(self.unscales.get(place, {})),
-                )
-            )
-        return sorted(found, key=lambda v: (v.node.lineno, v.node.col_offset))
+    def run(self) -> Protocol:
+        try:
+            self.block(self.effects.steps, self.entry)
+        except _TooLong:
+            self.violations = []
+            self.good = set()
+            self.bad = {}
+            return self
+        self.violations = self._selected()
+        return self
 
-    def _disabled(self) -> bool:
-        """Whether the scaler is made with a literal ``enabled=False``."""
-        made: list[ast.expr] = [
-            node.value
-            for node in _nodes(self.function)
-            if isinstance(node, ast.Assign) and any(dotted(t) == self.scaler for t in node.targets)
-        ]
-        cls = self.function.cls
-        if self.scaler.startswith("self.") and cls is not None:
-            stored = self.module.stores(cls).get(self.scaler[5:])
-            made += [stored[0]] if stored else []
-        return bool(made) and all(
-            isinstance(call, ast.Call)
-            and any(
-                k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False
-                for k in call.keywords
+    def _selected(self) -> list[Violation]:
+        """One report per defect: of all reads after one backward the first that is always one."""
+        found: dict[object, Violation] = {}
+        for number, violation in enumerate(self.violations):
+            inner = violation.inner
+            violation = replace(
+                violation,
+                sometimes_unscaled=inner is not None and inner.place in self.good,
+                steps=_in_order(self._steps[number]),
+                unscales=_in_order(self._unscales[number]),
             )
-            for call in made
-        )
+            key: object = id(violation.node), UNSCALED_TWICE
+            if violation.kind != UNSCALED_TWICE:
+                key = violation.origin
+            known = found.get(key)
+            if known is None or (known.sometimes_unscaled and not violation.sometimes_unscaled):
+                found[key] = violation
+        nodes: dict[tuple[int, str], Violation] = {}
+        for violation in found.values():  # a call that leads to several is flagged once
+            nodes.setdefault((id(violation.node), violation.kind), violation)
+        return sorted(nodes.values(), key=lambda v: (v.node.lineno, v.node.col_offset))
 
     # control flow
 
-    def block(self, body: Iterable[ast.stmt], states: list[State]) -> Flow:
-        flow = Flow(states, [], [])
-        for statement in body:
+    def block(self, steps: Steps, states: list[State]) -> Flow:
+        flow = Flow(states)
+        for step in steps:
             if not flow.live:
                 break
-            flow.live = self.statement(statement, flow)
+            self._left -= len(flow.live)
+            if self._left < 0:
+                raise _TooLong
+            flow.live = self.step(step, flow)
         return flow
 
-    def statement(self, node: ast.stmt, flow: Flow) -> list[State]:
+    def step(self, step: Step, flow: Flow) -> list[State]:
         states = flow.live
-        match node:
-            case ast.If(test=test, body=body, orelse=orelse):
-                states = self.expression(test, states)
-                then = [s for s in (assume(s, test, True) for s in states) if s]
-                other = [s for s in (assume(s, test, False) for s in states) if s]
-                return self._join(flow, self.block(body, then), self.block(orelse, other))
-            case (
-                ast.For(iter=iterable, body=body, orelse=orelse)
-                | ast.AsyncFor(iter=iterable, body=body, orelse=orelse)
-            ):
-                return self.loop(node, self.expression(iterable, states), body, orelse, flow)
-            case ast.While(test=test, body=body, orelse=orelse):
-                return self.loop(node, self.expression(test, states), body, orelse, flow)
-            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
-                for item in items:
-                    states = self.expression(item.context_expr, states)
-                return self._join(flow, self.block(body, states))
-            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
-                inner = self.block([*body, *orelse], states)
-                ends = [inner]
-                for handler in handlers:
-                    ends.append(self.block(handler.body, fewer(states)))
-                live = self._join(flow, *ends)
-                return self._join(flow, self.block(final, live)) if final else live
-            case ast.Match(subject=subject, cases=cases):
-                states = self.expression(subject, states)
-                ends = [self.block(case.body, list(states)) for case in cases]
-                return self._join(flow, Flow(list(states), [], []), *ends)
-            case ast.Return(value=value):
-                if value is not None:
-                    states = self.expression(value, states)
-                self.returned += states
-                return []
-            case ast.Raise():
-                return []
-            case ast.Continue():
+        match step.kind:
+            case fx.IF:
+                test = condition(step.names[0])
+                if test.kind != "constant" and not any(k in self.weights for k in test.keys):
+                    ends = [self.block(block, list(states)) for block in step.blocks]
+                    return self.joined(flow, *ends)
+                then = self.block(step.blocks[0], taking(states, test, True))
+                other = self.block(step.blocks[1], taking(states, test, False))
+                undecided(then, other, test, states)
+                return self.joined(flow, then, other)
+            case fx.LOOP:
+                return self.loop(step, flow)
+            case fx.UNROLLED:
+                orelse, *rounds = step.blocks
+                broken: list[State] = []
+                current = states
+                for body in rounds:
+                    inner = self.block(body, current)
+                    current = self.fewer(inner.live + inner.continued)
+                    broken += inner.broken
+                    flow.returned += inner.returned
+                return self.fewer(self.joined(flow, self.block(orelse, current)) + broken)
+            case fx.TRY:
+                return self.attempt(step, flow)
+            case fx.MATCH:
+                return self.joined(flow, *(self.block(b, list(states)) for b in step.blocks))
+            case fx.RETURN:
+                flow.returned += states
+            case fx.CONTINUE:
                 flow.continued += states
-                return []
-            case ast.Break():
+            case fx.BREAK:
                 flow.broken += states
-                return []
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                return states
-            case ast.Assign(targets=targets, value=value):
-                states = self.expression(value, states)
-                for target in targets:
-                    key = dotted(target)
-                    if key is not None:
-                        self._bind(key, value)
-                        states = [forget(s, key) for s in states]
-                        if isinstance(value, ast.Constant) and isinstance(value.value, bool):
-                            known = (key, value.value)
-                            states = [replace(s, facts=s.facts | {known}) for s in states]
-                        if key == self.scaler:  # a new scaler remembers nothing
-                            states = [State(touched=True, facts=s.facts) for s in states]
-                return states
-            case ast.AugAssign(target=target, value=value):
-                states = self.expression(value, states)
-                key = dotted(target)
-                return [forget(s, key) for s in states] if key else states
+            case fx.RAISE:
+                pass
+            case fx.INLINE | fx.CALL:
+                return self.call(step, states)
             case _:
-                for child in ast.iter_child_nodes(node):
-                    if isinstance(child, ast.expr):
-                        states = self.expression(child, states)
-                return states
+                after = [a for s in states for a in self.event(step, s)]
+                return after if len(after) == len(states) else self.fewer(after)
+        return []
 
-    def _join(self, flow: Flow, *ends: Flow) -> list[State]:
+    def joined(self, flow: Flow, *ends: Flow) -> list[State]:
+        """States that go on; those that jump are added to the flow around."""
         live: list[State] = []
         for end in ends:
             live += end.live
             flow.continued += end.continued
             flow.broken += end.broken
-        return fewer(live)
+            flow.returned += end.returned
+        return self.fewer(live)
 
-    def loop(
-        self,
-        node: ast.stmt,
-        states: list[State],
-        body: list[ast.stmt],
-        orelse: list[ast.stmt],
-        flow: Flow,
-    ) -> list[State]:
-        changing = {n for n in map(dotted, _targets(node)) if n}
-        after = list(states)
+    def fewer(self, states: list[State]) -> list[State]:
+        return fewer(states, self.weights)
+
+    def attempt(self, step: Step, flow: Flow) -> list[State]:
+        body, final, *handlers = step.blocks
+        caught = step.names[0] == "caught"
+        self._caught += caught
+        ends = [self.block(body, list(flow.live))]
+        self._caught -= caught
+        ends += [self.block(handler, self.fewer(list(flow.live))) for handler in handlers]
+        if not final:
+            return self.joined(flow, *ends)
+        inner = Flow([])
+        live = self.joined(inner, *ends)
+        for leaving, place in (
+            (inner.continued, flow.continued),
+            (inner.broken, flow.broken),
+            (inner.returned, flow.returned),
+        ):
+            place += self.joined(flow, self.block(final, self.fewer(leaving)))
+        return self.joined(flow, self.block(final, live))
+
+    def loop(self, step: Step, flow: Flow) -> list[State]:
+        text, *changing = step.names
+        key = (id(step), tuple(flow.live), tuple(map(id, self._calls)), self._caught)
+        known = self._loops.get(key)
+        if known is None:
+            known = self._loops[key] = self._loop(step, text, changing, flow.live)
+        flow.returned += known.returned
+        flow.continued += known.continued
+        flow.broken += known.broken
+        return list(known.live)
+
+    def _loop(self, step: Step, text: str, changing: list[str], states: list[State]) -> Flow:
+        """Iterations until they bring nothing new; a loop runs at least once."""
+        out = Flow([])
+        after: list[State] = []
         broken: list[State] = []
+        seen: set[State] = set()
         current = states
-        if isinstance(node, (ast.For, ast.AsyncFor)):
-            unrolled = self._unrolled(node)
-            if unrolled is not None:
-                name, items = unrolled
-                for item in items:
-                    self.renames.append({**self.renames[-1], name: item})
-                    inner = self.block(body, fewer(current))
-                    self.renames.pop()
-                    current = fewer(inner.live + inner.continued)
-                    after = inner.broken
-                return self._join(flow, self.block(orelse, fewer(current + after)))
-        for _ in range(2):
+        test = condition(text) if text else None
+        for _ in range(ITERATIONS):
             for name in changing:
                 current = [forget(s, name) for s in current]
-            if isinstance(node, ast.While):
-                current = [s for s in (assume(s, node.test, True) for s in current) if s]
-            inner = self.block(body, fewer(current))
-            current = fewer(inner.live + inner.continued)
+            if test is not None:
+                current = taking(current, test, True)
+            current = [s for s in self.fewer(current) if s not in seen]
+            if not current:
+                break
+            seen.update(current)
+            inner = self.block(step.blocks[0], current)
+            current = self.fewer(inner.live + inner.continued)
+            out.returned += inner.returned
             after += current
             broken += inner.broken
+        if test is not None:
+            after = taking(after, test, False) or after
         # the else of a loop runs only if nothing broke out of it
-        return self._join(flow, self.block(orelse, fewer(after)), Flow(broken, [], []))
+        live = self.joined(out, self.block(step.blocks[1], self.fewer(after)))
+        out.live = self.fewer(live + broken) or ([] if out.returned and text else list(states))
+        return out
 
-    def _unrolled(self, node: ast.For | ast.AsyncFor) -> tuple[str, list[str]] | None:
-        """Target and items of a loop over a literal tuple of names."""
-        if not isinstance(node.target, ast.Name) or not isinstance(
-            node.iter, (ast.Tuple, ast.List)
-        ):
-            return None
-        items = [self.name(item) for item in node.iter.elts]
-        names = [item for item in items if item]
-        return (node.target.id, names) if len(names) == len(items) and len(items) <= 4 else None
+    def call(self, step: Step, states: list[State]) -> list[State]:
+        self._calls.append(step)
+        inner = self.block(step.blocks[0], states)
+        self._calls.pop()
+        ended = inner.live + inner.returned
+        if step.kind == fx.INLINE:
+            local = f"__{step.names[0]}"
+            ended = [
+                replace(s, facts=frozenset(f for f in s.facts if local not in f[0]))
+                if any(local in key for key, _ in s.facts)
+                else s
+                for s in ended
+            ]
+        return self.fewer(ended)
 
-    def _bind(self, key: str, value: ast.expr) -> None:
-        scale = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-        if scale and value.func.attr == "scale" and self.name(value.func.value) == self.scaler:  # type: ignore[attr-defined]
-            self.scaled_names.add(key)
-        elif carries(value, self.aliases):
-            self.aliases.add(key)
+    # events
 
-    def name(self, node: ast.expr) -> str | None:
-        """A dotted name in terms of the outermost function."""
-        path = dotted(node)
-        if path is None:
-            return None
-        head, _, rest = path.partition(".")
-        head = self.renames[-1].get(head, head)
-        return f"{head}.{rest}" if rest else head
+    def event(self, step: Step, state: State) -> list[State]:
+        mine = bool(step.names) and step.names[0] == self.scaler
+        match step.kind:
+            case fx.BIND:
+                return self.bind(step, state)
+            case fx.SCALED:
+                if step.names[1] == self.scaler:
+                    return [replace(state, facts=state.facts | {(_mark(step.names[0]), True)})]
+            case fx.BACKWARD:
+                return [self.backward(step, state)]
+            case fx.ZERO:
+                return [replace(state, scaled=None, plain=False)]
+            case fx.READ | fx.CLIP:
+                if not step.names[0]:
+                    return [self.look(step, state)]
+            case fx.SELF_CLIP:
+                return [replace(state, scaled=None)]
+            case fx.UNSCALE if mine:
+                return [self.unscale(step, state)]
+            case fx.STEP if mine:
+                return [self.optimize(step, state)]
+            case fx.UPDATE if mine:
+                return [State(touched=True, facts=state.facts)]
+            case fx.KNOWN if mine:  # the code takes the scale into account itself
+                return [replace(state, scaled=None, plain=True)]
+            case fx.TAKEN if mine:  # whatever it does with it
+                return [State(plain=True, touched=True, facts=state.facts)]
+        return [state]
 
-    # events, in order of evaluation
-
-    def expression(self, node: ast.expr, states: list[State]) -> list[State]:
-        for part in _postorder(node):
-            if isinstance(part, ast.Call):
-                states = self.call(part, states)
-        for read in reads(node, self.aliases):
-            states = self.event(READ_SCALED, read, states)
-        return states
-
-    def call(self, node: ast.Call, states: list[State]) -> list[State]:
-        callee = node.func
-        last = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
-        owner = callee.value if isinstance(callee, ast.Attribute) else None
-        if last == "backward" and owner is not None:
-            if self._is_scaled(owner):
-                return [
-                    replace(
-                        s,
-                        scaled=node,
-                        plain=False,
-                        pending=(),
-                        open=(),
-                        spent=(*(name for name, _ in s.unscaled), *s.stepped),
-                    )
-                    for s in states
-                ]
-            return [s if s.scaled else replace(s, plain=True) for s in states]
-        if owner is not None and self.name(owner) == self.scaler:
-            optimizer = (self.name(node.args[0]) or ast.unparse(node.args[0])) if node.args else ""
-            if last == "unscale_":
-                return [self.unscale(node, optimizer, s) for s in states]
-            if last == "step":
-                return [self.step(node, optimizer, s) for s in states]
-            if last == "get_scale":  # the code takes the scale into account itself
-                return [replace(s, scaled=None, plain=True) for s in states]
-            if last == "update":
-                return [State(touched=True, facts=s.facts) for s in states]
-            return states
-        if last == "zero_grad":
-            return [replace(s, scaled=None, plain=False) for s in states]
-        helper = self.helper(node)
-        if helper is not None:
-            return self.inline(helper, node, states)
-        if CLIP.search(last):
-            if owner is not None and any(
-                w in (dotted(owner) or "").lower() for w in SELF_UNSCALING
-            ):
-                return [replace(s, scaled=None) for s in states]
-            return self.event(CLIP_SCALED, node, states)
-        if READS_GRADIENT.search(last) and not NOT_READ.search(last):
-            return self.event(READ_SCALED, node, states)
-        return states
-
-    def _is_scaled(self, owner: ast.expr) -> bool:
-        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
-            return owner.func.attr == "scale" and self.name(owner.func.value) == self.scaler
-        return dotted(owner) in self.scaled_names
-
-    def helper(self, node: ast.Call) -> Function | None:
-        path = dotted(node.func)
-        if path is None or len(self.helpers) >= DEPTH:
-            return None
-        found = self.module.index.function_named(path, self.function)
-        if found is None or found is self.function or found in self.helpers:
-            return None
+    def bind(self, step: Step, state: State) -> list[State]:
+        name, truth = step.names
+        state = forget(state, f"+{name}" if truth == "+1" else name)
+        if truth == "new" and name == self.scaler:  # a new scaler remembers nothing
+            return [State(touched=True, facts=state.facts | {(name, True)})]
+        if name not in self.weights and name != self.scaler:
+            return [state]
+        if truth in ("True", "False", "new"):
+            return [replace(state, facts=state.facts | {(name, truth != "False")})]
+        if not truth or truth == "+1" or mentions(truth, name):
+            return [state]
+        found = []
+        for value in (True, False):
+            taken = state.taking(condition(truth), value)
+            if taken is not None:
+                found.append(replace(taken, facts=taken.facts | {(name, value)}))
         return found
 
-    def inline(self, helper: Function, node: ast.Call, states: list[State]) -> list[State]:
-        renames = {"self": "self"}
-        names = [p.arg for p in helper.parameters()]
-        if helper.is_method and names[:1] == ["self"]:
-            names = names[1:]
-        for name, argument in zip(names, node.args, strict=False):
-            renames[name] = self.name(argument) or f"{name}@{node.lineno}"
-        for keyword in node.keywords:
-            if keyword.arg:
-                renames[keyword.arg] = self.name(keyword.value) or keyword.arg
-        outer = self.at
-        self.at = self.at or node
-        self.helpers.append(helper)
-        self.renames.append(renames)
-        kept = [replace(s, facts=frozenset()) for s in states]
-        outside, self.returned = self.returned, []
-        ended = self.block(helper.node.body, kept).live + self.returned or kept
-        self.returned = outside
-        self.renames.pop()
-        self.helpers.pop()
-        self.at = outer
-        facts = states[0].facts if len(states) == 1 else common_facts(states)
-        return fewer([replace(s, facts=facts) for s in ended])
-
-    def unscale(self, node: ast.Call, optimizer: str, state: State) -> State:
-        earlier = next((call for name, call in state.unscaled if name == optimizer), None)
-        stepped = optimizer in state.stepped
-        self._note(state, self.unscales, node)
-        if (earlier is not None or stepped) and not self._guarded_by_state(state):
-            flagged = self.at or node
-            self.report(UNSCALED_TWICE, flagged, state, optimizer, earlier, stepped)
-            state = replace(state, open=_added(state.open, flagged))
-        if earlier is not None:
-            return replace(state, spent=tuple(n for n in state.spent if n != optimizer))
+    def backward(self, step: Step, state: State) -> State:
+        scaler = step.names[0]
+        scaled = scaler == self.scaler or (
+            not scaler and (_mark(step.names[1]), True) in state.facts
+        )
+        if not scaled or self._off(state):
+            return state if state.scaled else replace(state, plain=True)
         return replace(
-            state, unscaled=(*state.unscaled, (optimizer, node)), pending=(), touched=True
+            state,
+            scaled=self._seen(step),
+            plain=False,
+            pending=(),
+            open=(),
+            spent=(*(name for name, _ in state.unscaled), *state.stepped),
         )
 
-    @staticmethod
-    def _guarded_by_state(state: State) -> bool:
-        """Whether this path asked for the scaler's own per-optimizer state."""
-        return any("OptState" in text or "_per_optimizer_states" in text for text, _ in state.facts)
+    def _off(self, state: State) -> bool:
+        """Whether the scaler is known to do nothing on this path."""
+        if (f"{self.scaler}.is_enabled()", False) in state.facts:
+            return True
+        return (self.scaler, False) in state.facts or (
+            self.enabled is not None and state.taking(self.enabled, True) is None
+        )
 
-    def step(self, node: ast.Call, optimizer: str, state: State) -> State:
-        self._note(state, self.steps, node)
-        if not state.unscaled:
-            for kind, read in state.pending:
-                self.report(kind, read, state, optimizer, None, False)
-                if id(read) in self.violations:
-                    self._note(replace(state, open=(id(read),)), self.steps, node)
+    def unscale(self, step: Step, state: State) -> State:
+        optimizer = step.names[1]
+        earlier = next((event for name, event in state.unscaled if name == optimizer), None)
+        stepped = optimizer in state.stepped
+        self._note(state, self._unscales, step)
+        if earlier is not None or stepped:
+            if not self._caught and not _guarded(state) and not self._off(state):
+                first = earlier[1] if earlier is not None else None
+                number = self.report(
+                    UNSCALED_TWICE, self._seen(step), state, optimizer, first, stepped
+                )
+                state = replace(state, open=_added(state.open, number))
+        if earlier is not None:
+            return replace(state, spent=tuple(n for n in state.spent if n != optimizer))
+        seen = self._seen(step)
+        return replace(
+            state, unscaled=(*state.unscaled, (optimizer, seen)), pending=(), touched=True
+        )
+
+    def optimize(self, step: Step, state: State) -> State:
+        optimizer = step.names[1]
+        self._note(state, self._steps, step)
+        if not state.unscaled and not self._off(state):
+            for event in state.pending:
+                if event[0].filename is not None and event[1] is self._seen(step)[1]:
+                    continue  # all of it is in another file, which reports it
+                number = self.report(KINDS[event[0].kind], event, state, optimizer, None, False)
+                self._note(replace(state, open=(number,)), self._steps, step)
         return replace(state, stepped=(*state.stepped, optimizer), pending=(), touched=True)
 
-    def event(self, kind: str, node: ast.expr, states: list[State]) -> list[State]:
-        flagged = self.at or node
-        result = []
-        for state in states:
-            if state.current:
-                if state.scaled or not state.plain:
-                    self.good.add(id(flagged))
-            elif state.scaled is not None:
-                self.report(kind, flagged, state, "", None, False)
-                state = replace(state, open=_added(state.open, flagged))
-            elif not state.plain and not state.touched:
-                state = replace(state, pending=(*state.pending, (kind, flagged))[:4])
-            result.append(state)
-        return result
+    def look(self, step: Step, state: State) -> State:
+        """A read or a clip of gradients."""
+        seen = self._seen(step)
+        if state.current:
+            if state.scaled or not state.plain:
+                self.good.add(step.place)
+        elif state.scaled is not None:
+            self.bad.setdefault(step.place, state.scaled)
+            number = self.report(KINDS[step.kind], seen, state, "", None, False)
+            return replace(state, open=_added(state.open, number))
+        elif not state.plain and not state.touched:
+            pending = state.pending if seen in state.pending else (*state.pending, seen)
+            return replace(state, pending=pending[:4])
+        return state
 
     def report(
         self,
         kind: str,
-        node: ast.expr,
+        event: Event,
         state: State,
         optimizer: str,
-        first: ast.Call | None,
+        first: ast.expr | None,
         after_step: bool,
-    ) -> None:
-        if id(node) in self.violations:
-            return
-        if kind != UNSCALED_TWICE:
-            # one defect, one report: the first read after a backward stands for the later ones
-            origin = id(state.scaled)
-            if origin in self.reported:
-                return
-            self.reported.add(origin)
-        helper = self.helpers[0] if self.helpers and self.at is not None else None
-        self.violations[id(node)] = Violation(
-            kind, node, self.scaler, optimizer, state.scaled, first, (), (), helper, False,
-            after_step, tuple(name for name, _ in state.unscaled),
+    ) -> int:
+        """The number of a violation, a new one unless it was seen on another path."""
+        step, node = event
+        key = (kind, step.place, id(node), state.scaled if kind != UNSCALED_TWICE else None)
+        if key in self._found:
+            return self._found[key]
+        self._found[key] = len(self.violations)
+        helper = None
+        through = next((c for c in self._calls if c.node is node), None)
+        if through is not None and step.node is not node:
+            name = through.names[0].rpartition(".")[2]
+            home = step.filename if step.filename is not None else None
+            helper = Helper(name, home)
+        origin, backward = state.scaled or (None, None)
+        self.violations.append(
+            Violation(
+                kind, node, self.scaler, optimizer, backward, first, (), (), helper, False,
+                after_step, tuple(name for name, _ in state.unscaled), "guess" in step.names[1:],
+                step, origin, len(self._calls),
+            )
         )  # fmt: skip
+        self._steps.append({})
+        self._unscales.append({})
+        return self._found[key]
 
-    def _note(self, state: State, table: dict[int, dict[int, ast.Call]], call: ast.Call) -> None:
+    def _seen(self, step: Step) -> Event:
+        node = self._calls[0].node if self._calls else step.node
+        assert node is not None  # the outermost function is of this file
+        return step, node
+
+    def _note(self, state: State, table: list[dict[int, ast.Call]], step: Step) -> None:
         """Remember that a path with open violations reached a call of this function."""
-        if self.at is None:
+        if not self._calls and isinstance(step.node, ast.Call):
             for violation in state.open:
-                table.setdefault(violation, {})[id(call)] = call
+                table[violation][id(step.node)] = step.node
 
 
-def _added(nodes: tuple[int, ...], node: ast.expr) -> tuple[int, ...]:
-    return nodes if id(node) in nodes else (*nodes, id(node))
+def _guarded(state: State) -> bool:
+    """Whether this path asked for the scaler's own per-optimizer state."""
+    return any("OptState" in key or "_per_optimizer_states" in key for key, _ in state.facts)
+
+
+def _mark(name: str) -> str:
+    return f"{name}.__scaled__"
+
+
+def _added(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
+    return numbers if number in numbers else (*numbers, number)
 
 
 def _in_order(calls: dict[int, ast.Call]) -> tuple[ast.Call, ...]:
     return tuple(sorted(calls.values(), key=lambda c: (c.lineno, c.col_offset)))
-
-
-def _targets(node: ast.stmt) -> Iterator[ast.expr]:
-    """Names and attributes that a loop binds anywhere inside."""
-    for part in ast.walk(node):
-        if isinstance(part, (ast.For, ast.AsyncFor)):
-            yield from (
-                n for n in ast.walk(part.target) if isinstance(n, (ast.Name, ast.Attribute))
-            )
-        elif isinstance(part, ast.Assign):
-            yield from part.targets
-        elif isinstance(part, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
-            yield part.target
-
-
-def _postorder(node: ast.expr) -> Iterator[ast.AST]:
-    """Nodes of an expression, operands before the operation, lambdas left out."""
-    if isinstance(node, ast.Lambda):
-        return
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.expr, ast.keyword, ast.comprehension)):
-            yield from _postorder(child)  # type: ignore[arg-type]
-    yield node

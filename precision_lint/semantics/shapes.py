@@ -44,6 +44,8 @@ def moved_tags(name: str, node: ast.Call, tags: frozenset[str]) -> frozenset[str
         for argument in node.args:
             sizes += argument.elts if isinstance(argument, (ast.Tuple, ast.List)) else [argument]
         places = [i - len(sizes) for i, size in enumerate(sizes) if _is_area(size)]
+        if len(sizes) == 3 and _integer(sizes[-1]) == -1 and _is_channels(sizes[1]):
+            return kept | {"spatial-last"}
         if -1 in places:
             return kept | {"spatial-last"}
         return kept | {"spatial-mid"} if -2 in places else kept
@@ -68,6 +70,21 @@ def _is_area(size: ast.expr) -> bool:
     return len(names) > 1 and all(re.match(r"(h|w|height|width|d|t)(_|\d|$)", n) for n in names)
 
 
+def _is_channels(size: ast.expr) -> bool:
+    """Whether a size is the number of channels, so that what follows is the positions."""
+    match size:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return (
+                re.fullmatch(r"c|ch|nc|(in_|num_|n_)?channels?|channel_num", name.lower())
+                is not None
+            )
+        case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=1)):
+            return True
+        case ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=1)]):
+            return True
+    return False
+
+
 def is_size(node: ast.expr) -> bool:
     """Whether a divisor counts elements: ``h * w``, ``x.numel()``, ``x.shape[1]``, ``len(x)``."""
     if isinstance(node, ast.Call):
@@ -88,7 +105,9 @@ def rearranged_tags(pattern: str) -> frozenset[str]:
 
 
 def created_rank(name: str, node: ast.Call, arguments: list[Value]) -> int | None:
-    if name in ("tensor", "as_tensor"):
+    if name in ("empty_strided", "empty_permuted", "from_numpy", "normal"):
+        return None
+    if name in ("tensor", "as_tensor", "asarray"):
         if not node.args:
             return None
         data = node.args[0]
@@ -99,7 +118,7 @@ def created_rank(name: str, node: ast.Call, arguments: list[Value]) -> int | Non
         return 0 if arguments[0].kind == "number" else None
     if name == "eye":
         return 2
-    if name in ("linspace", "logspace", "arange"):
+    if name in ("linspace", "logspace", "arange", "range") or name.endswith(("_window", "freq")):
         return 1
     if not node.args:
         return None
@@ -119,14 +138,13 @@ def created_rank(name: str, node: ast.Call, arguments: list[Value]) -> int | Non
 def literal_dtype(node: ast.expr, value: Value) -> str:
     """dtype that ``torch.tensor`` infers from a literal, or ``""``."""
     if value.kind == "number":
-        if isinstance(value.const, bool):
-            return "bool"
-        return (
-            "int" if isinstance(value.const, int) else "float32" if value.const is not None else ""
-        )
+        if "default" in value.tags and value.dtype == "int":
+            return ""  # another call may give a float
+        return {"float": "float32", "complex": "complex64"}.get(value.dtype, value.dtype)
     if isinstance(node, (ast.List, ast.Tuple)) and node.elts:
         kinds = {literal_dtype(item, v) for item, v in zip(node.elts, value.items, strict=False)}
-        if "float32" in kinds:
-            return "float32"
-        return "int" if kinds == {"int"} else ""
+        for dtype in ("complex64", "float32"):
+            if dtype in kinds:
+                return dtype
+        return {"int": "int", "bool int": "int", "bool": "bool"}.get(" ".join(sorted(kinds)), "")
     return ""

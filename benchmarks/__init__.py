@@ -1,0 +1,1 @@
+"""What precision-lint is measured by: speed, and real bugs."""

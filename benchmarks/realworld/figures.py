@@ -1,0 +1,116 @@
+"""The tables of README.md, made from the labels and from ``results/*.json``.
+
+python -m benchmarks.realworld.figures
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.realworld.cases import CONTEXTS, HERE, categories, load
+
+README = HERE / "README.md"
+TEXT = {"Linter", "Category", "What it is", "Repository"}
+ORDER = ("precision-lint", "torchfix", "dslinter", "semgrep", "ruff")
+
+
+def rendered(text: str) -> str:
+    """The README's text with what is between its markers made anew."""
+    tables = {"linters": linters, "categories": counts, "repositories": repositories}
+
+    def table(marker: re.Match[str]) -> str:
+        rows = "\n".join(tables[marker["name"]]())
+        return f"<!-- {marker['name']} -->\n\n{rows}\n\n<!-- end -->"
+
+    return re.sub(
+        r"<!-- (?P<name>\w+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """By linter the newest published result."""
+    found = {path.stem: json.loads(path.read_text()) for path in HERE.glob("results/*.json")}
+    return {name: found[name] for name in ORDER if name in found}
+
+
+def linters() -> Iterator[str]:
+    """One row a linter: cases flagged at default confidence, false alarms, alarms in all."""
+    yield from _head("Linter", *CONTEXTS, "all cases", "a rule exists", "any confidence",
+                     "negatives", "alarms per 1,000 lines", "by fitting rules")  # fmt: skip
+    for name, result in results().items():
+        figures = result["figures"]
+        rates = (_rate(figures["alarms"], key) for key in ("default", "fitting"))
+        scope = "" if result["scope"] == "tree" else " (files)"
+        yield _row(
+            f"{_versioned(name, result['version'])}{scope}",
+            *(_share(figures["contexts"][context]["all"]) for context in CONTEXTS),
+            f"**{_share(figures['cases']['all'])}**",
+            _share(figures["cases"]["covered"]),
+            _share(figures["cases"]["all"], "possible"),
+            _share(figures["negatives"]),
+            *rates,
+        )
+
+
+def counts() -> Iterator[str]:
+    """One row a category: labels, and what precision-lint flags of its cases."""
+    cases = Counter(one.category for one in load("case"))
+    negatives = Counter(one.category for one in load("negative"))
+    ours = results().get("precision-lint", {}).get("figures", {}).get("categories")
+    yield from _head("Category", "What it is", "Cases", "Negatives", *(["Flagged"] if ours else []))
+    for name in sorted(categories(), key=lambda name: (-cases[name], name)):
+        flagged = [_share(ours[name]) if name in ours else ""] if ours else []
+        number = (str(counter[name] or "") for counter in (cases, negatives))
+        yield _row(f"`{name}`", categories()[name].description, *number, *flagged)
+
+
+def repositories() -> Iterator[str]:
+    """One row a repository: how many labels it gives."""
+    cases = load("case")
+    fixes = Counter(repo for repo, _ in {(one.repo, one.fix_commit) for one in cases})
+    places = Counter(one.repo for one in cases)
+    negatives = Counter(one.repo for one in load("negative"))
+    yield from _head("Repository", "Fixes", "Cases", "Negatives")
+    for repo in sorted(places.keys() | negatives.keys(), key=str.lower):
+        numbers = (str(counter[repo] or "") for counter in (fixes, places, negatives))
+        yield _row(f"[{repo}](https://github.com/{repo})", *numbers)
+
+
+def _head(*titles: str) -> Iterator[str]:
+    """Titles, and the alignment of their columns: numbers to the right."""
+    yield _row(*titles)
+    yield _row(*("---" if title in TEXT else "---:" for title in titles))
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(count: Mapping[str, int], key: str = "default") -> str:
+    return f"{count[key]} / {count['n']}"
+
+
+def _rate(alarms: Mapping[str, int], key: str) -> str:
+    return f"{1000 * alarms[key] / alarms['lines']:.2f}"
+
+
+def _versioned(name: str, said: str) -> str:
+    """A linter and what ``--version`` said; that of a plug-in speaks of its host."""
+    match = re.match(r"(?P<program>[\w-]*?)\W*(?P<number>\d+(\.\d+)+)", said)
+    if not match:
+        return name
+    if match["program"] in ("", name):
+        return f"{name} {match['number']}"
+    return f"{name} ({match['program']} {match['number']})"
+
+
+def main() -> None:
+    README.write_text(rendered(README.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What was computed from bytes before, on disk: an SQLite table in the project's cache directory.
+
+Keys are digests of contents, so nothing ever needs to be invalidated; several processes may use
+one cache at a time.  A cache that cannot be used (read-only, damaged, locked) is silently not used.
+Values are pickles that may only contain plain data and this package's records, so a cache that
+came with a foreign project cannot run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import pickle
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from precision_lint import __version__
+
+DIRECTORY = ".precision_lint_cache"
+KEEP_DAYS = 30
+"""Entries that no run asked for in this time are deleted."""
+_RECORDS = ("precision_lint.semantics.summary", "precision_lint.semantics.program",
+            "precision_lint.project.amp", "precision_lint.api")  # fmt: skip
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _RECORDS and "." not in name and name[:1].isupper():
+            return super().find_class(module, name)
+        if (module, name) == ("builtins", "frozenset"):
+            return frozenset
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a cache")
+
+
+def digest(*parts: bytes) -> bytes:
+    """A key for contents; other contents, or another version of this package, give another."""
+    whole = hashlib.blake2b(_VERSION, digest_size=20)
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.digest()
+
+
+def _version() -> bytes:
+    """This package's version and source: an editable install changes without a new version."""
+    whole = hashlib.blake2b(__version__.encode())
+    here = Path(__file__).parent
+    for path in sorted((*here.glob("*.py"), *here.glob("semantics/*.py"), *here.glob("project/*"))):
+        if path.is_file():
+            status = path.stat()
+            whole.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
+    return whole.digest()
+
+
+_VERSION = _version()
+
+
+class Cache:
+    """Values by content digest; without a directory it remembers nothing."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._table: sqlite3.Connection | None = None
+        if directory is not None:
+            with contextlib.suppress(OSError, sqlite3.Error):
+                self._table = _open(directory)
+
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, Any]:
+        """The values that are known of these keys."""
+        found: dict[bytes, Any] = {}
+        if self._table is None:
+            return found
+        wanted = list(dict.fromkeys(keys))
+        today = int(time.time() // 86400)
+        try:
+            for start in range(0, len(wanted), 500):
+                some = wanted[start : start + 500]
+                marks = ",".join("?" * len(some))
+                rows = self._table.execute(
+                    f"SELECT key, value, day FROM facts WHERE key IN ({marks})", some
+                ).fetchall()
+                for key, value, _ in rows:
+                    with contextlib.suppress(Exception):  # damaged pickles fail in many ways
+                        found[key] = _Unpickler(io.BytesIO(value)).load()
+                stale = [(today, key) for key, _, day in rows if day < today - 1]
+                if stale:
+                    with self._table:
+                        self._table.executemany("UPDATE facts SET day = ? WHERE key = ?", stale)
+        except sqlite3.Error:
+            self._table = None
+        return found
+
+    def put(self, values: Mapping[bytes, Any]) -> None:
+        """Remember values by their keys."""
+        if self._table is None or not values:
+            return
+        today = int(time.time() // 86400)
+        rows = [(key, pickle.dumps(value, 5), today) for key, value in values.items()]
+        try:
+            with self._table:
+                self._table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
+                self._table.execute("DELETE FROM facts WHERE day < ?", (today - KEEP_DAYS,))
+        except sqlite3.Error:
+            self._table = None
+
+
+def _open(directory: Path) -> sqlite3.Connection:
+    if not directory.is_dir():
+        directory.mkdir(parents=True)
+        (directory / ".gitignore").write_text("*\n", "utf8")
+        (directory / "CACHEDIR.TAG").write_text(
+            "Signature: 8a477f597d28d172789f06886806bc55\n", "utf8"
+        )
+    table = sqlite3.connect(directory / "facts.sqlite3", timeout=1.0)
+    try:
+        table.execute("PRAGMA journal_mode = WAL")
+        table.execute("PRAGMA synchronous = OFF")
+        table.execute(
+            "CREATE TABLE IF NOT EXISTS facts (key BLOB PRIMARY KEY, value BLOB, day INTEGER)"
+        )
+    except sqlite3.DatabaseError:
+        table.close()
+        (directory / "facts.sqlite3").unlink(missing_ok=True)  # damaged: start again
+        raise
+    return table
