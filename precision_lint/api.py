@@ -20,16 +20,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.apart import Apart
+    from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
+    from precision_lint.semantics.sinks import Sink
     from precision_lint.semantics.values import Value
 
 __all__ = [
+    "Apart",
     "Applicability",
+    "Care",
     "Confidence",
     "Context",
     "Diagnostic",
@@ -45,6 +50,7 @@ __all__ = [
     "Region",
     "Rule",
     "Severity",
+    "Sink",
     "Triggers",
     "Value",
     "Violation",
@@ -236,12 +242,15 @@ class Rule:
 
 
 _ANALYSIS = {
+    "Apart": "apart",
+    "Care": "care",
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
     "Promotion": "events",
     "Reach": "contractions",
     "Region": "regions",
+    "Sink": "sinks",
     "Value": "values",
     "Violation": "scaler",
 }

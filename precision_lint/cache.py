@@ -15,10 +15,11 @@ import pickle
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_lint import __version__
+import precision_lint
 
 DIRECTORY = ".precision_lint_cache"
 KEEP_DAYS = 30
@@ -29,8 +30,10 @@ _RECORDS = ("precision_lint.semantics.summary", "precision_lint.semantics.progra
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if module in _RECORDS and "." not in name and name[:1].isupper():
-            return super().find_class(module, name)
+        if module in _RECORDS and "." not in name:
+            found = super().find_class(module, name)
+            if is_dataclass(found) and getattr(found, "__module__", "") == module:
+                return found
         if (module, name) == ("builtins", "frozenset"):
             return frozenset
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a cache")
@@ -47,7 +50,7 @@ def digest(*parts: bytes) -> bytes:
 
 def _version() -> bytes:
     """This package's version and source: an editable install changes without a new version."""
-    whole = hashlib.blake2b(__version__.encode())
+    whole = hashlib.blake2b(precision_lint.__version__.encode())
     here = Path(__file__).parent
     for path in sorted((*here.glob("*.py"), *here.glob("semantics/*.py"), *here.glob("project/*"))):
         if path.is_file():
@@ -64,6 +67,7 @@ class Cache:
 
     def __init__(self, directory: Path | None) -> None:
         self._table: sqlite3.Connection | None = None
+        self._directory = directory or Path()
         if directory is not None:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self._table = _open(directory)
@@ -85,12 +89,12 @@ class Cache:
                 for key, value, _ in rows:
                     with contextlib.suppress(Exception):  # damaged pickles fail in many ways
                         found[key] = _Unpickler(io.BytesIO(value)).load()
-                stale = [(today, key) for key, _, day in rows if day < today - 1]
+                stale = [(today, key) for key, _, day in rows if day not in (today - 1, today)]
                 if stale:
                     with self._table:
                         self._table.executemany("UPDATE facts SET day = ? WHERE key = ?", stale)
-        except sqlite3.Error:
-            self._table = None
+        except sqlite3.Error as error:
+            self._give_up(error)
         return found
 
     def put(self, values: Mapping[bytes, Any]) -> None:
@@ -103,7 +107,18 @@ class Cache:
             with self._table:
                 self._table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
                 self._table.execute("DELETE FROM facts WHERE day < ?", (today - KEEP_DAYS,))
-        except sqlite3.Error:
+        except sqlite3.Error as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Let others have the table; what is asked for later is not known."""
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+
+    def _give_up(self, error: sqlite3.Error) -> None:
+        if self._table is not None:
+            _close(self._table, self._directory, error)
             self._table = None
 
 
@@ -121,8 +136,17 @@ def _open(directory: Path) -> sqlite3.Connection:
         table.execute(
             "CREATE TABLE IF NOT EXISTS facts (key BLOB PRIMARY KEY, value BLOB, day INTEGER)"
         )
-    except sqlite3.DatabaseError:
-        table.close()
-        (directory / "facts.sqlite3").unlink(missing_ok=True)  # damaged: start again
+    except sqlite3.Error as error:
+        _close(table, directory, error)
         raise
     return table
+
+
+def _close(table: sqlite3.Connection, directory: Path, error: sqlite3.Error) -> None:
+    """Close a table that failed; a damaged one is removed, so that the next run starts again."""
+    table.close()
+    if isinstance(error, sqlite3.OperationalError):
+        return  # locked, read-only or full
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(OSError):
+            (directory / f"facts.sqlite3{suffix}").unlink()

@@ -75,6 +75,25 @@ def _list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], 
     return click.option(name, multiple=True, callback=_split, metavar=metavar, help=what)
 
 
+def _cache_options(command: F) -> F:
+    directory = click.option(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        envvar="PRECISION_LINT_CACHE_DIR",
+        help="Where a project's summaries are kept; by default .precision_lint_cache in its root.",
+    )
+    nothing = click.option(
+        "-n",
+        "--no-cache",
+        is_flag=True,
+        default=None,
+        envvar="PRECISION_LINT_NO_CACHE",
+        help="Read the whole project anew, and keep nothing.",
+    )
+    return directory(nothing(command))
+
+
 @cli.command()
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
 @click.option("--fix", is_flag=True, help="Apply safe fixes and write the files.")
@@ -117,21 +136,7 @@ def _list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], 
 @click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
 @click.option("--isolated", is_flag=True, help="Ignore configuration files.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; by default one a core.")
-@click.option(
-    "--cache-dir",
-    type=Path,
-    metavar="DIR",
-    envvar="PRECISION_LINT_CACHE_DIR",
-    help="Where the project's summaries are kept; by default .precision_lint_cache in its root.",
-)
-@click.option(
-    "-n",
-    "--no-cache",
-    is_flag=True,
-    default=None,
-    envvar="PRECISION_LINT_NO_CACHE",
-    help="Read the whole project anew, and keep nothing.",
-)
+@_cache_options
 def check(
     paths: tuple[str, ...],
     fix: bool,
@@ -311,19 +316,24 @@ def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int
 @_format_option()
 @click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
 @click.option("--isolated", is_flag=True, help="Ignore configuration files.")
+@_cache_options
 def explain_at(
-    place: tuple[Path, int], output_format: str, config: Path | None, isolated: bool
+    place: tuple[Path, int],
+    output_format: str,
+    config: Path | None,
+    isolated: bool,
+    **options: Any,
 ) -> int:
-    """Show what the analysis knows at a line: dtypes, ranges, autocast state, and why.
+    """Show what the analysis knows at a line, and why.
 
-    Findings of every confidence on that line are listed too.
+    That is dtypes, ranges, the autocast state, and findings of every confidence.
     """
     import dataclasses
 
     from precision_lint import runner
     from precision_lint.source import Failure
 
-    answer = runner.explain_at(*place, _resolver({}, config, isolated))
+    answer = runner.explain_at(*place, _resolver(options, config, isolated))
     if isinstance(answer, Failure):
         _echo(FORMATS["concise"]([answer.diagnostic()], {}, color=False), sys.stderr)
         return 2
@@ -344,7 +354,7 @@ def explain_at(
 @cli.command()
 @_format_option()
 def rules(output_format: str) -> int:
-    """List the rules: code, name, severity and the promise of the fix."""
+    """List the rules: code, name, severity and promise of the fix."""
     from precision_lint import registry
 
     described = [_described(code) for code in registry.known("ALL")]

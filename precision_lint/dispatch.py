@@ -71,6 +71,8 @@ def lint(
     if program is None:  # else its files were read
         project = project.with_file(source.filename, data)
     index = build(tree, {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in active)))
+    if program is not None:
+        program.forget()
     module = Module(index, path, program if path else None)
     editor = Editor(source, tree)
     found: list[Diagnostic] = []
@@ -82,6 +84,9 @@ def lint(
                 found += [_diagnostic(rule, source, f) for f in rule().check(place, at)]
         except Exception as error:
             found.append(_crash(rule, source, place, error))
+    module.close()
+    for cls in index.classes.values():
+        cls.methods.clear()
     found.sort(key=lambda d: (d.start, d.end, d.code))
     return found
 
@@ -94,6 +99,8 @@ def describe(
     if isinstance(tree, Failure):
         return tree
     project = project.with_file(source.filename, source.text.encode("utf8", "surrogatepass"))
+    if program is not None:
+        program.forget()
     module = Module(build(tree, {ast.With, ast.AsyncWith}), path, program if path else None)
     inside = [
         function

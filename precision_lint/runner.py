@@ -23,7 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from precision_lint.api import (
     Severity,
 )
 from precision_lint.cache import DIRECTORY, Cache
-from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
+from precision_lint.config import ALWAYS, CRASH, ConfigError, Resolver, Settings
 from precision_lint.project import configs, files
 from precision_lint.project.amp import Project
 from precision_lint.semantics.describe import Description
@@ -47,6 +47,8 @@ from precision_lint.source import Failure, Source
 
 POOL_FROM = 64
 """Files to analyse from which on processes pay for their start."""
+COLLECT_EVERY = 256
+"""Files after which memory is collected."""
 FRAMES = 6000
 """How deep the analysis may recurse; Python 3.10 needs half a stack of 8 MB for it."""
 SUPPRESSION = re.compile(
@@ -175,6 +177,12 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
+def _collect() -> None:
+    """Free what earlier files left; what is still there now is not looked at again."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
     # a sum of 600 terms is a tree 600 levels deep, and a level takes several frames
@@ -230,8 +238,21 @@ def _judge(job: Job, data: bytes, known: Known) -> Outcome:
 
 def _run(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
+    frozen = gc.get_freeze_count()
+    with _collector_off():
+        outcomes = _run_each(jobs, projects)
+        if len(jobs) > 1:
+            _collect()
+    if not frozen:
+        gc.unfreeze()
+    return outcomes
+
+
+def _run_each(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
     outcomes = []
-    for job in jobs:
+    for count, job in enumerate(jobs, 1):
+        if count % COLLECT_EVERY == 0:
+            _collect()
         data = source.load(job.path, job.name)
         if isinstance(data, Failure):
             outcome = Outcome([data.diagnostic()] if data.code in job.codes else [])
@@ -260,8 +281,8 @@ def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) 
     members = sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
     directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
-    cache = Cache(None if settings.no_cache else directory)
-    return Project.scan(root, members), gather(root, code, cache, workers)
+    with closing(Cache(None if settings.no_cache else directory)) as cache:
+        return Project.scan(root, members), gather(root, code, cache, workers)
 
 
 def _job(file: files.File, mode: Mode) -> Job:
@@ -373,6 +394,9 @@ def explain_at(
     text = source.read(path, str(shown))
     if isinstance(text, Failure):
         return text
+    rows = len(text.text.splitlines())
+    if row > max(rows, 1):
+        raise ConfigError(f"{shown}:{row}: the file has {rows} lines; name one of them")
     root = files.project_root(path)
     known = _known(root, settings, [path], _cores())
     project, program = known
@@ -384,4 +408,4 @@ def explain_at(
             return description
         job = _job(files.File(path, str(shown), settings, root), Mode.CHECK)
         found, _ = _diagnose(text, replace(job, confidence=Confidence.POSSIBLE), known)
-    return description, [d for d in found if d.start.row == row]
+    return description, [d for d in found if d.start.row <= row <= d.end.row]

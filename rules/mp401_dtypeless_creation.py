@@ -6,21 +6,35 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from precision_lint.api import (
+    Apart,
     Applicability,
+    Care,
     Confidence,
     Context,
+    Evidence,
     Finding,
     Fix,
     Rule,
     Severity,
+    Sink,
     events,
+    operators,
 )
 
 if TYPE_CHECKING:
     from precision_lint.api import Promotion
 
+CREATIONS = frozenset({
+    "zeros", "ones", "full", "empty", "rand", "randn", "linspace", "logspace", "arange", "eye",
+    "tensor", "as_tensor", "from_numpy", "normal", "Tensor",
+})  # fmt: skip
+WEIGHTED = ("Linear", "Conv1d", "Conv2d", "Conv3d", "LayerNorm")
+"""Modules whose ``weight`` has the dtype that their input has to have."""
+JOINS = ("cat", "concat", "concatenate", "stack", "where")
+NUMPY = frozenset({"eye", "zeros", "ones", "identity", "linspace", "full", "diag", "random.rand"})
+"""Functions of numpy that make float64."""
 SEQUENCES = ("linspace", "logspace", "arange")
-COUNTS = re.compile(
+INTEGERS = re.compile(
     r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*)(?![a-z])"
 )
 """Words of names whose tensors hold integers or flags."""
@@ -31,12 +45,26 @@ class DtypelessCreation(Rule):
 
     ## What it flags
     `torch.zeros`, `ones`, `full`, `rand`, `randn`, `eye`, `linspace`, `arange` of floats,
-    `tensor([...])` of floats and `from_numpy` without `dtype=`, combined by arithmetic, `cat`,
-    `stack` or `where` with a tensor that may be half.
+    `tensor([...])` of floats, `torch.Tensor` and `from_numpy` without `dtype=`, where the tensor
+
+    - is combined by arithmetic, `cat`, `stack` or `where` with a tensor that may be half,
+    - goes on into a layer, by way of names, helpers and returns,
+    - meets a half operand in a matrix product, in a function that follows a dtype elsewhere,
+    - gives a distribution its dtype, or a loss the weights of its classes,
+    - is a parameter on the device of another module's weights, but not in their dtype.
+
+    Also flagged are an object of the project that follows the device of another and leaves its
+    dtype to a float32 default, weights that are replaced by their product with an own parameter,
+    and numpy's float64 in a product with float32.
 
     It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
-    `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, and for tensors that are
-    only indexed, compared or logged.
+    `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are
+    only indexed, compared or logged, in functions that solve or decompose (which need float32),
+    and for layers that the code keeps in float32.
+
+    Likely needs a project with half models, or code that follows a dtype where nothing speaks of
+    autocast; in tests, for positions and coordinates, and for layers that are not known it is only
+    possible.
 
     ## Why it breaks
     The default dtype is float32 whatever the model's is, and a float32 tensor with dimensions
@@ -61,7 +89,7 @@ class DtypelessCreation(Rule):
     Safe: with a float32 neighbour the dtype is what it was. `linspace` and `arange` are
     computed in float32 and cast at the end, because their steps lose bits in half. The fix is
     unsafe where the neighbour's name says that it may hold integers, whose dtype must not be
-    followed.
+    followed, and for parameters, which lose small updates in half.
 
     ## How to silence
     `# precision-lint: ignore[MP401] reason` or `# noqa: MP401` on the line.
@@ -77,10 +105,164 @@ class DtypelessCreation(Rule):
     triggers = events(
         "creation-promotes",
         pattern=r"\b(?:zeros|ones|full|empty|rand|randn|linspace|logspace|arange|eye|tensor|"
-        r"as_tensor|from_numpy|normal)\s*\(",
+        r"as_tensor|from_numpy|normal|Tensor)\s*\(",
     )
+    triggers |= operators(ast.Call, pattern=r"\bdevice\s*=\s*[\w.]+\.device\b")
+    triggers |= operators(ast.Assign, pattern=r"\.(?:weight|bias)\.data\s*=")
 
-    def check(self, event: Promotion, at: Context) -> Iterator[Finding]:
+    def check(self, found: Promotion | ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
+        if isinstance(found, ast.Assign):
+            yield from self._merged(found, at)
+        elif not isinstance(found, ast.Call):
+            yield from self._promoted(found, at)
+        elif not any(keyword.arg in ("dtype", "out", None) for keyword in found.keywords):
+            home = at.qualify(found.func) or ""
+            if not home.startswith("torch.") or home.rpartition(".")[2] not in CREATIONS:
+                yield from self._constructed(found, at)
+            elif not any(event.made is found for event in at.analysis.events):
+                yield from self._created(found, at)
+
+    def _created(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A creation that promotes nothing where it is, but goes on in its dtype."""
+        name = at.text(node.func).rpartition(".")[2]
+        value = at.value(node)
+        wide = value.dtype if value.dtype in ("float32", "float64") else ""
+        if name == "from_numpy" and not wide and _numpy_default(node, at):
+            wide = "float64"
+        if not value.is_tensor or not (wide or (name == "tensor" and value.dtype != "int")):
+            return
+        parameter = _parameter(node, at)
+        if parameter is not None:
+            yield from self._stored(node, parameter, at)
+            return
+        best: tuple[Confidence, Sink, str] | None = None
+        for sink in Sink.of(node, at):
+            judged = _judge(node, wide, sink, at)
+            if judged is not None and (best is None or judged[0].rank > best[0].rank):
+                best = (judged[0], sink, judged[1])
+        if best is None:
+            return
+        confidence, sink, harm = best
+        evidence = [sink.at.note(sink.node, "it goes in here"), *_reasons(at)]
+        yield at.finding(
+            node,
+            f"{at.text(node.func)} without dtype is {wide or 'float32'} {harm}",
+            confidence,
+            evidence=dict.fromkeys(evidence),
+            fix=self._follow(node, sink, at),
+        )
+
+    def _stored(self, node: ast.Call, parameter: ast.Call, at: Context) -> Iterator[Finding]:
+        """A parameter on the device of another module's weights, in the default dtype."""
+        holder = Apart.weight_of_device(node, at)
+        if holder is None or at.project.half is None or Apart.cast_when_used(parameter, at):
+            return
+        text = at.text(holder)
+        care = Care.of_class(at)
+        statement = at.statement(node)
+        edits = (
+            at.edit.add_keyword(statement, node, "dtype", f"{text}.dtype") if statement else None
+        )
+        reason = "a parameter that is trained in half loses small updates"
+        title = f"create it with the dtype of {text}"
+        evidence = [at.note(holder, "the weights whose device it follows"), at.project.half]
+        if care is not None:
+            evidence.insert(1, at.note(care, "the class follows the dtype of its activations"))
+        yield at.finding(
+            node,
+            f"{at.text(node.func)} follows the device of {text} but not its dtype: "
+            "a float32 parameter beside weights that may be half",
+            Confidence.POSSIBLE if care is None else Confidence.LIKELY,
+            evidence=evidence,
+            fix=Fix(title, Applicability.UNSAFE, edits, reason) if edits else None,
+        )
+
+    def _merged(self, node: ast.Assign, at: Context) -> Iterator[Finding]:
+        """Weights of another layer that are replaced by what an own parameter makes of them."""
+        target = node.targets[0]
+        text = at.text(target)
+        if not re.search(r"\w\.(weight|bias)\.data$", text) or at.project.half is None:
+            return
+        origins = Sink.origins(node.value, at, 0)
+        texts = [at.text(origin) for origin in origins]
+        entries = [
+            o for o in origins
+            if isinstance(o, ast.Subscript) and re.match(r"self\.\w+$", at.text(o.value))
+        ]  # fmt: skip
+        computed = any(
+            isinstance(o, ast.BinOp)
+            or (isinstance(o, ast.Call) and (at.operation(o) or ("",))[0] in ("mul", "add", "div"))
+            for o in origins
+        )
+        cast = any(
+            isinstance(part, ast.Attribute)
+            and part.attr in ("to", "type_as", "dtype", "float", "half", "type")
+            for part in ast.walk(node.value)
+        ) or any(re.search(r"\.(to|type_as|type)\($|dtype", at.text(o.func))
+                 for o in origins if isinstance(o, ast.Call))  # fmt: skip
+        if not (entries and computed and text in texts) or cast or text in at.text(entries[0]):
+            return
+        yield at.finding(
+            node.value,
+            f"{text} gets the dtype of {at.text(entries[0])} where that is wider: half weights "
+            "become float32 without a word",
+            Confidence.LIKELY,
+            evidence=[at.note(entries[0], "its dtype is its own"), at.project.half],
+        )
+
+    def _constructed(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """An object of the project that follows a device and leaves its dtype to a default."""
+        device = _device_owner(node)
+        if device is None or not isinstance(node.func, ast.Name):
+            return
+        cls = at.module.index.classes.get(node.func.id)
+        made = cls.methods.get("__init__") if cls else at.module.index.function_named(node.func.id)
+        if made is None or made is at.function:
+            return
+        default = made.defaults().get("dtype")
+        if default is None or at.qualify(default) not in ("torch.float32", "torch.float"):
+            return
+        names = [p.arg for p in made.parameters()]
+        if len(node.args) >= names.index("dtype") or INTEGERS.search(at.text(device).lower()):
+            return
+        own = cls is not None and at.function.cls is cls and at.text(device) == "self"
+        confidence = Confidence.LIKELY if own else Confidence.POSSIBLE
+        yield at.finding(
+            node,
+            f"{at.text(node.func)}() follows the device of {at.text(device)} but not its dtype: "
+            "it is float32 whatever the other has",
+            confidence,
+            evidence=[at.note(default, "the dtype by default"), *_reasons(at)],
+        )
+
+    def _follow(self, node: ast.Call, sink: Sink, at: Context) -> Fix | None:
+        """Creation in the dtype of what it meets."""
+        source = _source(node, sink, at)
+        statement = at.statement(node)
+        name = at.text(node.func).rpartition(".")[2]
+        if source is None or statement is None or name in SEQUENCES:
+            return None  # positions are better cast behind their sines
+        counts = INTEGERS.search(source.rpartition(".")[2].lower()) is not None
+        edits = (
+            at.edit.append(statement, {node: f".to({source}.dtype)"})
+            if name in ("from_numpy", "Tensor")
+            else at.edit.add_keyword(statement, node, "dtype", f"{source}.dtype")
+        )
+        if edits is None:
+            return None
+        return Fix(
+            f"create it with the dtype of {source}",
+            Applicability.UNSAFE if counts else Applicability.SAFE,
+            edits,
+            f"{source} may hold integers" if counts else None,
+        )
+
+    def _promoted(self, event: Promotion, at: Context) -> Iterator[Finding]:
+        if not _is_tensor(event, at):
+            created = list(self._created(event.made, at))
+            if created:
+                yield from created
+                return
         region = event.region
         half = at.half(event.value, region)
         if half is None or _one_element(event.made, at):
@@ -88,7 +270,7 @@ class DtypelessCreation(Rule):
         confidence = half.confidence
         if region.on and confidence is not Confidence.POSSIBLE:
             confidence = Confidence.POSSIBLE  # the next listed operation casts it down again
-        elif not _proven(event, at) and at.project.half is None:
+        elif not _proven(event, at) and not Care.half_models(at):
             confidence = Confidence.POSSIBLE
         if not _matters(event, at):
             confidence = Confidence.POSSIBLE
@@ -112,7 +294,7 @@ class DtypelessCreation(Rule):
             return None
         last = event.made.func
         kind = last.attr if isinstance(last, ast.Attribute) else ""
-        counts = COUNTS.search(neighbour.rpartition(".")[2].lower()) is not None
+        counts = INTEGERS.search(neighbour.rpartition(".")[2].lower()) is not None
         if kind in SEQUENCES or kind == "from_numpy":
             edits = at.edit.append(statement, {event.made: f".to({neighbour}.dtype)"})
         else:
@@ -133,9 +315,23 @@ def _matters(event: Promotion, at: Context) -> bool:
     value = event.value
     if not _is_tensor(event, at):
         return False
-    if COUNTS.search(words) or COUNTS.search(value.dtype):
+    whole = INTEGERS.search(words) or INTEGERS.search(value.dtype)
+    if whole and not ("mask" in whole[0] and Care.is_additive(words, at)):
         return False
-    return _proven(event, at) or at.reaches_layer(event.use)
+    if _proven(event, at):
+        return True
+    if Care.solves(at):
+        return False  # which needs float32
+    if at.reaches_layer(event.use):
+        return True
+    owner = _device_owner(event.made)
+    if owner is None or not at.plausible or at.value(owner).dtype != value.dtype:
+        return False
+    operation = at.operation(event.use)
+    joins = operation is not None and operation[0] in JOINS
+    if joins and at.text(owner) == at.text(event.other):
+        return Care.is_activation(words.replace("mask", "")) and not Apart.cast_next(event.use, at)
+    return Care.of(at) is not None
 
 
 def _is_tensor(event: Promotion, at: Context) -> bool:
@@ -183,4 +379,119 @@ def _neighbour(event: Promotion, at: Context) -> str | None:
     if event.value.variable and variable in {p.arg for p in at.function.parameters()}:
         if at.same_at(variable, event.made, event.use):
             return variable
+    return None
+
+
+def _judge(node: ast.Call, wide: str, sink: Sink, at: Context) -> tuple[Confidence, str] | None:
+    """How sure it is that a float32 tensor harms where it goes in, and how it does."""
+    region = sink.at.region(sink.node)
+    if not wide and sink.kind != "samples":
+        return None
+    if at.value(node).ndim == 0 and sink.kind != "samples":
+        return None
+    likely = Confidence.LIKELY if Care.half_models(at) else Confidence.POSSIBLE
+    if sink.kind == "loss":
+        pure = at.project.half is not None and at.project.autocast is None
+        harm = "as the weight of a loss: half predictions raise"
+        return Confidence.LIKELY if pure else Confidence.POSSIBLE, harm
+    if sink.kind == "samples":
+        owner = _device_owner(node)
+        if owner is None or not at.plausible:
+            return None
+        if not Apart.sampled_like(node, owner, at):
+            likely = Confidence.POSSIBLE
+        return likely, f"and so are the samples of the distribution: they promote {at.text(owner)}"
+    if wide == "float64" and sink.kind == "product":
+        other = _other(sink)
+        if other is not None and sink.at.value(other).dtype == "float32":
+            text = sink.at.text(other)
+            return Confidence.LIKELY, f"and meets {text}, which is float32, in a matrix product"
+    if region.on or not sink.at.plausible or _only_prepares(at):
+        return None
+    if sink.kind == "product":
+        other = _other(sink)
+        if other is None or Care.of(at) is None:
+            return None  # the product itself is reported (MP502)
+        half = sink.at.half(sink.at.value(other), region)
+        if half is None:
+            return None
+        text = sink.at.text(other)
+        return min(likely, half.confidence, key=lambda c: c.rank), (
+            f"and meets {text} in a matrix product, which does not promote: this raises in half"
+        )
+    func = sink.node.func if isinstance(sink.node, ast.Call) else None
+    if func is None or Care.keeps_float32(sink.at.text(func).removeprefix("self."), sink.at):
+        return None
+    confidence = likely if sink.kind == "layer" else Confidence.POSSIBLE
+    return confidence, f"and goes into {sink.at.text(func)}: with half weights this raises"
+
+
+def _other(sink: Sink) -> ast.expr | None:
+    """The operand that a tensor meets in a product of two."""
+    _, operands = sink.at.product(sink.node)
+    others = [o for o in operands if o is not sink.operand]
+    return others[0] if len(operands) == 2 and len(others) == 1 else None
+
+
+def _numpy_default(node: ast.Call, at: Context) -> bool:
+    """Whether an array comes from a function of numpy that makes float64, uncast."""
+    origins = [part for given in node.args for part in Sink.origins(given, at, 0)]
+    homes = [at.qualify(o.func) or "" for o in origins if isinstance(o, ast.Call)]
+    cast = any(
+        (isinstance(part, ast.keyword) and part.arg == "dtype")
+        or (isinstance(part, ast.Attribute) and part.attr == "astype")
+        for origin in origins
+        for part in ast.walk(origin)
+    )
+    return not cast and any(h.startswith("numpy.") and h[6:] in NUMPY for h in homes)
+
+
+def _only_prepares(at: Context) -> bool:
+    """Whether a function runs only while a model is set up: all that call it do."""
+    callers = [caller for _, caller in at.module.call_sites(at.function)]
+    return not at.plausible or (
+        bool(callers)
+        and at.function.name != "forward"
+        and not any(at.inside(caller).plausible for caller in callers)
+    )
+
+
+def _reasons(at: Context) -> list[Evidence]:
+    """Why the tensors around may be half."""
+    care = Care.of(at)
+    found = [at.note(care, "this function follows a dtype")] if care is not None else []
+    return found + ([at.project.half] if at.project.half is not None else [])
+
+
+def _device_owner(node: ast.Call) -> ast.expr | None:
+    """The tensor or module whose device a call follows."""
+    for keyword in node.keywords:
+        if keyword.arg == "device" and isinstance(keyword.value, ast.Attribute):
+            return keyword.value.value if keyword.value.attr == "device" else None
+    return None
+
+
+def _parameter(node: ast.Call, at: Context) -> ast.Call | None:
+    """The ``nn.Parameter(...)`` or ``register_buffer(...)`` around a creation."""
+    for parent in at.ancestors(node):
+        if isinstance(parent, ast.Call):
+            name = at.text(parent.func).rpartition(".")[2]
+            if name in ("Parameter", "register_buffer", "register_parameter"):
+                return parent
+        elif isinstance(parent, ast.stmt):
+            return None
+    return None
+
+
+def _source(node: ast.Call, sink: Sink, at: Context) -> str | None:
+    """A name in scope at the creation that has the dtype of what it meets."""
+    owner = _device_owner(node)
+    cls = at.function.cls
+    if sink.kind == "layer" and cls is not None and isinstance(sink.node, ast.Call):
+        layer = sink.at.text(sink.node.func)
+        made = at.module.attribute(cls, layer[5:]).const
+        if sink.at.function.cls is cls and isinstance(made, str) and made.endswith(WEIGHTED):
+            return f"{layer}.weight"
+    if isinstance(owner, (ast.Name, ast.Attribute)) and at.text(owner) != "self":
+        return at.text(owner)
     return None

@@ -1,31 +1,65 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
+    Apart,
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
     Fix,
     Rule,
     Severity,
-    calls,
+    Sink,
     operators,
 )
 
+OPERANDS: dict[str, tuple[tuple[int, str], tuple[int, str]]] = {
+    **dict.fromkeys(
+        ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+         "conv_transpose3d"),
+        ((0, "input"), (1, "weight")),
+    ),
+    "layer_norm": ((0, "input"), (2, "weight")),
+    "rms_norm": ((0, "input"), (2, "weight")),
+    "group_norm": ((0, "input"), (2, "weight")),
+    "grid_sample": ((0, "input"), (1, "grid")),
+    "scaled_dot_product_attention": ((0, "query"), (1, "key")),
+    "sparse.mm": ((0, "input"), (1, "other")),
+}  # fmt: skip
+"""Functions whose operands have to agree in dtype outside autocast, and which these are."""
+PLAIN = ("linear", "conv1d", "conv2d", "conv3d")
+CREATIONS = frozenset({
+    "zeros", "ones", "full", "empty", "rand", "randn", "linspace", "logspace", "eye", "tensor",
+    "as_tensor", "from_numpy", "Tensor",
+})  # fmt: skip
+CONSTANTS = re.compile(r"^self\.\w+$")
+
 
 class MatmulDtypeMismatch(Rule):
-    """Matrix product of a half tensor and a float32 one, which raises outside autocast.
+    """Matrix product or layer with half and float32 operands, which raises outside autocast.
 
     ## What it flags
-    `@`, `matmul`, `bmm`, `mm` and `einsum` outside autocast where one operand is half and the other
-    float32: created without dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), or held
-    as a plain float32 attribute that `model.half()` does not convert.
+    `@`, `matmul`, `bmm`, `mm`, `einsum`, `linear`, `conv*`, `grid_sample`, attention and norms
+    with a weight outside autocast, where one operand is half and the other float32: created without
+    dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), held as a plain float32 attribute
+    that `model.half()` does not convert, or moved by hand (`self.x.to(device)`), because what is
+    not moved with its module is not cast with it either. Likewise
 
-    It stays silent inside autocast, which casts both operands down, and where either dtype is
-    open. Products of geometry are MP501's, because they have to go up instead.
+    - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`),
+    - an input that a wrapped layer takes in its own dtype and that meets an adapter's weights,
+    - an operand that one branch creates in `x.dtype` and the other in float32.
+
+    It stays silent inside autocast, which casts both operands down, where either dtype is open,
+    for norms without weights, for layers that the code keeps in float32, and for an einsum
+    that sums over nothing, which promotes. A tensor created without dtype in a function that
+    follows a dtype elsewhere is MP401's. Products of geometry are MP501's, because they have to go
+    up instead. Operands of which nothing says that they share a dtype (two parameters of a
+    function, the features and the grid of `grid_sample`) are only possible.
 
     ## Why it breaks
     Matrix products do not promote: `expected m1 and m2 to have the same dtype, but got: c10::Half
@@ -44,7 +78,8 @@ class MatmulDtypeMismatch(Rule):
     ```
 
     ## Fix safety
-    Safe: with a float32 operand the added dtype or cast changes nothing.
+    Safe: with a float32 operand the added dtype or cast changes nothing. There is no fix for a
+    norm, whose weight may be absent, or for a layer inside a container.
 
     ## How to silence
     `# precision-lint: ignore[MP502] reason` or `# noqa: MP502` on the line.
@@ -57,60 +92,197 @@ class MatmulDtypeMismatch(Rule):
     name = "matmul-dtype-mismatch"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = calls(
-        "torch.matmul",
-        "torch.bmm",
-        "torch.mm",
-        "torch.einsum",
-        "torch.baddbmm",
-        "torch.mv",
-        "Tensor.matmul",
-        "Tensor.bmm",
-        "Tensor.mm",
-        "Tensor.mv",
-    ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*(?:[\w(\\#]|$)|^[ \t]*@[ \t]")
+    triggers = operators(
+        ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*(?:[\w(\\#]|$)|^[ \t]*@[ \t]"
+    ) | (
+        operators(
+            ast.Call,
+            pattern=r"\b(?:matmul|bmm|mm|mv|einsum|baddbmm|linear|bilinear|conv[123]d|layer_norm|"
+            r"group_norm|rms_norm|grid_sample|scaled_dot_product_attention)\b|"
+            r"\bfloat32\b|\.float\(\)|\.to\(",
+        )
+    )
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        for half, wide in _pairs(node, at):
+            yield from self._other_branch(node, wide, half, at)
+            finding = self._judged(node, half, wide, at)
+            if finding is not None:
+                yield finding
+                return
+        if isinstance(node, ast.Call):
+            yield from self._entered(node, at)
+        yield from self._apart(node, at)
+
+    def _judged(
+        self, node: ast.Call | ast.BinOp, half_node: ast.expr, wide_node: ast.expr, at: Context
+    ) -> Finding | None:
+        """A finding if ``half_node`` may be half and ``wide_node`` is float32."""
         region = at.region(node)
-        if region.on:
+        half_value, wide = at.value(half_node), at.value(wide_node)
+        if region.on or "autocast" in half_value.dtype:
+            return None  # half only inside a region
+        moved = None
+        if wide.dtype != "float32" or not wide.is_tensor:
+            moved = Apart.moved_by_hand(wide_node, at)
+            if moved is None or not half_value.variable or half_value.dtype == wide.dtype:
+                return None
+        if any(tag.startswith("widened") for tag in wide.tags):
+            return None  # the creation is reported (MP401)
+        half = at.half(half_value, region)
+        if half is None or any(Care.keeps_float32(name, at) for name in _attributes(half_node)):
+            return None
+        if half_value.variable and any(_widens(o, at) for o in Sink.origins(half_node, at, 0)):
+            return None  # both sides were made float32
+        confidence = half.confidence
+        care = Care.of(at)
+        if half_value.dtype not in ("float16", "bfloat16"):
+            if wide.made is not None and care is not None and _created_here(wide.made, at):
+                return None  # the creation is reported (MP401)
+            explicit = wide.made is not None or wide.tags & {"cast", "plain"} or moved is not None
+            explicit = explicit or half_value.tags & {"buffer", "parameter"}
+            explicit = explicit or any(_widens(o, at) for o in Sink.origins(wide_node, at, 0))
+            named = at.text(half_node) if "parameter" not in half_value.tags else ""
+            attribute = CONSTANTS.match(named) and not half_value.tags & {"buffer", "parameter"}
+            attribute = attribute and not named.endswith((".weight", ".bias"))
+            if (
+                not explicit
+                or attribute
+                or not Care.half_models(at)
+                or not Care.is_activation(named)
+            ):
+                confidence = Confidence.POSSIBLE
+        elif at.project.autocast is not None and region.state == "inherited":
+            confidence = Confidence.LIKELY
+        origin = moved or wide.made or wide.node
+        evidence = [*half.evidence]
+        if at.project.half is not None and at.project.half not in evidence:
+            evidence.append(at.project.half)
+        if origin is not None:
+            made = "moved by hand" if moved is not None else "made"
+            evidence.append(at.note(origin, f"the float32 operand is {made} here"))
+        return at.finding(
+            node,
+            f"{at.text(half_node)} may be {half.dtype} and {at.text(wide_node)} is float32: "
+            f"{_kind(node, at)} do not promote, this raises",
+            confidence,
+            evidence=evidence,
+            fix=self._fix(node, half_node, wide_node, at),
+        )
+
+    def _other_branch(
+        self, node: ast.Call | ast.BinOp, operand: ast.expr, other: ast.expr, at: Context
+    ) -> Iterator[Finding]:
+        """Where one branch binds an operand in the dtype of a tensor, and the other in its own."""
+        if not isinstance(operand, ast.Name) or at.region(node).on:
             return
-        _, operands = at.product(node)
-        if len(operands) != 2 or at.geometry(node, operands) is not None:
+        if any(_read_before(operand, use) for use in ast.walk(at.function.node)):
+            return  # reported at the first product
+        sources = at.analysis.assigned.get(operand.id, [])
+        for follows in sources:
+            for apart in sources:
+                if not (_in_other_branch(follows, apart, at) and Apart.asks_dtype(follows)):
+                    continue
+                value = at.value(apart)
+                solved = (at.qualify(getattr(apart, "func", apart)) or "").startswith(
+                    "torch.linalg"
+                )
+                if Apart.asks_dtype(apart) or not (solved or value.dtype == "float32"):
+                    continue
+                evidence = [
+                    at.note(follows, "the other branch follows a dtype"),
+                    at.note(node, "both go into this product"),
+                ]
+                if at.project.half is not None:
+                    evidence.append(at.project.half)
+                yield at.finding(
+                    apart,
+                    f"{operand.id} is float32 here and of the dtype of its inputs in the other "
+                    f"branch: its product with {at.text(other)} raises in half",
+                    Confidence.POSSIBLE if at.project.half is None else Confidence.LIKELY,
+                    evidence=evidence,
+                )
+                return
+
+    def _apart(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        """Two operands whose dtypes have nothing to do with each other."""
+        region = at.region(node)
+        operands = next(_pairs(node, at), None)
+        if region.on or operands is None:
             return
-        for half_node, wide_node in (operands, operands[::-1]):
-            half_value, wide = at.value(half_node), at.value(wide_node)
-            if wide.dtype != "float32" or not wide.is_tensor:
-                continue
-            if "autocast" in half_value.dtype or any(t.startswith("widened") for t in wide.tags):
-                continue  # half only inside a region, or the creation is reported (MP401)
-            half = at.half(half_value, region)
-            if half is None:
-                continue
-            confidence = half.confidence
-            if half_value.dtype not in ("float16", "bfloat16"):
-                explicit = wide.made is not None or wide.tags & {"cast", "plain"}
-                explicit = explicit or half_value.tags & {"buffer", "parameter"}
-                if at.project.half is None or not explicit:
-                    confidence = Confidence.POSSIBLE
-            elif at.project.autocast is not None and region.state == "inherited":
-                confidence = Confidence.LIKELY
-            origin = wide.made or wide.node
-            evidence = [*half.evidence]
-            if at.project.half is not None and at.project.half not in evidence:
-                evidence.append(at.project.half)
-            if origin is not None:
-                evidence.append(at.note(origin, "the float32 operand is made here"))
+        values = [at.value(operand) for operand in operands]
+        if any(v.dtype and not v.variable for v in values):
+            return
+        evidence = [at.project.half] if at.project.half is not None else []
+        for weight, given in (operands, operands[::-1]):
+            wrapped = Apart.wrapped_input(weight, given, at)
+            if wrapped is not None:
+                evidence.insert(0, at.note(wrapped, "its dtype is that of the wrapped layer"))
+                yield at.finding(
+                    node,
+                    f"{at.text(given)} has the dtype of the wrapped layer and {at.text(weight)} "
+                    "that of the adapter: matrix products do not promote, this raises",
+                    Confidence.LIKELY if at.project.half is not None else Confidence.POSSIBLE,
+                    evidence=evidence,
+                )
+                return
+        if values[0].dtype == values[1].dtype:
+            return
+        if _kind(node, at).endswith("grid_sample") or Apart.from_two_parameters(operands, at):
             yield at.finding(
                 node,
-                f"{at.text(half_node)} may be {half.dtype} and {at.text(wide_node)} is float32: "
-                "matrix products do not promote, this raises",
-                confidence,
+                f"nothing makes {at.text(operands[0])} and {at.text(operands[1])} have one dtype, "
+                f"and {_kind(node, at)} do not promote",
+                Confidence.POSSIBLE,
                 evidence=evidence,
-                fix=self._fix(node, half_node, wide_node, at),
             )
+
+    def _entered(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A float32 tensor that goes into a layer, whose weights may be half."""
+        if not node.args or not isinstance(node.func, ast.Attribute):
             return
+        op = Sink.layer(node.func, at)
+        if op is None or at.region(node).on:
+            return
+        if not at.plausible and not at.function.name.startswith("forward"):
+            return
+        given = at.value(node.args[0])
+        if given.wide and "normalized" in given.tags and op in PLAIN:
+            yield at.finding(
+                node,
+                f"under autocast {at.text(node.args[0])} is float32: outside of the region the "
+                f"half weights of {at.text(node.func)} do not take it",
+                Confidence.POSSIBLE,
+            )
+        if given.dtype != "float32" or not given.is_tensor or given.made is not None:
+            return
+        if any(tag.startswith("widened") for tag in given.tags) or _kept(node.func, at):
+            return
+        origins = Sink.origins(node.args[0], at)
+        if any(_default(origin, at) for origin in origins):
+            return  # the creation is reported (MP401)
+        layer = at.text(node.func)
+        evidence = []
+        source = given.node if given.node is not None else node.args[0]
+        if source is not node.args[0]:
+            evidence.append(at.note(source, "the float32 tensor is made here"))
+        care = Care.of(at)
+        if care is not None:
+            evidence.append(at.note(care, "this function follows a dtype"))
+        if at.project.half is not None:
+            evidence.append(at.project.half)
+        weights = "the scale of" if "norm" in op else "weights of"
+        yield at.finding(
+            node,
+            f"{at.text(node.args[0])} is float32 and {weights} {layer} may be half: this raises",
+            Confidence.LIKELY if Care.half_models(at) else Confidence.POSSIBLE,
+            evidence=evidence,
+            fix=_cast_input(node, layer, at),
+        )
 
     def _fix(self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context) -> Fix | None:
+        if isinstance(node, ast.Call) and "norm" in (at.qualify(node.func) or ""):
+            return None  # weight and bias may be None
         explicit = {"float16": ".half()", "bfloat16": ".bfloat16()"}.get(at.value(half).dtype)
         here = at.statement(node)
         if explicit is not None and at.value(wide).made is None and here is not None:
@@ -144,3 +316,122 @@ class MatmulDtypeMismatch(Rule):
             edits = at.edit.append(here, {wide: f".to({name}.dtype)"})
             title = f"cast {at.text(wide)} to the dtype of {name}"
         return None if edits is None else Fix(title, Applicability.SAFE, edits)
+
+
+def _pairs(node: ast.Call | ast.BinOp, at: Context) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Operands of an operation that does not promote, either way round."""
+    operands: list[ast.expr] = []
+    sampled = False
+    if isinstance(node, ast.Call):
+        home = at.qualify(node.func) or ""
+        last = "sparse.mm" if home == "torch.sparse.mm" else home.rpartition(".")[2]
+        places = OPERANDS.get(last)
+        if places is not None and home.startswith("torch."):
+            sampled = home.endswith("grid_sample")
+            named = {k.arg: k.value for k in node.keywords}
+            found = [node.args[i] if i < len(node.args) else named.get(name) for i, name in places]
+            operands = [operand for operand in found if operand is not None]
+    if not operands:
+        name, operands = at.product(node)
+        if name == "einsum" and isinstance(node, ast.Call) and not _contracts(node, at):
+            return  # a broadcast product, which promotes
+        if len(operands) != 2 or at.geometry(node, operands) is not None:
+            return
+    if len(operands) == 2 and not any(isinstance(o, ast.Starred) for o in operands):
+        yield operands[0], operands[1]
+        if not sampled:  # a grid is float32 sooner than the features
+            yield operands[1], operands[0]
+
+
+def _attributes(node: ast.expr) -> list[str]:
+    """Attributes of ``self`` in an expression."""
+    return [
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.value, ast.Name)
+        and part.value.id == "self"
+    ]
+
+
+def _contracts(node: ast.Call, at: Context) -> bool:
+    """Whether an einsum sums over a dimension, as far as its equation is known."""
+    equations = [v.const for v in map(at.value, node.args) if isinstance(v.const, str)]
+    if not equations or "->" not in equations[0]:
+        return True
+    inputs, _, output = equations[0].partition("->")
+    return any(c.isalpha() and c not in output for c in inputs)
+
+
+def _kind(node: ast.Call | ast.BinOp, at: Context) -> str:
+    """What an operation is called in a message."""
+    if isinstance(node, ast.BinOp):
+        return "matrix products"
+    name = (at.qualify(node.func) or "").rpartition(".")[2]
+    return f"operands of {name}" if name in OPERANDS else "matrix products"
+
+
+def _created_here(made: ast.Call, at: Context) -> bool:
+    """Whether a creation is in this function, in a plain call that can take a dtype."""
+    return at.statement(made) is not None
+
+
+def _widens(node: ast.expr, at: Context) -> bool:
+    """Whether an expression makes a tensor float32 in so many words."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "float" and not node.args:
+        return True
+    given = [*node.args, *(k.value for k in node.keywords)]
+    return any(at.qualify(g) in ("torch.float32", "torch.float") for g in given)
+
+
+def _default(node: ast.expr, at: Context) -> bool:
+    """Whether an expression creates a tensor in the default dtype."""
+    if not isinstance(node, ast.Call) or any(k.arg == "dtype" for k in node.keywords):
+        return False
+    home = at.qualify(node.func) or ""
+    return home.startswith("torch.") and home.rpartition(".")[2] in CREATIONS
+
+
+def _kept(func: ast.expr, at: Context) -> bool:
+    """Whether a layer stays float32 in a half model, or has no weights."""
+    name, cls = at.text(func).removeprefix("self."), at.function.cls
+    stored = at.module.stores(cls).get(name) if cls is not None else None
+    if stored is not None and re.search(r"affine=False", ast.unparse(stored[0])):
+        return True
+    return Care.keeps_float32(name, at)
+
+
+def _cast_input(node: ast.Call, layer: str, at: Context) -> Fix | None:
+    """The input cast to the dtype of the layer's weight."""
+    statement = at.statement(node)
+    made = at.module.attribute(at.function.cls, layer[5:]).const if at.function.cls else None
+    if statement is None or not isinstance(made, str):
+        return None
+    if made.rpartition(".")[2] in ("Sequential", "GRU", "LSTM", "RNN", "MultiheadAttention"):
+        return None
+    edits = at.edit.append(statement, {node.args[0]: f".to({layer}.weight.dtype)"})
+    title = f"cast to the dtype of {layer}.weight"
+    return Fix(title, Applicability.SAFE, edits) if edits is not None else None
+
+
+def _in_other_branch(a: ast.expr, b: ast.expr, at: Context) -> bool:
+    """Whether two assigned values are in the two branches of one ``if``."""
+    first, second = at.statement(a), at.statement(b)
+    if first is None or second is None:
+        return False
+    parent = at.parents.get(id(first))
+    if not isinstance(parent, ast.If) or parent is not at.parents.get(id(second)):
+        return False
+    return any(s is first for s in parent.body) != any(s is second for s in parent.body)
+
+
+def _read_before(name: ast.Name, use: ast.AST) -> bool:
+    """Whether ``use`` reads the same name as an operand earlier in the source."""
+    return (
+        isinstance(use, ast.Call)
+        and use.end_lineno is not None
+        and any(isinstance(a, ast.Name) and a.id == name.id for a in use.args)
+        and (use.end_lineno, use.col_offset) < (name.lineno, 0)
+    )

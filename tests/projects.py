@@ -45,6 +45,7 @@ def states(program: Program, file: str, function: str) -> set[str]:
 
 def write(root: Path, texts: Mapping[str, str]) -> None:
     """Write files by their paths, and a mark that makes the directory a project."""
+    root.mkdir(parents=True, exist_ok=True)
     (root / "setup.cfg").touch()
     for name, text in texts.items():
         path = root / name

@@ -25,6 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "__init__": set(),
     "__main__": {"cli"},
     "api": set(),
+    "cache": set(),
     "patterns": set(),
     "pool": set(),
     "torchfacts": set(),
@@ -35,12 +36,13 @@ ROOMS: dict[str, set[str]] = {
     "suppress": {"api", "registry", "source"},
     "config": {"api", "patterns", "registry", "report"},
     "project": {"api", "patterns", "source"},
-    "semantics": {"api", "project", "slices", "source", "torchfacts"},
+    "semantics": {"api", "cache", "pool", "project", "slices", "source", "torchfacts"},
     "slices": {"api", "source"},
     "dispatch": {"api", "project", "semantics", "slices", "source"},
     "harness": {"api", "dispatch", "fixer", "project", "registry", "source"},
     "runner": {
-        "api", "config", "dispatch", "fixer", "pool", "project", "registry", "source", "suppress"
+        "api", "cache", "config", "dispatch", "fixer", "pool", "project", "registry", "semantics",
+        "source", "suppress",
     },
     "summary": {"api", "runner"},
     "cli": {"api", "config", "harness", "registry", "report", "runner", "source", "summary"},

@@ -56,7 +56,7 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
         if expression.half:
             lines.append(f"  {'':{width}}  half: {expression.half}")
             if tuple(expression.why) != tuple(known.why):
-                lines += _links(expression.why, place, "  " + " " * width)
+                lines += _links(expression.why, place, "  ")
     for finding in findings:
         lines.append(f"  {finding.code} ({finding.confidence.value}): {finding.message}")
     return "\n".join(lines)

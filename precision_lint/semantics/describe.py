@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from precision_lint.api import Evidence, Position
@@ -45,12 +44,14 @@ class Description:
 
 def describe(at: Context, row: int) -> Description:
     """What the analysis of the function of ``at`` knows at a row of its file."""
-    regions = [at.region(node) for node in _on_row(at.function, row) if isinstance(node, REGIONAL)]
-    region = regions[0] if regions else at.module.entry_region(at.function)
+    nodes = _on_row(at.function, row)
+    regions = [at.region(node) for node in nodes if isinstance(node, REGIONAL)]
+    inside = at.module.lexical(at.function, ast.Pass(lineno=row))
+    region = regions[0] if regions else inside or at.module.entry_region(at.function)
     seen: dict[str, Expression] = {}
-    for node in _on_row(at.function, row):
+    for node in nodes:
         value = at.analysis.values.get(id(node))
-        if value is None or isinstance(node, ast.Constant):
+        if value is None or isinstance(getattr(node, "operand", node), ast.Constant):
             continue
         text = " ".join(at.text(node).split())
         here = at.region(node) if isinstance(node, REGIONAL) else region
@@ -70,11 +71,14 @@ def describe(at: Context, row: int) -> Description:
     return Description(name, _state(region), at.why(region), at.plausible, tuple(seen.values()))
 
 
-def _on_row(function: Function, row: int) -> Iterator[ast.expr]:
-    """Expressions that start on a row, outermost first."""
-    for node in walk_function(function):
-        if isinstance(node, ast.expr) and node.lineno == row:
-            yield node
+def _on_row(function: Function, row: int) -> list[ast.expr]:
+    """Expressions that start on a row, outermost first; else the innermost one around it."""
+    nodes = [
+        node
+        for node in walk_function(function)
+        if isinstance(node, ast.expr) and node.lineno <= row <= (node.end_lineno or 0)
+    ]
+    return [node for node in nodes if node.lineno == row] or nodes[-1:]
 
 
 def _state(region: Region) -> str:

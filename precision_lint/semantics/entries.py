@@ -115,7 +115,9 @@ class Entries:
         """What is stored to each attribute of a class."""
         raise NotImplementedError
 
-    def callee(self, node: ast.expr, function: Function) -> tuple[Function, Module] | None:
+    def callee(
+        self, node: ast.expr, function: Function, objects: bool = True
+    ) -> tuple[Function, Module] | None:
         """The function of the project that an expression names, with its module."""
         raise NotImplementedError
 

@@ -297,7 +297,8 @@ class Expressions:
             if node.attr not in ("data", "values"):
                 return owner.but(tags=owner.tags - of_dims(owner.tags) - of_elements(owner.tags))
             return owner
-        return Value("unknown", f"~{key}" if key else "")
+        found = self.module.imported(key) if key and key.partition(".")[0] not in self.env else None
+        return found or Value("unknown", f"~{key}" if key else "")
 
     def subscript(self, owner: ast.expr, index: ast.expr) -> Value:
         value, place = self.eval(owner), self.eval(index)

@@ -81,7 +81,7 @@ def reaches_layer(node: ast.expr, at: Context, depth: int = 4) -> bool:
                 if last in PRODUCTS:
                     return True
                 if last == "to" and func is inner:
-                    if not _only_moves(parent, at):
+                    if not only_moves(parent, at):
                         return False
                 elif last == "append" and isinstance(func, ast.Attribute) and depth:
                     return isinstance(func.value, ast.Name) and _any_use(
@@ -119,7 +119,9 @@ def _is_layer(func: ast.expr, at: Context) -> bool:
     """Whether ``self.x(...)`` is a layer; a module defined here that casts to a dtype is not."""
     path = dotted(func) or ""
     cls = at.function.cls
-    if not path.startswith("self.") or cls is None or at.module.index.method(cls, path[5:]):
+    if not path.startswith("self.") or path.count(".") > 1 or cls is None:
+        return False  # a method of a module may do anything
+    if at.module.index.method(cls, path[5:]):
         return False
     called = None
     stored = at.module.stores(cls).get(path[5:])
@@ -139,7 +141,7 @@ def _is_layer(func: ast.expr, at: Context) -> bool:
     )
 
 
-def _only_moves(call: ast.Call, at: Context) -> bool:
+def only_moves(call: ast.Call, at: Context) -> bool:
     """Whether ``x.to(...)`` names a device and no dtype."""
     given = [*call.args, *(k.value for k in call.keywords)]
     if any(k.arg == "dtype" for k in call.keywords):

@@ -89,7 +89,9 @@ def _summaries(
     contents: Mapping[str, bytes], keys: Mapping[str, bytes], cache: Cache, workers: int
 ) -> dict[str, Summary]:
     known = cache.get(keys[name] for name in contents)
-    found = {name: known[keys[name]] for name in contents if keys[name] in known}
+    found = {
+        name: summary for name in contents if isinstance(summary := known.get(keys[name]), Summary)
+    }
     missing = [name for name in contents if name not in found]
     items = [contents[name] for name in missing]
     if workers > 1 and len(items) > POOL_FROM:

@@ -60,9 +60,21 @@ class Function:
         return self.cls is not None and id(self.node) in self.cls.members
 
     @property
+    def length(self) -> int:
+        """Rows."""
+        return (getattr(self.node, "end_lineno", None) or 0) - getattr(self.node, "lineno", 0)
+
+    @property
     def is_static(self) -> bool:
+        return self._decorated_with("staticmethod")
+
+    @property
+    def is_classmethod(self) -> bool:
+        return self._decorated_with("classmethod")
+
+    def _decorated_with(self, name: str) -> bool:
         return not isinstance(self.node, ast.Module) and any(
-            isinstance(d, ast.Name) and d.id == "staticmethod" for d in self.node.decorator_list
+            isinstance(d, ast.Name) and d.id == name for d in self.node.decorator_list
         )
 
     @cached_property

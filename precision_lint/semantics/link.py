@@ -54,6 +54,7 @@ def link(root: str, files: Iterable[str], summaries: Mapping[str, Summary]) -> P
             summary.stars,
             frozenset(f.name for f in summary.functions),
             frozenset(c.name for c in summary.classes),
+            frozenset(summary.names),
         )
     return _Linker(program, summaries).run()
 
@@ -88,6 +89,7 @@ class _Linker:
             for base in self.bases[key]:
                 self.derived.setdefault(base, []).append(key)
         self.memo.clear()
+        self.program.bases = {key: bases for key, bases in self.bases.items() if bases}
         edges = self.edges()
         self.carry(edges)
         return self.program

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from precision_lint.api import Evidence, Position
 from precision_lint.semantics import returns
 from precision_lint.semantics.effects import Effects
-from precision_lint.semantics.entries import Entries, Passed, Withs, qualname
+from precision_lint.semantics.entries import FOREIGN_CALLS, Entries, Passed, Withs, qualname
 from precision_lint.semantics.index import Class, Function, Index
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.names import dotted
@@ -63,6 +63,10 @@ class Module(Entries):
             for kind in (ast.With, ast.AsyncWith)
             for node, function in index.candidates.get(kind, [])
         ]
+
+    def close(self) -> None:
+        """Break the circles of what was concluded, so that it is freed without a collection."""
+        self.__dict__.clear()
 
     # one function
 
@@ -236,7 +240,8 @@ class Module(Entries):
             for passed in self.arguments(init, name)
             if passed.value.kind == "number" and isinstance(passed.value.const, (int, float))
         ]
-        if not numbers or len(numbers) < len(self.call_sites(init)):
+        sites = len(self.call_sites(init)) + len(self.foreign_sites(init)[:FOREIGN_CALLS])
+        if not numbers or len(numbers) < sites:
             numbers.append(default)
         return min(numbers, key=lambda value: value.lo)
 
@@ -249,7 +254,7 @@ class Module(Entries):
         region: Region,
     ) -> Value | None:
         """What a call of a function of this project gives; None: nothing is known of it."""
-        found = self.callee(node.func, function)
+        found = self.callee(node.func, function, objects=False)
         if found is None:
             return None
         target, module = found
@@ -267,21 +272,42 @@ class Module(Entries):
 
     # other files
 
-    def callee(self, node: ast.expr, function: Function) -> tuple[Function, Module] | None:
-        """The function of the project that an expression names, with its module."""
+    def callee(
+        self, node: ast.expr, function: Function, objects: bool = True
+    ) -> tuple[Function, Module] | None:
+        """The function of the project that an expression names, with its module.
+
+        ``objects``: calls of objects, such as ``self.head(x)``, count too.
+        """
+        if self._is_local((dotted(node) or "").partition(".")[0], function):
+            return self._object(node, function) if objects else None
         if isinstance(node, ast.Name):
             local = self.index.function_named(node.id)
             if local is not None:
                 return local, self
         elif isinstance(node, ast.Attribute) and dotted(node) == f"self.{node.attr}":
             method = self.method(function.cls, node.attr) if function.cls else None
-            return method or self._object(node, function)
+            return method or (self._object(node, function) if objects else None)
         qualified = self.index.names.qualify(node)
-        home = self.foreign(qualified) if qualified else None
+        if qualified is None and isinstance(node, ast.Name) and self.index.names.stars:
+            qualified = f"*.{node.id}"
+        home = self.foreign(qualified, "functions") if qualified else None
         if home is not None:
             found = home[0].function(home[1])
             return None if found is None else (found, home[0])
-        return self._object(node, function)
+        return self._object(node, function) if objects else None
+
+    def _is_local(self, name: str, function: Function) -> bool:
+        """Whether a name is a parameter or variable of a function, or of one around it."""
+        scope: Function | None = function
+        while scope is not None and scope.parent is not None:
+            is_self = scope.is_method and scope.parameters()[:1]
+            if name in self._assigned_in(scope) or any(
+                parameter.arg == name for parameter in scope.parameters()[bool(is_self) :]
+            ):
+                return True
+            scope = scope.parent
+        return False
 
     def _object(self, node: ast.expr, function: Function) -> tuple[Function, Module] | None:
         """What calling an object runs, by what the project stores there."""
@@ -295,13 +321,19 @@ class Module(Entries):
         found = module.function(key[1]) if module is not None else None
         return None if module is None or found is None else (found, module)
 
-    def foreign(self, qualified: str) -> tuple[Module, str] | None:
-        """The module of another file, and the name in it, that a qualified name means."""
+    def foreign(self, qualified: str, kind: str = "") -> tuple[Module, str] | None:
+        """The module of another file, and the name in it, that a qualified name means.
+
+        ``kind``: what it has to be there (``functions``, ``classes``).
+        """
         if self.program is None or qualified.startswith(LIBRARIES):
             return None
         key = self.program.resolve(qualified, self.path)
         if key is None or key[0] == self.path:
             return None
+        names = self.program.names.get(key[0])
+        if kind and names is not None and key[1] not in getattr(names, kind):
+            return None  # known without reading the file
         module = self.program.load(key[0])
         return None if module is None else (module, key[1])
 
@@ -318,7 +350,7 @@ class Module(Entries):
             return local, self
         head, _, rest = name.partition(".")
         home = self.index.names.bound.get(head)
-        found = self.foreign(f"{home}.{rest}" if rest else home) if home else None
+        found = self.foreign(f"{home}.{rest}" if rest else home, "classes") if home else None
         cls = found[0].index.classes.get(found[1]) if found else None
         return None if found is None or cls is None else (cls, found[0])
 
@@ -327,12 +359,17 @@ class Module(Entries):
         if name in cls.methods:
             return cls.methods[name], self
         for base in cls.bases if depth else ():
-            parent = self.base(base)
-            if parent is not None and parent[0] is not cls:
-                found = parent[1].method(parent[0], name, depth - 1)
+            parent = self.index.classes.get(base)
+            if parent is not None and parent is not cls:
+                found = self.method(parent, name, depth - 1)
                 if found:
                     return found
-        return None
+        key = self.program.method((self.path, cls.name), name) if self.program else None
+        if key is None or key[0] == self.path or self.program is None:
+            return None
+        module = self.program.load(key[0])
+        method = module.function(key[1]) if module is not None else None
+        return None if module is None or method is None else (method, module)
 
     def note(self, node: ast.expr | ast.stmt, message: str) -> Evidence:
         """A link of the evidence chain at a place in this module, for a finding in another."""

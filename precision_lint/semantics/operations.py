@@ -338,7 +338,7 @@ class Operations(Expressions):
             return _cast(first, known, first.tags)
         if name == "to" and rest and rest[0].kind == "tensor":
             return _cast(first, rest[0].dtype, first.tags, rest[0].wide)
-        if name == "to" and (
+        if name in ("to", "type") and (
             any(v.kind == "unknown" and "dtype" in v.dtype for v in rest) or "dtype" in keywords
         ):
             return first.but(kind="tensor", dtype="~cast", wide=False, made=None)

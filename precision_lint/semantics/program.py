@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import posixpath
+import sys
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from precision_lint.api import Evidence, Position
-from precision_lint.semantics.index import build
+from precision_lint.semantics.index import Index, build
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.regions import INHERITED, Region
 from precision_lint.semantics.summary import Span
@@ -18,8 +19,10 @@ Key = tuple[str, str]
 
 DEPTH = 8
 """Imports of imports that are followed."""
-LOADED = 64
-"""Modules of other files that are held at a time."""
+LOADED = 96
+"""Syntax trees of other files that are held at a time."""
+STARRED = 64
+"""Files that are looked through for a name that ``import *`` may have brought."""
 BYTES = 1_000_000
 """Size of the largest file that is read for another's sake."""
 
@@ -56,6 +59,7 @@ class Names:
     stars: tuple[str, ...]
     functions: frozenset[str]
     classes: frozenset[str]
+    variables: frozenset[str]
 
 
 @dataclass
@@ -72,16 +76,21 @@ class Program:
     callers: dict[Key, tuple[Caller, ...]] = field(default_factory=dict)
     objects: dict[str, dict[tuple[str, str], Key]] = field(default_factory=dict)
     """By file: what the call of an object such as ``self.head`` in a function runs."""
+    bases: dict[Key, tuple[Key, ...]] = field(default_factory=dict)
+    """Classes of the project that a class is derived from."""
 
     def __post_init__(self) -> None:
         self._modules: dict[str, list[str]] | None = None
+        self._nearest: dict[str, dict[str, str]] = {}
         self._homes: dict[tuple[str, str], str | None] = {}
         self._resolved: dict[tuple[str, str], Key | None] = {}
+        self._parsed: dict[str, Index | None] = {}
         self._loaded: dict[str, Module | None] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {
-            **self.__dict__, "_modules": None, "_homes": {}, "_resolved": {}, "_loaded": {}
+            **self.__dict__, "_modules": None, "_nearest": {}, "_homes": {}, "_resolved": {},
+            "_parsed": {}, "_loaded": {},
         }  # fmt: skip
 
     def relative(self, path: Path) -> str:
@@ -102,18 +111,47 @@ class Program:
     def load(self, file: str) -> Module | None:
         """The module of a file, read when first asked for; None if it cannot be."""
         if file not in self._loaded:
-            if len(self._loaded) >= LOADED:
-                self._loaded.clear()
-            self._loaded[file] = None
+            index = self._index(file)
+            self._loaded[file] = None if index is None else Module(index, file, self)
+        return self._loaded[file]
+
+    def forget(self) -> None:
+        """Drop what was concluded for one file, so that the next is judged as if it were the first.
+
+        How far names and calls are followed depends on where the following began.
+        """
+        for module in self._loaded.values():
+            if module is not None:
+                module.close()
+        self._loaded.clear()
+        self._resolved.clear()
+
+    def _index(self, file: str) -> Index | None:
+        if file not in self._parsed:
+            if len(self._parsed) >= LOADED:
+                del self._parsed[next(iter(self._parsed))]
+            self._parsed[file] = None
             try:
                 path = Path(self.root, file)
                 if path.stat().st_size <= BYTES:
                     tree = ast.parse(path.read_bytes())
-                    index = build(tree, (ast.With, ast.AsyncWith))
-                    self._loaded[file] = Module(index, file, self)
+                    self._parsed[file] = build(tree, (ast.With, ast.AsyncWith))
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 pass
-        return self._loaded[file]
+        self._parsed[file] = self._parsed.pop(file)  # the last used is dropped last
+        return self._parsed[file]
+
+    def method(self, cls: Key, name: str, depth: int = DEPTH) -> Key | None:
+        """Where a method of a class is defined, in it or in a base."""
+        key = cls[0], f"{cls[1]}.{name}"
+        names = self.names.get(cls[0])
+        if names is not None and key[1] in names.functions:
+            return key
+        for base in self.bases.get(cls, ()) if depth else ():
+            found = self.method(base, name, depth - 1)
+            if found is not None:
+                return found
+        return None
 
     def region(self, caller: Caller, called: str) -> Region:
         """The region in which a call in another file enters the function ``called``."""
@@ -150,20 +188,35 @@ class Program:
         return self._homes[memo]
 
     def _absolute(self, path: str, importer: str) -> str | None:
+        home = importer.rpartition("/")[0]
+        if path.partition("/")[0] in sys.stdlib_module_names:
+            # only a script's own directory comes before the standard library
+            beside = f"{home}/" if home else ""
+            return None if f"{beside}__init__.py" in self.files else self._file(beside + path)
+        if path not in self._nearest:
+            self._nearest[path] = self._by_directory(path)
+        parts = home.split("/") if home else []
+        for depth in range(len(parts), -1, -1):
+            file = self._nearest[path].get("/".join(parts[:depth]))
+            if file is not None and file != importer:
+                return file
+        return None
+
+    def _by_directory(self, path: str) -> dict[str, str]:
+        """Of the files whose path ends so, the shortest below each directory."""
         if self._modules is None:
             self._modules = {}
-            for file in self.files:
-                stem = file.removesuffix("/__init__.py").removesuffix(".py")
-                self._modules.setdefault(stem.rpartition("/")[2], []).append(file)
-        best, score = None, (-1, 0)
+            for file in sorted(self.files, key=lambda file: (len(file), file)):
+                last = _stem(file).rpartition("/")[2]
+                self._modules.setdefault(last, []).append(file)
+        found: dict[str, str] = {}
         for file in self._modules.get(path.rpartition("/")[2], ()):
-            stem = file.removesuffix("/__init__.py").removesuffix(".py")
-            if stem != path and not stem.endswith("/" + path):
-                continue
-            shared = len(posixpath.commonprefix([file.split("/"), importer.split("/")]))
-            if (shared, -len(file)) > score:
-                best, score = file, (shared, -len(file))
-        return best
+            if f"/{_stem(file)}".endswith("/" + path):
+                directory = file
+                while directory:
+                    directory = directory.rpartition("/")[0]
+                    found.setdefault(directory, file)
+        return found
 
     def _file(self, stem: str) -> str | None:
         candidates = (f"{stem}.py", f"{stem}/__init__.py" if stem else "__init__.py")
@@ -206,7 +259,7 @@ class Program:
         if names is None:
             return file, name  # not summarised: whoever asks will read it
         first, _, rest = name.partition(".")
-        if first in names.classes or first in names.functions:
+        if first in names.classes | names.functions:
             return file, name
         home = names.imports.get(first)
         if home is not None:
@@ -219,20 +272,32 @@ class Program:
         return found or (file, name)
 
     def _starred(self, name: str, file: str, depth: int) -> Key | None:
-        names = self.names.get(file)
-        for star in names.stars if names and depth > 0 else ():
-            source = self.module(star, file)
-            exported = self.names.get(source) if source else None
-            if source is None or exported is None or source == file:
-                continue
-            first = name.partition(".")[0]
-            if first in exported.classes or first in exported.functions:
-                return source, name
-            if first in exported.imports or exported.stars:
-                found = self.defined(name, source, depth - 1)
-                if found is not None and found != (source, name):
-                    return found
+        """Where a name is defined that ``import *`` brought into a file."""
+        first, _, rest = name.partition(".")
+        files = {file: None}
+        queue = deque(files)
+        while queue and len(files) <= STARRED:
+            at = queue.popleft()
+            names = self.names.get(at)
+            for star in names.stars if names else ():
+                source = self.module(star, at)
+                exported = self.names.get(source) if source else None
+                if source is None or exported is None or source in files:
+                    continue
+                if first in exported.classes | exported.functions | exported.variables:
+                    return source, name
+                home = exported.imports.get(first)
+                if home is not None and depth > 0:
+                    found = self.resolve(f"{home}.{rest}" if rest else home, source, depth - 1)
+                    if found is not None:
+                        return found
+                files[source] = None
+                queue.append(source)
         return None
+
+
+def _stem(file: str) -> str:
+    return file.removesuffix("/__init__.py").removesuffix(".py")
 
 
 def _spelled(dtype: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precision_lint.semantics.index import Function
@@ -13,7 +14,9 @@ from precision_lint.semantics.values import CONCRETE, INF, Value
 if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
 
-DEEPEST = 6
+LONGEST = 80
+"""Rows of a function that is followed; of longer ones hardly anything is known at the end."""
+DEEPEST = 3
 """Calls that are followed into each other."""
 TRAVELS = frozenset({"normalized", "unit", "float", "cast", "amp", "not-float16", "not-bfloat16"})
 """Tags that mean the same in the caller."""
@@ -38,43 +41,59 @@ def result(
     global _depth
     if _depth >= DEEPEST or any(isinstance(a, ast.Starred) for a in node.args):
         return None
-    if target.is_generator or any(k.arg is None for k in node.keywords):
+    if target.is_generator or target.length > LONGEST or any(k.arg is None for k in node.keywords):
         return None
     _depth += 1
     try:
         returned = module.analysis(target).returned
     finally:
         _depth -= 1
-    if returned is None:
+    if returned is None or isinstance(target.node, ast.Module):
         return None
-    parameters = [p.arg for p in target.parameters()]
+    taken = target.node.args
+    parameters = [p.arg for p in (*taken.posonlyargs, *taken.args)]
     if target.is_method and not target.is_static:
+        if not (own or target.is_classmethod):
+            return None  # called through its class: ``self`` is among the arguments
         parameters = parameters[1:]
+    if len(arguments) > len(parameters):
+        return None
     given = {**dict(zip(parameters, arguments, strict=False)), **keywords}
     chosen = any(name in given for name in target.defaults())
     place = f"~call{node.lineno}:{node.col_offset}"
+    return _Caller(given, chosen, place, region, own).sees(returned)
 
-    def seen(value: Value) -> Value:
-        dtype, wide = value.dtype, value.wide
+
+@dataclass(frozen=True)
+class _Caller:
+    """How one call translates what its function returns."""
+
+    given: Mapping[str, Value]
+    chosen: bool
+    """Whether it replaces a default, which may have made the bounds."""
+    place: str
+    region: Region
+    own: bool
+
+    def sees(self, value: Value) -> Value:
+        kind, dtype, wide = value.kind, value.dtype, value.wide
         if dtype.startswith("~"):
-            passed = given.get(dtype[1:])
+            passed = self.given.get(dtype[1:])
             if passed is not None:
-                dtype, wide = passed.dtype or place, wide or passed.wide
-            elif dtype == "~autocast" and region.on:
-                dtype = region.dtype
+                kind = passed.kind if kind == "unknown" and passed.is_tensor else kind
+                dtype, wide = passed.dtype or self.place, wide or passed.wide
+            elif dtype == "~autocast" and self.region.on:
+                dtype = self.region.dtype
             elif dtype != "~autocast" and not (
-                own and dtype.startswith(("~self.", "~parameter.", "~buffer."))
+                self.own and dtype.startswith(("~self.", "~parameter.", "~buffer."))
             ):
-                dtype = place
-        if wide and region.on and dtype not in CONCRETE:
+                dtype = self.place
+        if wide and self.region.on and dtype not in CONCRETE:
             dtype, wide = "float32", False
         elif dtype in CONCRETE:
             wide = False
-        # a default that this call replaces may have made the bounds
-        lo, hi, const = (-INF, INF, None) if chosen else (value.lo, value.hi, value.const)
+        lo, hi, const = (-INF, INF, None) if self.chosen else (value.lo, value.hi, value.const)
         return Value(
-            value.kind, dtype, lo, hi, value.ndim, const, wide, tags=value.tags & TRAVELS,
-            items=tuple(seen(item) for item in value.items),
+            kind, dtype, lo, hi, value.ndim, const, wide, tags=value.tags & TRAVELS,
+            items=tuple(self.sees(item) for item in value.items),
         )  # fmt: skip
-
-    return seen(returned)

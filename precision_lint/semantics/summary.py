@@ -10,6 +10,7 @@ this file, ``("parameter", "x")``, ``("self",)``, ``("super",)``, ``("attribute"
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,10 @@ class Summary:
     imports: tuple[tuple[str, str], ...] = ()
     """Local name and what it stands for; relative imports keep their dots."""
     stars: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Variables of the module."""
     variables: tuple[tuple[str, Origin], ...] = ()
+    """Those that may hold a class or function of the project."""
     functions: tuple[FunctionFacts, ...] = ()
     classes: tuple[ClassFacts, ...] = ()
 
@@ -209,6 +213,7 @@ class _Summariser:
         return Summary(
             tuple(index.names.bound.items()),
             tuple(index.names.stars),
+            tuple(self.bound.get(id(index.top), ())),
             tuple(variables),
             tuple(functions),
             tuple(self._class(cls) for cls in index.classes.values()),
@@ -350,7 +355,9 @@ class _Summariser:
         scope: Function | None = function
         while scope is not None:
             if name in self.bound.get(id(scope), {}):
-                return self._local(name, scope, depth)
+                found = self._local(name, scope, depth)
+                if found is not None or scope is not self.index.top:
+                    return found  # else perhaps what stands for an import that failed
             parameters = scope.parameters()
             if any(p.arg == name for p in parameters):
                 if scope.cls is not None and scope.is_method and parameters[0].arg == name:
@@ -358,14 +365,16 @@ class _Summariser:
                 return ("parameter", name) if scope is function else None
             scope = scope.parent
         home = self.index.names.bound.get(name)
-        if home is not None:
-            return _pruned(("name", home))
-        if name in self.functions or name in self.index.classes:
-            return ("here", name)
+        own = name in self.functions or name in self.index.classes
+        if home is not None or own:
+            imported = _pruned(("name", home)) if home is not None else None
+            return _any((imported, ("here", name) if own else None))
         inner = self.nested.get((id(function), name))
         if inner is not None:
             return ("here", qualname(inner))
-        return ("name", f"*.{name}") if self.index.names.stars else None
+        if not self.index.names.stars or hasattr(builtins, name):
+            return None
+        return ("name", f"*.{name}")
 
     def _local(self, name: str, scope: Function, depth: int) -> Origin | None:
         key = id(scope), name

@@ -1,0 +1,160 @@
+"""Whether code shows that its tensors may be half: it asks for a dtype, or casts to one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from precision_lint.semantics.index import Class, walk_function
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+    from precision_lint.semantics.index import Function
+
+INTEGERS = re.compile(
+    r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*|tokens?)"
+    r"(?![a-z])"
+)
+"""Words of names whose tensors hold integers or flags."""
+COORDINATES = re.compile(
+    r"(?<![a-z])(points?|coords?|coordinates|box(es)?|xyz?|pos|positions?|position_ids|rays?|"
+    r"time|timesteps?|t|freqs?)(?![a-z])"
+)
+"""Words of names whose tensors had better stay float32, and as a rule do."""
+_SOLVERS = frozenset({
+    "torch.inverse", "torch.cholesky", "torch.svd", "torch.det", "torch.logdet", "torch.pinverse",
+})  # fmt: skip
+_FLOAT32 = re.compile(r"torch\.float(32)?\b|\.float\(\)")
+_HALVES = frozenset({"float16", "bfloat16", "half"})
+_WHOLE = frozenset({
+    "bool", "long", "int", "int64", "int32", "uint8", "int8", "short", "int16", "complex64",
+})  # fmt: skip
+_OWNERS = frozenset({"torch", "np", "numpy", "jnp", "tf"})
+
+
+class Care:
+    """What in a function, or in the methods of its class, speaks of the dtype of activations."""
+
+    @staticmethod
+    def of(at: Context) -> ast.expr | None:
+        """The first expression of a function that asks for a float dtype or casts to a half one."""
+        return _shown(at.function)
+
+    @staticmethod
+    def half_models(at: Context) -> bool:
+        """Whether models may be half: by the project, or by the code where nothing says autocast.
+
+        Under autocast weights are float32, code that follows a dtype does so for its
+        activations, and the next listed operation casts a widened tensor down.
+        """
+        if at.project.half is not None:
+            return not Care.in_test(at)
+        return at.project.autocast is None and Care.of(at) is not None
+
+    @staticmethod
+    def solves(at: Context) -> bool:
+        """Whether a function decomposes or solves, which does not exist in half."""
+        names = (
+            at.qualify(node.func) or ""
+            for node in walk_function(at.function)
+            if isinstance(node, ast.Call)
+        )
+        return any(name.startswith("torch.linalg.") or name in _SOLVERS for name in names)
+
+    @staticmethod
+    def is_additive(name: str, at: Context) -> bool:
+        """Whether a mask is treated as floats: padded with one, or added up with a minimum."""
+        return any(
+            isinstance(part, ast.Call)
+            and any(at.text(given).lower() == name for given in part.args[:1])
+            and any(
+                isinstance(given, ast.Constant) and isinstance(given.value, float)
+                for given in [*part.args[1:], *(k.value for k in part.keywords)]
+            )
+            for part in ast.walk(at.function.node)
+        )
+
+    @staticmethod
+    def is_activation(text: str) -> bool:
+        """Whether an expression may name activations: no integers, flags, positions or times."""
+        words = text.lower()
+        return INTEGERS.search(words) is None and COORDINATES.search(words) is None
+
+    @staticmethod
+    def in_test(at: Context) -> bool:
+        """Whether the file is a test, whose models are float32 unless it says otherwise."""
+        parts = at.source.filename.replace("\\", "/").split("/")
+        return bool({"test", "tests"} & set(parts[:-1])) or parts[-1].startswith("test_")
+
+    @staticmethod
+    def keeps_float32(name: str, at: Context) -> bool:
+        """Whether the code keeps an attribute of ``self`` float32, or looks at its dtype.
+
+        It may say so where it is made, by a cast of it, or in a list of a model in this file that
+        names it or an instance of its class (``_keep_in_fp32_modules``).
+        """
+        cls = at.function.cls
+        if cls is None:
+            return False
+        path = f"self.{name}"
+        for node in ast.walk(cls.node):
+            if isinstance(node, ast.Attribute) and node.attr in ("float", "dtype", "to"):
+                if f"{ast.unparse(node.value)}.".startswith(f"{path}."):
+                    return True
+        stored = at.module.stores(cls).get(name)
+        if stored is not None and _FLOAT32.search(ast.unparse(stored[0])):
+            return True
+        names = {name} | at.module.index.instances.get(cls.name, set())
+        return any(kept in path for kept in _kept(at) for path in names)
+
+    @staticmethod
+    def of_class(at: Context) -> ast.expr | None:
+        """The same for the class around."""
+        cls: Class | None = at.function.cls
+        found = (_shown(method) for method in cls.methods.values()) if cls is not None else ()
+        return next((node for node in found if node is not None), None)
+
+
+def _shown(function: Function) -> ast.expr | None:
+    compared: set[int] = set()
+    for node in walk_function(function):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(isinstance(s, ast.Attribute) and s.attr in _WHOLE for s in sides):
+                compared |= {id(s) for s in sides}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("half", "bfloat16") and not node.args:
+                return node
+            if node.func.attr == "type_as":
+                return node
+        elif isinstance(node, ast.Attribute) and id(node) not in compared:
+            owner = node.value
+            if node.attr == "dtype" and not _whole(owner):
+                return node
+            if node.attr in _HALVES and isinstance(owner, ast.Name) and owner.id == "torch":
+                return node
+    return None
+
+
+def _whole(owner: ast.expr) -> bool:
+    """Whether the owner of a dtype is no tensor of floats: a library, or a tensor of integers."""
+    if isinstance(owner, ast.Name):
+        return owner.id in _OWNERS or INTEGERS.search(owner.id.lower()) is not None
+    return isinstance(owner, ast.Attribute) and INTEGERS.search(owner.attr.lower()) is not None
+
+
+def _kept(at: Context) -> set[str]:
+    """Names of modules that classes of this file keep in float32."""
+    return {
+        piece
+        for cls in at.module.index.classes.values()
+        for statement in cls.node.body
+        if isinstance(statement, ast.Assign)
+        and any("fp32" in t.id or "float32" in t.id for t in statement.targets
+                if isinstance(t, ast.Name))
+        for part in ast.walk(statement.value)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        for piece in part.value.split(".")
+        if piece not in ("", "weight", "bias")
+    }  # fmt: skip

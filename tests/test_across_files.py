@@ -1,0 +1,649 @@
+"""Whole projects: what one file says of another decides about findings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_lint import runner
+from precision_lint.api import Confidence, Diagnostic
+from precision_lint.config import Overrides, Resolver
+from tests import projects
+from tests.projects import found
+
+ROOT = Path(__file__).parent.parent
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.cdist(x, x)
+"""
+FINDING = "model.py:7 MP214"
+
+
+def train(manager: str, before: str = "pass", imports: str = "", call: str = "net(x)") -> str:
+    return f"""\
+import contextlib; from functools import partial
+import torch
+from model import Net
+{imports}
+
+
+def train(x, amp):
+    net = Net()
+    {before}
+    with {manager}:
+        return {call}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(texts: dict[str, str], confidence: Confidence = Confidence.LIKELY) -> list[Diagnostic]:
+    projects.write(Path.cwd(), texts)
+    return projects.check(Path(), confidence=confidence).diagnostics
+
+
+def places(diagnostics: list[Diagnostic]) -> list[str]:
+    return [f"{d.filename}:{d.start.row} {d.code}" for d in diagnostics]
+
+
+def links(diagnostic: Diagnostic) -> list[tuple[str | None, int, str]]:
+    return [(e.filename, e.start.row if e.start else 0, e.message) for e in diagnostic.evidence]
+
+
+# regions of other files
+
+
+def test_enabled_decides() -> None:
+    for enabled, expected in (("True", [FINDING]), ("False", []), ("amp", [FINDING])):
+        manager = f"torch.autocast('cuda', dtype=torch.float16, enabled={enabled})"
+        assert places(check({"model.py": MODEL, "train.py": train(manager)})) == expected
+
+
+def test_enabled_decides_in_the_same_function() -> None:
+    for enabled, expected in (("True", ["one.py:4 MP214"]), ("False", [])):
+        text = f"""\
+import torch
+def train(x):
+    with torch.autocast("cuda", dtype=torch.float16, enabled={enabled}):
+        return torch.cdist(x, x)
+"""
+        assert places(check({"one.py": text})) == expected
+
+
+def test_moving_the_region_keeps_the_finding_and_names_the_file() -> None:
+    helper = "import torch\nfrom model import Net\n\n\ndef run(net, x):\n    return net(x)\n"
+    (finding,) = check({
+        "model.py": MODEL,
+        "helper.py": helper,
+        "train.py": train(
+            "torch.autocast('cuda', dtype=torch.bfloat16)", imports="from helper import run",
+            call="run(net, x)",
+        ),
+    })  # fmt: skip
+    assert places([finding]) == [FINDING]
+    assert links(finding) == [
+        ("train.py", 10, "bfloat16 autocast region opened here"),
+        ("train.py", 11, "run() is called here"),
+        ("helper.py", 6, "Net.forward() is reached from it"),
+    ]
+
+
+def test_a_directory_of_its_own_is_named_from_where_the_tool_runs() -> None:
+    (finding,) = check({
+        "lib/net/model.py": MODEL,
+        "tools/train.py": train("torch.autocast('cuda')").replace("from model", "from net.model"),
+    })  # fmt: skip
+    assert links(finding)[0] == (
+        str(Path("tools/train.py")), 10, "float16 autocast region opened here"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "reported"),
+    [
+        (["torch.autocast('cuda')"], True),
+        (["torch.autocast('cuda')", "torch.autocast('cuda', enabled=False)"], True),
+        (["torch.autocast('cuda')", "contextlib.suppress(ValueError)"], True),
+        (["torch.autocast('cuda', enabled=False)"], False),
+        (["torch.autocast('cuda', enabled=False)"] * 2, False),
+        (["torch.autocast('cuda', dtype=torch.float32)"], False),
+    ],
+)
+def test_several_callers(files: list[str], reported: bool) -> None:
+    texts = {f"train{n}.py": train(manager) for n, manager in enumerate(files)}
+    assert bool(check({"model.py": MODEL, **texts})) is reported
+
+
+@pytest.mark.parametrize(
+    ("manager", "before", "imports", "row"),
+    [
+        ("ctx", "ctx = torch.autocast('cuda') if amp else contextlib.nullcontext()", "", 10),
+        ("contextlib.ExitStack() as s", "pass", "", 11),
+        ("torch.no_grad(), torch.autocast('cuda')", "pass", "", 10),
+        ("cast()", "pass", "def cast():\n    return torch.autocast('cuda')", 11),
+        ("cast()", "cast = lambda: torch.autocast('cuda')", "", None),
+        ("cast(enabled=amp)", "cast = partial(torch.autocast, 'cuda')", "", 10),
+    ],
+)  # fmt: skip
+def test_managers(manager: str, before: str, imports: str, row: int | None) -> None:
+    call = "(s.enter_context(torch.autocast('cuda')), net(x))" if " as s" in manager else "net(x)"
+    text = train(manager, before, imports, call)
+    if " as s" in manager:
+        text = text.replace("return (s.", "s.").replace(", net(x))", "\n        return net(x)")
+    findings = check({"model.py": MODEL, "train.py": text})
+    assert places(findings) == [FINDING]  # the project uses autocast, whatever is known of it
+    opened = "float16 autocast region opened here"
+    assert (("train.py", row, opened) in links(findings[0])) is (row is not None)
+
+
+def test_a_manager_of_another_file() -> None:
+    texts = {
+        "context.py": """\
+import contextlib
+import torch
+
+def cast(amp):
+    return torch.autocast("cuda", dtype=torch.bfloat16) if amp else contextlib.nullcontext()
+
+@contextlib.contextmanager
+def careful():
+    with torch.autocast("cuda", enabled=False):
+        yield
+""",
+        "use.py": """\
+import torch
+from context import careful, cast
+
+def use(x):
+    with cast(True):
+        return torch.cdist(x, x)
+
+def other(x):
+    with careful():
+        return torch.cdist(x, x)
+""",
+    }
+    (finding,) = check(texts)
+    assert places([finding]) == ["use.py:6 MP214"]
+    assert links(finding)[0][1:] == (5, "bfloat16 autocast region opened here")
+
+
+def test_a_stored_manager() -> None:
+    text = """\
+import torch
+from model import Net
+
+class Trainer:
+    def __init__(self):
+        self.net = Net()
+        self.context = torch.autocast("cuda")
+
+    def step(self, x):
+        with self.context:
+            return self.net(x)
+"""
+    (finding,) = check({"model.py": MODEL, "trainer.py": text})
+    assert links(finding)[0] == ("trainer.py", 10, "float16 autocast region opened here")
+
+
+def test_decorators_of_the_caller() -> None:
+    text = train("contextlib.suppress(ValueError)")
+    on = text.replace("def train", "@torch.autocast('cuda')\ndef train")
+    off = text.replace("def train", "@torch.autocast('cuda', enabled=False)\ndef train")
+    assert places(check({"model.py": MODEL, "train.py": on})) == [FINDING]
+    assert check({"model.py": MODEL, "train.py": off}) == []
+
+
+def test_custom_forwards_are_outside() -> None:
+    function = """\
+import torch
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    {}
+    def forward(ctx, x):
+        return torch.cdist(x, x)
+"""
+    text = train("torch.autocast('cuda')", call="Function.apply(x)").replace("Net", "Function")
+    outside = function.format(
+        "@torch.amp.custom_fwd(device_type='cuda', cast_inputs=torch.float32)"
+    )
+    assert places(check({"model.py": function.format("@torch.no_grad()"), "train.py": text})) == [
+        FINDING
+    ]
+    assert check({"model.py": outside, "train.py": text}) == []
+
+
+# values of other files
+
+CONSTANTS = """\
+import torch
+SMALL = 1e-12
+LARGE = 1e-2
+class Config:
+    small = 1e-12
+    large = 1e-2
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "eps", "reported"),
+    [
+        ("from constants import SMALL", "SMALL", True),
+        ("from constants import LARGE", "LARGE", False),
+        ("from constants import SMALL as tiny", "tiny", True),
+        ("import constants", "constants.SMALL", True),
+        ("import constants", "constants.LARGE", False),
+        ("import constants as c", "c.SMALL", True),
+        ("from constants import Config", "Config.small", True),
+        ("from constants import Config", "Config.large", False),
+        ("from constants import *", "SMALL", True),
+        ("from constants import *", "LARGE", False),
+        ("from pkg import SMALL", "SMALL", True),
+        ("import pkg", "pkg.SMALL", True),
+        ("from constants import SMALL", "eps", True),
+        ("from constants import LARGE", "eps", False),
+        ("from constants import MISSING", "MISSING", False),
+        ("from constants import SMALL, LARGE", "(SMALL + LARGE)", False),
+    ],
+)
+def test_constants(imports: str, eps: str, reported: bool) -> None:
+    default = imports.rpartition(" ")[2] if eps == "eps" else "0"
+    text = f"""\
+import torch
+{imports}
+
+def loss(p, eps={default}):
+    return torch.log(p + {eps})
+"""
+    texts = {
+        "constants.py": CONSTANTS,
+        "pkg/__init__.py": "from .inner import SMALL\n",
+        "pkg/inner.py": "SMALL = 1e-12\n",
+        "loss.py": text,
+        "train.py": "import torch\nautocast = torch.autocast('cuda', dtype=torch.float16)\n",
+    }
+    assert places(check(texts)) == (["loss.py:5 MP301"] if reported else [])
+
+
+@pytest.mark.parametrize(
+    ("calls", "reported"),
+    [
+        (["Loss()"], False),
+        (["Loss(eps=1e-12)"], True),
+        (["Loss(1e-12)"], True),
+        (["Loss(eps=SMALL)"], True),
+        (["Loss(eps=1e-2)"], False),
+        (["Loss(eps=1e-2)", "Loss(eps=1e-12)"], True),
+    ],
+)
+def test_numbers_that_are_passed_to_constructors(calls: list[str], reported: bool) -> None:
+    texts = {
+        "loss.py": """\
+import torch
+
+class Loss(torch.nn.Module):
+    def __init__(self, eps=1e-2):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, p):
+        return torch.log(p + self.eps)
+"""
+    }
+    for n, call in enumerate(calls):
+        texts[f"train{n}.py"] = f"""\
+import torch
+from loss import Loss
+SMALL = 1e-12
+
+def train(x):
+    criterion = {call}
+    with torch.autocast("cuda", dtype=torch.float16):
+        criterion(x)
+"""
+    assert places(check(texts)) == (["loss.py:9 MP301"] if reported else [])
+
+
+def test_a_default_counts_where_a_call_leaves_it() -> None:
+    texts = {
+        "loss.py": """\
+import torch
+
+class Loss(torch.nn.Module):
+    def __init__(self, eps=1e-12):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, p):
+        return torch.log(p + self.eps)
+""",
+        "one.py": "import torch\nfrom loss import Loss\ndef f():\n    return Loss(eps=1e-2)\n",
+        "amp.py": "import torch\nautocast = torch.autocast('cuda', dtype=torch.float16)\n",
+    }
+    assert check(texts) == []
+    texts["two.py"] = "import torch\nfrom loss import Loss\ndef g():\n    return Loss()\n"
+    assert places(check(texts)) == ["loss.py:9 MP301"]
+
+
+def test_attributes_of_a_base_class() -> None:
+    texts = {
+        "base.py": """\
+import torch
+
+class Base(torch.nn.Module):
+    large = 1e-2
+
+    def __init__(self):
+        super().__init__()
+        self.small = 1e-12
+""",
+        "loss.py": """\
+import torch
+from base import Base
+
+class Loss(Base):
+    def forward(self, p):
+        return torch.log(p + self.small) + torch.log(p + self.large)
+""",
+        "amp.py": "import torch\nautocast = torch.autocast('cuda', dtype=torch.float16)\n",
+    }
+    assert places(check(texts)) == ["loss.py:6 MP301"]
+
+
+@pytest.mark.parametrize(
+    ("passed", "reported"),
+    [
+        (["x.float()"], False),
+        (["x.float()", "y.double()"], False),
+        (["x.half()"], True),
+        (["x.float()", "x.half()"], True),
+    ],
+)
+def test_dtypes_that_are_passed(passed: list[str], reported: bool) -> None:
+    texts = {
+        f"use{n}.py": f"import torch\nfrom util import loss\ndef f(x, y):\n    loss({value})\n"
+        for n, value in enumerate(passed)
+    }
+    texts["util.py"] = "import torch\ndef loss(p):\n    return torch.log(p + 1e-12)\n"
+    texts["amp.py"] = "import torch\nautocast = torch.autocast('cuda', dtype=torch.float16)\n"
+    findings = check(texts)
+    assert bool(findings) is reported
+    if reported:
+        half = f"use{len(passed) - 1}.py"
+        assert (half, 4, "loss() is given half tensors here") in links(findings[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "reported"),
+    [
+        ("return x", True),
+        ("return x.float()", False),
+        ("return x.float() if x.dtype == torch.float16 else x", False),
+        ("return torch.softmax(x, -1)", False),
+        ("return x.clamp(min=0.1)", False),
+        (
+            "with torch.autocast('cuda', enabled=False):\n        return x.float() @ x.float()",
+            False,
+        ),
+    ],
+)
+def test_values_that_helpers_return(body: str, reported: bool) -> None:
+    texts = {
+        "util.py": f"import torch\ndef helper(x):\n    {body}\n",
+        "loss.py": """\
+import torch
+from util import helper
+
+def loss(x):
+    return torch.log(helper(x) + 1e-12)
+""",
+        "train.py": """\
+import torch
+from loss import loss
+
+def train(x):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss(x)
+""",
+    }
+    assert places(check(texts)) == (["loss.py:5 MP301"] if reported else [])
+
+
+# the same verdict whatever the run
+
+PROJECT = {
+    "model.py": MODEL,
+    "train.py": train("torch.autocast('cuda')"),
+    "util.py": "import torch\nEPS = 1e-12\ndef helper(x):\n    return x\n",
+    "loss.py": """\
+import torch
+from util import *
+
+def loss(x):
+    return torch.log(helper(x) + EPS)
+""",
+    **{
+        f"chain{n}.py": f"""\
+import torch
+from chain{n + 1} import f{n + 1}
+
+def f{n}(x):
+    return f{n + 1}(x)
+
+def loss{n}(x):
+    return torch.log(f{n}(x) + 1e-12)
+"""
+        for n in range(8)
+    },
+    "chain8.py": "import torch\n\ndef f8(x):\n    return x.float()\n",
+}
+
+
+def test_a_batch_of_one_file_judges_as_the_full_run(here: Path) -> None:
+    projects.write(here, PROJECT)
+    whole = found(projects.check(here))
+    single = [one for name in sorted(PROJECT) for one in found(projects.check(here / name))]
+    assert whole == single
+    assert FINDING in whole and "loss.py:5 MP301" in whole
+
+
+def test_standard_input_judges_as_the_file(here: Path) -> None:
+    projects.write(here, PROJECT)
+    resolver = Resolver(Overrides(no_cache=True), isolated=True)
+    result = runner.check_stdin(MODEL.encode(), Path("model.py"), resolver)
+    assert found(result) == [FINDING]
+    (finding,) = result.diagnostics
+    assert links(finding)[0][0] == "train.py"
+    assert found(runner.check_stdin(MODEL.encode(), None, resolver)) != []
+
+
+def test_processes_judge_as_one_does(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    projects.write(here, PROJECT)
+    alone = projects.check(here).diagnostics
+    monkeypatch.setattr(runner, "POOL_FROM", 1)
+    assert projects.check(here, workers=2).diagnostics == alone
+
+
+def test_the_order_of_sets_does_not_matter(here: Path) -> None:
+    projects.write(here, PROJECT)
+    said = {
+        subprocess.run(
+            [sys.executable, "-m", "precision_lint", ".", "--output-format", "json", "--no-cache"],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1
+    assert len(json.loads(said.pop())) >= 2
+
+
+# the cache
+
+
+def cached(here: Path) -> list[str]:
+    return found(projects.check(here, cache_dir=here / "cache"))
+
+
+def test_edits_are_seen_through_a_cache(here: Path) -> None:
+    manager = "torch.autocast('cuda', dtype=torch.float16)"
+    projects.write(here, {"model.py": MODEL, "train.py": train(manager)})
+    for enabled in (True, False, True, False):
+        text = manager if enabled else manager.replace(")", ", enabled=False)")
+        (here / "train.py").write_text(train(text))
+        expected = [FINDING] if enabled else []
+        assert cached(here) == cached(here) == found(projects.check(here)) == expected
+    (here / "train.py").unlink()
+    assert cached(here) == []
+    (here / "loss.py").write_text(
+        "import torch\nfrom util import EPS\ndef loss(p):\n    return torch.log(p + EPS)\n"
+    )
+    (here / "amp.py").write_text(
+        "import torch\nautocast = torch.autocast('cuda', dtype=torch.float16)\n"
+    )
+    for eps, expected in (("1e-12", True), ("1e-2", False), ("1e-12", True)):
+        (here / "util.py").write_text(f"EPS = {eps}\n")
+        assert ("loss.py:4 MP301" in cached(here)) is expected
+
+
+def test_no_cache_leaves_nothing(here: Path) -> None:
+    projects.write(here, PROJECT)
+    before = sorted(here.rglob("*"))
+    projects.check(here)
+    assert sorted(here.rglob("*")) == before
+
+
+def run(*options: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PRECISION_LINT_")}
+    return subprocess.run(
+        [sys.executable, "-m", "precision_lint", *options, "."],
+        env={**environment, "PYTHONPATH": str(ROOT), **settings},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_where_the_cache_is(here: Path) -> None:
+    projects.write(here, {"model.py": MODEL, "train.py": train("torch.autocast('cuda')")})
+    first = run()
+    assert "model.py:7" in first.stdout and first.stderr == ""
+    assert (here / ".precision_lint_cache" / "facts.sqlite3").is_file()
+    assert run().stdout == first.stdout
+    shutil.rmtree(here / ".precision_lint_cache")
+    assert run("--cache-dir", "elsewhere/deep").stdout == first.stdout
+    assert (here / "elsewhere" / "deep" / "CACHEDIR.TAG").is_file()
+    assert run(PRECISION_LINT_CACHE_DIR="by-variable").stdout == first.stdout
+    assert (here / "by-variable").is_dir()
+    assert run(PRECISION_LINT_NO_CACHE="1").stdout == run("-n").stdout == first.stdout
+    assert not (here / ".precision_lint_cache").exists()
+
+
+def test_python_in_the_cache_is_not_linted(here: Path) -> None:
+    projects.write(here, {"model.py": MODEL, "train.py": train("torch.autocast('cuda')")})
+    run()
+    (here / ".precision_lint_cache" / "model.py").write_text(MODEL)
+    assert run().stdout.count("MP214") == 1
+
+
+@pytest.mark.parametrize("damage", ["a file", "no table", "locked"])
+def test_a_cache_that_cannot_be_used_is_not_missed(here: Path, damage: str) -> None:
+    projects.write(here, {"model.py": MODEL, "train.py": train("torch.autocast('cuda')")})
+    table = None
+    if damage == "a file":
+        (here / "cache").write_text("in the way")
+    else:
+        cached(here)
+        file = here / "cache" / "facts.sqlite3"
+        if damage == "no table":
+            file.write_bytes(b"not a table" * 100)
+        else:
+            table = sqlite3.connect(file)
+            table.execute("BEGIN IMMEDIATE")
+    assert cached(here) == [FINDING]
+    if table is not None:
+        table.close()
+
+
+# files that are odd
+
+
+def test_links_and_odd_names(here: Path) -> None:
+    projects.write(here, {"model.py": MODEL, "train.py": train("torch.autocast('cuda')")})
+    (here / "linked.py").symlink_to("train.py")
+    (here / "loop").symlink_to(".")
+    (here / "dangling.py").symlink_to("nowhere.py")
+    assert found(projects.check(here / "model.py")) == [FINDING]
+    if os.name != "nt":
+        (here / os.fsdecode(b"caf\xe9.py")).write_text(MODEL)
+        assert found(projects.check(here / "model.py")) == [FINDING]
+
+
+def test_files_outside_of_the_root(here: Path) -> None:
+    projects.write(here / "one", {"model.py": MODEL})
+    projects.write(here / "two", {"train.py": train("torch.autocast('cuda')")})
+    result = projects.check(here / "one", here / "two")
+    assert found(result) == []  # the two projects know nothing of each other
+
+
+def test_a_file_without_a_project() -> None:
+    Path("alone.py").write_text(
+        MODEL.replace("def forward", "@torch.autocast('cuda')\n    def forward")
+    )
+    result = projects.check(Path("alone.py"))
+    assert found(result) == ["alone.py:8 MP214"]
+
+
+def test_broken_neighbours_do_no_harm(here: Path) -> None:
+    projects.write(here, {"model.py": MODEL, "train.py": train("torch.autocast('cuda')")})
+    (here / "syntax.py").write_text("import torch\nfrom model import Net\ndef f(:\n")
+    (here / "bytes.py").write_bytes(b"import torch\nfrom model import Net\n\xff\n")
+    (here / "nul.py").write_bytes(b"import torch\n\0")
+    (here / "deep.py").write_text("import torch\nx = " + "-" * 5000 + "1\n")
+    codes = found(projects.check(here))
+    assert FINDING in codes
+    assert {one.rpartition(" ")[2] for one in codes} <= {"MP214", "MP001", "MP002"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from model import Net\nclass Net(Net):\n    def f(self, x):\n        return super().forward(x)\n",
+        "from trap import trap\ndef trap(x):\n    return trap(trap(x))\n",
+        "from trap import *\nfrom model import *\ndef f(x):\n    return f(Net()(x))\n",
+        "import importlib as i\nm = i.import_module('model')\ndef f(x):\n    return m.Net()(x)\n",
+        "def f(x):\n    return g(x)\ndef g(x):\n    return f(torch.log(g(x) + 1e-12))\n",
+        "def f(x):\n    x = f\n    f = x\n    return x(f)(x)\n",
+        "class A:\n    def f(self):\n        self.a = self\n        self.b = self.a.a.b.a()\n"
+        "    def __call__(self, x):\n        return self.a.b(x)\n",
+    ],
+)
+def test_traps_end_without_a_crash(text: str) -> None:
+    result = check(
+        {
+            "model.py": MODEL,
+            "train.py": train("torch.autocast('cuda')"),
+            "trap.py": f"import torch\n{text}",
+        },
+        Confidence.POSSIBLE,
+    )
+    assert "MP003" not in {d.code for d in result}
+    assert FINDING in places(result)

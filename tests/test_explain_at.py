@@ -1,0 +1,257 @@
+"""``explain-at``: what is shown of a line, and what is said of lines that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_lint import cli
+from precision_lint.api import Evidence, Position
+from precision_lint.report.place import render
+from precision_lint.semantics.describe import Description, Expression
+from tests import projects
+
+MODEL = """\
+import torch
+from torch import nn
+EPS = 1e-12
+
+
+class Net(nn.Module):
+    @torch.no_grad()
+    def forward(self, x, weight=None):
+        p = torch.sigmoid(x)
+        q = torch.log(
+            p + EPS
+        )
+        y = p
+        with torch.autocast("cuda", enabled=False):
+            z = x.float()
+            a = z
+        b = q.float() @ x
+        return (
+            q,
+            # of what comes
+            a,
+        )
+
+
+SCALE = torch.tensor(2.0)
+"""
+TRAIN = """\
+import torch
+from pkg.model import Net
+
+
+def train(x):
+    net = Net()
+    with torch.autocast("cuda", dtype=torch.float16):
+        return net(x)
+"""
+
+
+class Run:
+    def __init__(self, capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+        self.capfd = capfd
+        self.patch = patch
+        self.out = self.err = ""
+
+    def __call__(self, *args: str) -> int:
+        code = cli.main(["explain-at", *args])
+        self.out, self.err = self.capfd.readouterr()
+        return code
+
+    def json(self, place: str) -> dict[str, Any]:
+        assert self(place, "--output-format", "json") == 0
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRECISION_LINT_NO_CACHE", "1")
+    projects.write(tmp_path, {"pkg/model.py": MODEL, "train.py": TRAIN})
+    return Run(capfd, monkeypatch)
+
+
+def row(text: str) -> int:
+    """The row of the model's line that starts so."""
+    (found,) = (n for n, line in enumerate(MODEL.splitlines(), 1) if line.strip().startswith(text))
+    return found
+
+
+def lines(run: Run, text: str) -> list[str]:
+    assert run(f"pkg/model.py:{row(text)}") == 0
+    return run.out.splitlines()
+
+
+def test_a_line_of_a_region_in_another_file(run: Run) -> None:
+    assert lines(run, "p = ") == [
+        "pkg/model.py:9 in Net.forward()",
+        "  autocast: on, float16 on cuda",
+        "    float16 autocast region opened here (train.py:7)",
+        "    Net.forward() is reached from it (train.py:8)",
+        "  torch.sigmoid(x)  tensor, that of x, in [0, 1]",
+        "                    half: likely",
+        "  x                 object, that of x",
+        "                    half: likely",
+    ]
+
+
+def test_findings_of_the_line_are_told_on_each_of_its_rows(run: Run) -> None:
+    for text in ("q = ", "p + EPS"):
+        (finding,) = (line for line in lines(run, text) if "MP301" in line)
+        assert finding.startswith("  MP301 (likely): epsilon 1e-12 before log")
+    (closing,) = {line for line in run.out.splitlines() if "torch.log" in line} or {""}
+    assert closing == ""
+
+
+def test_a_row_inside_of_an_expression_shows_it(run: Run) -> None:
+    assert run("pkg/model.py:12") == 0  # the closing parenthesis of torch.log
+    assert "  torch.log( p + EPS )  tensor, float32" in run.out
+    assert run(f"pkg/model.py:{row('# of what')}") == 0
+    assert "( q, # of what comes a, )" in run.out
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("import torch", "off"),
+        ("@torch.no_grad", "off"),
+        ("def forward", "on, float16 on cuda"),
+        ("y = p", "on, float16 on cuda"),
+        ("with torch", "on, float16 on cuda"),
+        ("z = ", "off"),
+        ("a = z", "off"),
+        ("return (", "on, float16 on cuda"),
+        ("SCALE", "off"),
+    ],
+)
+def test_state_of_a_line(run: Run, text: str, state: str) -> None:
+    assert lines(run, text)[1] == f"  autocast: {state}"
+
+
+def test_ranges_and_constants(run: Run) -> None:
+    said = {e["text"]: e for e in run.json(f"pkg/model.py:{row('p + EPS')}")["expressions"]}
+    assert said["p + EPS"]["range"] == "[1e-12, 1]"
+    assert said["EPS"]["range"] == "1e-12"
+    assert said["p"]["dtype"] == "that of x"
+    assert said["p"]["half"] == "likely"
+
+
+def test_json(run: Run) -> None:
+    said = run.json(f"pkg/model.py:{row('q = ')}")
+    assert list(said) == ["function", "autocast", "why", "plausible", "expressions", "findings"]
+    assert said["function"] == "Net.forward"
+    assert [link["filename"] for link in said["why"]] == ["train.py", "train.py"]
+    assert [finding["code"] for finding in said["findings"]] == ["MP301"]
+    assert said["expressions"][0]["start"] == {"row": row("q = "), "column": 13}
+
+
+def test_possible_findings_are_told(run: Run) -> None:
+    Path("alone.py").write_text("import torch\ndef f(x):\n    return torch.log(x * x + 1e-12)\n")
+    Path("train.py").unlink()
+    assert run("alone.py:3") == 0
+    assert "  MP301 (possible): epsilon 1e-12" in run.out
+    assert "nothing shows that this function runs under autocast" in run.out
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("pkg/model.py", '"pkg/model.py" is not a place; write FILE:LINE'),
+        ("pkg/model.py:0", '"pkg/model.py:0" is not a place; write FILE:LINE'),
+        ("pkg/model.py:x", '"pkg/model.py:x" is not a place; write FILE:LINE'),
+        ("pkg/model.py:-1", '"pkg/model.py:-1" is not a place; write FILE:LINE'),
+        (":3", '":3" is not a place; write FILE:LINE'),
+        ("pkg/model.py:26", "pkg/model.py:26: the file has 25 lines; name one of them"),
+        ("none.py:1", "none.py:1:1: MP001 no such file; check the path"),
+        ("pkg:1", "pkg:1:1: MP001 is a directory; name a file"),
+        ("syntax.py:1", "syntax.py:2:7: MP002 invalid syntax; fix the syntax or exclude the file"),
+        ("bytes.py:1", "bytes.py:1:1: MP001 "),
+    ],
+)
+def test_wrong_places_are_one_line(run: Run, place: str, message: str) -> None:
+    Path("syntax.py").write_text("import torch\ndef f(:\n")
+    Path("bytes.py").write_bytes(b"\xff\n")
+    assert run(place) == 2
+    assert run.err.startswith(message) or message in run.err
+    assert (run.err.count("\n"), run.out) == (1, "")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "x = 1", "# a comment\n", "'''\ntext\n'''\n"])
+def test_files_that_say_nothing(run: Run, text: str) -> None:
+    Path("plain.py").write_text(text)
+    assert run("plain.py:1") == 0
+    assert run.out.startswith("plain.py:1 in the module's own code\n  autocast: off\n")
+
+
+def test_columns_are_passed_over(run: Run) -> None:
+    assert run("pkg/model.py:9:13") == 0
+    assert run.out.startswith("pkg/model.py:9 in Net.forward()\n")
+
+
+def test_tabs_and_wide_characters(run: Run) -> None:
+    text = "import torch\ndef f(W):\n\treturn torch.exp(W)\t+\ttorch.sigmoid( W )\n"
+    Path("wide.py").write_text(text.replace("W", "\u91cd\u307f"), "utf8")
+    said = {e["text"]: e["start"] for e in run.json("wide.py:3")["expressions"]}
+    assert "torch.exp(\u91cd\u307f) + torch.sigmoid( \u91cd\u307f )" in said
+    assert said["torch.sigmoid( \u91cd\u307f )"] == {"row": 3, "column": 25}
+
+
+def test_the_cache_is_left_alone_on_demand(run: Run, tmp_path: Path) -> None:
+    run("pkg/model.py:9", "--no-cache")
+    run("pkg/model.py:9")
+    assert not (tmp_path / ".precision_lint_cache").exists()
+    run.patch.delenv("PRECISION_LINT_NO_CACHE")
+    run("pkg/model.py:9", "--cache-dir", "kept")
+    assert (tmp_path / "kept").is_dir()
+    assert not (tmp_path / ".precision_lint_cache").exists()
+    run("pkg/model.py:9")
+    assert (tmp_path / ".precision_lint_cache").is_dir()
+
+
+def test_comprehensions_and_lambdas(run: Run) -> None:
+    Path("inner.py").write_text(
+        "import torch\ndef f(xs):\n    return [torch.exp(x) for x in xs], lambda y: torch.log(y)\n"
+    )
+    assert "torch.exp(x)" in {e["text"] for e in run.json("inner.py:3")["expressions"]}
+
+
+def test_the_innermost_function_is_meant(run: Run) -> None:
+    Path("nested.py").write_text(
+        "import torch\ndef outer(x):\n    def inner(y):\n        return torch.exp(y)\n"
+        "    return inner(x)\n"
+    )
+    assert run.json("nested.py:4")["function"] == "inner"
+    assert run.json("nested.py:5")["function"] == "outer"
+
+
+# as text
+
+
+def test_rendering() -> None:
+    link = Evidence("autocast region opened here", Position(3, 1), None, "other.py")
+    own = Evidence("made here", Position(2, 1))
+    known = Description(
+        "f", "as the caller has it", (link,), False,
+        (
+            Expression("x" * 50, Position(1, 1), "tensor", "float16", "[0, 1]", "certain", (own,)),
+            Expression("y", Position(1, 9), "tensor", "", "", "likely", (link,)),
+        ),
+    )  # fmt: skip
+    assert render("a.py:1", known, ()).splitlines() == [
+        "a.py:1 in f()",
+        "  autocast: as the caller has it",
+        "    autocast region opened here (other.py:3)",
+        "  nothing shows that this function runs under autocast or in a half model",
+        f"  {'x' * 37}...  tensor, float16, in [0, 1]",
+        f"  {'':40}  half: certain",
+        "      made here (a.py:2)",
+        f"  y{'':39}  tensor",
+        f"  {'':40}  half: likely",
+    ]
