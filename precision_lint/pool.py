@@ -30,6 +30,7 @@ def _start(state: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     gc.freeze()
+    gc.disable()  # the work says when
 
 
 def _leave_with_parent() -> None:

@@ -56,6 +56,8 @@ SUPPRESSION = re.compile(
 )
 
 
+_judged = 0
+
 Known = tuple[Project, Program | None]
 """What is known of a project: how it runs half precision, and its linked files."""
 
@@ -177,10 +179,13 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _collect() -> None:
+def _collect_now_and_then() -> None:
     """Free what earlier files left; what is still there now is not looked at again."""
-    gc.collect()
-    gc.freeze()
+    global _judged
+    _judged += 1
+    if _judged % COLLECT_EVERY == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @contextmanager
@@ -240,36 +245,29 @@ def _run(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
     frozen = gc.get_freeze_count()
     with _collector_off():
-        outcomes = _run_each(jobs, projects)
-        if len(jobs) > 1:
-            _collect()
+        outcomes = [_run_one(job, projects) for job in jobs]
     if not frozen:
         gc.unfreeze()
     return outcomes
 
 
-def _run_each(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
-    outcomes = []
-    for count, job in enumerate(jobs, 1):
-        if count % COLLECT_EVERY == 0:
-            _collect()
-        data = source.load(job.path, job.name)
-        if isinstance(data, Failure):
-            outcome = Outcome([data.diagnostic()] if data.code in job.codes else [])
-        else:
-            known = projects.get(job.root, (Project(), None))
-            outcome = _judge(job, data, known)
-            if job.mode is Mode.FIX and outcome.fixed and outcome.text:
-                from precision_lint import fixer
+def _run_one(job: Job, projects: Mapping[Path, Known]) -> Outcome:
+    _collect_now_and_then()
+    data = source.load(job.path, job.name)
+    if isinstance(data, Failure):
+        return Outcome([data.diagnostic()] if data.code in job.codes else [])
+    known = projects.get(job.root, (Project(), None))
+    outcome = _judge(job, data, known)
+    if job.mode is Mode.FIX and outcome.fixed and outcome.text:
+        from precision_lint import fixer
 
-                failure = fixer.write(job.path, data, outcome.text)
-                if failure:  # nothing was fixed, so everything is still to be said
-                    outcome = _judge(replace(job, mode=Mode.CHECK), data, known)
-                    outcome.diagnostics.append(failure.diagnostic())
-        if not outcome.diagnostics:
-            outcome.text = None  # nobody will show it: don't send it between processes
-        outcomes.append(outcome)
-    return outcomes
+        failure = fixer.write(job.path, data, outcome.text)
+        if failure:  # nothing was fixed, so everything is still to be said
+            outcome = _judge(replace(job, mode=Mode.CHECK), data, known)
+            outcome.diagnostics.append(failure.diagnostic())
+    if not outcome.diagnostics:
+        outcome.text = None  # nobody will show it: don't send it between processes
+    return outcome
 
 
 def _died(job: Job) -> Outcome:

@@ -39,6 +39,9 @@ CREATIONS = frozenset({
 })  # fmt: skip
 CONSTANTS = re.compile(r"^self\.\w+$")
 
+MAKES_FLOAT32 = r"\bfloat32\b|\bfloat\(|softmax|normalize|FloatTensor|linalg|numpy|\bfft\b|istft"
+"""What a function's text has to say before a float32 value is looked for in it."""
+
 
 class MatmulDtypeMismatch(Rule):
     """Matrix product or layer with half and float32 operands, which raises outside autocast.
@@ -104,7 +107,8 @@ class MatmulDtypeMismatch(Rule):
     )
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
-        for half, wide in _pairs(node, at):
+        pairs = list(_pairs(node, at))
+        for half, wide in pairs:
             yield from self._other_branch(node, wide, half, at)
             finding = self._judged(node, half, wide, at)
             if finding is not None:
@@ -112,7 +116,8 @@ class MatmulDtypeMismatch(Rule):
                 return
         if isinstance(node, ast.Call):
             yield from self._entered(node, at)
-        yield from self._apart(node, at)
+        if pairs:
+            yield from self._apart(node, pairs[0], at)
 
     def _judged(
         self, node: ast.Call | ast.BinOp, half_node: ast.expr, wide_node: ast.expr, at: Context
@@ -204,11 +209,11 @@ class MatmulDtypeMismatch(Rule):
                 )
                 return
 
-    def _apart(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+    def _apart(
+        self, node: ast.Call | ast.BinOp, operands: tuple[ast.expr, ast.expr], at: Context
+    ) -> Iterator[Finding]:
         """Two operands whose dtypes have nothing to do with each other."""
-        region = at.region(node)
-        operands = next(_pairs(node, at), None)
-        if region.on or operands is None:
+        if at.region(node).on:
             return
         values = [at.value(operand) for operand in operands]
         if any(v.dtype and not v.variable for v in values):
@@ -241,10 +246,12 @@ class MatmulDtypeMismatch(Rule):
         """A float32 tensor that goes into a layer, whose weights may be half."""
         if not node.args or not isinstance(node.func, ast.Attribute):
             return
+        if not at.plausible and not at.function.name.startswith("forward"):
+            return
+        if not at.mentions(MAKES_FLOAT32) and "self" not in at.text(node.args[0]):
+            return  # cheaper than to interpret the function
         op = Sink.layer(node.func, at)
         if op is None or at.region(node).on:
-            return
-        if not at.plausible and not at.function.name.startswith("forward"):
             return
         given = at.value(node.args[0])
         if given.wide and "normalized" in given.tags and op in PLAIN:

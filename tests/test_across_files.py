@@ -520,9 +520,9 @@ def test_edits_are_seen_through_a_cache(here: Path) -> None:
     (here / "amp.py").write_text(
         "import torch\nautocast = torch.autocast('cuda', dtype=torch.float16)\n"
     )
-    for eps, expected in (("1e-12", True), ("1e-2", False), ("1e-12", True)):
+    for eps, reported in (("1e-12", True), ("1e-2", False), ("1e-12", True)):
         (here / "util.py").write_text(f"EPS = {eps}\n")
-        assert ("loss.py:4 MP301" in cached(here)) is expected
+        assert ("loss.py:4 MP301" in cached(here)) is reported
 
 
 def test_no_cache_leaves_nothing(here: Path) -> None:
@@ -626,7 +626,7 @@ def test_broken_neighbours_do_no_harm(here: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from model import Net\nclass Net(Net):\n    def f(self, x):\n        return super().forward(x)\n",
+        "from model import Net\nclass Net(Net):\n    def f(self, x):\n        super().forward(x)\n",
         "from trap import trap\ndef trap(x):\n    return trap(trap(x))\n",
         "from trap import *\nfrom model import *\ndef f(x):\n    return f(Net()(x))\n",
         "import importlib as i\nm = i.import_module('model')\ndef f(x):\n    return m.Net()(x)\n",

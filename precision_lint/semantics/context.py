@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -252,6 +253,17 @@ class Context:
     def note(self, node: ast.expr | ast.stmt, message: str) -> Evidence:
         """A link of the evidence chain at a place in this file."""
         return Evidence(message, *self.span(node))
+
+    def mentions(self, pattern: str) -> bool:
+        """Whether a regular expression matches somewhere in this function's text."""
+        key = id(self.function), pattern
+        if key not in self.module.mentioned:
+            node, start, end = self.function.node, 0, len(self.source.text)
+            if not isinstance(node, ast.Module):
+                start, end = self.edit.offset(node), self.edit.end(node)
+            found = re.compile(pattern).search(self.source.text[start:end])
+            self.module.mentioned[key] = found is not None
+        return self.module.mentioned[key]
 
     def text(self, node: ast.expr) -> str:
         """Source text of an expression."""

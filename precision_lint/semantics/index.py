@@ -127,7 +127,12 @@ class Index:
             if around is None or around.cls is None:
                 return None
             return self.method(around.cls, name[5:])
-        return next((f for f in self.functions if f.cls is None and f.name == name), None)
+        return self._plain.get(name)
+
+    @cached_property
+    def _plain(self) -> dict[str, Function]:
+        """Functions outside of classes by name, the first found of several."""
+        return {f.name: f for f in reversed(self.functions) if f.cls is None}
 
     def method(self, cls: Class, name: str, depth: int = 4) -> Function | None:
         """A method of a class or of its bases in this module."""

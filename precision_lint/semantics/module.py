@@ -44,6 +44,10 @@ class Module(Entries):
         self._arguments: dict[tuple[int, str], list[Passed]] = {}
         self._qualnames: dict[str, Function] = {}
         self._names: dict[int, frozenset[str]] = {}
+        self.layers: dict[tuple[int, str], str | None] = {}
+        """By class and ``self.x``: the operation that calling it is."""
+        self.mentioned: dict[tuple[int, str], bool] = {}
+        """By function and regular expression: whether the one's text has the other."""
         self.typestate = Typestate(self)
         self._foreign_effects: dict[int, Effects | None] = {}
         self._literals = {
@@ -279,11 +283,10 @@ class Module(Entries):
 
         ``objects``: calls of objects, such as ``self.head(x)``, count too.
         """
-        if self._is_local((dotted(node) or "").partition(".")[0], function):
-            return self._object(node, function) if objects else None
+        head = (dotted(node) or "").partition(".")[0]
         if isinstance(node, ast.Name):
             local = self.index.function_named(node.id)
-            if local is not None:
+            if local is not None and not self._is_local(head, function):
                 return local, self
         elif isinstance(node, ast.Attribute) and dotted(node) == f"self.{node.attr}":
             method = self.method(function.cls, node.attr) if function.cls else None
@@ -292,7 +295,7 @@ class Module(Entries):
         if qualified is None and isinstance(node, ast.Name) and self.index.names.stars:
             qualified = f"*.{node.id}"
         home = self.foreign(qualified, "functions") if qualified else None
-        if home is not None:
+        if home is not None and not self._is_local(head, function):
             found = home[0].function(home[1])
             return None if found is None else (found, home[0])
         return self._object(node, function) if objects else None

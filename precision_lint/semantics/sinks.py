@@ -66,8 +66,18 @@ class Sink:
     @staticmethod
     def layer(func: ast.expr, at: Context) -> str | None:
         """The operation by which a called module first meets its weights; None: not known."""
-        found = _weighted(_callee(func, at))
-        return found if found is not None else _stored(func, at)
+        path = dotted(func) or ""
+        if not path.startswith("self.") or at.function.cls is None:
+            return _layer(func, at)
+        known, key = at.module.layers, (id(at.function.cls), path)
+        if key not in known:
+            known[key] = _layer(func, at)
+        return known[key]
+
+
+def _layer(func: ast.expr, at: Context) -> str | None:
+    found = _weighted(_callee(func, at))
+    return found if found is not None else _stored(func, at)
 
 
 def _callee(func: ast.expr, at: Context) -> Value:
