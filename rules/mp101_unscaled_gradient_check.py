@@ -65,7 +65,9 @@ class UnscaledGradientCheck(Rule):
     name = "unscaled-gradient-check"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = events("scaled-gradient-read", pattern=r"\.(?:unscale_|scale|step)\(")
+    triggers = events(
+        "scaled-gradient-read", pattern=r"(?i:scaler)|\.unscale_\(|\.scale\([^\n]*\)\.backward\("
+    )
 
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
         evidence = []

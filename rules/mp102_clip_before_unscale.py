@@ -63,7 +63,9 @@ class ClipBeforeUnscale(Rule):
     name = "clip-before-unscale"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = events("scaled-gradient-clipped", pattern=r"\.(?:unscale_|scale|step)\(")
+    triggers = events(
+        "scaled-gradient-clipped", pattern=r"(?i:scaler)|\.unscale_\(|\.scale\([^\n]*\)\.backward\("
+    )
 
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
         evidence = []

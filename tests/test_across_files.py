@@ -154,6 +154,16 @@ def test_managers(manager: str, before: str, imports: str, row: int | None) -> N
     assert (("train.py", row, opened) in links(findings[0])) is (row is not None)
 
 
+def test_where_every_caller_is_outside_the_project_does_not_matter() -> None:
+    off = train("torch.autocast('cuda', enabled=False)")
+    texts = {"model.py": MODEL, "one.py": off, "two.py": off}
+    texts["amp.py"] = "import torch\n\ndef f(x):\n    with torch.autocast('cuda'):\n        x()\n"
+    assert check(texts) == []
+    texts["two.py"] = train("contextlib.suppress(ValueError)")
+    (finding,) = check(texts)
+    assert links(finding)[0][0] == "amp.py"
+
+
 def test_a_manager_of_another_file() -> None:
     texts = {
         "context.py": """\

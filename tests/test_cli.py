@@ -128,6 +128,8 @@ def test_directory_without_python(run: Run) -> None:
         (["explain", "bad-wrod"], 'unknown rule "bad-wrod"; did you mean "bad-word"?'),
         (["explain", "MP9"], 'unknown rule "MP9"; did you mean'),
         (["explain"], "Missing argument 'CODE|NAME'"),
+        (["explain-at"], "Missing argument 'FILE:LINE'"),
+        (["explain-at", "m.py"], '"m.py" is not a place; write FILE:LINE'),
         (["verify", "--device", "tpu"], "'tpu' is not one of 'cpu', 'cuda'"),
     ],
 )
@@ -334,6 +336,29 @@ def test_stdin_fix_prints_the_text_alone(run: Run) -> None:
 def test_stdin_diff(run: Run) -> None:
     assert run("--diff", "-", "--stdin-filename", "a.py", stdin=b"torch, BAD\n") == 1
     assert run.out.startswith("--- a/a.py\n+++ b/a.py\n")
+
+
+# the cache
+
+
+def test_cache_options(run: Run) -> None:
+    write("m.py", "BAD")
+    Path("setup.cfg").touch()
+    run.patch.delenv("PRECISION_LINT_NO_CACHE", raising=False)
+    for args, kept in (
+        (["--no-cache"], None),
+        (["-n"], None),
+        (["--cache-dir", "a/b"], "a/b"),
+        ([], ".precision_lint_cache"),
+    ):
+        assert run(*args, ".") == 1
+        directories = [path.name for path in Path().glob("**/facts.sqlite3")]
+        assert directories == (["facts.sqlite3"] if kept else [])
+        if kept:
+            (Path(kept) / "facts.sqlite3").unlink()
+    run.patch.setenv("PRECISION_LINT_NO_CACHE", "1")
+    assert run(".") == 1
+    assert list(Path().glob("**/facts.sqlite3")) == []
 
 
 # colour and streams

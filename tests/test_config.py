@@ -166,6 +166,17 @@ def test_config_file_replaces_every_other(here: Path) -> None:
     assert found.exclude.base == here  # not beside the file
 
 
+def test_the_cache_is_where_the_file_or_the_command_line_says(here: Path) -> None:
+    pyproject(here / "a", 'cache-dir = "../kept"')
+    found = Resolver()(here / "a" / "b")
+    assert found.cache_dir is not None and found.cache_dir.resolve() == here / "kept"
+    said = Resolver(Overrides(cache_dir=Path("mine")))(here / "a")
+    assert (said.cache_dir, said.no_cache) == (here / "mine", False)
+    assert Resolver(Overrides(cache_dir=here / "mine"))(here / "a").cache_dir == here / "mine"
+    assert Resolver(Overrides(no_cache=True))(here / "a").no_cache
+    assert (Resolver()(here).cache_dir, Resolver()(here).no_cache) == (None, False)
+
+
 def test_isolated_ignores_configuration(here: Path) -> None:
     pyproject(here, "jobs = 1")
     found = Resolver(Overrides(unsafe_fixes=True), isolated=True)(here)
@@ -200,6 +211,9 @@ def test_settings_can_be_sent_to_a_process(here: Path) -> None:
         ("fail-on = []", '"fail-on" is []; write one of "info", "warning", "error"'),
         ("unsafe-fixes = 1", '"unsafe-fixes" is 1; write true or false'),
         ("jobs = 0", '"jobs" is 0; write a positive integer'),
+        ("cache-dir = 3", '"cache-dir" is 3; write a path'),
+        ('cache-dir = ""', "\"cache-dir\" is ''; write a path"),
+        ("no-cache = true", 'unknown key "no-cache"; the keys are select'),
         ("jobs = true", '"jobs" is true; write a positive integer'),
         (
             'output-format = "xml"',

@@ -687,6 +687,27 @@ def test_a_region_passes_through_calls_and_keeps_them() -> None:
     ]  # fmt: skip
 
 
+def test_a_caller_that_nobody_calls_has_no_known_state() -> None:
+    program = linked(
+        util=LOSS,
+        middle="""
+            import torch
+            from util import loss
+
+            def middle(x):
+                return loss(x)
+
+            def called(x):
+                with torch.autocast("cuda"):
+                    middle(x)
+
+            def uncalled(x):
+                middle(x)
+        """,
+    )
+    assert states(program, "util.py", "loss") == {"on", "inherited"}
+
+
 def test_a_region_of_its_own_wins_over_the_callers() -> None:
     program = linked(
         util=LOSS,

@@ -219,6 +219,129 @@ def test_state_at_every_point(name: str, state: str, dtype: str) -> None:
     assert (region.state, region.dtype) == (state, dtype)
 
 
+# managers that are not spelled out in the with statement
+
+MANAGERS = """
+import contextlib
+from functools import partial
+
+FLAG = True
+everywhere = torch.autocast("cuda")
+cast = partial(torch.autocast, "cuda", dtype=torch.bfloat16)
+
+def make(dtype):
+    if FLAG:
+        return torch.autocast("cuda", dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+def chosen(flag):
+    return torch.autocast("cuda") if flag else contextlib.nullcontext()
+
+def nothing():
+    return contextlib.nullcontext()
+
+def endless():
+    return endless()
+
+@contextlib.contextmanager
+def managed():
+    print("entering")
+    with torch.autocast("cuda", enabled=False):
+        yield
+
+@contextlib.contextmanager
+def plain():
+    with open("log"):
+        yield
+
+class Trainer:
+    shared = torch.autocast("cuda", dtype=torch.bfloat16)
+
+    def __init__(self, flag):
+        self.context = torch.autocast("cuda") if flag else contextlib.nullcontext()
+        self.partial = partial(torch.autocast, "cuda")
+        self.file = open("log")
+
+    def make(self):
+        return self.context
+
+    def step(self, x, flag, given):
+        local = torch.autocast("cuda", enabled=False)
+        none = contextlib.nullcontext()
+        with {}:
+            inside(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("manager", "state", "dtype"),
+    [
+        ("local", "off", "float16"),
+        ("everywhere", "on", "float16"),
+        ("torch.autocast('cuda') if flag else none", "on", "float16"),
+        ("none if flag else torch.autocast('cuda')", "on", "float16"),
+        ("local if flag else none", "off", "float16"),
+        ("make(1)", "on", "bfloat16"),
+        ("chosen(flag)", "on", "float16"),
+        ("managed()", "off", "float16"),
+        ("cast()", "on", "bfloat16"),
+        ("cast(enabled=False)", "off", "bfloat16"),
+        ("partial(torch.autocast, 'cuda')()", None, ""),
+        ("self.context", "on", "float16"),
+        ("self.shared", "on", "bfloat16"),
+        ("self.partial(enabled=False)", "off", "float16"),
+        ("self.make()", "on", "float16"),
+        ("open('a'), self.context", "on", "float16"),
+        ("self.context, local", "off", "float16"),
+        ("none", None, ""),
+        ("nothing()", None, ""),
+        ("endless()", None, ""),
+        ("plain()", None, ""),
+        ("given", None, ""),
+        ("given()", None, ""),
+        ("self.file", None, ""),
+        ("self.missing", None, ""),
+    ],
+)
+def test_managers_are_followed(manager: str, state: str | None, dtype: str) -> None:
+    made = analysis.module(MANAGERS.replace("{}", manager))
+    step = analysis.function(made, "Trainer.step")
+    region = made.lexical(step, analysis.call_of(made, "inside"))
+    assert (region and region.state) == state
+    if region is not None:
+        assert region.dtype == dtype
+        assert not region.sure
+        run = made.analysis(step).regions[id(analysis.call_of(made, "inside"))]
+        assert (run.state, run.dtype) == (state, dtype)
+
+
+STACK = """
+import contextlib
+
+def f(x, flag):
+    with contextlib.ExitStack() as stack:
+        before(x)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast("cuda"))
+        inside(x)
+        with torch.autocast("cuda", enabled=False):
+            disabled(x)
+    after(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("before", None), ("inside", "on"), ("disabled", "off"), ("after", None)]
+)
+def test_exit_stacks(name: str, state: str | None) -> None:
+    made = analysis.module(STACK)
+    call = analysis.call_of(made, name)
+    region = made.lexical(analysis.function(made, "f"), call)
+    assert (region and region.state) == state
+    run = made.analysis(analysis.function(made, "f")).regions[id(call)]
+    assert run.state == (state or "inherited")
+
+
 # at a function's entry
 
 CALLERS = """

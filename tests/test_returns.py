@@ -12,7 +12,7 @@ from precision_lint.semantics.index import build, walk_function
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.program import Program
 from precision_lint.semantics.values import Value
-from tests import projects
+from tests import analysis, projects
 from tests.projects import linked
 
 
@@ -144,6 +144,15 @@ def test_methods_of_classes(decorator: str, call: str, tmp_path: Path) -> None:
 def test_a_local_name_hides_the_function(before: str, tmp_path: Path) -> None:
     assert called(helper("return a.float()"), "h(x)", tmp_path, before).dtype != "float32"
     assert called("def m(a):\n    return a.float()", "m(x)", tmp_path).dtype != "float32"
+
+
+def test_a_parameter_hides_a_function_of_its_own_file() -> None:
+    text = "def use(x{}):\n    return h(x)\n\n\ndef h(a):\n    return a.float()\n"
+    for parameters, followed in (("", True), (", h", False)):
+        made = analysis.module(text.format(parameters))
+        found = made.analysis(analysis.function(made, "use")).returned
+        assert found is not None
+        assert (found.dtype == "float32") is followed
 
 
 def test_recursion_is_unknown(tmp_path: Path) -> None:

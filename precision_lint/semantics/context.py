@@ -11,7 +11,7 @@ from functools import cached_property
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
 from precision_lint.semantics import flow, products, repair
-from precision_lint.semantics.index import Function, walk_function
+from precision_lint.semantics.index import Function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
@@ -269,14 +269,14 @@ class Context:
         """Source text of an expression."""
         return self.source.text[self.edit.offset(node) : self.edit.end(node)]
 
-    @cached_property
+    @property
     def parents(self) -> dict[int, ast.AST]:
         """Parent of every node of this function, by id."""
-        found: dict[int, ast.AST] = {id(s): self.function.node for s in self.function.node.body}
-        for node in walk_function(self.function):
-            for child in ast.iter_child_nodes(node):
-                found[id(child)] = node
-        return found
+        return self.function.parents
+
+    def uses(self, name: str) -> list[ast.Name]:
+        """Every place of this function, and of those inside it, that mentions a local name."""
+        return self.function.names.get(name, [])
 
     def ancestors(self, node: ast.AST) -> Iterable[ast.AST]:
         """Nodes around ``node``, innermost first, up to the function."""

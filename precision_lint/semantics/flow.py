@@ -106,10 +106,8 @@ def _any_use(name: str, source: ast.expr | None, at: Context, depth: int) -> boo
     """Whether any use of a name (while it is bound to ``source``) reaches a layer."""
     return any(
         reaches_layer(use, at, depth - 1)
-        for use in ast.walk(at.function.node)
-        if isinstance(use, ast.Name)
-        and use.id == name
-        and isinstance(use.ctx, ast.Load)
+        for use in at.uses(name)
+        if isinstance(use.ctx, ast.Load)
         and not isinstance(at.parents.get(id(use)), ast.Attribute if source is None else ())
         and (source is None or definition(name, use, at) is source)
     )
@@ -160,8 +158,8 @@ def stays_elementwise(name: str, at: Context, seen: set[str], reduced: bool = Fa
     ``reduced``: the name already holds a loss term, which may be returned or passed on.
     """
     seen.add(name)
-    for use in ast.walk(at.function.node):
-        if not isinstance(use, ast.Name) or use.id != name or isinstance(use.ctx, ast.Store):
+    for use in at.uses(name):
+        if isinstance(use.ctx, ast.Store):
             continue
         if not _allows_wider(use, at, seen, reduced):
             return False
@@ -217,8 +215,8 @@ def _allows_wider(use: ast.Name, at: Context, seen: set[str], reduced: bool) -> 
 def products_reached(name: str, at: Context, seen: set[str]) -> Iterator[ast.Call | ast.BinOp]:
     """Matrix products that a name's value meets, as far as local names carry it."""
     seen.add(name)
-    for use in ast.walk(at.function.node):
-        if not isinstance(use, ast.Name) or use.id != name or isinstance(use.ctx, ast.Store):
+    for use in at.uses(name):
+        if isinstance(use.ctx, ast.Store):
             continue
         for parent in at.ancestors(use):
             match parent:

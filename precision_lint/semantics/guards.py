@@ -279,13 +279,7 @@ def _compared(node: ast.expr, at: Context, seen: frozenset[str] = frozenset()) -
                     target = target.elts[places[0]] if places else target
                 if not isinstance(target, ast.Name):
                     return False
-                uses = [
-                    use
-                    for use in ast.walk(at.function.node)
-                    if isinstance(use, ast.Name)
-                    and use.id == target.id
-                    and isinstance(use.ctx, ast.Load)
-                ]
+                uses = [use for use in at.uses(target.id) if isinstance(use.ctx, ast.Load)]
                 if target.id in seen:
                     return True  # its uses are looked at already
                 known = seen | {target.id}

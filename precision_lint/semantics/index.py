@@ -81,6 +81,37 @@ class Function:
     def is_generator(self) -> bool:
         return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in walk_function(self))
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of its own body in the order of the text, outer ones first."""
+        found: list[ast.AST] = []
+        stack: list[ast.AST] = list(reversed(self.node.body))
+        while stack:
+            node = stack.pop()
+            found.append(node)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+                continue
+            stack.extend(reversed(list(ast.iter_child_nodes(node))))
+        return found
+
+    @cached_property
+    def parents(self) -> dict[int, ast.AST]:
+        """Parent of every node of its own body, by id."""
+        found: dict[int, ast.AST] = {id(statement): self.node for statement in self.node.body}
+        for node in walk_function(self):
+            for child in ast.iter_child_nodes(node):
+                found[id(child)] = node
+        return found
+
+    @cached_property
+    def names(self) -> dict[str, list[ast.Name]]:
+        """Where it, or a function inside it, mentions each name."""
+        found: dict[str, list[ast.Name]] = {}
+        for node in ast.walk(self.node):
+            if isinstance(node, ast.Name):
+                found.setdefault(node.id, []).append(node)
+        return found
+
     def parameters(self) -> list[ast.arg]:
         if isinstance(self.node, ast.Module):
             return []
@@ -236,10 +267,4 @@ def _base(node: ast.expr) -> str | None:
 
 def walk_function(function: Function) -> Iterator[ast.AST]:
     """Every node of a function's own body, nested functions and classes left out."""
-    stack: list[ast.AST] = list(reversed(function.node.body))
-    while stack:
-        node = stack.pop()
-        yield node
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            continue
-        stack.extend(reversed(list(ast.iter_child_nodes(node))))
+    return iter(function.nodes)
