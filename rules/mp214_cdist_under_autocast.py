@@ -80,12 +80,18 @@ class CdistUnderAutocast(Rule):
             fix = Fix(f"upcast the operands of {_name(node)}", Applicability.SAFE, edits)
         yield at.finding(
             node,
-            f"{_name(node)} has no half kernel: autocast runs it in float32, the same call outside "
-            "the region raises",
+            f"autocast runs {_name(node)} in float32, the same call on half tensors outside of the "
+            f"region {'raises' if _is_manhattan(node) else 'raises or loses most digits'}",
             weakest.confidence,
             evidence=weakest.evidence,
             fix=fix,
         )
+
+
+def _is_manhattan(node: ast.Call) -> bool:
+    """``p=1``, for which half has no kernel at any size."""
+    given = [k.value for k in node.keywords if k.arg == "p"] or node.args[2:3]
+    return any(isinstance(p, ast.Constant) and p.value == 1 for p in given)
 
 
 def _name(node: ast.Call) -> str:

@@ -25,7 +25,6 @@ OPERANDS: dict[str, tuple[tuple[int, str], tuple[int, str]]] = {
         ((0, "input"), (1, "weight")),
     ),
     "layer_norm": ((0, "input"), (2, "weight")),
-    "rms_norm": ((0, "input"), (2, "weight")),
     "group_norm": ((0, "input"), (2, "weight")),
     "grid_sample": ((0, "input"), (1, "grid")),
     "scaled_dot_product_attention": ((0, "query"), (1, "key")),
@@ -101,7 +100,7 @@ class MatmulDtypeMismatch(Rule):
         operators(
             ast.Call,
             pattern=r"\b(?:matmul|bmm|mm|mv|einsum|baddbmm|linear|bilinear|conv[123]d|layer_norm|"
-            r"group_norm|rms_norm|grid_sample|scaled_dot_product_attention)\b|"
+            r"group_norm|grid_sample|scaled_dot_product_attention)\b|"
             r"\bfloat32\b|\.float\(\)|\.to\(",
         )
     )
@@ -251,8 +250,8 @@ class MatmulDtypeMismatch(Rule):
         if not at.mentions(MAKES_FLOAT32) and "self" not in at.text(node.args[0]):
             return  # cheaper than to interpret the function
         op = Sink.layer(node.func, at)
-        if op is None or at.region(node).on:
-            return
+        if op in (None, "rms_norm") or at.region(node).on:
+            return  # RMSNorm promotes
         given = at.value(node.args[0])
         if given.wide and "normalized" in given.tags and op in PLAIN:
             yield at.finding(
@@ -278,14 +277,21 @@ class MatmulDtypeMismatch(Rule):
             evidence.append(at.note(care, "this function follows a dtype"))
         if at.project.half is not None:
             evidence.append(at.project.half)
-        weights = "the scale of" if "norm" in op else "weights of"
+        weights = "the scale of" if "norm" in str(op) else "weights of"
         yield at.finding(
             node,
             f"{at.text(node.args[0])} is float32 and {weights} {layer} may be half: this raises",
-            Confidence.LIKELY if Care.half_models(at) else Confidence.POSSIBLE,
+            Confidence.LIKELY if self._expects_half(care, at) else Confidence.POSSIBLE,
             evidence=evidence,
             fix=_cast_input(node, layer, at),
         )
+
+    @staticmethod
+    def _expects_half(care: ast.expr | None, at: Context) -> bool:
+        """Whether a layer's weights are half in some run: the function or the project says so."""
+        if not Care.half_models(at) or (at.project.half and not at.believes(at.project.half)):
+            return False
+        return care is not None or at.project.half_strength in (None, "on", "flag")
 
     def _fix(self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context) -> Fix | None:
         if isinstance(node, ast.Call) and "norm" in (at.qualify(node.func) or ""):

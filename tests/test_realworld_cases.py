@@ -131,3 +131,13 @@ def test_the_readme_documents_every_key() -> None:
 def test_the_readme_shows_the_results() -> None:
     text = (HERE / "README.md").read_text()
     assert figures.rendered(text) == text
+
+
+def test_every_read_alarm_has_a_place_a_verdict_and_a_reason() -> None:
+    read = [json.loads(line) for line in (HERE / "alarms.jsonl").read_text().splitlines()]
+    assert len(read) >= 100
+    for alarm in read:
+        assert set(alarm) == {"repo", "commit", "file", "line", "rule", "verdict", "reason"}
+        assert alarm["verdict"] in figures.VERDICTS
+        assert len(alarm["reason"].split()) >= 4
+        assert alarm["line"] > 0

@@ -14,13 +14,17 @@ from typing import Any
 from benchmarks.realworld.cases import CONTEXTS, HERE, categories, load
 
 README = HERE / "README.md"
-TEXT = {"Linter", "Category", "What it is", "Repository"}
+VERDICTS = ("right", "arguable", "wrong")
+TEXT = {"Context", "Rule", "Linter", "Category", "What it is", "Repository"}
 ORDER = ("precision-lint", "torchfix", "dslinter", "semgrep", "ruff")
 
 
 def rendered(text: str) -> str:
     """The README's text with what is between its markers made anew."""
-    tables = {"linters": linters, "categories": counts, "repositories": repositories}
+    tables = {
+        "linters": linters, "known": known, "alarms": alarms, "categories": counts,
+        "repositories": repositories,
+    }  # fmt: skip
 
     def table(marker: re.Match[str]) -> str:
         rows = "\n".join(tables[marker["name"]]())
@@ -54,6 +58,29 @@ def linters() -> Iterator[str]:
             _share(figures["negatives"]),
             *rates,
         )
+
+
+def known() -> Iterator[str]:
+    """precision-lint by context, in the categories for which it has a rule."""
+    contexts = results()["precision-lint"]["figures"]["contexts"]
+    yield from _head("Context", "by default", "with possible")
+    for context in CONTEXTS:
+        count = contexts[context]["covered"]
+        yield _row(context, _share(count), _share(count, "possible"))
+
+
+def alarms() -> Iterator[str]:
+    """One row a rule: what the sample of alarms came to when it was read."""
+    read = [json.loads(line) for line in (HERE / "alarms.jsonl").read_text().splitlines()]
+    yield from _head("Rule", "right", "arguable", "wrong", "share right")
+    by_rule: dict[str, Counter[str]] = {}
+    for alarm in read:
+        by_rule.setdefault(alarm["rule"], Counter())[alarm["verdict"]] += 1
+        by_rule.setdefault("~", Counter())[alarm["verdict"]] += 1
+    for rule, verdicts in sorted(by_rule.items()):
+        numbers = [verdicts[verdict] for verdict in VERDICTS]
+        share = f"{100 * numbers[0] / sum(numbers):.0f} %"
+        yield _row("all" if rule == "~" else rule, *map(str, numbers), share)
 
 
 def counts() -> Iterator[str]:

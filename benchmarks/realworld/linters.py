@@ -197,8 +197,8 @@ LINTERS = {
         Linter(
             "precision-lint",
             (sys.executable, "-I", "-m", "precision_lint"),  # -I: nothing is imported from a tree
-            ("check", "--isolated", "--no-cache", "--no-respect-gitignore", "--confidence", "possible",
-             "--output-format", "json", "--exit-zero", "--jobs", "1"),
+            ("check", "--isolated", "--no-cache", "--no-respect-gitignore",
+             "--confidence", "possible", "--output-format", "json", "--exit-zero", "--jobs", "1"),
             parse_precision_lint,
             exits={0, 2},  # 2: a file could not be linted, or a rule crashed
             known=_rules,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePath
 
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
@@ -20,6 +21,9 @@ from precision_lint.semantics.scaler import Violation
 from precision_lint.semantics.values import INF, UNKNOWN, Value
 from precision_lint.slices import Editor
 from precision_lint.source import Source
+
+EXAMPLES = frozenset({"example", "examples", "tutorial", "tutorials", "docs"})
+"""Directories whose files are run by themselves."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,12 @@ class Context:
         """Where the project makes models half, rather than single tensors."""
         return None if self.project.half_strength == "local" else self.project.half
 
+    def believes(self, evidence: Evidence) -> bool:
+        """Whether what the project does elsewhere says something of this file: an example, which
+        is run by itself, is not told by other directories."""
+        here, there = PurePath(self.source.filename), PurePath(evidence.filename or "")
+        return not EXAMPLES & set(here.parts[:-1]) or here.parent == there.parent
+
     def half(self, value: Value, region: Region) -> Half | None:
         """Whether a value may be float16 or bfloat16 where it is used; None: it is not."""
         dtype = value.dtype
@@ -170,11 +180,15 @@ class Context:
             if value.wide:
                 dtypes = self.project.half_dtypes or dtypes
                 if self.half_models is not None:
-                    confidence, evidence = Confidence.LIKELY, (self.half_models,)
+                    evidence = (self.half_models,)
+                    if self.believes(self.half_models):
+                        confidence = Confidence.LIKELY
             elif region.known:
                 confidence, dtypes = Confidence.LIKELY, self._region_dtypes(region)
             elif self.project.evidence:
-                confidence, evidence = Confidence.LIKELY, self.project.evidence[:1]
+                evidence = self.project.evidence[:1]
+                if self.believes(evidence[0]):
+                    confidence = Confidence.LIKELY
         elif region.state == "inherited" and not self.plausible:
             evidence = self.project.evidence[:1]
         dtypes -= _excluded(value)
