@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -201,9 +202,14 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
         return Confidence.POSSIBLE  # float32 under autocast, by which this project trains
     if guard.clamped and guard.epsilon > NARROW and not guard.others:
         return Confidence.POSSIBLE
-    if TRAINS.search(at.source.text) and not HALF.search(at.source.text):
+    if _trains_in_float32(at.source.text):
         return Confidence.POSSIBLE  # a script with a training loop of its own, in float32
     return Confidence.POSSIBLE if value.variable and _is_data(operand, at) else half.confidence
+
+
+@functools.lru_cache(maxsize=8)
+def _trains_in_float32(text: str) -> bool:
+    return TRAINS.search(text) is not None and HALF.search(text) is None
 
 
 def _is_data(node: ast.expr, at: Context, depth: int = 3) -> bool:

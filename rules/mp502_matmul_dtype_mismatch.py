@@ -180,9 +180,9 @@ class MatmulDtypeMismatch(Rule):
         """Where one branch binds an operand in the dtype of a tensor, and the other in its own."""
         if not isinstance(operand, ast.Name) or at.region(node).on:
             return
-        if any(_read_before(operand, use) for use in ast.walk(at.function.node)):
-            return  # reported at the first product
         sources = at.analysis.assigned.get(operand.id, [])
+        if len(sources) < 2 or any(_read_before(operand, use, at) for use in at.uses(operand.id)):
+            return  # reported at the first product
         for follows in sources:
             for apart in sources:
                 if not (_in_other_branch(follows, apart, at) and Apart.asks_dtype(follows)):
@@ -440,11 +440,12 @@ def _in_other_branch(a: ast.expr, b: ast.expr, at: Context) -> bool:
     return any(s is first for s in parent.body) != any(s is second for s in parent.body)
 
 
-def _read_before(name: ast.Name, use: ast.AST) -> bool:
-    """Whether ``use`` reads the same name as an operand earlier in the source."""
+def _read_before(name: ast.Name, use: ast.Name, at: Context) -> bool:
+    """Whether ``use`` passes the same name to a call earlier in the source."""
+    call = at.parents.get(id(use))
     return (
-        isinstance(use, ast.Call)
-        and use.end_lineno is not None
-        and any(isinstance(a, ast.Name) and a.id == name.id for a in use.args)
-        and (use.end_lineno, use.col_offset) < (name.lineno, 0)
+        isinstance(call, ast.Call)
+        and call.end_lineno is not None
+        and use in call.args
+        and (call.end_lineno, call.col_offset) < (name.lineno, 0)
     )

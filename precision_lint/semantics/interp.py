@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
 
 
+NESTED = 5
+"""Loops in each other that are interpreted twice."""
+
+
 class Interpreter(Calls):
     """Runs one function; afterwards ``values``, ``regions`` and ``events`` hold what is known."""
 
@@ -185,10 +189,13 @@ class Interpreter(Calls):
     def loop(
         self, body: list[ast.stmt], orelse: list[ast.stmt], head: Callable[[], object]
     ) -> None:
-        """Two passes; bounds that the first one moves are given up before the second."""
+        """Two passes; bounds that the first one moves are given up before the second.
+
+        Loops in ``NESTED`` loops get one: each level would double the time.
+        """
         before = dict(self.env)
         entered = before
-        for _ in range(2):
+        for _ in range(2 if len(self._exits) < NESTED else 1):
             self._exits.append([])
             head()
             ended = self.block(body)
