@@ -657,3 +657,62 @@ def test_traps_end_without_a_crash(text: str) -> None:
     )
     assert "MP003" not in {d.code for d in result}
     assert FINDING in places(result)
+
+
+LOSS = """\
+import torch
+from torch import nn
+
+
+class Loss(nn.Module):
+    def forward(self, logits):
+        return -torch.log(logits.sigmoid() + 1e-8).mean()
+"""
+REGION = """\
+import torch
+
+
+def train(model, x):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return model(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ({"lib/loss.py": LOSS, "train.py": REGION}, ["loss.py:7 MP301"]),
+        ({"examples/loss.py": LOSS, "train.py": REGION}, []),
+        ({"examples/loss.py": LOSS, "examples/train.py": REGION}, ["loss.py:7 MP301"]),
+    ],
+)
+def test_an_example_is_not_told_by_other_directories(
+    tmp_path: Path, texts: dict[str, str], expected: list[str]
+) -> None:
+    project = tmp_path / "docs"  # what is above the project's root says nothing
+    projects.write(project, texts)
+    assert found(projects.check(project)) == expected
+
+
+def test_a_norm_that_promotes_takes_float32(tmp_path: Path) -> None:
+    def text(norm: str) -> str:
+        return f"""\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.{norm}(8)
+
+    def forward(self, x):
+        return self.norm(x.float()).to(x.dtype)
+
+
+model = Block().half()
+"""
+
+    for norm, expected in (("LayerNorm", ["block.py:11 MP502"]), ("RMSNorm", [])):
+        projects.write(tmp_path / norm, {"block.py": text(norm)})
+        assert found(projects.check(tmp_path / norm)) == expected

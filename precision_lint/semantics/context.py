@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePath
+from pathlib import Path
 
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
@@ -144,8 +144,13 @@ class Context:
     def believes(self, evidence: Evidence) -> bool:
         """Whether what the project does elsewhere says something of this file: an example, which
         is run by itself, is not told by other directories."""
-        here, there = PurePath(self.source.filename), PurePath(evidence.filename or "")
-        return not EXAMPLES & set(here.parts[:-1]) or here.parent == there.parent
+        # one may be shown from the root, the other from where the tool runs
+        here, there = (
+            Path(self.source.filename).absolute(),
+            Path(evidence.filename or "").absolute(),
+        )
+        below_root = Path(self.module.path or self.source.filename).parts[:-1]
+        return not EXAMPLES & set(below_root) or here.parent == there.parent
 
     def half(self, value: Value, region: Region) -> Half | None:
         """Whether a value may be float16 or bfloat16 where it is used; None: it is not."""
