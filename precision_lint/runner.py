@@ -39,7 +39,7 @@ from precision_lint.api import (
 from precision_lint.cache import DIRECTORY, Cache
 from precision_lint.config import ALWAYS, CRASH, ConfigError, Resolver, Settings
 from precision_lint.project import configs, files
-from precision_lint.project.amp import Project
+from precision_lint.project.amp import Survey
 from precision_lint.semantics.describe import Description
 from precision_lint.semantics.gather import gather
 from precision_lint.semantics.program import Program
@@ -58,8 +58,8 @@ SUPPRESSION = re.compile(
 
 _judged = 0
 
-Known = tuple[Project, Program | None]
-"""What is known of a project: how it runs half precision, and its linked files."""
+Known = tuple[Survey, Program | None]
+"""What is known of a project: where it runs half precision, and its linked files."""
 
 
 class Mode(enum.Enum):
@@ -202,9 +202,10 @@ def _deep_recursion() -> Iterator[None]:
 def _diagnose(text: Source, job: Job, known: Known) -> tuple[list[Diagnostic], int]:
     """What to show of one text, and how many findings the confidence threshold hides."""
     parsed = "torch" in text.text or "\0" in text.text
-    project, program = known
+    survey, program = known
     path = program.relative(job.path) if program else ""
-    found = dispatch.lint(text, _rules(job.codes), project, program, path) if parsed else []
+    around = survey.around(job.path)
+    found = dispatch.lint(text, _rules(job.codes), around, program, path) if parsed else []
     judged = suppress.apply(text, [d for d in found if d.code in job.codes], job.codes)
     kept = [*judged.kept, *(d for d in judged.unused if d.code in job.codes)]
     shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]
@@ -256,7 +257,7 @@ def _run_one(job: Job, projects: Mapping[Path, Known]) -> Outcome:
     data = source.load(job.path, job.name)
     if isinstance(data, Failure):
         return Outcome([data.diagnostic()] if data.code in job.codes else [])
-    known = projects.get(job.root, (Project(), None))
+    known = projects.get(job.root, (Survey(job.root), None))
     outcome = _judge(job, data, known)
     if job.mode is Mode.FIX and outcome.fixed and outcome.text:
         from precision_lint import fixer
@@ -280,7 +281,7 @@ def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) 
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
     directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
     with closing(Cache(None if settings.no_cache else directory)) as cache:
-        return Project.scan(root, members), gather(root, code, cache, workers)
+        return Survey.scan(root, members), gather(root, code, cache, workers)
 
 
 def _job(file: files.File, mode: Mode) -> Job:
@@ -371,10 +372,10 @@ def check_stdin(
         return _finish(Result(stdin=data), started)
     root = files.project_root(path)
     job = _job(files.File(path, str(name or "-"), settings, root), mode)
-    known: Known = Project(), None
+    known: Known = Survey(root), None
     if _relevant(data, job.codes):
-        project, program = _known(root, settings, [path], _cores())
-        known = project.with_file(job.name, data), program  # it need not be saved yet
+        survey, program = _known(root, settings, [path], _cores())
+        known = survey.with_file(path, job.name, data), program
     outcome = _judge(job, data, known)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
@@ -397,7 +398,8 @@ def explain_at(
         raise ConfigError(f"{shown}:{row}: the file has {rows} lines; name one of them")
     root = files.project_root(path)
     known = _known(root, settings, [path], _cores())
-    project, program = known
+    survey, program = known
+    project = survey.around(path)
     with _collector_off(), _deep_recursion():
         description = dispatch.describe(
             text, row, project, program, program.relative(path) if program else ""

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from precision_lint.api import (
     Applicability,
+    Confidence,
     Context,
     Finding,
     Fix,
@@ -73,6 +75,8 @@ class CdistUnderAutocast(Rule):
             if any(half.outside for half in found):
                 return  # half outside of any region: MP504
         weakest = max(found, key=lambda half: half.confidence.rank)
+        if not region.on and at.mentions(r"\.dtype\b|is_autocast_enabled"):
+            weakest = replace(weakest, confidence=Confidence.POSSIBLE)  # it looks before it calls
         upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
         statement = at.statement(node)
         edits = at.edit.append(statement, upcast) if statement is not None else None

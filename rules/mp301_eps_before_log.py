@@ -31,9 +31,12 @@ NORMAL = 2.0**-126
 NARROW = OVERFLOWS / 2
 """A clamp from here to ``OVERFLOWS`` lets hardly any value through whose reciprocal overflows."""
 DATA = re.compile(
-    r"(^|_)(gts?|targets?|labels?|truths?|priors?|sigmas?|noise_levels?|timesteps?)$|^gt_"
+    r"(^|_)(gts?|targets?|labels?|truths?|priors?|sigmas?|noise_levels?|timesteps?"
+    r"|imgs?|images?|rgb|wavs?|waveforms?|audio|signal)$|^gt_"
 )
 """Names of what a data loader or a sampler brings in float32, not a layer in half."""
+SOFT = re.compile(r"(^|_)(soft|attn|attention|align(ment)?)s?(_|$)")
+"""Names of what a softmax made, which is float32 under CUDA's autocast."""
 TRAINS = re.compile(r"\bloss\w*\.backward\(")
 HALF = re.compile(r"autocast|half|float16|fp16|bf16|GradScaler|scaler|amp\b|precision", re.I)
 
@@ -204,7 +207,9 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
         return Confidence.POSSIBLE
     if _trains_in_float32(at.source.text):
         return Confidence.POSSIBLE  # a script with a training loop of its own, in float32
-    return Confidence.POSSIBLE if value.variable and _is_data(operand, at) else half.confidence
+    if value.variable and at.project.autocast is not None and _named(SOFT, operand, at):
+        return Confidence.POSSIBLE
+    return Confidence.POSSIBLE if value.variable and _named(DATA, operand, at) else half.confidence
 
 
 @functools.lru_cache(maxsize=8)
@@ -212,19 +217,21 @@ def _trains_in_float32(text: str) -> bool:
     return TRAINS.search(text) is not None and HALF.search(text) is None
 
 
-def _is_data(node: ast.expr, at: Context, depth: int = 3) -> bool:
-    """Whether the name behind an operand says that a data loader or a sampler brings the value."""
+def _named(names: re.Pattern[str], node: ast.expr, at: Context, depth: int = 3) -> bool:
+    """Whether the name behind an operand, or of what it is made from, is one of ``names``."""
     match node:
         case ast.Call(func=ast.Attribute(value=inner)) if at.qualify(node.func) is None:
-            return _is_data(inner, at, depth)
+            return _named(names, inner, at, depth)
         case ast.Subscript(value=inner) | ast.BinOp(left=inner):
-            return _is_data(inner, at, depth)
+            return _named(names, inner, at, depth)
+        case ast.Call(args=[inner, *_]) if at.operation(node) is not None:
+            return _named(names, inner, at, depth)
         case ast.Attribute(attr=name):
-            return DATA.search(name) is not None
+            return names.search(name) is not None
         case ast.Name(id=name):
             source = at.definition(name, node) if depth else None
-            return DATA.search(name) is not None or (
-                source is not None and _is_data(source, at, depth - 1)
+            return names.search(name) is not None or (
+                source is not None and _named(names, source, at, depth - 1)
             )
     return False
 

@@ -270,7 +270,7 @@ class DtypelessCreation(Rule):
         confidence = half.confidence
         if region.on and confidence is not Confidence.POSSIBLE:
             confidence = Confidence.POSSIBLE  # the next listed operation casts it down again
-        elif not _proven(event, at) and not Care.half_models(at):
+        elif not _proven(event, at) and not Care.expects_half(at):
             confidence = Confidence.POSSIBLE
         if not _matters(event, at):
             confidence = Confidence.POSSIBLE
@@ -389,7 +389,7 @@ def _judge(node: ast.Call, wide: str, sink: Sink, at: Context) -> tuple[Confiden
         return None
     if at.value(node).ndim == 0 and sink.kind != "samples":
         return None
-    likely = Confidence.LIKELY if Care.half_models(at) else Confidence.POSSIBLE
+    likely = Confidence.LIKELY if Care.expects_half(at) else Confidence.POSSIBLE
     if sink.kind == "loss":
         pure = at.project.half is not None and at.project.autocast is None
         harm = "as the weight of a loss: half predictions raise"

@@ -106,9 +106,10 @@ class IntrinsicsMatmul(Rule):
             and (same or any(_cast_down(operand) for operand in operands))
         ):
             confidence = Confidence.POSSIBLE
-        if "without forward" in reason and not region.on:
-            confidence = Confidence.POSSIBLE
-        if "constant matrix" in reason:
+        computed = reason.endswith(("filter bank", "constant matrix", "computed in numpy"))
+        if reason.endswith("filter bank") and not region.on:
+            confidence = Confidence.POSSIBLE  # features, which need no more than three digits
+        if computed:
             harm = "may run in half: three decimal digits are left, and sums above 65504 are inf"
         elif region.on:
             harm = (
@@ -118,9 +119,10 @@ class IntrinsicsMatmul(Rule):
             harm = "mixes half and float32: it raises, and geometry needs float32"
         else:
             harm = "may run in half: pixels move by up to 1.7 (float16), 13.4 (bfloat16)"
+        what = reason if computed else f"geometry ({reason})"
         yield at.finding(
             node,
-            f"geometry ({reason}) in {name} {harm}",
+            f"{what} in {name} {harm}",
             confidence,
             evidence=[*evidence, *at.around(node, "this statement leaves autocast")],
             fix=self._fix(node, operands, at),
@@ -160,8 +162,8 @@ def _state(
         return None
     if proven:
         return Confidence.CERTAIN, halves[0].evidence if halves else (), bool(wide)
-    if at.plausible and at.project.evidence:
-        return Confidence.LIKELY, at.project.evidence[:1], False
+    if at.plausible and at.settings and at.believes(at.settings[0]):
+        return Confidence.LIKELY, at.settings[:1], False
     if not halves:
         return None
     return Confidence.POSSIBLE, halves[0].evidence, bool(wide)

@@ -152,7 +152,7 @@ class MatmulDtypeMismatch(Rule):
             if (
                 not explicit
                 or attribute
-                or not Care.half_models(at)
+                or not Care.expects_half(at)
                 or not Care.is_activation(named)
             ):
                 confidence = Confidence.POSSIBLE
@@ -281,17 +281,10 @@ class MatmulDtypeMismatch(Rule):
         yield at.finding(
             node,
             f"{at.text(node.args[0])} is float32 and {weights} {layer} may be half: this raises",
-            Confidence.LIKELY if self._expects_half(care, at) else Confidence.POSSIBLE,
+            Confidence.LIKELY if Care.expects_half(at) else Confidence.POSSIBLE,
             evidence=evidence,
             fix=_cast_input(node, layer, at),
         )
-
-    @staticmethod
-    def _expects_half(care: ast.expr | None, at: Context) -> bool:
-        """Whether a layer's weights are half in some run: the function or the project says so."""
-        if not Care.half_models(at) or (at.project.half and not at.believes(at.project.half)):
-            return False
-        return care is not None or at.project.half_strength in (None, "on", "flag")
 
     def _fix(self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context) -> Fix | None:
         if isinstance(node, ast.Call) and "norm" in (at.qualify(node.func) or ""):

@@ -716,3 +716,122 @@ model = Block().half()
     for norm, expected in (("LayerNorm", ["block.py:11 MP502"]), ("RMSNorm", [])):
         projects.write(tmp_path / norm, {"block.py": text(norm)})
         assert found(projects.check(tmp_path / norm)) == expected
+
+
+PURE = "import torch\n\n\ndef load(net):\n    return net.half().eval()\n"
+UPCAST = """\
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        {follows}
+        return self.fc(x.float())
+"""
+
+
+@pytest.mark.parametrize(
+    ("train", "follows", "name", "reported"),
+    [
+        ("", "pass", "head.py", True),
+        ("scaler = torch.amp.GradScaler()", "pass", "head.py", False),
+        ("scaler = torch.amp.GradScaler()", "y = torch.zeros(1, dtype=x.dtype)", "head.py", True),
+        ("scaler = torch.amp.GradScaler()", "y = torch.zeros(1, dtype=x.dtype)", "loss.py", False),
+    ],
+)
+def test_who_trains_under_autocast_shows_that_models_are_half(
+    train: str, follows: str, name: str, reported: bool
+) -> None:
+    texts = {
+        "load.py": PURE,
+        name: UPCAST.format(follows=follows),
+        "train.py": f"import torch\n{train}",
+    }
+    row = UPCAST.format(follows=follows).splitlines().index("        return self.fc(x.float())") + 1
+    assert places(check(texts)) == [f"{name}:{row} MP502"] * reported
+
+
+@pytest.mark.parametrize(
+    "annotation", ["Frontend", "Optional[Frontend]", "'Frontend'", "Frontend | None"]
+)
+def test_an_annotation_names_what_is_called(annotation: str) -> None:
+    texts = {
+        "front.py": """\
+import torch
+
+
+class Frontend(torch.nn.Module):
+    def forward(self, x):
+        raise NotImplementedError
+
+
+class Distances(Frontend):
+    def forward(self, x):
+        return torch.cdist(x, x)
+""",
+        "train.py": f"""\
+from typing import Optional
+import torch
+from front import Frontend
+
+scaler = torch.amp.GradScaler()
+
+
+class Model(torch.nn.Module):
+    def __init__(self, front: {annotation}):
+        super().__init__()
+        self.front = front
+
+    def forward(self, x):
+        with torch.autocast("cuda", enabled=False):
+            return self.front(x)
+""",
+    }
+    assert not places(check(texts))
+
+
+def test_a_decorator_that_casts_its_inputs_leaves_autocast() -> None:
+    texts = {
+        "front.py": """\
+import torch
+from amp import in_float32
+
+
+class Mel(torch.nn.Module):
+    {decorator}
+    def forward(self, x):
+        return torch.log10(x.matmul(x).clamp(min=1e-10))
+""",
+        "amp.py": "import torch\nscaler = torch.amp.GradScaler()\n",
+    }
+    plain = {**texts, "front.py": texts["front.py"].format(decorator="")}
+    cast = {
+        **texts,
+        "front.py": texts["front.py"].format(decorator="@in_float32(cast_inputs=torch.float32)"),
+    }
+    assert places(check(plain)) == ["front.py:8 MP301"]
+    assert not places(check(cast))
+
+
+BOX = """\
+import torch
+
+
+def cost(x, y):
+    {line}
+    return torch.cdist(x, y)
+"""
+
+
+@pytest.mark.parametrize("line", ["", "if x.dtype == torch.float16: x = x + 0"])
+def test_cdist_in_a_function_that_looks_at_dtypes(line: str) -> None:
+    texts = {
+        "box.py": BOX.format(line=line or "pass"),
+        "train.py": "import torch\nscaler = torch.amp.GradScaler()\n",
+    }
+    assert places(check(texts)) == ["box.py:6 MP214"] * (not line)

@@ -11,7 +11,7 @@ import pytest
 
 from precision_lint.config import Overrides, Resolver
 from precision_lint.project import amp, configs, files
-from precision_lint.project.amp import Project
+from precision_lint.project.amp import Project, Survey
 
 F16, BF16 = "float16", "bfloat16"
 
@@ -143,7 +143,7 @@ def scan(root: Path, **texts: str) -> Project:
         path = path.with_name(f"{stem}.{suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"import torch\n{text}\n" if suffix == "py" else f"{text}\n")
-    return Project.scan(root, (p for p in root.rglob("*") if p.is_file()))
+    return Survey.scan(root, (p for p in root.rglob("*") if p.is_file())).around(root / "a.py")
 
 
 def test_scan_reads_code_and_configuration(tmp_path: Path) -> None:
@@ -196,7 +196,10 @@ def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
         z_json='{"bf16": {"enabled": "auto"}}',
     )
     members = [path for path in tmp_path.rglob("*") if path.is_file()]
-    found = [Project.scan(tmp_path, order) for order in permutations(members)]
+    found = [
+        Survey.scan(tmp_path, order).around(tmp_path / "examples" / "z.py")
+        for order in permutations(members)
+    ]
     assert all(one == found[0] for one in found)
     assert place(found[0]) == (str(tmp_path / "b.py"), 2)
 
@@ -208,7 +211,7 @@ def test_unreadable_and_huge_files_are_passed_over(
     (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
     os.mkfifo(tmp_path / "pipe.py")
     missing = [tmp_path / name for name in ("gone.py", "loop.yaml", "pipe.py", "never.py")]
-    assert Project.scan(tmp_path, missing) == Project()
+    assert Survey.scan(tmp_path, missing) == Survey(tmp_path)
     monkeypatch.setattr(amp, "MAX_BYTES", 10)
     assert scan(tmp_path / "sub", train_py="model.half()") == Project()
 
@@ -266,3 +269,55 @@ def test_configuration_files_are_found_below_a_root(tmp_path: Path) -> None:
         "a.yaml", "b/c.yml", "b/d.json", "e.toml", "f.py",
     ]  # fmt: skip
     assert files.below(tmp_path, settings) == [tmp_path / "f.py"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "known"),
+    [
+        ("train_py", "pkg/models/net.py", True),
+        ("pkg__engine_py", "pkg/models/net.py", True),
+        ("pkg__utils__cuda_py", "pkg/models/net.py", True),
+        ("pkg__a__vae__train_py", "pkg/a/parts/net.py", True),
+        ("pkg__a__vae__train_py", "pkg/b/parts/net.py", False),
+        ("one__configs__amp_yaml", "one/src/net.py", True),
+        ("one__configs__deep__amp_yaml", "one/src/net.py", True),
+        ("one__configs__amp_yaml", "two/src/net.py", False),
+        ("examples__llm__train_py", "examples/llm/net.py", True),
+        ("examples__llm__train_py", "examples/gan/net.py", False),
+        ("examples__llm__train_py", "pkg/net.py", False),
+        ("projects__one__one__net_py", "projects/one/tools/a.py", True),
+        ("projects__one__one__net_py", "pkg/net.py", False),
+        ("pkg__datasets__read_py", "pkg/models/net.py", False),
+    ],
+)
+def test_what_a_place_speaks_of(tmp_path: Path, stated: str, asked: str, known: bool) -> None:
+    text = "use_amp: true" if stated.endswith("yaml") else "scaler = torch.amp.GradScaler()"
+    scan(tmp_path, **{stated: text})
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    assert (survey.around(tmp_path / asked).autocast is not None) == known
+
+
+@pytest.mark.parametrize("package", ["pkg", "src/pkg"])
+def test_an_example_speaks_of_the_packages_it_imports(tmp_path: Path, package: str) -> None:
+    (tmp_path / package).mkdir(parents=True)
+    (tmp_path / package / "__init__.py").touch()
+    text = "from pkg.models import Net\nmodel.half()"
+    scan(tmp_path, examples__train_py=text, other__net_py="x = 1")
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    assert survey.around(tmp_path / package / "models" / "net.py").half is not None
+    assert survey.around(tmp_path / "other" / "net.py").half is None
+
+
+def test_of_equal_statements_the_nearest_is_shown(tmp_path: Path) -> None:
+    scan(tmp_path, train_py="use_amp = True", pkg__a__train_py="use_amp = True")
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    assert place(survey.around(tmp_path / "pkg" / "a" / "net.py"))[0] == str(
+        tmp_path / "pkg" / "a" / "train.py"
+    )
+
+
+def test_a_file_that_is_not_saved_yet_counts(tmp_path: Path) -> None:
+    survey = Survey.scan(tmp_path, [])
+    path = tmp_path / "net.py"
+    known = survey.with_file(path, "net.py", b"import torch\nmodel.half()")
+    assert known.around(path).half is not None and survey.around(path).half is None

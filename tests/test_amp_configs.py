@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from precision_lint.project import amp, configs
-from precision_lint.project.amp import Project
+from precision_lint.project.amp import Project, Survey
 
 F, B = "float16", "bfloat16"
 TEXTS = {
@@ -143,7 +143,7 @@ def test_half_precision(name: str, text: str) -> None:
 def test_no_half_precision(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
-    assert Project.scan(tmp_path, [path]) == Project()
+    assert Survey.scan(tmp_path, [path]) == Survey(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ HOSTILE = {
 def test_no_file_breaks_the_scan(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(HOSTILE[name])
     (tmp_path / "z.yaml").write_text("half: true\n")
-    found = Project.scan(tmp_path, sorted(tmp_path.iterdir()))
+    found = Survey.scan(tmp_path, sorted(tmp_path.iterdir())).around(tmp_path / "a.py")
     assert found.half is not None
     Project().with_file(name, HOSTILE[name])
 
@@ -214,7 +214,7 @@ def test_a_crowd_of_files_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(amp, "MAX_DATA", 2)
     for name in ("a.json", "b.json", "c.json", "c.yaml"):
         (tmp_path / name).write_text('{"fp16": true}')
-    found = Project.scan(tmp_path, tmp_path.iterdir()).autocast
+    found = Survey.scan(tmp_path, tmp_path.iterdir()).around(tmp_path / "a.py").autocast
     assert found is not None and found.filename is not None
     assert found.filename.endswith("c.yaml")
 
@@ -222,7 +222,7 @@ def test_a_crowd_of_files_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_huge_files_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("use_amp: true\n" + "# more\n" * (configs.MAX_BYTES // 7))
-    assert Project.scan(tmp_path, [path]) == Project()
+    assert Survey.scan(tmp_path, [path]) == Survey(tmp_path)
     assert Project().with_file("a.yaml", path.read_bytes()) == Project()
 
 

@@ -18,7 +18,7 @@ import pytest
 from precision_lint import dispatch, pool, runner
 from precision_lint.api import Confidence, Severity
 from precision_lint.config import Overrides, Resolver
-from precision_lint.project.amp import Project
+from precision_lint.project.amp import Project, Survey
 from precision_lint.runner import Mode, Result
 from tests import standins
 
@@ -156,11 +156,11 @@ def test_rules_do_not_see_files_without_torch(monkeypatch: pytest.MonkeyPatch) -
 def test_projects_are_scanned_once_and_whole(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     scans: list[tuple[str, list[str]]] = []
 
-    def scan(root: Path, files: Iterable[Path]) -> Project:
+    def scan(root: Path, files: Iterable[Path]) -> Survey:
         scans.append((root.name, [str(path.relative_to(here)) for path in files]))
-        return Project()
+        return Survey(root)
 
-    monkeypatch.setattr(Project, "scan", scan)
+    monkeypatch.setattr(Survey, "scan", scan)
     write(p__a="BAD", p__sub__b="BAD", p__other="fine", q__c="fine", r__d="ODD", r__venv__e="ODD")
     for root in "pqr":
         Path(root, "setup.py").touch()

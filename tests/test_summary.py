@@ -196,7 +196,7 @@ def test_parameters() -> None:
     """)
     facts = function(made, "f")
     assert facts.parameters == ("a", "b", "d", "e", "g", "h", "c", "i")
-    assert dict(facts.defaults) == {"b": NET, "d": ("call", NET), "g": ("call", NET)}
+    assert dict(facts.defaults) == {"b": NET, "d": ("declared", NET), "g": ("declared", NET)}
 
 
 def test_classes() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from precision_lint import dispatch, fixer
 from precision_lint.api import Applicability, Confidence, Diagnostic, Rule, Severity
-from precision_lint.project.amp import Project
+from precision_lint.project.amp import Survey
 from precision_lint.source import Source
 
 SAFE = frozenset({Applicability.SAFE})
@@ -159,7 +159,7 @@ def linter(rules: Collection[type[Rule]], path: Path) -> Lint:
 
     A fixture is a project of its own: what other files do is no evidence for it.
     """
-    project = Project.scan(path.parent, [path])
+    project = Survey.scan(path.parent, [path]).around(path)
     return lambda source: dispatch.lint(source, list(rules), project)
 
 

@@ -3,6 +3,10 @@
 The answer is evidence with a place, never a guess.  It is read off syntax trees (``code``) and
 configuration files (``configs``); a regular expression over the bytes keeps most files from being
 parsed, and so does evidence that cannot get better.
+
+Evidence speaks of the code around it: of the directory above its own, which is the package that a
+training script or a helper belongs to, and an example also of the packages that it imports.  In a
+repository of many projects, one that runs half precision says nothing of the others.
 """
 
 from __future__ import annotations
@@ -10,8 +14,8 @@ from __future__ import annotations
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from precision_lint.api import Evidence, Position
@@ -27,12 +31,25 @@ _ASIDE = {
     "vendor", "external", "contrib", "template", "templates", "research_projects", "sandbox",
 }  # fmt: skip
 """Directories beside the code of a project proper."""
+_USERS = {
+    "example", "examples", "doc", "docs", "demo", "demos", "tutorial", "tutorials", "notebook",
+    "notebooks", "third_party", "thirdparty", "vendor", "external", "contrib", "template",
+    "templates", "research_projects", "sandbox", "projects",
+}  # fmt: skip
+"""Directories of what uses a project, or stands beside it."""
+_ENDS = _USERS | {"data", "dataset", "datasets"}
+"""Directories of things that are independent of each other: what one of them does ends there."""
+_SETTINGS = {"config", "configs", "conf", "confs", "cfg", "cfgs", "recipes", "hparams"}
+"""Directories of settings for the code beside them."""
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 MAX_BYTES = 2_000_000
 MAX_DATA = 300
 """So many configuration files of one kind in one directory are data."""
 _VERBS = {"on": "uses", "flag": "offers", "local": "makes"}
 _NOUNS = {"autocast": "mixed precision", "half": "half precision tensors"}
 
+Area = tuple[str, ...]
+"""A directory below the root of a project, by its parts."""
 Rank = tuple[int, int, int]
 """Strength, place, dtype of evidence; less is better."""
 _BEST: Rank = (0, 0, 0)
@@ -57,38 +74,23 @@ class Project:
     half_rank: Rank = _NONE
     """How good the evidence is, for the next file to be compared with."""
 
-    @classmethod
-    def scan(cls, root: Path, files: Iterable[Path]) -> Project:
-        """Read the Python and configuration files of a project, in the order of their paths.
-
-        Unreadable and huge files are passed over, and so are tests and collections of data.
-        """
-        project = cls()
-        members = sorted(set(files))
-        crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
-        for path in members:
-            relative = path.relative_to(root) if path.is_relative_to(root) else path
-            is_config = configs.is_config(path.name)
-            if _TESTS & set(relative.parts[:-1]) or not (is_config or path.suffix == ".py"):
-                continue
-            if crowd[path.parent, path.suffix] > MAX_DATA or configs.is_data(path.name):
-                continue
-            try:
-                status = path.stat()
-                limit = configs.MAX_BYTES if is_config else MAX_BYTES
-                if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-                    continue  # reading a pipe would wait for ever
-                data = path.read_bytes()
-            except OSError:
-                continue
-            if path.name.startswith("test_") and (b"pytest" in data or b"unittest" in data):
-                continue
-            project = project._with(_shown(path), relative, data)
-        return project
-
     def with_file(self, filename: str, data: bytes) -> Project:
         """This project with the evidence that one more file's bytes give."""
-        return self._with(filename, PurePath(filename), data)
+        return self._with_statements(self._said(filename, data), filename, PurePath(filename))
+
+    def __or__(self, other: Project) -> Project:
+        """The better evidence of two, where both speak of the same code."""
+        project = replace(
+            self,
+            dtypes=self.dtypes | other.dtypes,
+            half_dtypes=self.half_dtypes | other.half_dtypes,
+        )
+        if other.autocast_rank < self.autocast_rank:
+            rank = other.autocast_rank
+            project = replace(project, autocast=other.autocast, autocast_rank=rank)
+        if other.half_rank < self.half_rank:
+            project = replace(project, half=other.half, half_rank=other.half_rank)
+        return project
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -104,13 +106,14 @@ class Project:
         """The same for pure half precision."""
         return _strength(self.half_rank)
 
-    def _with(self, filename: str, place: PurePath, data: bytes) -> Project:
+    def _said(self, filename: str, data: bytes) -> list[Statement]:
         if configs.is_config(filename):
-            said = configs.statements(filename, data)
-        elif self._may_say(data):
-            said = _read(filename, data)
-        else:
-            return self
+            return configs.statements(filename, data)
+        return _read(filename, data) if self._may_say(data) else []
+
+    def _with_statements(
+        self, said: Iterable[Statement], filename: str, place: PurePath
+    ) -> Project:
         aside = place.name.startswith("test_") or not _ASIDE.isdisjoint(
             part.lower() for part in place.parts[:-1]
         )
@@ -148,6 +151,92 @@ class Project:
         if said.kind == "autocast":
             return replace(project, autocast=evidence, autocast_rank=rank)
         return replace(project, half=evidence, half_rank=rank)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What all files of a project say, by the directories that they speak of."""
+
+    root: Path
+    areas: Mapping[Area, Project] = field(default_factory=dict)
+
+    @classmethod
+    def scan(cls, root: Path, files: Iterable[Path]) -> Survey:
+        """Read the Python and configuration files of a project, those of the root first.
+
+        Unreadable and huge files are passed over, and so are tests and collections of data.
+        """
+        members = sorted(set(files), key=lambda path: (len(path.parts), path))
+        crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
+        survey = cls(root)
+        for path in members:
+            relative = survey._relative(path)
+            is_config = configs.is_config(path.name)
+            if _TESTS & set(relative.parts[:-1]) or not (is_config or path.suffix == ".py"):
+                continue
+            if crowd[path.parent, path.suffix] > MAX_DATA or configs.is_data(path.name):
+                continue
+            try:
+                status = path.stat()
+                limit = configs.MAX_BYTES if is_config else MAX_BYTES
+                if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+                    continue  # reading a pipe would wait for ever
+                data = path.read_bytes()
+            except OSError:
+                continue
+            if path.name.startswith("test_") and (b"pytest" in data or b"unittest" in data):
+                continue
+            survey = survey.with_file(path, _shown(path), data)
+        return survey
+
+    def with_file(self, path: Path, filename: str, data: bytes) -> Survey:
+        """This survey with what the bytes of one more file say, which need not be saved yet."""
+        place = self._relative(path)
+        said = _around(self.areas, _area(place))._said(filename, data)
+        if not said:
+            return self
+        areas = dict(self.areas)
+        for area in _areas(place, self.root, data):
+            areas[area] = areas.get(area, Project())._with_statements(said, filename, place)
+        return Survey(self.root, areas)
+
+    def around(self, path: Path) -> Project:
+        """What is known of the project around an absolute path."""
+        return _around(self.areas, self._relative(path).parts[:-1])
+
+    def _relative(self, path: Path) -> PurePath:
+        return path.relative_to(self.root) if path.is_relative_to(self.root) else path
+
+
+def _around(areas: Mapping[Area, Project], directory: Area) -> Project:
+    """What the areas around a directory say of it; of equals, the nearest."""
+    project = Project()
+    for length in reversed(range(len(directory) + 1)):
+        area = areas.get(directory[:length])
+        project = project | area if area is not None else project
+    return project
+
+
+def _area(place: PurePath) -> Area:
+    """The directory that the statements of a file speak of."""
+    parts = place.parts[:-1]
+    end = max(len(parts) - 1, 0)
+    for i, part in enumerate(parts):
+        if part.lower() in _ENDS:
+            end = max(end, min(i + 2, len(parts)))
+        elif part.lower() in _SETTINGS:
+            return parts[:i]
+    return parts[:end]
+
+
+def _areas(place: PurePath, root: Path, data: bytes) -> set[Area]:
+    """Those directories: an example also speaks of the packages of the project it imports."""
+    areas = {_area(place)}
+    if not _USERS.isdisjoint(part.lower() for part in place.parts[:-1]):
+        for name in {match.decode() for match in _IMPORT.findall(data)}:
+            homes: tuple[Area, ...] = ((name,), ("src", name))
+            areas.update(home for home in homes if root.joinpath(*home, "__init__.py").is_file())
+    return areas
 
 
 def _strength(rank: Rank) -> Strength | None:

@@ -368,5 +368,6 @@ def _makes(node: ast.expr) -> bool:
     """``Encoder(...)``: an instance of a class, so a module."""
     return (
         isinstance(node, ast.Call)
-        and re.match(r"_?[A-Z]\w*[a-z]", dotted(node.func)[-1]) is not None
+        and re.match(r"_?[A-Z](?!\w*Tensor$)\w*[a-z]", dotted(node.func)[-1]) is not None
+        and dotted(node.func)[-1] != "Tensor"
     )

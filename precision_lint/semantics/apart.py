@@ -76,6 +76,8 @@ class Apart:
             return None
         if any(isinstance(part, ast.MatMult) for part in ast.walk(given)):
             return None  # the first product of the chain is reported
+        if _meets_entry(given, at):
+            return None  # which promoted it to their dtype
         (name,) = inputs
         if any(_cast_of(part, name) for part in ast.walk(at.function.node)):
             return None
@@ -182,6 +184,23 @@ class Apart:
             or (isinstance(part, ast.Attribute) and part.attr in ("dtype", "type_as", "to", "type"))
             for part in ast.walk(node)
         )
+
+
+def _meets_entry(node: ast.expr, at: Context, depth: int = 3) -> bool:
+    """Whether a value was multiplied with an entry of a dict of the class, an adapter's tensor."""
+    if isinstance(node, ast.Name) and depth:
+        sources = at.analysis.assigned.get(node.id, [])
+        return any(_meets_entry(source, at, depth - 1) for source in sources)
+    called = node.func if isinstance(node, ast.Call) else None
+    entries = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    if isinstance(node, ast.Call):
+        entries = [*node.args]
+    return any(
+        _meets_entry(part, at, depth)
+        or (isinstance(part, ast.Subscript) and ATTRIBUTE.match(at.text(part.value)) is not None)
+        for part in entries
+        if part is not called
+    )
 
 
 def _is_device(node: ast.expr) -> bool:

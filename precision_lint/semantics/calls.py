@@ -179,7 +179,8 @@ class Calls(Operations):
         tags = frozenset({"amp"}) if self.region.on and _MODEL.search(name) else frozenset()
         if node.args and _KEEPS_SHAPE.search(name):
             tags |= self.values[id(node.args[0])].tags & SPATIAL
-        if isinstance(node.func, ast.Name) and node.args and not _MODEL.search(name):
+        plain = isinstance(node.func, ast.Name) or self.module.index.names.qualify(node.func)
+        if plain and node.args and not _MODEL.search(name):
             first = self.values[id(node.args[0])]
             if first.is_tensor and first.dtype in ("float32", "float64"):
                 return Value(tags=tags)  # nothing says that a function narrows its argument

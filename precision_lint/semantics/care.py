@@ -25,6 +25,8 @@ COORDINATES = re.compile(
 _SOLVERS = frozenset({
     "torch.inverse", "torch.cholesky", "torch.svd", "torch.det", "torch.logdet", "torch.pinverse",
 })  # fmt: skip
+_TRAINS = re.compile(r"loss|criteri|metric|match|assign", re.IGNORECASE)
+"""Names of what only training runs."""
 _FLOAT32 = re.compile(r"torch\.float(32)?\b|\.float\(\)")
 _HALVES = frozenset({"float16", "bfloat16", "half"})
 _WHOLE = frozenset({
@@ -51,6 +53,29 @@ class Care:
         if at.project.half is not None:
             return not Care.in_test(at)
         return at.project.autocast is None and Care.of(at) is not None
+
+    @staticmethod
+    def expects_half(at: Context) -> bool:
+        """Whether this code is expected in half models, outside of autocast.
+
+        Where the project trains under autocast as well, the module has to show it: it follows a
+        dtype somewhere, and is no loss, which only training needs.
+        """
+        if at.project.half is None:
+            return Care.half_models(at)
+        if Care.in_test(at) or not at.believes(at.project.half):
+            return False
+        if at.project.autocast is None:
+            return True
+        if at.half_models is None:
+            return False
+        if _TRAINS.search(at.function.qualname) or _TRAINS.search(at.source.filename):
+            return False
+        key = (0, "care")
+        if key not in at.module.mentioned:
+            functions = at.module.index.functions
+            at.module.mentioned[key] = any(_shown(f) is not None for f in functions)
+        return at.module.mentioned[key]
 
     @staticmethod
     def solves(at: Context) -> bool:

@@ -141,6 +141,11 @@ class Context:
         """Where the project makes models half, rather than single tensors."""
         return None if self.project.half_strength == "local" else self.project.half
 
+    @property
+    def settings(self) -> tuple[Evidence, ...]:
+        """Where the project runs half precision, other than in single tensors."""
+        return tuple(e for e in (self.project.autocast, self.half_models) if e is not None)
+
     def believes(self, evidence: Evidence) -> bool:
         """Whether what the project does elsewhere says something of this file: an example, which
         is run by itself, is not told by other directories."""
@@ -190,10 +195,12 @@ class Context:
                         confidence = Confidence.LIKELY
             elif region.known:
                 confidence, dtypes = Confidence.LIKELY, self._region_dtypes(region)
-            elif self.project.evidence:
-                evidence = self.project.evidence[:1]
+            elif self.settings:
+                evidence = self.settings[:1]
                 if self.believes(evidence[0]):
                     confidence = Confidence.LIKELY
+            else:
+                evidence = self.project.evidence[:1]
         elif region.state == "inherited" and not self.plausible:
             evidence = self.project.evidence[:1]
         dtypes -= _excluded(value)

@@ -25,6 +25,7 @@ ATTENTION = re.compile(
 )
 SPECTRUM = re.compile(r"stft|spectrogram|(^|\.)i?r?fft\d?$")
 SCALE = re.compile(r"scal|sqrt|d_?k|norm_fact|temperature|head_dim|dim_head", re.IGNORECASE)
+ROOT = re.compile(r"sqrt|\*\*\s*\(?0?\.5")
 PASSED = frozenset({
     "float", "half", "to", "type", "type_as", "contiguous", "clone", "detach", "clamp", "clamp_min",
     "dropout", "masked_fill", "abs", "sqrt", "sum", "view_as_real", "stack", "cat", "unbind",
@@ -84,7 +85,9 @@ def _reach(
         pooled = found.what == "all tokens"
         return Reach(found.what, Confidence.POSSIBLE, "weights") if pooled else None
     few = found.most is not Confidence.CERTAIN and all(v.lo >= -1 and v.hi <= 1 for v in values)
-    if few or any(_fixed(o, at) for o in operands):
+    if _of_width(node, at):
+        return Reach("a head's width, unscaled", Confidence.POSSIBLE, "scores")
+    if few or any(_fixed(o, at) or _phase(o, at) for o in operands):
         return Reach(found.what, Confidence.POSSIBLE)
     return found
 
@@ -231,6 +234,31 @@ def _scores(
         if at.value(other).kind == "number" or SCALE.search(at.text(other)):
             return Reach("a head's width, unscaled", Confidence.POSSIBLE, "scores")
     return None
+
+
+def _of_width(node: ast.expr, at: Context) -> bool:
+    """Whether a product is divided by a root, as attention's scores are by that of their width."""
+    parent = at.parents.get(id(node))
+    return (
+        isinstance(parent, ast.BinOp)
+        and isinstance(parent.op, ast.Div)
+        and parent.left is node
+        and ROOT.search(at.text(parent.right)) is not None
+    )
+
+
+def _phase(node: ast.expr, at: Context, depth: int = 3) -> bool:
+    """Whether an operand was divided by its own magnitude: a part of a number of modulus 1."""
+    if isinstance(node, ast.Name) and depth:
+        source = at.definition(node.id, node)
+        return source is not None and _phase(source, at, depth - 1)
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return False
+    divisor = node.right
+    source = at.definition(divisor.id, node) if isinstance(divisor, ast.Name) else divisor
+    text = at.text(source) if source is not None else ""
+    named = rf"(?<!\w){re.escape(at.text(node.left))}(?!\w)"
+    return "sqrt" in text and re.search(named, text) is not None
 
 
 def _per_element(node: ast.expr, at: Context, depth: int = 3) -> bool:

@@ -143,6 +143,11 @@ class _Linker:
                     for function in self.entered(thing):
                         for returned in self._returns(function):
                             yield from self.things(returned, function, self._owner(function), depth)
+            case "declared":
+                for thing in self.things(origin[1], at, owner, depth):
+                    if thing.kind == "class":
+                        for key in (thing.key, *self._below(thing.key)):
+                            yield Thing("instance", key)
             case "item":
                 yield from self._item(origin[1], origin[2], at, owner, depth)
 

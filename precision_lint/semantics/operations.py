@@ -246,7 +246,7 @@ class Operations(Expressions):
         if name in ops.TO_COMPLEX and not dtype.startswith("complex"):
             dtype = complex_of(dtype)
         elif name in ops.TO_REAL:
-            dtype = real_of(dtype)
+            dtype = real_of("complex64" if self._is_complex(receiver, first) else dtype)
         elif name == "float_power":
             dtype = "float64"
         if dtype != result.dtype:
@@ -281,6 +281,20 @@ class Operations(Expressions):
         made = first.made if follows else None
         result = result.but(lo=lo, hi=hi, ndim=ndim, tags=tags, made=made)
         return self._several(name, result, rest, keywords)
+
+    def _is_complex(self, operand: ast.expr | None, value: Value) -> bool:
+        """Whether a name of unknown dtype is elsewhere in the function taken apart as complex."""
+        if not isinstance(operand, ast.Name) or not value.variable:
+            return False
+        for use in self.function.names.get(operand.id, ()):
+            parent = self.function.parents.get(id(use))
+            if isinstance(parent, ast.Attribute) and parent.attr in ("imag", "angle"):
+                return True
+            if isinstance(parent, ast.Call) and parent.args[:1] == [use]:
+                called = self.module.index.names.qualify(parent.func)
+                if called in ("torch.angle", "torch.view_as_real", "torch.imag"):
+                    return True
+        return False
 
     @staticmethod
     def _several(name: str, result: Value, rest: list[Value], keywords: dict[str, Value]) -> Value:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from precision_lint.semantics.contractions import power_spectrum, uncalled
+from precision_lint.semantics.contractions import power_spectrum
 from precision_lint.semantics.ops import SHAPES
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def geometry(
         constant = _constant_matrix(operand, at)
         if constant and (at.region(node).on or at.project.autocast):
             if not any(power_spectrum(o, at) for o in operands):  # whose range is what breaks
-                strong.append(constant + (" of a class without forward" if uncalled(at) else ""))
+                strong.append(constant)
             continue
         words = _words(operand)
         hits = [w for w in words if STRONG.match(w) and (w not in ("K", "Ks") or not _keys(at))]
@@ -102,7 +102,9 @@ def _constant_matrix(node: ast.expr, at: Context) -> str | None:
     value = at.value(node)
     if "buffer" in value.tags and isinstance(value.node, ast.Call):
         text = ast.unparse(value.node)
-        if re.search(r"from_numpy|np\.|mel|filterbank|dct|dft", text):
+        if re.search(r"mel|filter_?bank|dct|dft", text):
+            return "a registered filter bank"
+        if re.search(r"from_numpy|np\.", text):
             return "a registered constant matrix"
     return "a constant matrix computed in numpy" if _from_numpy(node, at) else None
 

@@ -91,7 +91,8 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
     if isinstance(node, ast.IfExp):
         chosen = region_of(node.body, names, around) or region_of(node.orelse, names, around)
         return Region(**{**chosen.__dict__, "sure": False}) if chosen else None
-    if qualified in ("torch.amp.custom_fwd", "torch.cuda.amp.custom_fwd"):
+    wrapped = call is not None and any(k.arg == "cast_inputs" for k in call.keywords)
+    if wrapped or qualified in ("torch.amp.custom_fwd", "torch.cuda.amp.custom_fwd"):
         cast = call and _argument(call, 1, "cast_inputs")
         dtype = DTYPES.get(names.qualify(cast) or "") if cast is not None else None
         return Region("off", "float32", sure=True, node=node) if dtype == "float32" else None

@@ -4,7 +4,8 @@ A summary depends on the file's bytes alone, so that it can be cached by them; w
 summaries (`semantics.link`) knows the paths.  An origin says where the value of an expression
 comes from, as nested tuples: ``("name", "pkg.mod.f")`` an imported name, ``("here", "f")`` one of
 this file, ``("parameter", "x")``, ``("self",)``, ``("super",)``, ``("attribute", origin, "x")``,
-``("call", origin)``, ``("item", origin, 0)``, ``("tuple", origins)``, ``("any", origins)``.
+``("call", origin)``, ``("declared", class)`` an instance of the class or of one derived from it,
+``("item", origin, 0)``, ``("tuple", origins)``, ``("any", origins)``.
 """
 
 from __future__ import annotations
@@ -225,9 +226,10 @@ class _Summariser:
             default = defaults.get(parameter.arg)
             scope = function.parent or function
             found = self.origin(default, scope) if default is not None else None
-            if found is None and isinstance(parameter.annotation, (ast.Name, ast.Attribute)):
-                kind = self.origin(parameter.annotation, scope)
-                found = ("call", kind) if kind is not None else None
+            annotation = _class_of(parameter.annotation) if found is None else None
+            if annotation is not None:
+                kind = self.origin(annotation, scope)
+                found = ("declared", kind) if kind is not None else None
             if found is not None and _instance(found):
                 yield parameter.arg, found
 
@@ -449,3 +451,17 @@ def _lexical(region: Region | None) -> Lexical | None:
     if region is None or region.node is None:
         return None
     return Lexical(region.state, region.dtype, region.device, span(region.node))
+
+
+def _class_of(annotation: ast.expr | None) -> ast.expr | None:
+    """The class that an annotation names: ``C``, ``"C"``, ``Optional[C]``, ``C | None``."""
+    match annotation:
+        case ast.Name() | ast.Attribute():
+            return annotation
+        case ast.Constant(value=str(text)) if text.replace(".", "").isidentifier():
+            return ast.parse(text, mode="eval").body
+        case ast.Subscript(value=ast.Name(id="Optional") | ast.Attribute(attr="Optional")):
+            return _class_of(annotation.slice)
+        case ast.BinOp(op=ast.BitOr(), left=left, right=ast.Constant(value=None)):
+            return _class_of(left)
+    return None
