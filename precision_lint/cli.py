@@ -21,20 +21,13 @@ import precision_lint
 from precision_lint.report import FORMATS
 
 if TYPE_CHECKING:
-    from precision_lint.config import Resolver
+    from precision_lint.config import Resolver, Settings
     from precision_lint.runner import Mode, Result
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MACHINE = frozenset({"json"})
 """Output formats that nothing but the report may be mixed into."""
-ENGINE_DOCS = {
-    "MP001": ("error", None, "A file cannot be read or decoded, so nothing in it was checked."),
-    "MP002": ("error", None, "A file is not valid Python, so nothing in it was checked."),
-    "MP003": ("error", None, "A rule or the analysis failed; the other rules and files went on."),
-    "MP004": ("warning", "safe", "A comment silences a rule that finds nothing there."),
-}
-"""Severity, fix and summary of the engine's own codes."""
 
 
 class Commands(click.Group):
@@ -107,6 +100,11 @@ def _cache_options(command: F) -> F:
 @_list_option("--extend-select", "Like --select, on top of what is on.")
 @_list_option("--ignore", "Codes, prefixes or names to turn off.")
 @click.option(
+    "--preview/--no-preview",
+    default=None,
+    help="Turn on rules in preview, which are wrong more often.",
+)
+@click.option(
     "--confidence",
     type=click.Choice(["possible", "likely", "certain"]),
     help="Least confidence shown; by default likely.",
@@ -166,6 +164,9 @@ def check(
         raise click.UsageError("--stdin-filename names the text read from -; give - as the path")
     resolver = _resolver(options, config, isolated)
     settings = resolver(Path.cwd())
+    for selector in _without_effect(settings):
+        what = f"{selector}: is in preview, so this selects nothing"
+        _echo(f"{what}; add --preview", sys.stderr)
     mode = runner.Mode.DIFF if diff else runner.Mode.FIX if fix else runner.Mode.CHECK
     stdin = "-" in paths or stdin_filename is not None
     if stdin:
@@ -196,6 +197,14 @@ def _resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> R
     for name in ("select", "exclude"):
         options[name] = options.get(name) or None
     return Resolver(Overrides(**options), config, isolated)
+
+
+def _without_effect(settings: Settings) -> list[str]:
+    """Selectors that name only rules in preview, which are off."""
+    from precision_lint import registry
+
+    chosen = (*(settings.select or ()), *settings.extend_select)
+    return [s for s in chosen if not settings.preview and registry.only_previews(s)]
 
 
 def _show(
@@ -250,30 +259,10 @@ def _echo(text: str | bytes, stream: TextIO | None, newline: bool = True) -> Non
             raise
 
 
-def _described(code: str) -> dict[str, Any]:
-    from precision_lint import registry
-
-    if code in registry.ENGINE_CODES:
-        severity, fix, what = ENGINE_DOCS[code]
-        name = registry.ENGINE_CODES[code]
-        return {"code": code, "name": name, "summary": what, "severity": severity, "fix": fix}
-    rule = registry.rules()[code]
-    doc = registry.document(rule)
-    return {
-        "code": code,
-        "name": rule.name,
-        "summary": doc.summary,
-        "severity": rule.severity.value,
-        "fix": rule.applicability and rule.applicability.value,
-        "since": rule.since,
-        "sections": doc.sections,
-    }
-
-
-def _format_option() -> Callable[[F], F]:
+def _format_option(*more: str) -> Callable[[F], F]:
     return click.option(
         "--output-format",
-        type=click.Choice(["text", "json"]),
+        type=click.Choice(["text", "json", *more]),
         default="text",
         help="By default text.",
     )
@@ -284,7 +273,7 @@ def _format_option() -> Callable[[F], F]:
 @_format_option()
 def explain(rule: str, output_format: str) -> int:
     """Explain a rule: what breaks, why, and what the fix promises."""
-    from precision_lint import registry
+    from precision_lint import catalogue, registry
     from precision_lint.config import close
 
     codes = registry.known(rule) or registry.known(rule.upper())
@@ -292,15 +281,11 @@ def explain(rule: str, output_format: str) -> int:
         words = [*registry.names(), *registry.names().values()]
         hint = close(rule, words, "`precision-lint rules` lists codes and names")
         raise click.UsageError(f'unknown rule "{rule}"; {hint}')
-    described = _described(codes[0])
+    described = catalogue.described(codes[0])
     if output_format == "json":
         _echo(json.dumps(described, indent=2), sys.stdout)
-        return 0
-    head = f"# {described['name']} ({described['code']})"
-    facts = f"Severity: {described['severity']}. Fix: {described.get('fix') or 'none'}."
-    sections = described.get("sections", {}).items()
-    parts = [head, facts, described["summary"], *(f"## {k}\n\n{text}" for k, text in sections)]
-    _echo("\n\n".join(parts), sys.stdout)
+    else:
+        _echo(catalogue.explanation(described), sys.stdout)
     return 0
 
 
@@ -352,20 +337,17 @@ def explain_at(
 
 
 @cli.command()
-@_format_option()
+@_format_option("markdown")
 def rules(output_format: str) -> int:
     """List the rules: code, name, severity and promise of the fix."""
-    from precision_lint import registry
+    from precision_lint import catalogue, registry
 
-    described = [_described(code) for code in registry.known("ALL")]
+    codes = registry.known("ALL")
     if output_format == "json":
-        _echo(json.dumps(described, indent=2), sys.stdout)
-        return 0
-    width = max(len(rule["name"]) for rule in described)
-    for rule in described:
-        fix = f"{rule['fix']} fix" if rule.get("fix") else ""
-        line = f"{rule['code']}  {rule['name']:{width}}  {rule['severity']:7}  {fix}"
-        _echo(line.rstrip(), sys.stdout)
+        _echo(json.dumps([catalogue.described(code) for code in codes], indent=2), sys.stdout)
+    else:
+        render = catalogue.markdown if output_format == "markdown" else catalogue.text
+        _echo(render(codes), sys.stdout)
     return 0
 
 

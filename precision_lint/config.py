@@ -92,6 +92,8 @@ class Settings:
     respect_gitignore: bool = True
     per_file_ignores: tuple[tuple[Patterns, bool, frozenset[str]], ...] = ()
     """Patterns, whether they are negated (``!pattern``), and the codes ignored where they hold."""
+    preview: bool = False
+    """Whether rules in preview are on, where the selectors name them."""
     unsafe_fixes: bool = False
     output_format: str = "text"
     jobs: int | None = None
@@ -101,8 +103,8 @@ class Settings:
     no_cache: bool = False
 
     @functools.cached_property
-    def codes(self) -> frozenset[str]:
-        """The codes that are on."""
+    def selected(self) -> frozenset[str]:
+        """The codes that the selectors name, those in preview among them."""
 
         def depth(selector: str) -> int:
             if selector == "ALL":
@@ -115,6 +117,11 @@ class Settings:
             codes.update(*(registry.known(s) for s in chosen if depth(s) == level))
             codes.difference_update(*(registry.known(s) for s in self.ignore if depth(s) == level))
         return frozenset(codes | {CRASH})
+
+    @functools.cached_property
+    def codes(self) -> frozenset[str]:
+        """The codes that are on."""
+        return self.selected if self.preview else self.selected - registry.previews()
 
     def codes_for(self, path: Path) -> frozenset[str]:
         """The codes that are on in the file at this absolute path."""
@@ -160,6 +167,7 @@ class Overrides:
     extend_exclude: tuple[str, ...] = ()
     force_exclude: bool | None = None
     respect_gitignore: bool | None = None
+    preview: bool | None = None
     unsafe_fixes: bool | None = None
     output_format: str | None = None
     jobs: int | None = None
@@ -168,8 +176,11 @@ class Overrides:
 
     def apply(self, settings: Settings) -> Settings:
         """These settings with what the command line says on top."""
-        names = ("confidence", "fail_on", "force_exclude", "respect_gitignore", "unsafe_fixes")
-        said = {name: getattr(self, name) for name in (*names, "output_format", "jobs", "no_cache")}
+        names = (
+            "confidence", "fail_on", "force_exclude", "respect_gitignore", "unsafe_fixes",
+            "output_format", "jobs", "no_cache", "preview",
+        )  # fmt: skip
+        said = {name: getattr(self, name) for name in names}
         values: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
         here = Path.cwd()
         if self.cache_dir is not None:
@@ -180,7 +191,7 @@ class Overrides:
             extra = _patterns(here, self.extend_exclude, "--extend-exclude")
             values["extend_exclude"] = (*settings.extend_exclude, extra)
         if self.select is not None or self.extend_select or self.ignore:
-            values["base"] = settings.codes
+            values["base"] = settings.selected
             values["select"] = self.select and _selectors(self.select, "--select")
             values["extend_select"] = _selectors(self.extend_select, "--extend-select")
             values["ignore"] = _selectors(self.ignore, "--ignore")
@@ -238,6 +249,7 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "force-exclude": ("true or false", _boolean),
     "respect-gitignore": ("true or false", _boolean),
     "per-file-ignores": ("a table from patterns to lists of strings", _ignores),
+    "preview": ("true or false", _boolean),
     "unsafe-fixes": ("true or false", _boolean),
     "output-format": (_one_of(FORMATS), _format),
     "jobs": ("a positive integer", _positive),

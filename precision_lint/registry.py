@@ -136,7 +136,8 @@ def load(package: str = PACKAGE) -> dict[str, type[Rule]]:
         rule = own[0]
         validate(rule, module)
         for other in found.values():
-            if rule.code == other.code or rule.name == other.name:
+            taken = {other.name, *other.aliases}
+            if rule.code == other.code or not taken.isdisjoint({rule.name, *rule.aliases}):
                 raise InvalidRule(
                     f"{_where(rule)}: code or name is taken by {_where(other)}; take another"
                 )
@@ -152,9 +153,21 @@ def rules() -> dict[str, type[Rule]]:
 
 @functools.cache
 def names() -> dict[str, str]:
-    """Rule and engine codes by name."""
+    """Rule and engine codes by name; a rule has its aliases besides."""
     engine = {name: code for code, name in ENGINE_CODES.items()}
-    return engine | {rule.name: code for code, rule in rules().items()}
+    return engine | {
+        name: code for code, rule in rules().items() for name in (rule.name, *rule.aliases)
+    }
+
+
+def previews() -> frozenset[str]:
+    """Codes of the rules that are on in preview only."""
+    return frozenset(code for code, rule in rules().items() if rule.preview)
+
+
+def only_previews(selector: str) -> bool:
+    """Whether all codes that a selector names are in preview."""
+    return previews().issuperset(known(selector))
 
 
 def known(selector: str) -> list[str]:

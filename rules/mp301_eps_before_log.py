@@ -37,6 +37,8 @@ DATA = re.compile(
 """Names of what a data loader or a sampler brings in float32, not a layer in half."""
 SOFT = re.compile(r"(^|_)(soft|attn|attention|align(ment)?)s?(_|$)")
 """Names of what a softmax made, which is float32 under CUDA's autocast."""
+FILTERS = re.compile(r"mel|f(ilter)?_?banks?\b|\bfilters?\b", re.I)
+"""Names of the filters that turn a spectrum into features."""
 TRAINS = re.compile(r"\bloss\w*\.backward\(")
 HALF = re.compile(r"autocast|half|float16|fp16|bf16|GradScaler|scaler|amp\b|precision", re.I)
 
@@ -193,11 +195,13 @@ def _half(guard: Guard, node: ast.Call, at: Context) -> Half | None:
             continue
         half = at.half(value, region)
         if half is not None and half.dtypes & harmed:
-            found.append(replace(half, confidence=_sure(half, value, operand, guard, at)))
+            found.append(replace(half, confidence=_sure(half, value, operand, guard, node, at)))
     return max(found, key=lambda h: h.confidence.rank) if found else None
 
 
-def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context) -> Confidence:
+def _sure(
+    half: Half, value: Value, operand: ast.expr, guard: Guard, node: ast.Call, at: Context
+) -> Confidence:
     """Confidence, lowered where the value is half only in a way that the code does not suggest."""
     if half.confidence is Confidence.CERTAIN or half.outside:
         return half.confidence
@@ -209,12 +213,24 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
         return Confidence.POSSIBLE  # a script with a training loop of its own, in float32
     if value.variable and at.project.autocast is not None and _named(SOFT, operand, at):
         return Confidence.POSSIBLE
+    made = guard.made(at) or at.definition(getattr(operand, "id", ""), node)
+    if not at.region(node).known and made is not None and FILTERS.search(at.text(made)):
+        return Confidence.POSSIBLE  # features, which are made before a region as a rule
+    if value.variable and isinstance(operand, ast.Name) and _only_logs(at):
+        return Confidence.POSSIBLE
     return Confidence.POSSIBLE if value.variable and _named(DATA, operand, at) else half.confidence
 
 
 @functools.lru_cache(maxsize=8)
 def _trains_in_float32(text: str) -> bool:
     return TRAINS.search(text) is not None and HALF.search(text) is None
+
+
+def _only_logs(at: Context) -> bool:
+    """Whether a function does nothing but return a logarithm, of whatever it is given."""
+    body = at.function.node.body
+    rest = body[1:] if isinstance(body[0], ast.Expr) else body
+    return at.function.cls is None and len(rest) == 1 and isinstance(rest[0], ast.Return)
 
 
 def _named(names: re.Pattern[str], node: ast.expr, at: Context, depth: int = 3) -> bool:

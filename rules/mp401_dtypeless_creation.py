@@ -62,7 +62,8 @@ class DtypelessCreation(Rule):
     only indexed, compared or logged, in functions that solve or decompose (which need float32),
     and for layers that the code keeps in float32.
 
-    Likely needs a project with half models, or code that follows a dtype where nothing speaks of
+    Likely needs a project with half models (and, where it trains under autocast as well, a module
+    that follows a dtype and is no loss), or code that follows a dtype where nothing speaks of
     autocast; in tests, for positions and coordinates, and for layers that are not known it is only
     possible.
 

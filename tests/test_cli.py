@@ -501,3 +501,14 @@ def test_verify_hands_its_options_over(run: Run) -> None:
         (("MP3", "MP5"), "log", True, 2, "cpu", "text"),
         ((), "", False, None, "cuda", "json"),
     ]
+
+
+def test_selecting_only_what_is_in_preview_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standins.RULES["MP912"], "preview", True)
+    write("m.py", "ODD")
+    assert run("--select", "MP912", ".") == 0
+    assert run.err == "MP912: is in preview, so this selects nothing; add --preview\n"
+    assert run("--select", "MP912", "--preview", ".") == 1 and not run.err
+    assert run("--select", "MP91", ".") == 0 and not run.err

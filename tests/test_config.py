@@ -287,5 +287,27 @@ def test_command_line_mistakes(overrides: Overrides, start: str) -> None:
     assert str(caught.value).startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides", "on"),
+    [
+        ("", Overrides(), False),
+        ("select = ['MP912']", Overrides(), False),
+        ("preview = true", Overrides(), True),
+        ("preview = true", Overrides(preview=False), False),
+        ("", Overrides(preview=True), True),
+        ("", Overrides(preview=True, select=("MP91",)), True),
+        ("select = ['MP92']", Overrides(preview=True), False),
+        ("ignore = ['MP912']", Overrides(preview=True), False),
+    ],
+)
+def test_rules_in_preview_are_asked_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch, text: str, overrides: Overrides, on: bool
+) -> None:
+    monkeypatch.setattr(standins.RULES["MP912"], "preview", True)
+    pyproject(here, text)
+    codes = Resolver(overrides)(here).codes
+    assert ("MP912" in codes) == on and "MP001" in codes
+
+
 def test_keys_are_fields() -> None:
     assert {key.replace("-", "_") for key in config.KEYS} <= set(Settings.__dataclass_fields__)

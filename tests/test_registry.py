@@ -184,3 +184,23 @@ def test_loading_the_rules_needs_neither_torch_nor_libcst(tmp_path: Path) -> Non
         "assert not {'torch', 'libcst', 'rich', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_aliases_name_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = registry.rules()["MP301"]
+    monkeypatch.setattr(rule, "aliases", ("log-of-eps",))
+    registry.names.cache_clear()
+    try:
+        assert registry.known("log-of-eps") == registry.known("eps-before-log") == ["MP301"]
+    finally:
+        registry.names.cache_clear()
+
+
+def test_aliases_may_not_be_taken(package: Path) -> None:
+    (package / "mp901_spam_overflow.py").write_text(GOOD)
+    other = GOOD.replace("MP901", "MP902").replace("SpamOverflow", "HamOverflow")
+    other = other.replace('"spam-overflow"', '"ham-overflow"')
+    other = other.replace("    triggers", '    aliases = ("spam-overflow",)\n    triggers')
+    (package / "mp902_ham_overflow.py").write_text(other)
+    with pytest.raises(registry.InvalidRule, match="code or name is taken"):
+        registry.load(package.name)

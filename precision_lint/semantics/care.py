@@ -65,10 +65,10 @@ class Care:
             return Care.half_models(at)
         if Care.in_test(at) or not at.believes(at.project.half):
             return False
-        if at.project.autocast is None:
-            return True
         if at.half_models is None:
             return False
+        if at.project.autocast is None:
+            return True
         if _TRAINS.search(at.function.qualname) or _TRAINS.search(at.source.filename):
             return False
         key = (0, "care")

@@ -1,0 +1,87 @@
+"""The rules as data and as text: what ``rules`` lists, ``explain`` shows, and rules/README.md is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from precision_lint import registry
+
+ENGINE_DOCS = {
+    "MP001": ("error", None, "A file cannot be read or decoded, so nothing in it was checked."),
+    "MP002": ("error", None, "A file is not valid Python, so nothing in it was checked."),
+    "MP003": ("error", None, "A rule or the analysis failed; the other rules and files went on."),
+    "MP004": ("warning", "safe", "A comment silences a rule that finds nothing there."),
+}
+"""Severity, fix and summary of the engine's own codes."""
+GROUPS = {
+    "MP0": "The tool itself",
+    "MP1": "GradScaler protocol",
+    "MP2": "Autocast regions",
+    "MP3": "Epsilons and constants",
+    "MP4": "Dtypes of created and stored values",
+    "MP5": "Operands that do not fit together, operations that half lacks",
+    "MP6": "Values that leave the range of half",
+}
+"""What the rules of a prefix are about."""
+
+
+def described(code: str) -> dict[str, Any]:
+    """Everything that is said of a rule, or of a code of the engine."""
+    if code in registry.ENGINE_CODES:
+        severity, fix, what = ENGINE_DOCS[code]
+        name = registry.ENGINE_CODES[code]
+        return {"code": code, "name": name, "summary": what, "severity": severity, "fix": fix}
+    rule = registry.rules()[code]
+    doc = registry.document(rule)
+    return {
+        "code": code,
+        "name": rule.name,
+        "aliases": list(rule.aliases),
+        "summary": doc.summary,
+        "severity": rule.severity.value,
+        "fix": rule.applicability and rule.applicability.value,
+        "preview": rule.preview,
+        "since": rule.since,
+        "sections": doc.sections,
+    }
+
+
+def text(codes: Iterable[str]) -> str:
+    """One line a rule: code, name, severity, and the promise of the fix."""
+    rules = [described(code) for code in codes]
+    width = max(len(rule["name"]) for rule in rules)
+    lines = []
+    for rule in rules:
+        fix = f"{rule['fix']} fix" if rule.get("fix") else ""
+        preview = "preview" if rule.get("preview") else ""
+        line = f"{rule['code']}  {rule['name']:{width}}  {rule['severity']:7}  {fix:11}  {preview}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def markdown(codes: Iterable[str]) -> str:
+    """A table for every group of rules."""
+    rules = [described(code) for code in codes]
+    parts = ["# Rules"]
+    for prefix, title in GROUPS.items():
+        rows = [
+            f"| {rule['code']} | {rule['name']} | {rule['summary']} | {rule['severity']} "
+            f"| {rule.get('fix') or 'none'}{', preview' if rule.get('preview') else ''} |"
+            for rule in rules
+            if rule["code"].startswith(prefix)
+        ]
+        if rows:
+            head = ["| Code | Name | Finds | Severity | Fix |", "| --- | --- | --- | --- | --- |"]
+            parts.append("\n".join([f"## {prefix}: {title}", "", *head, *rows]))
+    return "\n\n".join(parts)
+
+
+def explanation(rule: dict[str, Any]) -> str:
+    """A rule's documentation."""
+    facts = f"Severity: {rule['severity']}. Fix: {rule.get('fix') or 'none'}."
+    if rule.get("preview"):
+        facts += " Preview: on with --preview only."
+    sections = rule.get("sections", {}).items()
+    parts = [f"# {rule['name']} ({rule['code']})", facts, rule["summary"]]
+    return "\n\n".join([*parts, *(f"## {title}\n\n{body}" for title, body in sections)])
