@@ -63,7 +63,7 @@ def training(size: float = 2.0**16, **more: Any) -> Names:
 
 def moved(names: Names) -> float:
     pairs = zip(names["model"].parameters(), names["before"], strict=True)
-    return max((p.detach() - b).abs().max().item() for p, b in pairs)
+    return float(max((p.detach() - b).abs().max() for p, b in pairs))
 
 
 def frozen(names: Names) -> bool:
@@ -88,7 +88,8 @@ def projected(names: Names) -> bool:
     """Whether pixels are off by more than half of one."""
     exact = names["points"].double() @ INTRINSICS.double().T
     uvw = names["uvw"].double()
-    return (uvw[..., :2] / uvw[..., 2:] - exact[..., :2] / exact[..., 2:]).abs().max().item() > 0.5
+    pixels = uvw[..., :2] / uvw[..., 2:] - exact[..., :2] / exact[..., 2:]
+    return bool(pixels.abs().max() > 0.5)
 
 
 EXAMPLES: dict[str, Example] = {
