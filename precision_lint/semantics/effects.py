@@ -15,7 +15,8 @@ from typing import Any
 from precision_lint.semantics.conditions import condition, mentions, substituted
 
 BACKWARD = "backward"
-"""names: the scaler that scaled the loss, or ``""`` and the loss's name."""
+"""names: the scaler that scaled the loss, or ``""``, the loss's text, and ``"plain"`` where it is
+surely not scaled, ``"given"`` where it is a parameter."""
 SCALED = "scaled"
 """names: a name that now holds ``scaler.scale(loss)``, the scaler."""
 UNSCALE, STEP, UPDATE = "unscale", "step", "update"
@@ -27,6 +28,8 @@ READ, CLIP, SCRUB = "read", "clip", "scrub"
 ``"guess"`` where only the callee's name says so."""
 SELF_CLIP = "self-clip"
 """A framework's own clip, which unscales before."""
+PERHAPS = "perhaps"
+"""A call that nobody has seen, of a name that says it may run a backward, step or update."""
 HOOK = "hook"
 """A hook on a parameter's gradient that clips it: it sees every backward's."""
 KNOWN = "scale-known"
@@ -45,7 +48,9 @@ INLINE = "inline"
 
 CONTROL = frozenset({IF, LOOP, UNROLLED, TRY, MATCH})
 LEAVING = frozenset({RETURN, RAISE, CONTINUE, BREAK})
-TELLING = frozenset({BACKWARD, UNSCALE, STEP, UPDATE, READ, CLIP, SCALED, TAKEN})
+TELLING = frozenset({
+    BACKWARD, UNSCALE, STEP, UPDATE, READ, CLIP, SCALED, TAKEN, PLAIN_STEP, ZERO, SCRUB,
+})  # fmt: skip
 """Events that change, or depend on, the state of a scaler."""
 TRUTHS = ("", "True", "False", "new", "+1")
 """What a binding says other than by a test; ``+1``: it counts up."""
@@ -182,12 +187,15 @@ def _bound(steps: Steps, names: tuple[tuple[str, str], ...], carried: Mapping[st
         if step.kind in (READ, CLIP, SCRUB) and step.names[0]:
             if step.names[0] not in carried:
                 continue
-            found.append(replace(step, names=(carried[step.names[0]], *step.names[1:])))
+            step = replace(step, names=(carried[step.names[0]], *step.names[1:]))
+            found.append(step)
             continue
         blocks = tuple(_bound(block, names, carried) for block in step.blocks)
         fixed = step.kind in (INLINE, TRY, READ, CLIP, SCRUB)
         put = _substituted if step.kind == CALL else substituted
         texts = step.names if fixed else tuple(put(n, names) for n in step.names)
+        if step.kind == CLIP and len(texts) > 2:
+            texts = (*texts[:2], substituted(texts[2], names))
         found.append(replace(step, names=texts, blocks=blocks))
     return tuple(found)
 

@@ -19,8 +19,10 @@ from precision_lint.semantics.bindings import (
     makes_scaler,
     names_scaler,
     own_nodes,
+    plainness,
     rows,
     stored,
+    tainted,
     targets,
 )
 from precision_lint.semantics.conditions import substituted
@@ -35,12 +37,14 @@ from precision_lint.semantics.gradients import (
     bind,
     carries,
     clamped,
+    masks,
     read,
     scrubbed,
     within,
 )
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
+from precision_lint.semantics.ownership import clipped
 
 if TYPE_CHECKING:
     from precision_lint.semantics.typestate import Typestate
@@ -66,6 +70,11 @@ HANDS_BACK = frozenset({
     "save_checkpoint", "load_checkpoint", "save_model", "load_model", "super", "is_scaler",
 })  # fmt: skip
 """Callees that are given a scaler and don't use it."""
+STEPS = re.compile(
+    r"backward|optimizer_?step|step_?optimizer|optimi[sz]e|apply_grad", re.IGNORECASE
+)
+STEPS_ITSELF = re.compile(r"(^|_)(step|update)(_|$)|train")
+"""Names of functions nobody has seen that may run a backward, a step or an update."""
 INSPECTING = re.compile(
     r"grad|norm|nan|inf|finite|check|valid|log|monitor|clip|stat|hist|anomal|bad|explo|clamp"
 )
@@ -84,6 +93,7 @@ class Outline:
         self.aliases = aliases(function)
         self.scalers = self._scalers()
         self.divisors = divisors(function)
+        self.tainted = tainted(function)
         parameters = [p.arg for p in function.parameters()]
         for name in parameters:
             if name != "self" and (INSPECTING.search(function.name) or INSPECTING.search(name)):
@@ -212,6 +222,8 @@ class Outline:
             bind(targets[0], carries(value, self.held), self.held)
             return (*head, *self.branch(value.test, then, other))
         steps = self.expression(value)
+        if isinstance(targets[0], ast.Subscript) and masks(targets[0], self.held):
+            return (*steps, self.at(targets[0], fx.SCRUB, "", ""))
         scaled = self.scaled_by(value)
         truth = ""
         if isinstance(value, ast.Constant) and (value.value is None or type(value.value) is bool):
@@ -295,7 +307,7 @@ class Outline:
             steps = tuple(sorted(steps, key=lambda s: s.kind != fx.KNOWN))
         if isinstance(node, ast.Call):
             done = self.call(node, origin is not None)
-            if any(s.kind == fx.CLIP for s in done):  # what it computes for itself
+            if any(s.kind in (fx.CLIP, fx.SCRUB) for s in done):  # what it computes for itself
                 steps = tuple(s for s in steps if s.kind != fx.READ)
             steps += done
         if origin is not None:
@@ -361,7 +373,8 @@ class Outline:
             scaler = self.scaled_by(owner)
             if scaler is not None:
                 return (self.at(node, fx.BACKWARD, scaler),)
-            return (self.at(node, fx.BACKWARD, "", self.text(owner)),)
+            plain = plainness(node, owner, self.function, self.tainted)
+            return (self.at(node, fx.BACKWARD, "", self.text(owner), plain),)
         if owner is not None and is_place(owner):
             found = self.method(node, last, self.text(owner))
             if found is not None:
@@ -457,7 +470,8 @@ class Outline:
                 return ()
             if taken:
                 return tuple(self.at(node, fx.TAKEN, name) for name in taken)
-            return (self.at(node, fx.CLIP, "", "" if last in EXACT_CLIPS else "guess"),)
+            given = clipped(node, self.function)
+            return (self.at(node, fx.CLIP, "", "" if last in EXACT_CLIPS else "guess", given),)
         if taken:
             return tuple(self.at(node, fx.TAKEN, name) for name in taken)
         if is_read:
@@ -469,6 +483,9 @@ class Outline:
             found = next((c for c in carried if c is not None), None)
             if found is not None:
                 return (self.at(node, fx.READ, found, "guess"),)
+        own = owner is None or path == "self" or isinstance(owner, ast.Call)
+        if STEPS.search(last) or (own and STEPS_ITSELF.search(last)):
+            return (self.at(node, fx.PERHAPS),)
         return ()
 
 

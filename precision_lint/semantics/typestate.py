@@ -16,6 +16,7 @@ from precision_lint.semantics.events import CLIP_SCALED
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.outline import Outline
+from precision_lint.semantics.ownership import owners
 from precision_lint.semantics.paths import State, taking
 from precision_lint.semantics.scaler import Helper, Protocol, Violation
 
@@ -166,6 +167,11 @@ class Typestate:
             ]
         return made
 
+    def active(self, function: Function, scaler: str) -> bool:
+        """Whether a scaler is made within sight, and nothing there may disable it."""
+        made = self._made(function, scaler)
+        return bool(made) and all(makes_scaler(m) and _enabled(m) in ("", "True") for m in made)
+
     def _setting(self, function: Function, scaler: str) -> tuple[Condition | None, list[State]]:
         """When a scaler is active, and the states that a function may start in."""
         made = self._made(function, scaler)
@@ -192,6 +198,12 @@ class Typestate:
         if effects and test.keys & weights(effects.steps).keys():
             return test, [*taking([State()], test, True), *taking([State()], test, False)]
         return test, [State()]
+
+    def stored_name(self, text: str, function: Function) -> str:
+        """A name of ``__init__`` as other methods know it: the attribute that holds it."""
+        if text.startswith("@"):
+            return text
+        return text if text.startswith("self.") else self._stored(text, function)
 
     def _stored(self, text: str, function: Function) -> str:
         """An expression of ``__init__`` in terms of the attributes that hold its names."""
@@ -230,7 +242,8 @@ class Typestate:
                     effects = self.effects(function)
                     if effects and not called_once(effects.steps):
                         enabled, entry = self._setting(function, scaler)
-                        run = Protocol(effects, scaler, enabled, entry).run()
+                        made = owners(function, self)
+                        run = Protocol(effects, scaler, enabled, entry, made).run()
                         self._runs.append((function, run))
         return self._runs
 
