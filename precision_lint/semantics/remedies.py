@@ -9,6 +9,7 @@ from precision_lint.api import Edit
 from precision_lint.semantics import repair
 from precision_lint.semantics.bindings import own_nodes
 from precision_lint.semantics.names import dotted
+from precision_lint.semantics.transitions import COUNTS
 from precision_lint.semantics.violations import Violation
 
 if TYPE_CHECKING:
@@ -29,6 +30,19 @@ class Remedy:
     def confirmed(self) -> bool:
         """Whether this file shows that the scaler is made, and made to work."""
         return self.at.module.typestate.active(self.at.function, self.scaler)
+
+    @property
+    def steps(self) -> list[ast.Call]:
+        """Steps of the scaler in this function."""
+        return self.calls("step")
+
+    @property
+    def conditional(self) -> bool:
+        """Whether a step depends on a condition that does not count iterations."""
+        around = [p for step in self.steps for p in self.at.ancestors(step)]
+        here = {id(p) for p in self.at.ancestors(self.violation.node)}
+        tests = [p.test for p in around if isinstance(p, ast.If) and id(p) not in here]
+        return not all(COUNTS.search(ast.unparse(test)) for test in tests)
 
     def calls(self, method: str) -> list[ast.Call]:
         """Calls of a method of the scaler in this function, in source order."""
@@ -77,12 +91,16 @@ class Remedy:
         return self._checked(edits)
 
     def add_update(self) -> Edits | None:
-        """An update behind the last step of the block that the flagged step is in."""
+        """An update behind the last step of the block that the flagged step is in; one that stands
+        elsewhere is deleted."""
         if self.violation.helper is not None:
             return None
         last = self._last_step(self.violation.node)
-        edits = last and self.at.edit.insert_after(last, f"{self.scaler}.update()")
-        return self._checked(edits or None)
+        edits = self.at.edit.insert_after(last, f"{self.scaler}.update()") if last else None
+        for call in self.calls("update"):
+            gone = repair.remove(call, self.at)
+            edits = None if edits is None or gone is None else (*edits, *gone)
+        return self._checked(edits)
 
     def move_update(self) -> Edits | None:
         """The flagged update moved behind the last step, or deleted where one follows already."""
@@ -90,9 +108,8 @@ class Remedy:
         if self.violation.helper is not None or not isinstance(node, ast.Call):
             return None
         later = self.violation.later
-        steps = self.calls("step")
-        target = later if isinstance(later, ast.Call) and later in steps else None
-        target = target or (steps[0] if len(steps) == 1 else None)
+        target = later if isinstance(later, ast.Call) and later in self.steps else None
+        target = target or (self.steps[0] if len(self.steps) == 1 else None)
         last = self._last_step(target) if target is not None else None
         gone = repair.remove(node, self.at)
         if last is None or gone is None:
@@ -149,7 +166,7 @@ class Remedy:
         if statement is None:
             return None
         block = repair.siblings(statement, self.at.parents.get(id(statement)))
-        steps = [self.at.statement(call) for call in self.calls("step")]
+        steps = [self.at.statement(call) for call in self.steps]
         inside = [s for s in block if any(s is step for step in steps)]
         return inside[-1] if inside else None
 

@@ -216,7 +216,9 @@ class Protocol(Transitions):
             if not current:
                 break
             seen.update(current)
+            self._around.append(step)
             inner = self.block(step.blocks[0], current)
+            self._around.pop()
             current = self.fewer(inner.live + inner.continued)
             out.returned += inner.returned
             after += current

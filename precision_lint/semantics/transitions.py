@@ -23,6 +23,7 @@ COUNTS = re.compile(r"%|step|accum|sync|iter|\b(i|idx|batch)\b", re.IGNORECASE)
 """Conditions that pick iterations, as gradient accumulation does."""
 
 
+NOWHERE: tuple[tuple[str, ...], tuple[Step, ...]] = ((), ())
 ALWAYS: Place = (None, 0, 0, "")
 """A place that no path reaches: what is reported there happens whatever other paths do."""
 
@@ -58,14 +59,12 @@ class Transitions:
         """Calls through which a step happens, outermost first."""
         self._tests: list[str] = []
         """Conditions around a step that do not count iterations."""
-        self._under: dict[Place, tuple[str, ...]] = {}
+        self._around: list[Step] = []
+        """Loops around a step, outermost first."""
+        self._under: dict[Place, tuple[tuple[str, ...], tuple[Step, ...]]] = {}
         self._caught = 0
         mine = [s for s in flat(effects.steps) if s.kind in (fx.STEP, fx.UNSCALE)]
         self.optimizers = {s.names[1] for s in mine if s.names[0] == scaler}
-        self.updated = any(
-            s.kind == fx.TAKEN or (s.kind == fx.UPDATE and s.names[0] == scaler)
-            for s in flat(effects.steps)
-        )
 
     def event(self, step: Step, state: State) -> list[State]:
         mine = bool(step.names) and step.names[0] == self.scaler
@@ -128,7 +127,7 @@ class Transitions:
         scaled = scaler == self.scaler or (
             not scaler and ((_mark(text), True) in state.facts or f"{self.scaler}.scale(" in text)
         )
-        self._under[step.place] = tuple(self._tests)
+        self._under[step.place] = tuple(self._tests), tuple(self._around)
         if not scaled or self._off(state):
             return self.plain_backward(step, state, text)
         return replace(
@@ -203,9 +202,9 @@ class Transitions:
                 number = self.report(LOOKS[event[0].kind], event, state, optimizer)
                 self._note(replace(state, open=(number,)), self._steps, step)
         if not self._off(state) and not state.unsure:
-            self.repeated(step, state, optimizer)
+            state = self.repeated(step, state, optimizer)
             self.emptied(step, state, optimizer)
-        if state.scaled:
+        if state.scaled and state.plainly is None:
             self.good.add(step.place)
         return replace(
             state,
@@ -215,13 +214,19 @@ class Transitions:
             touched=True,
         )
 
-    def repeated(self, step: Step, state: State, optimizer: str) -> None:
+    def repeated(self, step: Step, state: State, optimizer: str) -> State:
         """A second step since the last update."""
         if optimizer not in state.stepped or state.broken:
-            return
-        how = "missing" if not self.updated else "skipped"
+            return state
+        inside = (self._around[-1],) if self._around else self.effects.steps
+        updated = any(
+            s.kind == fx.TAKEN or (s.kind == fx.UPDATE and s.names[0] == self.scaler)
+            for s in flat(inside)
+        )
+        how = "skipped" if updated else "missing"
         number = self.report(ev.UPDATE, self._seen(step), state, optimizer, how=how)
-        self._note(replace(state, open=(number,)), self._steps, step)
+        self._sites[number] = ALWAYS
+        return replace(state, broken=True)
 
     def emptied(self, step: Step, state: State, optimizer: str) -> None:
         """A step whose gradients were set to zero after they were computed."""
@@ -250,16 +255,18 @@ class Transitions:
             origin, event = state.stale
             number = self.report(ev.UPDATE, event, state, optimizer, how="early", origin=origin)
             self._site(number, step, self._seen(step)[1])
-            self._note(replace(state, open=(number,)), self._steps, step)
+            self._sites[number] = ALWAYS
 
     def update(self, step: Step, state: State) -> State:
         self._note(state, self._updates, step)
         checked = state.unscaled or state.stepped or state.zeroed
         given = isinstance(step.node, ast.Call) and bool(step.node.args or step.node.keywords)
         if state.scaled and not checked and not given and not self._off(state):
-            if not (state.plain or state.unsure or state.broken or self._caught):
+            quiet = state.plain or state.unsure or state.broken or self._caught
+            if not quiet and not self._looped(state):
                 how = "unchecked" if self._under_test(step, state) else "every"
-                self.report(ev.UPDATE, self._seen(step), state, "", how=how)
+                number = self.report(ev.UPDATE, self._seen(step), state, "", how=how)
+                self._sites[number] = ALWAYS
         stale = (state.scaled, self._seen(step)) if state.scaled and checked else None
         return State(touched=True, facts=state.facts, stale=stale, done=state.done)
 
@@ -298,8 +305,13 @@ class Transitions:
 
     def _under_test(self, step: Step, state: State) -> bool:
         """Whether a step depends on a condition that its backward does not depend on."""
-        around = self._under.get(state.scaled[0].place, ()) if state.scaled else ()
-        return bool(set(self._tests) - set(around))
+        tests, _ = self._under.get(state.scaled[0].place, NOWHERE) if state.scaled else NOWHERE
+        return bool(set(self._tests) - set(tests))
+
+    def _looped(self, state: State) -> bool:
+        """Whether the backward is in a loop that has ended here, perhaps without any iteration."""
+        _, loops = self._under.get(state.scaled[0].place, NOWHERE) if state.scaled else NOWHERE
+        return not set(loops) <= set(self._around)
 
     @staticmethod
     def _unscaled(state: State, optimizer: str) -> bool:
