@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from precision_lint.semantics.bindings import own_nodes
+from precision_lint.semantics.conditions import substituted
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
 
@@ -93,6 +94,23 @@ def bound_once(function: Function) -> dict[str, ast.expr]:
     return {name: value for name, value in found.items() if count.get(name) == 1}
 
 
+def attributes(function: Function) -> tuple[tuple[str, str], ...]:
+    """Local names of a method that it stores: ``(("net", "self.net"),)``."""
+    found: dict[str, str] = {}
+    for node in own_nodes(function):
+        if not isinstance(node, ast.Assign):
+            continue
+        pairs = [(target, node.value) for target in node.targets]
+        for target, value in list(pairs):
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs += zip(target.elts, value.elts, strict=False)
+        for target, value in pairs:
+            path = dotted(target)
+            if path is not None and path.startswith("self.") and isinstance(value, ast.Name):
+                found.setdefault(value.id, path)
+    return tuple(sorted(found.items()))
+
+
 def clipped(call: ast.Call, function: Function) -> str:
     """Text of what a clip is given, names that are bound once written out."""
     if not call.args:
@@ -127,7 +145,10 @@ def owners(function: Function, state: Typestate) -> dict[str, Roots]:
             given = given or next((k.value for k in call.keywords if k.arg == "params"), None)
             made = roots(given, named) if given is not None else None
             if made is not None and scope is not function and scope is not index.top:
-                made = frozenset(state.stored_name(text, function) for text in made)
+                stored = attributes(scope)
+                made = frozenset(
+                    text if text[:1] == "@" else substituted(text, stored) for text in made
+                )
             for target in node.targets:
                 text = dotted(target)
                 if text is not None and (scope is function or scope is index.top or "." in text):

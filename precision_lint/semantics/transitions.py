@@ -345,6 +345,7 @@ class Transitions:
         unscaled = {n for n, _ in state.unscaled if n not in state.spent} | set(state.stepped)
         for name in owned(clipped, self.owners, self.optimizers, frozenset(unscaled)):
             number = self.report(ev.PARTLY_UNSCALED, self._seen(step), state, name)
+            self._sites[number] = ALWAYS
             state = replace(state, open=_added(state.open, number))
         return state
 

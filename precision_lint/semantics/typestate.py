@@ -199,12 +199,6 @@ class Typestate:
             return test, [*taking([State()], test, True), *taking([State()], test, False)]
         return test, [State()]
 
-    def stored_name(self, text: str, function: Function) -> str:
-        """A name of ``__init__`` as other methods know it: the attribute that holds it."""
-        if text.startswith("@"):
-            return text
-        return text if text.startswith("self.") else self._stored(text, function)
-
     def _stored(self, text: str, function: Function) -> str:
         """An expression of ``__init__`` in terms of the attributes that hold its names."""
         if function.cls is None or function.name == "__init__":
