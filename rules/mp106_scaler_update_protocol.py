@@ -108,7 +108,5 @@ class ScalerUpdateProtocol(Rule):
                 "the scale is updated although nothing was unscaled or stepped: this raises "
                 "AssertionError (no inf checks were recorded prior to update)"
             )
-            if violation.how == "unchecked" or remedy.conditional:
-                confidence = Confidence.POSSIBLE
         fix = Fix(title, Applicability.SAFE, edits) if edits is not None else None
         yield at.finding(violation.node, message, confidence, evidence=evidence, fix=fix)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from precision_lint.semantics.conditions import mentions
+from precision_lint.semantics.effects import DRIVING, Effects, flat
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
 
@@ -207,3 +208,21 @@ def plainness(
     if head in stored(function):
         return "plain"
     return "given" if head in {p.arg for p in function.parameters()} else ""
+
+
+STEPS = re.compile(
+    r"backward|optimizer_?step|step_?optimizer|optimi[sz]e|apply_grad", re.IGNORECASE
+)
+STEPS_ITSELF = re.compile(r"(^|_)(step|update)(_|$)|train")
+"""Names of functions nobody has seen that may run a backward, a step or an update."""
+
+
+def may_step(name: str, own: bool) -> bool:
+    """Whether a function nobody has seen may run a backward, step or update; ``own``: it is the
+    caller's, or a plain function."""
+    return bool(STEPS.search(name) or (own and STEPS_ITSELF.search(name)))
+
+
+def drives(effects: Effects) -> bool:
+    """Whether a method of a wrapper runs a scaler that it holds."""
+    return any(s.kind in DRIVING and names_scaler(s.names[0]) for s in flat(effects.steps))

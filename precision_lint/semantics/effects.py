@@ -48,6 +48,8 @@ INLINE = "inline"
 
 CONTROL = frozenset({IF, LOOP, UNROLLED, TRY, MATCH})
 LEAVING = frozenset({RETURN, RAISE, CONTINUE, BREAK})
+DRIVING = frozenset({BACKWARD, STEP, UPDATE})
+"""Events by which a wrapper drives a scaler of its own."""
 TELLING = frozenset({
     BACKWARD, UNSCALE, STEP, UPDATE, READ, CLIP, SCALED, TAKEN, PLAIN_STEP, ZERO, SCRUB,
 })  # fmt: skip
@@ -290,6 +292,18 @@ def weights(steps: Steps) -> dict[str, int]:
     return found
 
 
+def leading(
+    steps: Steps, wanted: Callable[[Step], bool]
+) -> Iterator[tuple[Step, tuple[Step, ...]]]:
+    """Steps of some kind, each with the structures around it, outermost first."""
+    for step in steps:
+        if wanted(step):
+            yield step, ()
+        for block in step.blocks:
+            for found, around in leading(block, wanted):
+                yield found, (step, *around)
+
+
 def called_once(steps: Steps) -> bool:
     """Whether all events are in one call, of a function that loops over them itself."""
     found = [s for s in sources(steps) if any(e.kind in TELLING for e in flat((s,)))]
@@ -307,3 +321,10 @@ def sources(steps: Steps) -> Iterator[Step]:
                 yield from sources(block)
         else:
             yield step
+
+
+def attempted(steps: Steps) -> str:
+    """``caught`` if a block tries to unscale; not so for a whole iteration in a ``try``."""
+    events = {s.kind for s in flat(steps)} - CONTROL - LEAVING
+    tries = events <= {UNSCALE, CLIP, READ, INLINE, BIND}
+    return "caught" if UNSCALE in events and tries else ""

@@ -14,9 +14,11 @@ from precision_lint.semantics.bindings import (
     catches_all,
     counter,
     divisors,
+    drives,
     exits,
     is_place,
     makes_scaler,
+    may_step,
     names_scaler,
     own_nodes,
     plainness,
@@ -70,11 +72,6 @@ HANDS_BACK = frozenset({
     "save_checkpoint", "load_checkpoint", "save_model", "load_model", "super", "is_scaler",
 })  # fmt: skip
 """Callees that are given a scaler and don't use it."""
-STEPS = re.compile(
-    r"backward|optimizer_?step|step_?optimizer|optimi[sz]e|apply_grad", re.IGNORECASE
-)
-STEPS_ITSELF = re.compile(r"(^|_)(step|update)(_|$)|train")
-"""Names of functions nobody has seen that may run a backward, a step or an update."""
 INSPECTING = re.compile(
     r"grad|norm|nan|inf|finite|check|valid|log|monitor|clip|stat|hist|anomal|bad|explo|clamp"
 )
@@ -146,11 +143,11 @@ class Outline:
                 steps = self.block(body)
                 callees = [i.context_expr for i in items if isinstance(i.context_expr, ast.Call)]
                 if any((dotted(c.func) or "").endswith("suppress") for c in callees):
-                    return (*head, Step(fx.TRY, (_attempted(steps),), (steps, (), ())))
+                    return (*head, Step(fx.TRY, (fx.attempted(steps),), (steps, (), ())))
                 return (*head, *steps)
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
                 inner = self.block(body)
-                caught = _attempted(inner) if any(map(catches, handlers)) else ""
+                caught = fx.attempted(inner) if any(map(catches, handlers)) else ""
                 blocks = [(*inner, *self.block(orelse)), self.block(final)]
                 blocks += [self.block(handler.body) for handler in handlers]
                 return (Step(fx.TRY, (caught,), tuple(blocks)),)
@@ -368,7 +365,11 @@ class Outline:
         owner = callee.value if isinstance(callee, ast.Attribute) else None
         resolved = self.state.resolve(node, self.function)
         if resolved is not None and (resolved[0] or last not in METHODS):
-            return self.inlined(node, *resolved)
+            own = owner is not None and last in METHODS and names_scaler(self.text(owner))
+            if not own or drives(resolved[0]):
+                return self.inlined(node, *resolved)
+            if not self.state.is_grad_scaler(node, self.function):  # its protocol is its own
+                return (*self.inlined(node, *resolved), self.at(node, fx.PERHAPS))
         if last == "backward" and owner is not None:
             scaler = self.scaled_by(owner)
             if scaler is not None:
@@ -484,16 +485,7 @@ class Outline:
             if found is not None:
                 return (self.at(node, fx.READ, found, "guess"),)
         own = owner is None or path == "self" or isinstance(owner, ast.Call)
-        if STEPS.search(last) or (own and STEPS_ITSELF.search(last)):
-            return (self.at(node, fx.PERHAPS),)
-        return ()
+        return (self.at(node, fx.PERHAPS),) if may_step(last, own) else ()
 
 
 _QUIET = fx.CONTROL | fx.LEAVING | {fx.BIND, fx.INLINE}
-
-
-def _attempted(steps: Steps) -> str:
-    """``caught`` if a block tries to unscale; not so for a whole iteration in a ``try``."""
-    events = {s.kind for s in fx.flat(steps)} - fx.CONTROL - fx.LEAVING
-    tries = events <= {fx.UNSCALE, fx.CLIP, fx.READ, fx.INLINE, fx.BIND}
-    return "caught" if fx.UNSCALE in events and tries else ""

@@ -9,7 +9,6 @@ from precision_lint.api import Edit
 from precision_lint.semantics import repair
 from precision_lint.semantics.bindings import own_nodes
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.transitions import COUNTS
 from precision_lint.semantics.violations import Violation
 
 if TYPE_CHECKING:
@@ -35,14 +34,6 @@ class Remedy:
     def steps(self) -> list[ast.Call]:
         """Steps of the scaler in this function."""
         return self.calls("step")
-
-    @property
-    def conditional(self) -> bool:
-        """Whether a step depends on a condition that does not count iterations."""
-        around = [p for step in self.steps for p in self.at.ancestors(step)]
-        here = {id(p) for p in self.at.ancestors(self.violation.node)}
-        tests = [p.test for p in around if isinstance(p, ast.If) and id(p) not in here]
-        return not all(COUNTS.search(ast.unparse(test)) for test in tests)
 
     def calls(self, method: str) -> list[ast.Call]:
         """Calls of a method of the scaler in this function, in source order."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from precision_lint.semantics import effects as fx
 from precision_lint.semantics import events as ev
 from precision_lint.semantics.conditions import Condition, condition, mentions
-from precision_lint.semantics.effects import Effects, Step, flat
+from precision_lint.semantics.effects import Effects, Step, flat, leading
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.ownership import Roots, covers, owned
 from precision_lint.semantics.paths import Event, State, forget
@@ -244,6 +244,9 @@ class Transitions:
         """Whether the gradients that an optimizer unscales or steps with carry today's scale."""
         if self._off(state):
             return
+        plain = state.plainly
+        if plain is not None and set(self._around) - set(self._under[plain[0].place][1]):
+            return  # before the loop that trains
         if state.plainly is not None and not state.mixed and not state.unsure:
             how = "mixed" if state.scaled else ""
             origin = state.plainly
@@ -263,9 +266,8 @@ class Transitions:
         given = isinstance(step.node, ast.Call) and bool(step.node.args or step.node.keywords)
         if state.scaled and not checked and not given and not self._off(state):
             quiet = state.plain or state.unsure or state.broken or self._caught
-            if not quiet and not self._looped(state):
-                how = "unchecked" if self._under_test(step, state) else "every"
-                number = self.report(ev.UPDATE, self._seen(step), state, "", how=how)
+            if not quiet and not self._looped(state) and self._in_some_iterations(step):
+                number = self.report(ev.UPDATE, self._seen(step), state, "", how="unchecked")
                 self._sites[number] = ALWAYS
         stale = (state.scaled, self._seen(step)) if state.scaled and checked else None
         return State(touched=True, facts=state.facts, stale=stale, done=state.done)
@@ -308,6 +310,17 @@ class Transitions:
         tests, _ = self._under.get(state.scaled[0].place, NOWHERE) if state.scaled else NOWHERE
         return bool(set(self._tests) - set(tests))
 
+    def _in_some_iterations(self, update: Step) -> bool:
+        """Whether only conditions that count iterations keep the scaler's steps from running as
+        often as an update."""
+        around = next((a for s, a in leading(self.effects.steps, lambda s: s is update)), ())
+        mine = list(leading(self.effects.steps, self._checks))
+        apart = [s for _, outer in mine for s in outer if s not in around and s.kind != fx.INLINE]
+        return bool(mine) and all(s.kind == fx.IF and COUNTS.search(s.names[0]) for s in apart)
+
+    def _checks(self, step: Step) -> bool:
+        return step.kind in (fx.STEP, fx.UNSCALE) and step.names[0] == self.scaler
+
     def _looped(self, state: State) -> bool:
         """Whether the backward is in a loop that has ended here, perhaps without any iteration."""
         _, loops = self._under.get(state.scaled[0].place, NOWHERE) if state.scaled else NOWHERE
@@ -340,7 +353,7 @@ class Transitions:
     def partly(self, step: Step, state: State) -> State:
         """A clip that takes in an optimizer whose gradients are still scaled."""
         clipped = step.names[2] if len(step.names) > 2 else ""
-        if not clipped or state.scaled is None or self._off(state) or self._caught:
+        if not clipped or state.scaled is None or state.broken or self._off(state):
             return state
         unscaled = {n for n, _ in state.unscaled if n not in state.spent} | set(state.stepped)
         for name in owned(clipped, self.owners, self.optimizers, frozenset(unscaled)):

@@ -68,6 +68,14 @@ class Typestate:
         receiver = "self" if _is_super(owner) else self.text(owner) if owner is not None else None
         return foreign, receiver
 
+    def is_grad_scaler(self, call: ast.Call, function: Function) -> bool:
+        """Whether a method that is called belongs to a project's own kind of GradScaler."""
+        found = self._callee(call, function)
+        foreign = self.module.callee(call.func, function) if found is None else None
+        callee = found[0] if found is not None else foreign[0] if foreign is not None else None
+        cls = callee.cls if callee is not None else None
+        return cls is not None and any(n.endswith("GradScaler") for n in (cls.name, *cls.bases))
+
     def _callee(self, call: ast.Call, function: Function) -> tuple[Function, str | None] | None:
         index, callee = self.module.index, call.func
         if isinstance(callee, ast.Attribute) and _is_super(callee.value):
@@ -149,7 +157,7 @@ class Typestate:
         known = self.module.names_in(function) | {p.arg for p in function.parameters()} | {"self"}
         return {name for name in found if _head(name) in known}
 
-    def _made(self, function: Function, scaler: str) -> list[ast.expr]:
+    def made(self, function: Function, scaler: str) -> list[ast.expr]:
         """Expressions that make a scaler, as far as its function, class or module tells."""
         made = [
             node.value
@@ -169,12 +177,12 @@ class Typestate:
 
     def active(self, function: Function, scaler: str) -> bool:
         """Whether a scaler is made within sight, and nothing there may disable it."""
-        made = self._made(function, scaler)
+        made = self.made(function, scaler)
         return bool(made) and all(makes_scaler(m) and _enabled(m) in ("", "True") for m in made)
 
     def _setting(self, function: Function, scaler: str) -> tuple[Condition | None, list[State]]:
         """When a scaler is active, and the states that a function may start in."""
-        made = self._made(function, scaler)
+        made = self.made(function, scaler)
         if len(made) != 1:
             off = bool(made) and all(_enabled(m) == "False" for m in made)
             return (condition("False") if off else None), [State()]
