@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.regions import Region
-    from precision_lint.semantics.scaler import Violation
+    from precision_lint.semantics.remedies import Remedy
     from precision_lint.semantics.sinks import Sink
     from precision_lint.semantics.values import Value
+    from precision_lint.semantics.violations import Violation
 
 __all__ = [
     "Apart",
@@ -48,6 +49,7 @@ __all__ = [
     "Promotion",
     "Reach",
     "Region",
+    "Remedy",
     "Rule",
     "Severity",
     "Sink",
@@ -254,9 +256,10 @@ _ANALYSIS = {
     "Promotion": "events",
     "Reach": "contractions",
     "Region": "regions",
+    "Remedy": "remedies",
     "Sink": "sinks",
     "Value": "values",
-    "Violation": "scaler",
+    "Violation": "violations",
 }
 
 

@@ -138,6 +138,10 @@ class Editor:
         """Put a method call such as ``.float()`` behind expressions of one statement."""
         return self._replace(statement, {n: _suffix(text) for n, text in suffixes.items()})
 
+    def rewrite(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
+        """Replace expressions of one statement; ``_`` in a text is the expression it replaces."""
+        return self._replace(statement, {n: _template(text) for n, text in texts.items()})
+
     def add_keyword(
         self, statement: ast.stmt, call: ast.Call, name: str, value: str
     ) -> Edits | None:
@@ -318,6 +322,21 @@ def _suffix(text: str) -> Callable[[Any], Any]:
         template = cst.ensure_type(cst.parse_expression(f"x{text}"), cst.Call)
         method = cst.ensure_type(template.func, cst.Attribute)
         return template.with_changes(func=method.with_changes(value=node))
+
+    return change
+
+
+def _template(text: str) -> Callable[[Any], Any]:
+    """A change that puts an expression where ``_`` is in another one."""
+
+    def change(node: Any) -> Any:
+        import libcst as cst
+
+        class Fill(cst.CSTTransformer):
+            def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
+                return node if updated_node.value == "_" else updated_node
+
+        return cst.parse_expression(text).visit(Fill())
 
     return change
 

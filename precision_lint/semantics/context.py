@@ -17,8 +17,8 @@ from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region, without_gradient
-from precision_lint.semantics.scaler import Violation
 from precision_lint.semantics.values import INF, UNKNOWN, Value
+from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
 from precision_lint.source import Source
 
