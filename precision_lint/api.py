@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
     from precision_lint.semantics.sinks import Sink
@@ -44,6 +45,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "Lowered",
     "Position",
     "Promotion",
     "Reach",
@@ -247,6 +249,7 @@ _ANALYSIS = {
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
+    "Lowered": "lowered",
     "Promotion": "events",
     "Reach": "contractions",
     "Region": "regions",
