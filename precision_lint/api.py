@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
@@ -45,6 +46,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "Leaving",
     "Lowered",
     "Position",
     "Promotion",
@@ -249,6 +251,7 @@ _ANALYSIS = {
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
+    "Leaving": "leaving",
     "Lowered": "lowered",
     "Promotion": "events",
     "Reach": "contractions",
