@@ -124,8 +124,8 @@ def _half(operand: ast.expr, at: Context) -> tuple[Confidence, tuple[Evidence, .
     half = at.half(value, at.region(operand))
     if half is None or value.tags & {"parameter", "buffer"}:
         return None
-    if not value.variable and "cast" in value.tags:
-        return None  # made half on purpose
+    if "cast" in value.tags or value.dtype == "~cast":
+        return None  # of this dtype on purpose
     source = at.definition(operand.id, operand) if isinstance(operand, ast.Name) else None
     made = Lowered.of(source, at) if source is not None else None
     if made is not None and source is not None:
