@@ -95,7 +95,7 @@ class EinsumUnderAutocast(Rule):
         if region.state == "off" or any(v.dtype in ("float64", "int", "bool") for v in values):
             return
         reach = Reach.of(name, node, operands, at)
-        if reach is None or Leaving.around(node, at) is not None:
+        if reach is None or Leaving.missed(node, at) is not None:
             return
         confidence, evidence, dtypes = _state(at, node, operands)
         if "float16" not in dtypes:

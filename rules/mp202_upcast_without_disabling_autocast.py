@@ -93,7 +93,7 @@ class UpcastWithoutDisablingAutocast(Rule):
         done = [cast for cast in casts if cast is not None]
         rest = [o for o, cast in zip(found.operands, casts, strict=True) if cast is None]
         confidence = self._confidence(done, rest, found, at)
-        if confidence is None or Leaving.around(node, at) or _belongs_elsewhere(found, at):
+        if confidence is None or Leaving.missed(node, at) or _belongs_elsewhere(found, at):
             return
         bare = [o for o, v in zip(found.operands, values, strict=True) if v.dtype != "float32"]
         edits = found.without_autocast(bare, "product", at)

@@ -148,7 +148,9 @@ def _loss(node: ast.Call, at: Context) -> str | None:
 
 def _argument(node: ast.Call, place: int, name: str) -> ast.expr | None:
     named = next((k.value for k in node.keywords if k.arg == name), None)
-    return named if named is not None else (node.args[place : place + 1] or [None])[0]
+    if named is not None or len(node.args) <= place:
+        return named
+    return node.args[place]
 
 
 def _input(node: ast.Call) -> ast.expr | None:
@@ -164,8 +166,12 @@ def _producer(node: ast.Call, at: Context) -> ast.expr | None:
         if len(loads) != 1 or len({id(source) for source in sources}) != 1:
             return None
         statement = at.statement(sources[0])
-        plain = isinstance(statement, ast.Assign) and statement.value is sources[0]
-        alone = plain and isinstance(statement.targets[0], ast.Name) and len(statement.targets) == 1
+        alone = (
+            isinstance(statement, ast.Assign)
+            and statement.value is sources[0]
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0], ast.Name)
+        )
         given = sources[0] if alone else None
     return given if given is not None and _logits(given, at) is not None else None
 

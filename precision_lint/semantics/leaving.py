@@ -44,7 +44,7 @@ class Leaving:
         return None if called and not _agreed(around, at) else cls(node, statement, device, around)
 
     @classmethod
-    def around(cls, node: ast.expr, at: Context) -> Leaving | None:
+    def missed(cls, node: ast.expr, at: Context) -> Leaving | None:
         """The mismatch whose body an expression is in."""
         for statement in at.ancestors(node):
             for item in statement.items if isinstance(statement, With) else ():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from precision_lint.api import Edit
-from precision_lint.semantics import ops, products
+from precision_lint.semantics import ops
 from precision_lint.semantics.policy import policy
 from precision_lint.semantics.sinks import Sink
 
@@ -137,10 +137,10 @@ def _upcast(node: ast.expr, at: Context, depth: int) -> ast.expr | None:
         case ast.Call(func=ast.Attribute(value=owner, attr=attr)) if at.qualify(node.func) is None:
             if attr in ("float", "to", "type"):
                 return node if _casts(node, attr, at.value(owner), at) else None
-            return _upcast(owner, at, depth - 1) if attr in products.SHAPES else None
+            return _upcast(owner, at, depth - 1) if attr in ops.SHAPES else None
         case ast.Call(args=[first, *_]) if (at.qualify(node.func) or "").startswith("torch."):
             last = (at.qualify(node.func) or "").rpartition(".")[2]
-            passes = last in products.SHAPES or last == "normalize"
+            passes = last in ops.SHAPES or last == "normalize"
             return _upcast(first, at, depth - 1) if passes else None
         case ast.Subscript(value=owner):
             return _upcast(owner, at, depth - 1)
