@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.regions import Region
@@ -46,6 +47,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "LateScale",
     "Leaving",
     "Lowered",
     "Position",
@@ -251,6 +253,7 @@ _ANALYSIS = {
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
+    "LateScale": "late_scale",
     "Leaving": "leaving",
     "Lowered": "lowered",
     "Promotion": "events",

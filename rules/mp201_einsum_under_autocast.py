@@ -10,6 +10,7 @@ from precision_lint.api import (
     Evidence,
     Finding,
     Fix,
+    LateScale,
     Leaving,
     Reach,
     Rule,
@@ -97,6 +98,8 @@ class EinsumUnderAutocast(Rule):
         reach = Reach.of(name, node, operands, at)
         if reach is None or Leaving.missed(node, at) is not None:
             return
+        if reach.harm == "scores" and LateScale.of(node, at) is not None:
+            return  # MP208 says more of it
         confidence, evidence, dtypes = _state(at, node, operands)
         if "float16" not in dtypes:
             return
