@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from precision_lint.api import Evidence, Position
-from precision_lint.project import code, configs, hints
+from precision_lint.project import code, configs, hints, requirements
+from precision_lint.project.requirements import Release
 from precision_lint.project.spellings import BF16, F16, STRENGTHS, Kind, Statement, Strength
 from precision_lint.source import Failure, decode, parse
 
@@ -56,6 +57,12 @@ class Project:
     autocast_rank: Rank = _NONE
     half_rank: Rank = _NONE
     """How good the evidence is, for the next file to be compared with."""
+    torch: Release | None = None
+    """The least release of torch that the project's metadata, or its settings, allow."""
+
+    def has_torch(self, *release: int) -> bool:
+        """Whether every torch that the project allows is at least this release."""
+        return self.torch is not None and self.torch >= release
 
     @classmethod
     def scan(cls, root: Path, files: Iterable[Path]) -> Project:
@@ -63,7 +70,7 @@ class Project:
 
         Unreadable and huge files are passed over, and so are tests and collections of data.
         """
-        project = cls()
+        project = cls(torch=requirements.minimum(root))
         members = sorted(set(files))
         crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
         for path in members:
