@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.late_scale import LateScale
+    from precision_lint.semantics.leaving import Leaving
+    from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
     from precision_lint.semantics.sinks import Sink
@@ -45,6 +48,9 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "LateScale",
+    "Leaving",
+    "Lowered",
     "Position",
     "Promotion",
     "Reach",
@@ -253,6 +259,9 @@ _ANALYSIS = {
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
+    "LateScale": "late_scale",
+    "Leaving": "leaving",
+    "Lowered": "lowered",
     "Promotion": "events",
     "Reach": "contractions",
     "Region": "regions",

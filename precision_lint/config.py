@@ -101,6 +101,8 @@ class Settings:
     cache_dir: Path | None = None
     """Where to remember what files say to each other; None: in the project's root."""
     no_cache: bool = False
+    torch_version: str | None = None
+    """The least torch that the code has to run on; None: as the project's metadata say."""
 
     @functools.cached_property
     def selected(self) -> frozenset[str]:
@@ -222,6 +224,12 @@ def _path(value: Any) -> str:
     return value
 
 
+def _version(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"\d+(\.\d+){1,2}", value):
+        raise ValueError
+    return value
+
+
 def _format(value: Any) -> str:
     if not isinstance(value, str) or value not in FORMATS:
         raise ValueError
@@ -254,6 +262,7 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "output-format": (_one_of(FORMATS), _format),
     "jobs": ("a positive integer", _positive),
     "cache-dir": ("a path", _path),
+    "torch-version": ('a version such as "2.4"', _version),
 }
 """Every key with what its value must be, and the function that checks it."""
 

@@ -10,6 +10,8 @@ from precision_lint.api import (
     Evidence,
     Finding,
     Fix,
+    LateScale,
+    Leaving,
     Reach,
     Rule,
     Severity,
@@ -94,8 +96,10 @@ class EinsumUnderAutocast(Rule):
         if region.state == "off" or any(v.dtype in ("float64", "int", "bool") for v in values):
             return
         reach = Reach.of(name, node, operands, at)
-        if reach is None:
+        if reach is None or Leaving.missed(node, at) is not None:
             return
+        if reach.harm == "scores" and LateScale.of(node, at) is not None:
+            return  # MP208 says more of it
         confidence, evidence, dtypes = _state(at, node, operands)
         if "float16" not in dtypes:
             return

@@ -318,15 +318,19 @@ class Context:
         return next((n for n in self.ancestors(node) if isinstance(n, ast.stmt)), None)
 
     def without_autocast(
-        self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], name: str
+        self,
+        node: ast.Call | ast.BinOp,
+        operands: Sequence[ast.expr],
+        name: str,
+        inputs: Sequence[ast.expr] = (),
     ) -> tuple[Edit, ...] | None:
         """Edits that run a product on its operands' float32 outside of autocast.
 
         ``name`` is bound to the product where its statement does more than reshape it.
+        ``inputs``: all operands, of operations that ``product`` does not know.
         """
         statement = self.statement(node)
-        _, inputs = self.product(node)
-        device = self.device(inputs, self.region(node))
+        device = self.device(inputs or self.product(node)[1], self.region(node))
         if statement is None or device is None:
             return None
         spelling, imports = self.torch()
