@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
     from precision_lint.semantics.sinks import Sink
@@ -46,6 +47,7 @@ __all__ = [
     "Half",
     "Position",
     "Promotion",
+    "Provenance",
     "Reach",
     "Region",
     "Rule",
@@ -248,6 +250,7 @@ _ANALYSIS = {
     "Guard": "guards",
     "Half": "context",
     "Promotion": "events",
+    "Provenance": "provenance",
     "Reach": "contractions",
     "Region": "regions",
     "Sink": "sinks",
