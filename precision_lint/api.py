@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
@@ -45,6 +46,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "Kernels",
     "Position",
     "Promotion",
     "Provenance",
@@ -249,6 +251,7 @@ _ANALYSIS = {
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
+    "Kernels": "kernels",
     "Promotion": "events",
     "Provenance": "provenance",
     "Reach": "contractions",

@@ -40,14 +40,12 @@ class Provenance:
     def is_layer(node: ast.expr, at: Context) -> bool:
         """Whether an expression calls a layer, an attribute that is a module, or is a product."""
         if isinstance(node, ast.BinOp):
-            return isinstance(node.op, ast.MatMult)
+            return isinstance(node.op, ast.MatMult) and _lowers(node, at)
         if not isinstance(node, ast.Call):
             return False
-        if at.product(node)[1]:
-            return True
         called = (at.qualify(node.func) or "").rpartition(".")[2]
-        if called in ops.MATMULS:
-            return True
+        if at.product(node)[1] or called in ops.MATMULS:
+            return _lowers(node, at)
         func = node.func
         while isinstance(func, ast.Subscript):
             func = func.value
@@ -68,17 +66,29 @@ class Provenance:
         return stored is not None and isinstance(stored[0], ast.Call)
 
 
+def _lowers(product: ast.expr, at: Context) -> bool:
+    """Whether a product of any two tensors is believed to run under autocast, if anything does."""
+    region = at.region(product)
+    return region.on or (region.state == "inherited" and (region.known or _is_forward(at)))
+
+
+def _is_forward(at: Context) -> bool:
+    return at.function.cls is not None and at.function.name in ("forward", "__call__")
+
+
 def _back(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.expr]:
     if id(node) in seen or len(seen) > _LIMIT:
         return
     seen.add(id(node))
     yield node
+    if isinstance(node, ast.Call) and at.value(node).dtype in ("float32", "float64"):
+        return  # whatever it was before
     match node:
         case ast.Name(id=name):
             source = at.definition(name, node)
             if source is not None:
                 yield from _back(source, at, seen)
-        case ast.BinOp(left=left, right=right, op=op) if not isinstance(op, ast.MatMult):
+        case ast.BinOp(left=left, right=right):
             yield from _back(left, at, seen)
             yield from _back(right, at, seen)
         case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner):
@@ -95,7 +105,10 @@ def _back(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.expr]:
             yield from _back(inner, at, seen)
         case ast.Call():
             found = at.operation(node)
-            if found is not None and found[0] in _THROUGH:
+            if at.product(node)[1]:
+                for part in at.product(node)[1]:
+                    yield from _back(part, at, seen)
+            elif found is not None and found[0] in _THROUGH:
                 yield from _back(found[1], at, seen)
                 if found[0] in ops.PAIRWISE or found[0] == "where":
                     for part in node.args:
