@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.angles import Angle
     from precision_lint.semantics.apart import Apart
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.values import Value
 
 __all__ = [
+    "Angle",
     "Apart",
     "Applicability",
     "Care",
@@ -246,6 +248,7 @@ class Rule:
 
 
 _ANALYSIS = {
+    "Angle": "angles",
     "Apart": "apart",
     "Care": "care",
     "Context": "context",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
 
 _THROUGH = (
-    ops.SHAPES | ops.ELEMENTWISE | ops.PAIRWISE | ops.JOINING | ops.REDUCTIONS | ops.CASTS.keys()
+    ops.SHAPES | ops.ELEMENTWISE | ops.PAIRWISE | ops.JOINING | ops.REDUCTIONS
     | {"to", "type_as", "masked_fill", "dropout", "clamp", "relu", "gelu", "silu", "data", "where",
        "softmax", "log_softmax", "cumsum", "norm", "normalize", "add_", "mul_", "pad", "topk",
        "sort", "max", "min", "index_add", "index_add_", "lerp"}
@@ -27,9 +27,12 @@ class Provenance:
     """Where the elements of a value come from."""
 
     @staticmethod
-    def of(node: ast.expr, at: Context) -> Iterator[ast.expr]:
-        """An expression, and those that its elements come from, each once."""
-        return _back(node, at, set())
+    def of(node: ast.expr, at: Context, casts: bool = False) -> Iterator[ast.expr]:
+        """An expression, and those that its elements come from, each once.
+
+        ``casts``: also past a cast to float32, which makes what was before a thing of the past.
+        """
+        return _back(node, at, set(), casts)
 
     @staticmethod
     def computed(node: ast.expr, at: Context) -> ast.expr | None:
@@ -76,42 +79,42 @@ def _is_forward(at: Context) -> bool:
     return at.function.cls is not None and at.function.name in ("forward", "__call__")
 
 
-def _back(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.expr]:
+def _back(node: ast.expr, at: Context, seen: set[int], casts: bool = False) -> Iterator[ast.expr]:
     if id(node) in seen or len(seen) > _LIMIT:
         return
     seen.add(id(node))
     yield node
-    if isinstance(node, ast.Call) and at.value(node).dtype in ("float32", "float64"):
-        return  # whatever it was before
+    if isinstance(node, ast.Call) and at.value(node).dtype in ("float32", "float64") and not casts:
+        return
     match node:
         case ast.Name(id=name):
             source = at.definition(name, node)
             if source is not None:
-                yield from _back(source, at, seen)
+                yield from _back(source, at, seen, casts)
         case ast.BinOp(left=left, right=right):
-            yield from _back(left, at, seen)
-            yield from _back(right, at, seen)
+            yield from _back(left, at, seen, casts)
+            yield from _back(right, at, seen, casts)
         case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner):
-            yield from _back(inner, at, seen)
+            yield from _back(inner, at, seen, casts)
         case ast.IfExp(body=body, orelse=orelse):
-            yield from _back(body, at, seen)
-            yield from _back(orelse, at, seen)
+            yield from _back(body, at, seen, casts)
+            yield from _back(orelse, at, seen, casts)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             for part in parts:
-                yield from _back(part, at, seen)
+                yield from _back(part, at, seen, casts)
         case ast.ListComp(elt=elt) | ast.GeneratorExp(elt=elt):
-            yield from _back(elt, at, seen)
+            yield from _back(elt, at, seen, casts)
         case ast.Attribute(value=inner, attr=attr) if attr in ops.SHAPES:
-            yield from _back(inner, at, seen)
+            yield from _back(inner, at, seen, casts)
         case ast.Call():
             found = at.operation(node)
             if at.product(node)[1]:
                 for part in at.product(node)[1]:
-                    yield from _back(part, at, seen)
-            elif found is not None and found[0] in _THROUGH:
-                yield from _back(found[1], at, seen)
+                    yield from _back(part, at, seen, casts)
+            elif found is not None and (found[0] in _THROUGH or found[0] in ops.CASTS):
+                yield from _back(found[1], at, seen, casts)
                 if found[0] in ops.PAIRWISE or found[0] == "where":
                     for part in node.args:
-                        yield from _back(part, at, seen)
+                        yield from _back(part, at, seen, casts)
         case _:
             pass
