@@ -20,15 +20,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.angles import Angle
     from precision_lint.semantics.apart import Apart
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.lowered import Lowered
+    from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
     from precision_lint.semantics.sinks import Sink
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.violations import Violation
 
 __all__ = [
+    "Angle",
     "Apart",
     "Applicability",
     "Care",
@@ -48,11 +52,13 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "Kernels",
     "LateScale",
     "Leaving",
     "Lowered",
     "Position",
     "Promotion",
+    "Provenance",
     "Reach",
     "Region",
     "Remedy",
@@ -254,6 +260,7 @@ class Rule:
 
 
 _ANALYSIS = {
+    "Angle": "angles",
     "Apart": "apart",
     "Care": "care",
     "Context": "context",
@@ -262,7 +269,9 @@ _ANALYSIS = {
     "LateScale": "late_scale",
     "Leaving": "leaving",
     "Lowered": "lowered",
+    "Kernels": "kernels",
     "Promotion": "events",
+    "Provenance": "provenance",
     "Reach": "contractions",
     "Region": "regions",
     "Remedy": "remedies",

@@ -142,6 +142,15 @@ class Editor:
         """Replace expressions of one statement; ``_`` in a text is the expression it replaces."""
         return self._replace(statement, {n: _template(text) for n, text in texts.items()})
 
+    def replace(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
+        """Put other expressions in the place of some of one statement."""
+        import libcst as cst
+
+        def to(text: str) -> Callable[[Any], Any]:
+            return lambda _: cst.parse_expression(text)
+
+        return self._replace(statement, {node: to(text) for node, text in texts.items()})
+
     def add_keyword(
         self, statement: ast.stmt, call: ast.Call, name: str, value: str
     ) -> Edits | None:
