@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
+    from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.regions import Region
@@ -38,6 +39,7 @@ __all__ = [
     "Confidence",
     "Context",
     "Diagnostic",
+    "Doubt",
     "Edit",
     "Evidence",
     "Finding",
@@ -245,6 +247,7 @@ _ANALYSIS = {
     "Apart": "apart",
     "Care": "care",
     "Context": "context",
+    "Doubt": "doubts",
     "Guard": "guards",
     "Half": "context",
     "Promotion": "events",

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +8,7 @@ from precision_lint.api import (
     Applicability,
     Confidence,
     Context,
-    Edit,
+    Doubt,
     Evidence,
     Finding,
     Fix,
@@ -22,20 +20,10 @@ from precision_lint.api import (
     calls,
 )
 
-VANISHES = 2.0**-25
-"""Largest guard that rounds to 0 in float16 (half of its smallest subnormal, ties to even)."""
-OVERFLOWS = 1 / 65504
-"""Guards up to here have a reciprocal beyond float16's largest number."""
 NORMAL = 2.0**-126
 """float32's smallest normal number: below it are subnormals, which some devices flush to 0."""
-NARROW = OVERFLOWS / 2
-"""A clamp from here to ``OVERFLOWS`` lets hardly any value through whose reciprocal overflows."""
-DATA = re.compile(
-    r"(^|_)(gts?|targets?|labels?|truths?|priors?|sigmas?|noise_levels?|timesteps?)$|^gt_"
-)
-"""Names of what a data loader or a sampler brings in float32, not a layer in half."""
-TRAINS = re.compile(r"\bloss\w*\.backward\(")
-HALF = re.compile(r"autocast|half|float16|fp16|bf16|GradScaler|scaler|amp\b|precision", re.I)
+NARROW = Guard.OVERFLOWS / 2
+"""A clamp from here on lets hardly any value through whose reciprocal overflows."""
 
 
 class EpsBeforeLog(Rule):
@@ -110,7 +98,7 @@ class EpsBeforeLog(Rule):
         if argument is None:
             return
         guard = Guard.of(argument, node, at)
-        if guard is None or not 0 <= guard.epsilon <= OVERFLOWS:
+        if guard is None or not 0 <= guard.epsilon <= Guard.OVERFLOWS:
             return
         if _bounded_after(node, at):
             return
@@ -120,7 +108,7 @@ class EpsBeforeLog(Rule):
             if wide and 0 < guard.epsilon < NORMAL and at.project.evidence:
                 yield self._subnormal(guard, node, at)
             return
-        if guard.epsilon > VANISHES and guard.without_gradient(node, at):
+        if guard.epsilon > Guard.VANISHES and guard.without_gradient(node, at):
             return
         call = at.text(node.func).rpartition(".")[2]
         evidence = [*half.evidence]
@@ -152,31 +140,23 @@ class EpsBeforeLog(Rule):
         if not leaves:
             return None
         late = not all(early for _, early in leaves)
-        by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
-        for leaf, _ in leaves:
-            statement = at.statement(leaf)
-            if statement is not None:
-                by_statement.setdefault(id(statement), (statement, {}))[1][leaf] = ".float()"
-        edits: list[Edit] = []
-        for statement, suffixes in by_statement.values():
-            added = at.edit.append(statement, suffixes)
-            if added is None:
-                return None
-            edits += added
+        edits = at.append({leaf: ".float()" for leaf, _ in leaves})
+        if edits is None:
+            return None
         names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves))
         title = f"compute in float32: upcast {names}"
         if late and not guard.epsilon:
             why = "a probability that is 0 in half stays 0: upcast what it is made of"
-            return Fix(title, Applicability.DISPLAY, tuple(edits), why)
-        if late and guard.epsilon > VANISHES:
+            return Fix(title, Applicability.DISPLAY, edits, why)
+        if late and guard.epsilon > Guard.VANISHES:
             why = (
                 "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
             )
-            return Fix(title, Applicability.DISPLAY, tuple(edits), why)
+            return Fix(title, Applicability.DISPLAY, edits, why)
         if at.products_reached(node):
             why = "the result is float32 then, and meets a matrix product"
-            return Fix(title, Applicability.UNSAFE, tuple(edits), why)
-        return Fix(title, Applicability.SAFE, tuple(edits))
+            return Fix(title, Applicability.UNSAFE, edits, why)
+        return Fix(title, Applicability.SAFE, edits)
 
 
 def _half(guard: Guard, node: ast.Call, at: Context) -> Half | None:
@@ -186,7 +166,7 @@ def _half(guard: Guard, node: ast.Call, at: Context) -> Half | None:
     found: list[Half] = []
     for operand in guard.operands:
         value = at.value(operand)
-        if at.least(value) > OVERFLOWS:
+        if at.least(value) > Guard.OVERFLOWS:
             continue
         half = at.half(value, region)
         if half is not None and half.dtypes & harmed:
@@ -198,35 +178,9 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
     """Confidence, lowered where the value is half only in a way that the code does not suggest."""
     if half.confidence is Confidence.CERTAIN or half.outside:
         return half.confidence
-    if value.wide and at.project.autocast is not None:
-        return Confidence.POSSIBLE  # float32 under autocast, by which this project trains
     if guard.clamped and guard.epsilon > NARROW and not guard.others:
         return Confidence.POSSIBLE
-    if _trains_in_float32(at.source.text):
-        return Confidence.POSSIBLE  # a script with a training loop of its own, in float32
-    return Confidence.POSSIBLE if value.variable and _is_data(operand, at) else half.confidence
-
-
-@functools.lru_cache(maxsize=8)
-def _trains_in_float32(text: str) -> bool:
-    return TRAINS.search(text) is not None and HALF.search(text) is None
-
-
-def _is_data(node: ast.expr, at: Context, depth: int = 3) -> bool:
-    """Whether the name behind an operand says that a data loader or a sampler brings the value."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=inner)) if at.qualify(node.func) is None:
-            return _is_data(inner, at, depth)
-        case ast.Subscript(value=inner) | ast.BinOp(left=inner):
-            return _is_data(inner, at, depth)
-        case ast.Attribute(attr=name):
-            return DATA.search(name) is not None
-        case ast.Name(id=name):
-            source = at.definition(name, node) if depth else None
-            return DATA.search(name) is not None or (
-                source is not None and _is_data(source, at, depth - 1)
-            )
-    return False
+    return Doubt.lowered(half, value, operand, at)
 
 
 def _subject(guard: Guard) -> str:
@@ -240,7 +194,7 @@ def _fate(guard: Guard, half: Half) -> str:
         return f"is 0 in {half.dtype} from logits of {least} on, where log gives -inf"
     if not guard.epsilon:
         return "is 0 in float16 below 2**-25, where log gives -inf"
-    if guard.epsilon <= VANISHES:
+    if guard.epsilon <= Guard.VANISHES:
         return "rounds to 0 in float16, so log of 0 gives -inf"
     harmed = "a quotient by it and the gradient are" if guard.others else "the gradient is"
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -384,6 +384,22 @@ class Context:
     def move_into_step_branch(self, violation: Violation) -> tuple[Edit, ...] | None:
         """Edits that move an ``unscale_`` to the top of the branch that steps."""
         return repair.move_into_step_branch(violation, self)
+
+    def append(self, suffixes: Mapping[ast.expr, str]) -> tuple[Edit, ...] | None:
+        """Edits that put method calls such as ``.float()`` behind expressions of any statements."""
+        by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
+        for node, text in suffixes.items():
+            statement = self.statement(node)
+            if statement is None:
+                return None
+            by_statement.setdefault(id(statement), (statement, {}))[1][node] = text
+        edits: list[Edit] = []
+        for statement, texts in by_statement.values():
+            added = self.edit.append(statement, texts)
+            if added is None:
+                return None
+            edits += added
+        return tuple(edits)
 
     def torch(self) -> tuple[str, tuple[Edit, ...]]:
         """How this module spells ``torch``, and the edits that import it if it does not yet."""

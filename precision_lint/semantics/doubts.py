@@ -1,0 +1,97 @@
+"""When a value that may be half by the project is float32 all the same, by what the code says."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from precision_lint.api import Confidence
+from precision_lint.semantics.flow import PRODUCERS
+from precision_lint.semantics.guards import made
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.values import Value
+
+DATA = re.compile(
+    r"(^|_)(gts?|targets?|labels?|truths?|priors?|sigmas?|noise_levels?|timesteps?)$|^gt_"
+)
+"""Names of what a data loader or a sampler brings in float32, not a layer in half."""
+ACTIVATIONS = PRODUCERS - {"abs", "square"}
+TRAINS = re.compile(r"\bloss\w*\.backward\(")
+HALF = re.compile(r"autocast|half|float16|fp16|bf16|GradScaler|scaler|amp\b|precision", re.I)
+
+
+class Doubt:
+    """Reasons to believe less in a half value than `Context.half` does."""
+
+    @staticmethod
+    def lowered(half: Half, value: Value, operand: ast.expr, at: Context) -> Confidence:
+        """Confidence, lowered where the value is half only in a way the code does not suggest."""
+        if half.confidence is Confidence.CERTAIN or half.outside:
+            return half.confidence
+        if value.wide and at.project.autocast is not None:
+            return Confidence.POSSIBLE  # float32 under autocast, by which this project trains
+        if _trains_in_float32(at.source.text):
+            return Confidence.POSSIBLE  # a script with a training loop of its own, in float32
+        return Confidence.POSSIBLE if value.variable and is_data(operand, at) else half.confidence
+
+    @staticmethod
+    def strict(half: Half, value: Value, operand: ast.expr, at: Context) -> Confidence:
+        """The same where the pattern is common in code that is right in float32.
+
+        Lowered too: what came in as an argument or an attribute, what two arguments promote to
+        (one of them may be float32), metrics, which have no gradient, and functions of no class
+        in which nothing makes an activation, such as geometry.
+        """
+        confidence = Doubt.lowered(half, value, operand, at)
+        if confidence is Confidence.CERTAIN or half.outside:
+            return confidence
+        if "+" in value.dtype or value.dtype.startswith(("~self.", "~buffer.", "~parameter.")):
+            return Confidence.POSSIBLE
+        if at.without_gradient or not at.is_tensor(operand) or not is_computed(operand, at):
+            return Confidence.POSSIBLE
+        if at.function.cls is None and not at.region(operand).on:
+            operation = at.operation(made(operand, at) or operand)
+            if operation is None or operation[0] not in ACTIVATIONS:
+                return Confidence.POSSIBLE
+        return confidence
+
+
+@functools.lru_cache(maxsize=8)
+def _trains_in_float32(text: str) -> bool:
+    return TRAINS.search(text) is not None and HALF.search(text) is None
+
+
+def is_data(node: ast.expr, at: Context, depth: int = 3) -> bool:
+    """Whether the name behind an operand says that a data loader or a sampler brings the value."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=inner)) if at.qualify(node.func) is None:
+            return is_data(inner, at, depth)
+        case ast.Subscript(value=inner) | ast.BinOp(left=inner):
+            return is_data(inner, at, depth)
+        case ast.Attribute(attr=name):
+            return DATA.search(name) is not None
+        case ast.Name(id=name):
+            source = at.definition(name, node) if depth else None
+            return DATA.search(name) is not None or (
+                source is not None and is_data(source, at, depth - 1)
+            )
+    return False
+
+
+def is_computed(node: ast.expr, at: Context, depth: int = 3) -> bool:
+    """Whether a value is made by an operation of this function, rather than handed in."""
+    match node:
+        case ast.BinOp():
+            return True
+        case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
+            return is_computed(inner, at, depth)
+        case ast.Call():
+            return True
+        case ast.Name(id=name) if depth:
+            source = at.definition(name, node)
+            return source is not None and is_computed(source, at, depth - 1)
+    return False
