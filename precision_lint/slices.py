@@ -138,6 +138,15 @@ class Editor:
         """Put a method call such as ``.float()`` behind expressions of one statement."""
         return self._replace(statement, {n: _suffix(text) for n, text in suffixes.items()})
 
+    def replace(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
+        """Put other expressions in the place of expressions of one statement."""
+        import libcst as cst
+
+        def change(text: str) -> Callable[[Any], Any]:
+            return lambda node: cst.parse_expression(text)
+
+        return self._replace(statement, {node: change(text) for node, text in texts.items()})
+
     def add_keyword(
         self, statement: ast.stmt, call: ast.Call, name: str, value: str
     ) -> Edits | None:

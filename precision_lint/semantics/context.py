@@ -18,7 +18,7 @@ from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region, without_gradient
 from precision_lint.semantics.scaler import Violation
-from precision_lint.semantics.values import INF, UNKNOWN, Value
+from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
 from precision_lint.slices import Editor
 from precision_lint.source import Source
 
@@ -449,5 +449,10 @@ class Context:
 
 
 def _excluded(value: Value) -> frozenset[str]:
-    """Half dtypes that a test around this place has ruled out."""
-    return frozenset(d for d in ("float16", "bfloat16") if f"not-{d}" in value.tags)
+    """Half dtypes that a test around this place, or a choice between known ones, rules out."""
+    known = value.dtype.lstrip("~").split("|")
+    chosen = all(dtype in CONCRETE for dtype in known)
+    return frozenset(
+        d for d in ("float16", "bfloat16")
+        if f"not-{d}" in value.tags or (chosen and d not in known)
+    )  # fmt: skip
