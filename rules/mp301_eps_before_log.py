@@ -11,7 +11,6 @@ from precision_lint.api import (
     Doubt,
     Evidence,
     Finding,
-    Fix,
     Guard,
     Half,
     Rule,
@@ -34,7 +33,8 @@ class EpsBeforeLog(Rule):
     `torch.where(x > eps, x, eps)`, `x.masked_fill(x == 0, eps)` or `a / (b + eps)` where `x` may
     be float16 and `eps` is at most 1.53e-5. The constant may come from a name, a default
     argument, an attribute of the class, or the machine limits of numpy and `sys`. A sigmoid, a
-    softmax or one minus them counts as guarded by 0 where nothing guards it.
+    softmax or one minus it counts as guarded by 0 where nothing guards it. One minus a sigmoid
+    is MP302's.
 
     It stays silent where the value is float32 for certain (`.float()` before the addition; a
     softmax, exp, sum or norm inside the same CUDA autocast region, which runs in float32), where
@@ -100,6 +100,8 @@ class EpsBeforeLog(Rule):
         guard = Guard.of(argument, node, at)
         if guard is None or not 0 <= guard.epsilon <= Guard.OVERFLOWS:
             return
+        if guard.complements(at) == "sigmoid" and not guard.others:
+            return  # MP302
         if _bounded_after(node, at):
             return
         half = _half(guard, node, at)
@@ -119,7 +121,7 @@ class EpsBeforeLog(Rule):
             f"{_subject(guard)} before {call} {_fate(guard, half)}",
             half.confidence,
             evidence=[*evidence, *self._origin(guard, at)],
-            fix=self._fix(guard, at, node),
+            fix=guard.fix(node, at),
         )
 
     def _subnormal(self, guard: Guard, node: ast.Call, at: Context) -> Finding:
@@ -134,29 +136,6 @@ class EpsBeforeLog(Rule):
     def _origin(self, guard: Guard, at: Context) -> list[Evidence]:
         producer = guard.made(at)
         return [at.note(producer, "the guarded value is made here")] if producer else []
-
-    def _fix(self, guard: Guard, at: Context, node: ast.Call) -> Fix | None:
-        leaves = guard.upcasts(at)
-        if not leaves:
-            return None
-        late = not all(early for _, early in leaves)
-        edits = at.append({leaf: ".float()" for leaf, _ in leaves})
-        if edits is None:
-            return None
-        names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves))
-        title = f"compute in float32: upcast {names}"
-        if late and not guard.epsilon:
-            why = "a probability that is 0 in half stays 0: upcast what it is made of"
-            return Fix(title, Applicability.DISPLAY, edits, why)
-        if late and guard.epsilon > Guard.VANISHES:
-            why = (
-                "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
-            )
-            return Fix(title, Applicability.DISPLAY, edits, why)
-        if at.products_reached(node):
-            why = "the result is float32 then, and meets a matrix product"
-            return Fix(title, Applicability.UNSAFE, edits, why)
-        return Fix(title, Applicability.SAFE, edits)
 
 
 def _half(guard: Guard, node: ast.Call, at: Context) -> Half | None:

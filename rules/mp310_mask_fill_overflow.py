@@ -105,7 +105,9 @@ class MaskFillOverflow(Rule):
         "torch.nn.functional.pad", "torch.index_fill", "Tensor.index_fill", "Tensor.index_fill_",
         "torch.scatter", "Tensor.scatter", "Tensor.scatter_", "torch.clamp", "Tensor.clamp",
         "Tensor.clamp_", "torch.clamp_min", "Tensor.clamp_min",
-    ) | operators(ast.Mult, ast.Assign, pattern=r"[eE]\+?\d|\d{6}|finfo|INF|NEG|MIN|BIG|LARGE")  # fmt: skip
+    ) | operators(
+        ast.Mult, ast.Assign, pattern=r"[eE]\+?\d|\d{6}|finfo|INF|NEG|MIN|BIG|LARGE",
+    )  # fmt: skip
 
     def check(self, node: ast.expr | ast.Assign, at: Context) -> Iterator[Finding]:
         for place in _places(node, at):
@@ -164,7 +166,7 @@ def _places(node: ast.expr | ast.Assign, at: Context) -> Iterator[Place]:
                 operands.insert(0, func.value)
             if any(isinstance(operand, ast.Starred) for operand in operands):
                 return
-            name = (qualified or getattr(func, "attr", "")).rpartition(".")[2]
+            name = str(qualified or getattr(func, "attr", "")).rpartition(".")[2]
             named = {k.arg: k.value for k in keywords}
             yield from _filled(node, name, operands, named, qualified is None)
 
@@ -338,9 +340,10 @@ def _fix(place: Place, number: float, value: Value, at: Context) -> Fix | None:
     if edits is None:
         return None
     extreme = "smallest" if number < 0 else "largest"
+    filled = "-3.4e38" if number < 0 else "3.4e38"
     return Fix(
         f"fill in the {extreme} number of the tensor's dtype",
         Applicability.UNSAFE,
         (*imports, *edits),
-        f"in float32 the filled entries change from {number:g} to {'-' if number < 0 else ''}3.4e38",
+        f"in float32 the filled entries change from {number:g} to {filled}",
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from precision_lint.api import Applicability, Fix
 from precision_lint.semantics.flow import PRODUCERS
 
 if TYPE_CHECKING:
@@ -88,6 +89,43 @@ class Guard:
         if any(isinstance(getattr(leaf, "ctx", None), ast.Store) for leaf in found.values()):
             return []
         return [(leaf, _feeds_producer(leaf, at)) for leaf in found.values()]
+
+    def fix(self, node: ast.expr, at: Context) -> Fix | None:
+        """The upcast of what a guarded logarithm is taken of; safe where it cures."""
+        leaves = self.upcasts(at)
+        if not leaves:
+            return None
+        late = not all(early for _, early in leaves)
+        edits = at.append({leaf: ".float()" for leaf, _ in leaves})
+        if edits is None:
+            return None
+        names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves))
+        title = f"compute in float32: upcast {names}"
+        if late and not self.epsilon:
+            why = "a probability that is 0 in half stays 0: upcast what it is made of"
+            return Fix(title, Applicability.DISPLAY, edits, why)
+        if late and self.epsilon > self.VANISHES:
+            why = (
+                "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
+            )
+            return Fix(title, Applicability.DISPLAY, edits, why)
+        if at.products_reached(node):
+            why = "the result is float32 then, and meets a matrix product"
+            return Fix(title, Applicability.UNSAFE, edits, why)
+        return Fix(title, Applicability.SAFE, edits)
+
+    def times_itself(self, call: ast.expr, at: Context) -> bool:
+        """Whether the logarithm is multiplied by its own operand, as in an entropy."""
+        return _times_itself(call, self.operand, at)
+
+    def complements(self, at: Context) -> str | None:
+        """The operation that makes ``p`` where ``1 - p`` is guarded."""
+        node: ast.expr | None = self.operand
+        while isinstance(node, ast.Name):
+            node = at.definition(node.id, node)
+        maker = made(node, at) if node is not None and _complement(node) else None
+        operation = at.operation(maker) if maker is not None else None
+        return operation[0] if operation is not None else None
 
 
 def _logarithms(use: ast.expr, at: Context) -> Iterator[ast.expr]:
