@@ -90,7 +90,8 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     """A fixture module's text, and what the fixer makes of it with this rule.
 
     Other rules whose findings the module expects beside it fix theirs: a sum of two terms is not
-    cured by one.  The second is None for the level ``none``.  Raises `InvalidProof` if the fixer fails.
+    cured by one.  The second is None for the level ``none``.  Raises `InvalidProof` if the fixer
+    fails.
     """
     original = source.read(path)
     if isinstance(original, source.Failure):

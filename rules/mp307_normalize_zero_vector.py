@@ -1,0 +1,39 @@
+"""MP307: normalize-zero-vector."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import Context, Finding, Rule, Severity, calls
+
+
+class NormalizeZeroVector(Rule):
+    """Say what is flagged, in one line.
+
+    ## What it flags
+    Say which code, and what stays silent.
+
+    ## Why it breaks
+    Say which dtype loses what, with the numbers.
+
+    ## Example
+    Show the hazard, then the code that does not have it.
+
+    ## Fix safety
+    There is no fix.
+
+    ## How to silence
+    `# noqa: MP307`, or `# precision-lint: ignore[MP307] reason`, on the line.
+
+    ## Sources
+    Name the page or the measurement that the claim rests on.
+    """
+
+    code, name = "MP307", "normalize-zero-vector"
+    severity, applicability = Severity.WARNING, None
+    triggers = calls("torch.exp")
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """Report a call that loses precision; nothing yet."""
+        yield from ()
