@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
     from precision_lint.semantics.sinks import Sink
@@ -48,12 +49,14 @@ __all__ = [
     "Half",
     "Position",
     "Promotion",
+    "Quotient",
     "Reach",
     "Region",
     "Rule",
     "Severity",
     "Sink",
     "Triggers",
+    "Upcast",
     "Value",
     "Violation",
     "calls",
@@ -251,9 +254,11 @@ _ANALYSIS = {
     "Guard": "guards",
     "Half": "context",
     "Promotion": "events",
+    "Quotient": "quotients",
     "Reach": "contractions",
     "Region": "regions",
     "Sink": "sinks",
+    "Upcast": "quotients",
     "Value": "values",
     "Violation": "scaler",
 }

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -9,21 +8,14 @@ from precision_lint.api import (
     Confidence,
     Context,
     Doubt,
-    Evidence,
     Finding,
-    Fix,
     Guard,
+    Quotient,
     Rule,
     Severity,
     calls,
     operators,
 )
-
-NORMS = frozenset({"norm", "vector_norm", "matrix_norm"})
-QUOTIENTS = frozenset({"div", "divide", "true_divide"})
-TERMS = re.compile(r"loss|iou|dice|cost|score|metric|penalty|error|kl_?div|entropy", re.I)
-"""Names of functions and classes whose result is a number to look at, not an activation."""
-ENDS = frozenset({"sum", "mean", "log", "item", "nanmean"})
 
 
 class EpsInDenominator(Rule):
@@ -37,7 +29,7 @@ class EpsInDenominator(Rule):
 
     It stays silent where `b` is float32 for certain (`.float()`; a sum, norm or softmax inside a
     CUDA autocast region), is an integer or a Python number, or is bounded away from 0, for
-    `torch.finfo(x.dtype)`, for bfloat16, for a norm and in front of a logarithm (MP301).
+    `torch.finfo(x.dtype)`, for bfloat16, for a norm (MP307) and in front of a logarithm (MP301).
 
     It is only `possible` for a denominator that is an argument or an attribute itself, for what
     two arguments promote to (the union of predicted and target boxes is float32 if the targets
@@ -86,131 +78,32 @@ class EpsInDenominator(Rule):
     ) | operators(ast.Div, pattern=r"\d[eE]-\d|eps|EPS|finfo|tiny|0\.0000")  # fmt: skip
 
     def check(self, node: ast.expr, at: Context) -> Iterator[Finding]:
-        parts = _parts(node, at)
-        if parts is None:
+        quotient = Quotient.of(node, at)
+        if quotient is None or quotient.guard.epsilon > Guard.OVERFLOWS:
             return
-        above, below = parts
-        guard = Guard.of(below, node, at)
-        if guard is None or guard.others or not 0 < guard.epsilon <= Guard.OVERFLOWS:
-            return
-        operation = at.operation(guard.operand)
-        if operation is not None and operation[0] in NORMS:
-            return
-        half = at.half(at.value(guard.operand), at.region(node))
-        if half is None or "float16" not in half.dtypes or _away(guard.operand, at):
+        guard = quotient.guard
+        if quotient.by_norm(at):
+            return  # MP307
+        value = at.value(guard.operand)
+        half = at.half(value, at.region(node))
+        if half is None or "float16" not in half.dtypes or quotient.away(at):
             return
         if guard.before_log(node, at):
+            return  # MP301
+        vanishing = quotient.vanishing(at)
+        rare = guard.epsilon > Guard.VANISHES and vanishing
+        if rare and guard.without_gradient(node, at):
             return
-        survives = guard.epsilon > Guard.VANISHES
-        vanishing = above is not None and _vanish_together(above, guard.operand, at)
-        if survives and vanishing and guard.without_gradient(node, at):
-            return
-        confidence = Doubt.strict(half, at.value(guard.operand), guard.operand, at)
-        if survives and vanishing and confidence is not Confidence.CERTAIN:
+        confidence = Doubt.strict(half, value, guard.operand, at)
+        if rare and confidence is not Confidence.CERTAIN:
             confidence = Confidence.POSSIBLE
         evidence = [*half.evidence]
         if not isinstance(guard.node, ast.Constant):
             evidence.append(at.note(guard.node, f"this is {guard.epsilon:g}"))
-        fix, touched = self._fix(node, above, guard, vanishing, at)
+        fix, touched = quotient.fix(at)
         yield at.finding(
             node, _message(guard, vanishing), confidence, evidence=[*evidence, *touched], fix=fix
         )
-
-    def _fix(
-        self, node: ast.expr, above: ast.expr | None, guard: Guard, vanishing: bool, at: Context
-    ) -> tuple[Fix | None, list[Evidence]]:
-        """The upcast of both operands, and notes on the other statements that it touches."""
-        places = [guard.operand]
-        if above is not None and at.value(above).may_be_half and at.value(above).maybe_tensor:
-            places.append(above)
-        if any(isinstance(getattr(place, "ctx", None), ast.Store) for place in places):
-            return None, []
-        suffixes = dict.fromkeys(places, ".float()")
-        names = ", ".join(dict.fromkeys(at.text(place) for place in places))
-        title = f"divide in float32: upcast {names}"
-        level, reason = Applicability.SAFE, None
-        if not _is_term(node, at):
-            owner = _owner(node, above, at) if vanishing else None
-            if owner is not None:
-                suffixes[node] = f".to({owner}.dtype)"
-                title += ", and return to its dtype"
-            else:
-                level = Applicability.UNSAFE
-                reason = "the quotient is float32 then, and a layer in half would not take it"
-        edits = at.append(suffixes)
-        if edits is None:
-            return None, []
-        statement = at.statement(node)
-        touched = [
-            at.note(place, "guarded here")
-            for place in places
-            if at.statement(place) is not statement
-        ]
-        return Fix(title, level, edits, reason), touched
-
-
-def _parts(node: ast.expr, at: Context) -> tuple[ast.expr | None, ast.expr] | None:
-    """Numerator (None: 1) and denominator."""
-    if isinstance(node, ast.BinOp):
-        return node.left, node.right
-    if not isinstance(node, ast.Call):
-        return None
-    operands = list(node.args)
-    if at.qualify(node.func) is None and isinstance(node.func, ast.Attribute):
-        operands.insert(0, node.func.value)
-    name = (at.operation(node) or ("",))[0]
-    if name == "reciprocal" and operands:
-        return None, operands[0]
-    return (operands[0], operands[1]) if name in QUOTIENTS and len(operands) > 1 else None
-
-
-def _away(operand: ast.expr, at: Context) -> bool:
-    """Whether a denominator is bounded away from 0."""
-    value = at.value(operand)
-    return at.least(value) > Guard.OVERFLOWS or value.hi < -Guard.OVERFLOWS
-
-
-def _vanish_together(above: ast.expr, below: ast.expr, at: Context) -> bool:
-    """Whether a numerator is made of what its denominator is made of, as in ``x / x.sum()``."""
-    return bool(_roots(above, at) & _roots(below, at))
-
-
-def _roots(node: ast.expr, at: Context, depth: int = 3) -> set[str]:
-    """Names that a value is made of, those behind local names included."""
-    found: set[str] = set()
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and at.qualify(part) is None and part.id != "self":
-            found.add(part.id)
-            source = at.definition(part.id, part) if depth else None
-            if source is not None:
-                found |= _roots(source, at, depth - 1)
-    return found
-
-
-def _is_term(node: ast.expr, at: Context) -> bool:
-    """Whether a quotient ends in a loss or a metric, which may be float32."""
-    cls = at.function.cls.name if at.function.cls else ""
-    if TERMS.search(at.function.name) or TERMS.search(cls):
-        return True
-    for parent in at.ancestors(node):
-        if isinstance(parent, ast.Call):
-            operation = at.operation(parent)
-            if operation is not None and operation[0] in ENDS:
-                return True
-        elif isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-            return at.stays_elementwise(parent.targets[0].id)
-        elif isinstance(parent, ast.stmt):
-            return False
-    return False
-
-
-def _owner(node: ast.expr, above: ast.expr | None, at: Context) -> str | None:
-    """A name in the numerator that has the quotient's dtype."""
-    dtype = at.value(node).dtype
-    for part in ast.walk(above) if above is not None else ():
-        if isinstance(part, ast.Name) and at.value(part).dtype == dtype and at.is_tensor(part):
-            return part.id
-    return None
 
 
 def _message(guard: Guard, vanishing: bool) -> str:
