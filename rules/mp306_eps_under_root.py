@@ -89,8 +89,10 @@ class EpsUnderRoot(Rule):
         if half is None or "float16" not in half.dtypes or at.least(value) > Guard.OVERFLOWS:
             return
         survives = guard.epsilon > Guard.VANISHES
-        harmless = name == "sqrt" or survives
-        if harmless and not _divides(node, at) and guard.without_gradient(node, at):
+        divides = _divides(node, at)
+        if survives and name == "sqrt" and not divides:
+            return  # its gradient at 0 is at most 2900
+        if (name == "sqrt" or survives) and not divides and guard.without_gradient(node, at):
             return
         confidence = Doubt.strict(half, value, guard.operand, at)
         if survives and confidence is not Confidence.CERTAIN:
@@ -148,10 +150,9 @@ def _divides(node: ast.expr, at: Context) -> bool:
 
 def _message(name: str, epsilon: float) -> str:
     if epsilon > Guard.VANISHES:
-        slope = 0.5 * epsilon**-1.5 if name == "rsqrt" else 0.5 * epsilon**-0.5
         return (
-            f"epsilon {epsilon:g} under {name} survives in float16, but the gradient at 0 is "
-            f"{slope:.3g}, or what divides by it exceeds 65504"
+            f"epsilon {epsilon:g} under {name} survives in float16, but the gradient of its "
+            f"reciprocal at 0, {0.5 * epsilon**-1.5:.3g}, exceeds 65504"
         )
     fate = "gives inf at 0" if name == "rsqrt" else "has an infinite gradient at 0"
     return f"epsilon {epsilon:g} under {name} rounds to 0 in float16, so {name} {fate}"
