@@ -138,6 +138,14 @@ class Editor:
         """Put a method call such as ``.float()`` behind expressions of one statement."""
         return self._replace(statement, {n: _suffix(text) for n, text in suffixes.items()})
 
+    def move(
+        self, statement: ast.stmt, call: ast.Call, places: Sequence[ast.expr], text: str
+    ) -> Edits | None:
+        """Take a method call off its receiver and put it behind expressions inside of that."""
+        changes: dict[ast.expr, Callable[[Any], Any]] = dict.fromkeys(places, _suffix(text))
+        changes[call] = lambda node: node.func.value
+        return self._replace(statement, changes)
+
     def replace(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
         """Put other expressions in the place of expressions of one statement."""
         import libcst as cst
