@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
+    from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.kernels import Kernels
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.provenance import Provenance
+    from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
     from precision_lint.semantics.sinks import Sink
@@ -46,6 +48,7 @@ __all__ = [
     "Confidence",
     "Context",
     "Diagnostic",
+    "Doubt",
     "Edit",
     "Evidence",
     "Finding",
@@ -59,6 +62,7 @@ __all__ = [
     "Position",
     "Promotion",
     "Provenance",
+    "Quotient",
     "Reach",
     "Region",
     "Remedy",
@@ -66,6 +70,7 @@ __all__ = [
     "Severity",
     "Sink",
     "Triggers",
+    "Upcast",
     "Value",
     "Violation",
     "calls",
@@ -264,6 +269,7 @@ _ANALYSIS = {
     "Apart": "apart",
     "Care": "care",
     "Context": "context",
+    "Doubt": "doubts",
     "Guard": "guards",
     "Half": "context",
     "LateScale": "late_scale",
@@ -272,10 +278,12 @@ _ANALYSIS = {
     "Kernels": "kernels",
     "Promotion": "events",
     "Provenance": "provenance",
+    "Quotient": "quotients",
     "Reach": "contractions",
     "Region": "regions",
     "Remedy": "remedies",
     "Sink": "sinks",
+    "Upcast": "quotients",
     "Value": "values",
     "Violation": "violations",
 }

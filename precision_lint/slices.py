@@ -151,6 +151,14 @@ class Editor:
 
         return self._replace(statement, {node: to(text) for node, text in texts.items()})
 
+    def move(
+        self, statement: ast.stmt, call: ast.Call, places: Sequence[ast.expr], text: str
+    ) -> Edits | None:
+        """Take a method call off its receiver and put it behind expressions inside of that."""
+        changes: dict[ast.expr, Callable[[Any], Any]] = dict.fromkeys(places, _suffix(text))
+        changes[call] = lambda node: node.func.value
+        return self._replace(statement, changes)
+
     def add_keyword(
         self, statement: ast.stmt, call: ast.Call, name: str, value: str
     ) -> Edits | None:
@@ -196,7 +204,7 @@ class Editor:
 
         return self._replace(statement, {call: change})
 
-    def replace(self, node: ast.expr, text: str) -> Edits | None:
+    def put(self, node: ast.expr, text: str) -> Edits | None:
         """Other source in the place of an expression; one with comments inside stays."""
         start, end = self.offset(node), self.end(node)
         if "#" in self.source.text[start:end]:

@@ -106,9 +106,9 @@ class AutocastDeviceMismatch(Rule):
         if found.named is None:
             spelling, imports = at.torch()
             text = f"{spelling}.autocast(device_type={target}, enabled=False)"
-            edits = at.edit.replace(found.node, text)
+            edits = at.edit.put(found.node, text)
         else:
-            edits = at.edit.replace(found.named, target)
+            edits = at.edit.put(found.named, target)
         if edits is None:
             return None
         edits = (*imports, *edits)

@@ -103,7 +103,7 @@ class BceUnderAutocast(Rule):
         logits = _logits(sigmoid, at) if sigmoid is not None else None
         if sigmoid is None or logits is None or edits is None or given is None:
             return None
-        taken = at.edit.replace(given, at.text(logits))
+        taken = at.edit.put(given, at.text(logits))
         if taken is None:
             return None
         edits += taken
@@ -199,7 +199,7 @@ def _renamed(node: ast.Call, at: Context) -> tuple[Edit, ...] | None:
         return None
     if not isinstance(callee, ast.Attribute):
         return None  # imported by name
-    return at.edit.replace(callee, f"{at.text(callee.value)}.{new}")
+    return at.edit.put(callee, f"{at.text(callee.value)}.{new}")
 
 
 def _pure(node: ast.expr) -> bool:

@@ -94,7 +94,8 @@ class AttentionScaledTooLate(Rule):
             evidence = (*evidence, at.note(found.scaled, "scaled only here"))
         edits = _edits(found, at)
         why = "float32 results change in the last digit"
-        fix = Fix("scale the queries before the product", Applicability.UNSAFE, edits, why)
+        title = "scale the queries before the product"
+        fix = Fix(title, Applicability.UNSAFE, edits, why) if edits is not None else None
         yield at.finding(
             node,
             f"scores are scaled behind {found.product.name}: in float16 a sum above 65504 is inf "
@@ -151,4 +152,4 @@ def _edits(found: LateScale, at: Context) -> tuple[Edit, ...] | None:
     start, end = at.edit.offset(product.node), at.edit.end(product.node)
     here, behind = at.edit.offset(first), at.edit.end(first)
     source = at.source.text
-    return at.edit.replace(scaled, source[start:here] + operand + source[behind:end])
+    return at.edit.put(scaled, source[start:here] + operand + source[behind:end])

@@ -130,7 +130,7 @@ def _edits(
     spelling, imports = at.torch()
     name = new.rpartition(".")[2]
     argument = f'device_type="{device}"' if name in DECORATORS else f'"{device}"'
-    called = at.edit.replace(callee, f"{spelling}.{new}")
+    called = at.edit.put(callee, f"{spelling}.{new}")
     if called is None:
         return None
     if not isinstance(node, ast.Call):

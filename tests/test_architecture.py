@@ -47,7 +47,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "summary": {"api", "runner"},
     "cli": {
-        "api", "catalogue", "config", "harness", "registry", "report", "runner", "source", "summary",
+        "api", "catalogue", "config", "harness", "registry", "report", "runner", "source",
+        "summary",
     },
 }  # fmt: skip
 """What a room may import of the others, itself aside; a new room states its arrows here."""

@@ -56,7 +56,7 @@ def judged(parameters: str, body: str) -> list[str]:
         "return torch.log(x + sys.float_info.epsilon)",
         "y = torch.log(x.abs() + EPS)\nreturn y",
         "return torch.log(x.sigmoid())",
-        "p = torch.sigmoid(x)\nreturn (1 - p[..., 0]).log()",
+        "p = torch.sigmoid(x)\nreturn p[..., 0].log()",
     ],
 )
 def test_a_vanishing_or_missing_guard_is_likely(body: str) -> None:
