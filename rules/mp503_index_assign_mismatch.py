@@ -192,7 +192,7 @@ def _apart_under_autocast(
 ) -> tuple[Half, Confidence, ast.expr, ast.expr] | None:
     """A buffer that autocast leaves in float32, and what a layer makes in autocast's dtype."""
     (buffer, held), (source, value) = into, given
-    used = region.on or (region.state == "inherited" and at.project.autocast is not None)
+    used = region.on or (region.state == "inherited" and at.project.mixed is not None)
     if not used or not at.plausible or value.wide or held.dtype == value.dtype:
         return None
     prototype = _prototype(buffer, at)

@@ -104,6 +104,11 @@ class Project:
         return tuple(e for e in (self.autocast, self.half) if e is not None)
 
     @property
+    def mixed(self) -> Evidence | None:
+        """Where mixed precision is on for more than functions that say so themselves."""
+        return None if self.autocast_strength == "local" else self.autocast
+
+    @property
     def autocast_strength(self) -> Strength | None:
         """How strong the evidence for mixed precision is; None: there is none."""
         return _strength(self.autocast_rank)

@@ -112,7 +112,7 @@ def stored(function: Function) -> set[str]:
 
 
 def aliases(function: Function) -> dict[str, str]:
-    """Locals that are bound once, to a chain of attributes."""
+    """Locals that are bound once, to an attribute of ``self`` or the scaler of another object."""
     if isinstance(function.node, ast.Module):
         return {}
     bound: dict[str, list[ast.expr | None]] = {p.arg: [None] for p in function.parameters()}
@@ -136,7 +136,7 @@ def aliases(function: Function) -> dict[str, str]:
         known = [v for v in values if v is not None]
         if len(known) == 1 and len(values) == 2 and isinstance(known[0], ast.Attribute):
             path = dotted(known[0])
-            if path is not None and path.startswith("self."):
+            if path is not None and (path.startswith("self.") or "scaler" in path):
                 found[name] = path
     return found
 

@@ -144,7 +144,7 @@ class Context:
     @property
     def settings(self) -> tuple[Evidence, ...]:
         """Where the project runs half precision, other than in single tensors."""
-        return tuple(e for e in (self.project.autocast, self.half_models) if e is not None)
+        return tuple(e for e in (self.project.mixed, self.half_models) if e is not None)
 
     def believes(self, evidence: Evidence) -> bool:
         """Whether what the project does elsewhere says something of this file: an example, which

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_lint.api import Applicability, Evidence, Fix
 from precision_lint.semantics.guards import Guard
+from precision_lint.semantics.names import dotted
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
@@ -142,8 +143,9 @@ def owner_of(node: ast.expr, within: ast.expr, at: Context) -> str | None:
     """A name inside an expression that has the dtype of ``node``."""
     dtype = at.value(node).dtype
     for part in ast.walk(within):
-        if isinstance(part, ast.Name) and at.value(part).dtype == dtype and at.is_tensor(part):
-            return part.id
+        name = dotted(part) if isinstance(part, (ast.Name, ast.Attribute)) else None
+        if name and at.value(part).dtype == dtype and at.is_tensor(part):
+            return name
     return None
 
 
