@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
+    from precision_lint.semantics.scalers import Scaler
     from precision_lint.semantics.sinks import Sink
     from precision_lint.semantics.values import Value
     from precision_lint.semantics.violations import Violation
@@ -51,6 +52,7 @@ __all__ = [
     "Region",
     "Remedy",
     "Rule",
+    "Scaler",
     "Severity",
     "Sink",
     "Triggers",
@@ -253,6 +255,7 @@ _ANALYSIS = {
     "Reach": "contractions",
     "Region": "regions",
     "Remedy": "remedies",
+    "Scaler": "scalers",
     "Sink": "sinks",
     "Value": "values",
     "Violation": "violations",
