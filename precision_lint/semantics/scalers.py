@@ -51,7 +51,9 @@ class Scaler:
         bound = [value for function in scope for value in _bound(text, function)]
         enabled = next((k.value for k in call.keywords if k.arg == "enabled"), None)
         spread = any(k.arg is None for k in call.keywords)
-        return cls(text, call, enabled, all(map(makes_scaler, bound)) and not spread, scope)
+        given = text in {p.arg for p in at.function.parameters()}
+        only = all(map(makes_scaler, bound)) and not spread and not given
+        return cls(text, call, enabled, only, scope)
 
     @property
     def may_be_off(self) -> bool:
