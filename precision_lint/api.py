@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
     from precision_lint.semantics.scalers import Scaler
@@ -46,6 +47,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "HalfCast",
     "Position",
     "Promotion",
     "Reach",
@@ -251,6 +253,7 @@ _ANALYSIS = {
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
+    "HalfCast": "halfcasts",
     "Promotion": "events",
     "Reach": "contractions",
     "Region": "regions",

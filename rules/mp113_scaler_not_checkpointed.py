@@ -22,9 +22,10 @@ class ScalerNotCheckpointed(Rule):
     """Checkpoint with the optimizer's state and without the scaler's.
 
     ## What it flags
-    `torch.save`, or a function named so (`save_checkpoint`), of a dict literal that holds `optimizer.state_dict()` but nothing of the scaler,
-    where the same function or class made the GradScaler that steps this optimizer, and the module
-    saves no `state_dict` of one. A dict that is saved several times is reported once.
+    `torch.save`, or a function named so (`save_checkpoint`), of a dict literal that holds
+    `optimizer.state_dict()` but nothing of the scaler, where the same function or class made the
+    GradScaler that steps this optimizer, and the module saves no `state_dict` of one. A dict that
+    is saved several times is reported once.
 
     It stays silent for weights alone, for a scaler that is off, where the dict is built in several
     places, and where the dict has an entry of the scaler's or amp's name.
