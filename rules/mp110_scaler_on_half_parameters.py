@@ -78,7 +78,9 @@ class ScalerOnHalfParameters(Rule):
         regions = scaler.regions(at)
         for cast in HalfCast.trained(scaler, at):
             here = at.inside(cast.function)
-            confidence = Confidence.LIKELY if scaler.may_be_off or cast.handed else cast.confidence
+            confidence = cast.confidence
+            if confidence is Confidence.CERTAIN and (scaler.may_be_off or cast.handed):
+                confidence = Confidence.LIKELY
             evidence = [here.note(cast.optimizer, f"{cast.name} is made of its parameters here")]
             if cast.step is not None:
                 evidence.append(at.note(cast.step, "the scaler unscales its gradients here"))

@@ -65,7 +65,10 @@ class HalfCast:
                     cast = next((c for m, c in casts.items() if _part(root, m)), None)
                     if cast is None or (place is function and step.lineno < cast.lineno):
                         continue
-                    inner = any(isinstance(a, (ast.If, ast.IfExp)) for a in _around(cast, function))
+                    around = list(_around(cast, function))
+                    if any(isinstance(a, ast.If) and _leaves(a) for a in around):
+                        continue
+                    inner = any(isinstance(a, (ast.If, ast.IfExp)) for a in around)
                     sure = Confidence.POSSIBLE if inner else Confidence.CERTAIN
                     yield cls(
                         cast, function, name, made[name], None if handed else step, handed, sure
@@ -106,6 +109,12 @@ def _casts(function: Function, at: Context) -> Iterator[tuple[str, ast.Call]]:
             elif call.func.attr in ("float", "bfloat16", "double"):  # type: ignore[attr-defined]
                 found = {m: c for m, c in found.items() if not _part(m, owner)}
     yield from found.items()
+
+
+def _leaves(branch: ast.If) -> bool:
+    """Whether a branch ends the function: what follows does not see what it did."""
+    ends = [block[-1] for block in (branch.body, branch.orelse) if block]
+    return any(isinstance(end, (ast.Return, ast.Raise)) for end in ends)
 
 
 def _keeps(node: ast.expr) -> bool:
