@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
+    from precision_lint.semantics.scalers import Scaler
     from precision_lint.semantics.sinks import Sink
     from precision_lint.semantics.values import Value
     from precision_lint.semantics.violations import Violation
@@ -55,6 +57,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "HalfCast",
     "Kernels",
     "LateScale",
     "Leaving",
@@ -67,6 +70,7 @@ __all__ = [
     "Region",
     "Remedy",
     "Rule",
+    "Scaler",
     "Severity",
     "Sink",
     "Triggers",
@@ -276,12 +280,14 @@ _ANALYSIS = {
     "Leaving": "leaving",
     "Lowered": "lowered",
     "Kernels": "kernels",
+    "HalfCast": "halfcasts",
     "Promotion": "events",
     "Provenance": "provenance",
     "Quotient": "quotients",
     "Reach": "contractions",
     "Region": "regions",
     "Remedy": "remedies",
+    "Scaler": "scalers",
     "Sink": "sinks",
     "Upcast": "quotients",
     "Value": "values",

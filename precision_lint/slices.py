@@ -211,6 +211,29 @@ class Editor:
             return None
         return (Edit(start, end, text),)
 
+    def add_entry(
+        self, statement: ast.stmt, entries: ast.Dict, key: str, value: str
+    ) -> Edits | None:
+        """Add ``"key": value`` as the last entry of a dict; None where a comment ends it."""
+        import libcst as cst
+
+        def change(node: cst.Dict) -> cst.Dict:
+            elements = list(node.elements)
+            last = elements[-1]
+            new = cst.DictElement(cst.SimpleString(f'"{key}"'), cst.parse_expression(value))
+            between: Any = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            if len(elements) > 1:
+                between = elements[-2].comma
+            elif isinstance(node.lbrace.whitespace_after, cst.ParenthesizedWhitespace):
+                between = cst.Comma(whitespace_after=node.lbrace.whitespace_after)
+            elements[-1] = last.with_changes(comma=between)
+            return node.with_changes(elements=[*elements, new.with_changes(comma=last.comma)])
+
+        inside = self.source.text[self.offset(entries) : self.end(entries)]
+        if "#" in inside or not entries.keys:
+            return None
+        return self._replace(statement, {entries: change})
+
     # statements
 
     def without_autocast(
