@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.amp_arguments import BadArguments
     from precision_lint.semantics.apart import Apart
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Apart",
     "Applicability",
+    "BadArguments",
     "Care",
     "Confidence",
     "Context",
@@ -249,6 +251,7 @@ class Rule:
 
 _ANALYSIS = {
     "Apart": "apart",
+    "BadArguments": "amp_arguments",
     "Care": "care",
     "Context": "context",
     "Guard": "guards",

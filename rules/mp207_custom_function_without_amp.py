@@ -182,8 +182,9 @@ def _saved(forward: Context, backward: Context) -> set[str]:
         target = node.targets[0]
         names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
         for name, source in zip(names, given, strict=False):
-            plain = isinstance(name, ast.Name) and isinstance(source, ast.Name)
-            if plain and source.id in parameters and not forward.analysis.assigned.get(source.id):
+            if not (isinstance(name, ast.Name) and isinstance(source, ast.Name)):
+                continue
+            if source.id in parameters and not forward.analysis.assigned.get(source.id):
                 found.add(name.id)
     return found
 
