@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.amp_arguments import BadArguments
     from precision_lint.semantics.angles import Angle
     from precision_lint.semantics.apart import Apart
     from precision_lint.semantics.care import Care
@@ -46,6 +47,7 @@ __all__ = [
     "Angle",
     "Apart",
     "Applicability",
+    "BadArguments",
     "Care",
     "Confidence",
     "Context",
@@ -271,6 +273,7 @@ class Rule:
 _ANALYSIS = {
     "Angle": "angles",
     "Apart": "apart",
+    "BadArguments": "amp_arguments",
     "Care": "care",
     "Context": "context",
     "Doubt": "doubts",

@@ -93,16 +93,17 @@ class AttentionScaledTooLate(Rule):
         if found.scaled is not at.parents.get(id(node)):
             evidence = (*evidence, at.note(found.scaled, "scaled only here"))
         edits = _edits(found, at)
-        why = "float32 results change in the last digit"
-        title = "scale the queries before the product"
-        fix = Fix(title, Applicability.UNSAFE, edits, why) if edits is not None else None
+        fix = None
+        if edits is not None:
+            why = "float32 results change in the last digit"
+            fix = Fix("scale the queries before the product", Applicability.UNSAFE, edits, why)
         yield at.finding(
             node,
             f"scores are scaled behind {found.product.name}: in float16 a sum above 65504 is inf "
             "before it is scaled, and the softmax nan",
             confidence,
             evidence=evidence,
-            fix=fix if edits else None,
+            fix=fix,
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    BadArguments,
     Confidence,
     Context,
     Edit,
@@ -89,7 +90,8 @@ class DeprecatedAmpApi(Rule):
         if at.project.torch is None:
             return
         if isinstance(node, ast.Call):
-            yield from self._judged(node, node.func, at)
+            if BadArguments.of(node, at) is None:  # else MP210 says what is meant
+                yield from self._judged(node, node.func, at)
             return
         for method in node.body:
             for decorator in getattr(method, "decorator_list", []):
