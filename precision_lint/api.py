@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.halved import Halved
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.regions import Region
@@ -48,6 +49,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "Halved",
     "Kernels",
     "Position",
     "Promotion",
@@ -254,6 +256,7 @@ _ANALYSIS = {
     "Context": "context",
     "Guard": "guards",
     "Half": "context",
+    "Halved": "halved",
     "Kernels": "kernels",
     "Promotion": "events",
     "Provenance": "provenance",
