@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.halfcasts import HalfCast
+    from precision_lint.semantics.halved import Halved
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
@@ -60,6 +61,7 @@ __all__ = [
     "Guard",
     "Half",
     "HalfCast",
+    "Halved",
     "Kernels",
     "LateScale",
     "Leaving",
@@ -282,6 +284,7 @@ _ANALYSIS = {
     "LateScale": "late_scale",
     "Leaving": "leaving",
     "Lowered": "lowered",
+    "Halved": "halved",
     "Kernels": "kernels",
     "HalfCast": "halfcasts",
     "Promotion": "events",

@@ -200,7 +200,7 @@ def _lowered(node: ast.Call, name: str, at: Context) -> tuple[Value, str] | None
         if given is None:
             return None
         plain = [at.value(a) for a in node.args]
-        steps = len(plain) > 2 or any(k.arg == "step" for k in node.keywords)
+        steps = plain[2:] or [at.value(k.value) for k in node.keywords if k.arg == "step"]
         ends = [v.hi for v in plain[:2]] + [at.value(k.value).hi for k in node.keywords
                                             if k.arg == "end"]  # fmt: skip
         if any(v.dtype == "float" for v in plain) or steps:
