@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
@@ -47,6 +48,7 @@ __all__ = [
     "Fix",
     "Guard",
     "Half",
+    "LogOdds",
     "Position",
     "Promotion",
     "Quotient",
@@ -253,6 +255,7 @@ _ANALYSIS = {
     "Doubt": "doubts",
     "Guard": "guards",
     "Half": "context",
+    "LogOdds": "logits",
     "Promotion": "events",
     "Quotient": "quotients",
     "Reach": "contractions",

@@ -160,7 +160,7 @@ class Upcast:
         names = ", ".join(dict.fromkeys(at.text(place) for place in places))
         title = f"compute in float32: upcast {names}"
         level, reason = Applicability.SAFE, None
-        if not ends_in_term(node, at):
+        if at.value(node).dtype != "float32" and not ends_in_term(node, at):
             owners = (owner_of(node, place, at) for place in places)
             owner = next((name for name in owners if name), None) if fits else None
             if owner is not None:
