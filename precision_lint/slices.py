@@ -151,7 +151,11 @@ class Editor:
         import libcst as cst
 
         def change(text: str) -> Callable[[Any], Any]:
-            return lambda node: cst.parse_expression(text)
+            def replaced(node: Any) -> Any:
+                new: Any = cst.parse_expression(text)
+                return new.with_changes(lpar=node.lpar, rpar=node.rpar) if node.lpar else new
+
+            return replaced
 
         return self._replace(statement, {node: change(text) for node, text in texts.items()})
 
