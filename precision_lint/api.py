@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
+    from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.quotients import Quotient, Upcast
@@ -65,6 +66,7 @@ __all__ = [
     "Kernels",
     "LateScale",
     "Leaving",
+    "LogOdds",
     "Lowered",
     "Position",
     "Promotion",
@@ -287,6 +289,7 @@ _ANALYSIS = {
     "Halved": "halved",
     "Kernels": "kernels",
     "HalfCast": "halfcasts",
+    "LogOdds": "logits",
     "Promotion": "events",
     "Provenance": "provenance",
     "Quotient": "quotients",

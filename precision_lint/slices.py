@@ -142,15 +142,6 @@ class Editor:
         """Replace expressions of one statement; ``_`` in a text is the expression it replaces."""
         return self._replace(statement, {n: _template(text) for n, text in texts.items()})
 
-    def replace(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
-        """Put other expressions in the place of some of one statement."""
-        import libcst as cst
-
-        def to(text: str) -> Callable[[Any], Any]:
-            return lambda _: cst.parse_expression(text)
-
-        return self._replace(statement, {node: to(text) for node, text in texts.items()})
-
     def move(
         self, statement: ast.stmt, call: ast.Call, places: Sequence[ast.expr], text: str
     ) -> Edits | None:
@@ -158,6 +149,19 @@ class Editor:
         changes: dict[ast.expr, Callable[[Any], Any]] = dict.fromkeys(places, _suffix(text))
         changes[call] = lambda node: node.func.value
         return self._replace(statement, changes)
+
+    def replace(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
+        """Put other expressions in the place of expressions of one statement."""
+        import libcst as cst
+
+        def change(text: str) -> Callable[[Any], Any]:
+            def replaced(node: Any) -> Any:
+                new: Any = cst.parse_expression(text)
+                return new.with_changes(lpar=node.lpar, rpar=node.rpar) if node.lpar else new
+
+            return replaced
+
+        return self._replace(statement, {node: change(text) for node, text in texts.items()})
 
     def add_keyword(
         self, statement: ast.stmt, call: ast.Call, name: str, value: str

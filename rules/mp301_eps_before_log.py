@@ -13,6 +13,7 @@ from precision_lint.api import (
     Finding,
     Guard,
     Half,
+    LogOdds,
     Rule,
     Severity,
     Value,
@@ -34,7 +35,7 @@ class EpsBeforeLog(Rule):
     be float16 and `eps` is at most 1.53e-5. The constant may come from a name, a default
     argument, an attribute of the class, or the machine limits of numpy and `sys`. A sigmoid, a
     softmax or one minus it counts as guarded by 0 where nothing guards it. One minus a sigmoid
-    is MP302's.
+    is MP302's, the logarithm of a sigmoid in one expression MP303's, an inverse sigmoid MP309's.
 
     It stays silent where the value is float32 for certain (`.float()` before the addition; a
     softmax, exp, sum or norm inside the same CUDA autocast region, which runs in float32), where
@@ -102,6 +103,11 @@ class EpsBeforeLog(Rule):
             return
         if guard.complements(at) == "sigmoid" and not guard.others:
             return  # MP302
+        produced = at.operation(argument)
+        if produced is not None and produced[0] in ("sigmoid", "softmax") and _is_natural(node):
+            return  # MP303
+        if guard.others and LogOdds.of(argument, node, at) is not None:
+            return  # MP309
         if _bounded_after(node, at):
             return
         half = _half(guard, node, at)
@@ -201,6 +207,10 @@ def _bounded_after(node: ast.Call, at: Context) -> bool:
         if operation is not None and operation[0] in rounds:
             return True
     return False
+
+
+def _is_natural(node: ast.Call) -> bool:
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "log"
 
 
 def _argument(node: ast.Call, at: Context) -> ast.expr | None:

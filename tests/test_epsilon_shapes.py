@@ -94,3 +94,73 @@ def test_denominators(body: str, expected: list[str]) -> None:
 def test_fills(body: str, expected: list[str]) -> None:
     assert judged("MP310", body, arguments="x, y, mask") == expected
     assert judged("MP310", body, BRAIN, arguments="x, y, mask") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "autocast", "half"),
+    [
+        ("return torch.log(torch.sigmoid(x))", ["likely"], ["likely"]),
+        ("return x.sigmoid().log()", ["likely"], ["likely"]),
+        ("return F.softmax(x, dim=-1).log()", ["possible"], ["likely"]),
+        ("return torch.log(x.exp().sum(-1))", ["possible"], ["likely"]),
+        ("return torch.log((x - x.amax(-1, keepdim=True)).exp().sum(-1))", [], []),
+        ("return torch.log(torch.sigmoid(x.float()))", [], []),
+        ("p = torch.sigmoid(x)\nreturn torch.log(p)", [], []),  # MP301
+        ("return torch.log(torch.sigmoid(x) + 1e-8)", [], []),  # MP301
+    ],
+)
+def test_logarithms_in_two_steps(body: str, autocast: list[str], half: list[str]) -> None:
+    assert judged("MP303", body) == autocast
+    assert judged("MP303", body, HALF) == half
+    assert judged("MP303", body, BRAIN) == []
+    if half and "sum" not in body:
+        assert judged("MP301", body) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return (x.sigmoid() + 1e-8).float().log()", ["likely"]),
+        ("return (x * x).float().sum(-1)", ["likely"]),
+        ("return (x * x).to(torch.float32).sum(-1)", ["likely"]),
+        ("return x.pow(2).float().sum(-1)", ["possible"]),  # pow is float32 under autocast
+        ("return (x * y).float().sum(-1)", []),
+        ("return (x.tanh() * x.tanh()).float()", []),
+        ("return (x * x).to(x.device)", []),
+    ],
+)
+def test_late_upcasts(body: str, expected: list[str]) -> None:
+    assert judged("MP304", body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return torch.sqrt(x * x + 1e-9)", ["likely"]),
+        ("return (x.var(-1) + 1e-8) ** -0.5", ["likely"]),
+        ("return (x.var(-1) + 1e-8).pow(-0.5)", ["likely"]),
+        ("return torch.rsqrt(x.var(-1) + 1e-6)", ["possible"]),  # survives
+        ("return torch.sqrt(x.pow(2).sum(-1) + 1e-12)", ["possible"]),
+        ("return torch.sqrt(x * x + 1e-6)", []),
+        ("return torch.sqrt(x.float() * x.float() + 1e-9)", []),
+    ],
+)
+def test_roots(body: str, expected: list[str]) -> None:
+    assert judged("MP306", body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "autocast", "half"),
+    [
+        ("return F.normalize(x, dim=-1)", ["possible"], ["likely"]),
+        ("return F.cosine_similarity(x, y)", ["possible"], ["likely"]),
+        ("n = x.norm(dim=-1, keepdim=True)\nreturn x / (n + 1e-8)", ["possible"], ["likely"]),
+        ("return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-10)", ["possible"], ["likely"]),
+        ("return F.normalize(x, dim=-1, eps=1e-5)", [], []),
+        ("return x / x.norm(dim=-1, keepdim=True)", [], []),
+    ],
+)
+def test_zero_vectors(body: str, autocast: list[str], half: list[str]) -> None:
+    assert judged("MP307", body) == autocast
+    assert judged("MP307", body, HALF) == half
+    assert judged("MP305", body) == []

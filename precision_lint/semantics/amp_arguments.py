@@ -83,7 +83,7 @@ def _renamed(
     wrong = keyword.arg or ""
     if wrong == "device_type" and name in ("torch.cuda.amp.autocast", "torch.cpu.amp.autocast"):
         spelling, imports = at.torch()
-        callee = at.edit.replace(node.func, f"{spelling}.autocast")
+        callee = at.edit.put(node.func, f"{spelling}.autocast")
         return None if callee is None or node.args else (*imports, *callee)
     right = RENAMED.get(wrong)
     if right not in PARAMETERS[name] or any(k.arg == right for k in node.keywords):
@@ -163,7 +163,7 @@ def _old_region(
     elif isinstance(first, ast.Constant) and isinstance(first.value, str):
         if first.value.partition(":")[0] != device:
             spelling, imports = at.torch()
-            callee = at.edit.replace(node.func, f"{spelling}.autocast")
+            callee = at.edit.put(node.func, f"{spelling}.autocast")
             yield BadArguments(
                 f'{short} takes its first argument for enabled: the region is one of "{device}"',
                 (*imports, *callee) if callee is not None and len(node.args) < 3 else None,
@@ -188,7 +188,7 @@ def _region(
         if word.lower() in ("gpu", "cuda") and word not in ("cuda",):
             yield BadArguments(
                 f'"{device.value}" is no device type: the region raises a RuntimeError',
-                at.edit.replace(device, '"cuda"'),
+                at.edit.put(device, '"cuda"'),
             )
     elif at.qualify(device) in DTYPES:
         yield BadArguments(
@@ -244,7 +244,7 @@ def _dtype(
     if isinstance(dtype, ast.Constant) and isinstance(dtype.value, str):
         right = HALVES.get(dtype.value.removeprefix("torch."))
         spelling, imports = at.torch()
-        edits = at.edit.replace(dtype, f"{spelling}.{right}") if right else None
+        edits = at.edit.put(dtype, f"{spelling}.{right}") if right else None
         yield BadArguments(
             f"{short} takes a torch.dtype: a text raises a TypeError",
             (*imports, *edits) if edits is not None else None,

@@ -143,9 +143,10 @@ def owner_of(node: ast.expr, within: ast.expr, at: Context) -> str | None:
     """A name inside an expression that has the dtype of ``node``."""
     dtype = at.value(node).dtype
     for part in ast.walk(within):
-        name = dotted(part) if isinstance(part, (ast.Name, ast.Attribute)) else None
-        if name and at.value(part).dtype == dtype and at.is_tensor(part):
-            return name
+        if isinstance(part, (ast.Name, ast.Attribute)):
+            name = dotted(part)
+            if name and at.value(part).dtype == dtype and at.is_tensor(part):
+                return name
     return None
 
 
@@ -162,7 +163,7 @@ class Upcast:
         names = ", ".join(dict.fromkeys(at.text(place) for place in places))
         title = f"compute in float32: upcast {names}"
         level, reason = Applicability.SAFE, None
-        if not ends_in_term(node, at):
+        if at.value(node).dtype != "float32" and not ends_in_term(node, at):
             owners = (owner_of(node, place, at) for place in places)
             owner = next((name for name in owners if name), None) if fits else None
             if owner is not None:
