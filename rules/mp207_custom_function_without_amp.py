@@ -47,6 +47,11 @@ class CustomFunctionWithoutAmp(Rule):
         def forward(ctx, x, weight):
             ctx.save_for_backward(x, weight)
             return x @ weight.t()
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            return grad @ weight, grad.t() @ x
     ```
     Use instead:
     ```python
@@ -56,9 +61,14 @@ class CustomFunctionWithoutAmp(Rule):
         def forward(ctx, x, weight):
             ctx.save_for_backward(x, weight)
             return x @ weight.t()
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            return grad @ weight, grad.t() @ x
     ```
-    and `@torch.amp.custom_bwd(device_type="cuda")` on `backward`. For a function that needs
-    float32, `custom_fwd(device_type="cuda", cast_inputs=torch.float32)`.
+    For a function that needs float32, `custom_fwd(device_type="cuda", cast_inputs=torch.float32)`.
 
     ## Fix safety
     Safe: without autocast both decorators only call the function. They need torch 2.4; a project
