@@ -77,7 +77,7 @@ class ScalerUpdateProtocol(Rule):
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
         remedy = Remedy(violation, at)
         evidence = []
-        if violation.backward is not None:
+        if violation.backward is not None and violation.how != "again":
             evidence.append(at.note(violation.backward, "the loss is scaled here"))
         evidence += violation.traced(at.note, "it happens here")
         confidence = violation.confidence
@@ -101,6 +101,9 @@ class ScalerUpdateProtocol(Rule):
                 "the scale is updated between two steps that share one backward: "
                 f"{violation.optimizer} divides its gradients by another scale than they carry"
             )
+        elif violation.how == "again":
+            edits, title = remedy.drop(), "update once"
+            message = "the scale is updated twice in a row: this raises AssertionError"
         else:
             edits, title = remedy.move_update(), "update only where the scaler steps"
             evidence += [at.note(step, "the scaler steps only here") for step in remedy.steps]
