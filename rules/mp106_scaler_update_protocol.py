@@ -103,6 +103,7 @@ class ScalerUpdateProtocol(Rule):
             )
         elif violation.how == "again":
             edits, title = remedy.drop(), "update once"
+            confidence = Confidence.CERTAIN
             message = "the scale is updated twice in a row: this raises AssertionError"
         else:
             edits, title = remedy.move_update(), "update only where the scaler steps"
