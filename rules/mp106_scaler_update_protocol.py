@@ -82,7 +82,13 @@ class ScalerUpdateProtocol(Rule):
         evidence += violation.traced(at.note, "it happens here")
         confidence = violation.confidence
         edits: Edits | None
-        if violation.how in ("missing", "skipped"):
+        if violation.how == "never":
+            edits, title = remedy.add_update(), "update the scaler after its steps"
+            message = (
+                f"{violation.scaler} is updated nowhere in this module: the next step of "
+                f"{violation.optimizer} raises RuntimeError"
+            )
+        elif violation.how in ("missing", "skipped"):
             edits = remedy.add_update() if violation.how == "missing" else None
             evidence += [at.note(u, "it is updated only here") for u in remedy.calls("update")]
             title = "update the scaler after its steps"
