@@ -62,7 +62,7 @@ class Project:
 
     def has_torch(self, *release: int) -> bool:
         """Whether every torch that the project allows is at least this release."""
-        return self.torch is not None and self.torch >= release
+        return self.torch is not None and (*self.torch, 0, 0) >= release
 
     @classmethod
     def scan(cls, root: Path, files: Iterable[Path]) -> Project:
