@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.lowered import Lowered
+    from precision_lint.semantics.region_end import RegionEnd
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
     from precision_lint.semantics.sinks import Sink
@@ -56,6 +57,7 @@ __all__ = [
     "Promotion",
     "Reach",
     "Region",
+    "RegionEnd",
     "Rule",
     "Severity",
     "Sink",
@@ -262,6 +264,7 @@ _ANALYSIS = {
     "Promotion": "events",
     "Reach": "contractions",
     "Region": "regions",
+    "RegionEnd": "region_end",
     "Sink": "sinks",
     "Value": "values",
     "Violation": "scaler",

@@ -29,7 +29,8 @@ class AutocastBadArguments(Rule):
       has the initial scale 0, after which parameters are nan, `torch.cuda.amp.GradScaler(use_amp)`
       the scale 1, and `torch.amp.GradScaler(False)` is on.
     - `autocast("cuda", torch.float32)`, which runs the listed operations in float32, so that
-      nothing is mixed any more; as a warning, and not inside of another region.
+      nothing is mixed any more; as a warning, not inside of another region, and only `possible` in
+      a function that does not train.
 
     It stays silent for `"cuda:0"`, which works, for `*args` and `**options`, and in a `try` that
     catches the error.

@@ -7,21 +7,14 @@ from precision_lint.api import (
     Applicability,
     Confidence,
     Context,
-    Edit,
     Finding,
     Fix,
+    RegionEnd,
     Rule,
     Severity,
     calls,
 )
 
-TRAINING = frozenset({
-    "backward", "scale", "step", "update", "zero_grad", "unscale_", "clip_grad_norm_",
-    "clip_grad_value_", "parameters", "item", "append", "get_scale", "set_to_none", "format",
-    "print", "detach", "set_postfix", "float", "is_enabled", "sum", "mean", "len", "get_last_lr",
-})  # fmt: skip
-"""Calls that may stand behind the region as well as in it."""
-NEVER = ast.MatMult | ast.FunctionDef | ast.ClassDef | ast.With | ast.Return
 With = ast.With | ast.AsyncWith
 
 
@@ -32,8 +25,9 @@ class BackwardUnderAutocast(Rule):
     `loss.backward()` and `scaler.scale(loss).backward()` that stand in a `with autocast`. Shown as
     info: it does not fail a run.
 
-    It stays silent where a loop is between the region and the backward pass, which is a matter of
-    MP205 if weights change there, and for regions that the caller opens.
+    It stays silent where the statement holds the forward pass as well, where a loop is between the
+    region and the backward pass, which is a matter of MP205 if weights change there, and for
+    regions that the caller opens.
 
     ## Why it breaks
     For torch's own operations nothing happens: the backward pass of an operation runs in the dtype
@@ -88,10 +82,13 @@ class BackwardUnderAutocast(Rule):
                 statement = parent
         else:
             return
-        if statement is None or _first(parent) is not node:
+        if statement is None or RegionEnd.first_backward(parent.body) is not node:
             return  # one report for a region
-        moved = parent.body[parent.body.index(statement) :]
-        edits = _edits(parent, moved, at)
+        if not RegionEnd.trains(statement):
+            return  # the forward pass is in the same statement
+        moved = RegionEnd.behind(parent.body)
+        indent = at.edit.indentation(parent)
+        edits = RegionEnd.outdented(moved, indent, at) if moved else None
         evidence = [*at.why(region)]
         if edits is not None:
             evidence += [at.note(s, "this may stand behind the region") for s in moved]
@@ -102,48 +99,3 @@ class BackwardUnderAutocast(Rule):
             evidence=evidence,
             fix=Fix("end the region before it", Applicability.SAFE, edits) if edits else None,
         )
-
-
-def _first(statement: ast.With | ast.AsyncWith) -> ast.Call | None:
-    """The first backward pass of a region."""
-    passes = [
-        node
-        for inner in statement.body
-        for node in ast.walk(inner)
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward"
-    ]
-    return min(passes, key=lambda call: (call.lineno, call.col_offset), default=None)
-
-
-def _edits(
-    statement: ast.With | ast.AsyncWith, moved: list[ast.stmt], at: Context
-) -> tuple[Edit, ...] | None:
-    """Edits that take the last statements of a region out of it."""
-    if moved[0] is statement.body[0] or not all(_trains(s) for s in moved):
-        return None
-    outer, inner = at.edit.indentation(statement), at.edit.indentation(moved[0])
-    if outer.strip() or inner.strip() or not inner.startswith(outer):
-        return None
-    extra, lines, text = len(inner) - len(outer), at.source.lines, at.source.text
-    edits = []
-    for row in range(moved[0].lineno, (moved[-1].end_lineno or 0) + 1):
-        start = lines[row - 1] + len(outer)
-        if text[start : start + extra] == inner[len(outer) :]:
-            edits.append(Edit(start, start + extra, ""))
-        elif text[lines[row - 1] :].split("\n", 1)[0].strip():
-            return None
-    return tuple(edits)
-
-
-def _trains(statement: ast.stmt) -> bool:
-    """Whether a statement only takes gradients, steps and logs."""
-    for part in ast.walk(statement):
-        if isinstance(part, ast.Call):
-            name = getattr(part.func, "attr", getattr(part.func, "id", ""))
-            if name not in TRAINING:
-                return False
-        elif isinstance(part, NEVER):
-            return False
-        elif isinstance(part, ast.Constant | ast.JoinedStr) and part.end_lineno != part.lineno:
-            return False  # a string keeps the blanks of its lines
-    return True

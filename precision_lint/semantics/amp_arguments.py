@@ -257,9 +257,10 @@ def _dtype(
         )
         if off or region.state == "on":
             return
-        nested = at.plausible and region.state == "inherited"
+        trains = at.mentions(r"\.backward\(|\.step\(")
         yield BadArguments(
             f"a region of {at.text(dtype)} lowers nothing: mixed precision is off without an error",
             severity=Severity.WARNING,
-            confidence=Confidence.POSSIBLE if nested else Confidence.LIKELY,
+            # elsewhere it may bring a part of its caller's region up
+            confidence=Confidence.LIKELY if trains else Confidence.POSSIBLE,
         )
