@@ -264,8 +264,8 @@ def _steps(node: ast.AST, at: Context) -> bool:
     name = at.text(owner).rpartition(".")[2].lower()
     if OPTIMIZER.search(name) and "sched" not in name:
         return True
-    made = at.value(owner)
-    return made.kind == "callable" and str(made.const).startswith("torch.optim.")
+    made = at.definition(owner.id, owner) if isinstance(owner, ast.Name) else None
+    return isinstance(made, ast.Call) and (at.qualify(made.func) or "").startswith("torch.optim.")
 
 
 def _feeds(loop: Loop) -> bool:
