@@ -32,8 +32,9 @@ class AutocastBadArguments(Rule):
       nothing is mixed any more; as a warning, not inside of another region, and only `possible` in
       a function that does not train.
 
-    It stays silent for `"cuda:0"`, which works, for `*args` and `**options`, and in a `try` that
-    catches the error.
+    It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
+    same function has a wrong key, for a name that is imported from two places where they differ,
+    and in a `try` that catches the error.
 
     ## Why it breaks
     `torch.autocast(device_type, dtype, enabled)` and `torch.cuda.amp.autocast(enabled, dtype)` take
