@@ -134,8 +134,14 @@ def _lowered(node: ast.expr, at: Context, depth: int) -> ast.expr | None:
         return None if found.layer else node
     match node:
         case ast.Name(id=name) if depth:
-            source = at.definition(name, node)
-            return _lowered(source, at, depth - 1) if source is not None else None
+            sources = [
+                source
+                for source in at.analysis.assigned.get(name, [])
+                if not isinstance(at.parents.get(id(source)), ast.AugAssign)  # keeps the dtype
+                and source.lineno < node.lineno
+            ]
+            last = max(sources, key=lambda source: source.lineno, default=None)
+            return _lowered(last, at, depth - 1) if last is not None else None
         case ast.Tuple(elts=[first, *_]):
             return _lowered(first, at, depth)
         case ast.IfExp(body=body, orelse=orelse):

@@ -57,7 +57,8 @@ class BadArguments:
             if wrong:
                 short = " and ".join(sorted(home.removeprefix("torch.") for home in homes))
                 named = " or ".join(sorted(wrong))
-                message = f"{short} has no parameter {named}: it raises a TypeError"
+                verb = "have" if len(homes) > 1 else "has"
+                message = f"{short} {verb} no parameter {named}: it raises a TypeError"
                 return cls(message, confidence=Confidence.LIKELY)
         if len(homes) > 1 or any(k.arg is None for k in node.keywords):
             return None
