@@ -77,6 +77,8 @@ class MaskMultipliesInfinity(Rule):
 
     def _chosen(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         condition, *branches = node.args
+        if at.function.name == "backward":
+            return  # of an autograd.Function: it has no gradient itself
         for branch in branches:
             found = _singular(branch, STEEP, at)
             if found is None:
