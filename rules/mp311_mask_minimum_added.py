@@ -39,7 +39,7 @@ class MaskMinimumAdded(Rule):
     in a function with a softmax.
 
     It stays silent for one `masked_fill` with the minimum, for masks of -1e4, for masks whose
-    minimum is taken (`torch.minimum`), and for boolean masks.
+    minimum is taken (`torch.minimum`), for boolean masks, and in bfloat16 for float16's minimum.
 
     ## Why it breaks
     The minimum has no room below it: min + min is -inf, in bfloat16 and float32 too, and in
@@ -92,6 +92,8 @@ class MaskMinimumAdded(Rule):
         if half is None:
             return
         masks = [term for term in _terms(node, at) if _has_minimum(term, at)]
+        if "float16" not in half.dtypes and all(_of_float16(mask, at) for mask in masks):
+            return  # bfloat16 has room for twice that
         if len(masks) > 1:
             yield at.finding(
                 node,
@@ -172,6 +174,19 @@ def _has_minimum(node: ast.expr, at: Context, depth: int = 4) -> bool:
                 return False  # scores, not a mask
             given = [*arguments, *(keyword.value for keyword in keywords)]
             return operation[0] in FILLED and any(_is_minimum(item, at) for item in given)
+    return False
+
+
+def _of_float16(node: ast.expr, at: Context, depth: int = 4) -> bool:
+    """Whether the smallest number that a mask holds is float16's for certain."""
+    for part in ast.walk(node):
+        if isinstance(part, (ast.Attribute, ast.Constant, ast.UnaryOp)) and _is_minimum(part, at):
+            const = at.value(part).const
+            return isinstance(const, (int, float)) and const >= -LARGEST
+        if isinstance(part, ast.Name) and depth:
+            source = at.definition(part.id, part)
+            if source is not None and _of_float16(source, at, depth - 1):
+                return True
     return False
 
 

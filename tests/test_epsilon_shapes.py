@@ -231,3 +231,30 @@ def test_epsilons_of_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]
     (tmp_path / "limits.py").write_text("EPS = 1e-3\nFILL = -1e4\n")
     assert projects.found(projects.check(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "body", "half", "brain"),
+    [
+        ("torch.finfo(torch.float16).min", "return x + a * low + b * low", ["likely"], []),
+        ("-65504.0", "return x + (a * low + b * low)", ["likely"], []),
+        ("torch.finfo(x.dtype).min", "return x + a * low + b * low", ["likely"], ["likely"]),
+        (
+            "torch.finfo(x.dtype).min",
+            "return x + a.triu(1) * low + b * low",
+            ["possible"] * 2,
+            None,
+        ),
+        ("torch.finfo(x.dtype).min", "return x + torch.minimum(a * low, b * low)", [], []),
+        ("-1e4", "return x + a * low + b * low", [], []),
+        ("float('-inf')", "return x.masked_fill(m, float('-inf')).softmax(-1)", ["possible"], None),
+    ],
+)
+def test_minima_that_are_added(
+    low: str, body: str, half: list[str], brain: list[str] | None
+) -> None:
+    masks = "a = m.to(x.dtype)\nb = n.to(x.dtype)\n"
+    text = f"low = {low}\n{masks}{body}"
+    assert judged("MP311", text, HALF, "x, m, n")[-1:] == half[-1:]
+    if brain is not None:
+        assert judged("MP311", text, BRAIN, "x, m, n")[-1:] == brain
