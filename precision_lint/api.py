@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.halved import Halved
+    from precision_lint.semantics.hardcoded import Hardcoded
     from precision_lint.semantics.kernels import Kernels
+    from precision_lint.semantics.meeting import Meeting
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.scaler import Violation
@@ -50,7 +52,9 @@ __all__ = [
     "Guard",
     "Half",
     "Halved",
+    "Hardcoded",
     "Kernels",
+    "Meeting",
     "Position",
     "Promotion",
     "Provenance",
@@ -257,7 +261,9 @@ _ANALYSIS = {
     "Guard": "guards",
     "Half": "context",
     "Halved": "halved",
+    "Hardcoded": "hardcoded",
     "Kernels": "kernels",
+    "Meeting": "meeting",
     "Promotion": "events",
     "Provenance": "provenance",
     "Reach": "contractions",

@@ -116,7 +116,7 @@ class DowncastAfterUpcast(Rule):
         statement = at.statement(node)
         if statement is None or at.reaches_layer(node) or not isinstance(node.func, ast.Attribute):
             return None
-        edits = at.edit.replace(statement, {node: at.text(node.func.value)})
+        edits = at.edit.exchange(statement, {node: ""})
         if edits is None:
             return None
         return Fix("keep it in float32", Applicability.SAFE, edits)
