@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.halved import Halved
+    from precision_lint.semantics.hardcoded import Hardcoded
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.lowered import Lowered
+    from precision_lint.semantics.meeting import Meeting
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.region_end import RegionEnd
@@ -64,11 +66,13 @@ __all__ = [
     "Half",
     "HalfCast",
     "Halved",
+    "Hardcoded",
     "Kernels",
     "LateScale",
     "Leaving",
     "LogOdds",
     "Lowered",
+    "Meeting",
     "Position",
     "Promotion",
     "Provenance",
@@ -289,9 +293,11 @@ _ANALYSIS = {
     "Leaving": "leaving",
     "Lowered": "lowered",
     "Halved": "halved",
+    "Hardcoded": "hardcoded",
     "Kernels": "kernels",
     "HalfCast": "halfcasts",
     "LogOdds": "logits",
+    "Meeting": "meeting",
     "Promotion": "events",
     "Provenance": "provenance",
     "Quotient": "quotients",

@@ -163,6 +163,14 @@ class Editor:
 
         return self._replace(statement, {node: change(text) for node, text in texts.items()})
 
+    def exchange(self, statement: ast.stmt, suffixes: Mapping[ast.expr, str]) -> Edits | None:
+        """Put another method call, or none, in the place of those that some expressions end in."""
+
+        def to(text: str) -> Callable[[Any], Any]:
+            return lambda node: _suffix(text)(node.func.value) if text else node.func.value
+
+        return self._replace(statement, {node: to(text) for node, text in suffixes.items()})
+
     def add_keyword(
         self, statement: ast.stmt, call: ast.Call, name: str, value: str
     ) -> Edits | None:

@@ -4,13 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from precision_lint.api import (
-    Apart,
     Applicability,
     Care,
     Confidence,
     Context,
     Finding,
     Fix,
+    Meeting,
     Provenance,
     Rule,
     Severity,
@@ -24,12 +24,6 @@ DOUBLES = frozenset({
     "random.uniform", "random.normal", "random.standard_normal", "loadtxt", "genfromtxt",
 })  # fmt: skip
 """Functions of numpy that make float64 unless they are told another dtype."""
-FOLLOWS = frozenset({
-    "to", "cuda", "cpu", "view", "reshape", "unsqueeze", "expand", "expand_as", "repeat",
-    "contiguous", "clone", "squeeze", "flatten", "transpose", "permute", "t", "detach", "T",
-})  # fmt: skip
-JOINS = frozenset({"cat", "stack", "where", "add", "sub", "mul", "div"})
-ELEMENTWISE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
 
 class Float64FromNumpy(Rule):
@@ -85,14 +79,14 @@ class Float64FromNumpy(Rule):
         source = _double(node.args[0], at)
         if source is None or at.value(node).ndim == 0:
             return
-        met = _meeting(node, at, set())
+        met = Meeting.of(node, at, _activation)
         stored = None
         if met is None:
             stored = _attribute(node, at)
-            met = _meeting_of(stored, at) if stored is not None else None
+            met = Meeting.of_attribute(stored, at, _activation) if stored is not None else None
         if met is None:
             return
-        use, other, there = met
+        use, other, there = met.use, met.other, met.at
         value = there.value(other)
         half = there.half(value, there.region(use))
         confidence = Confidence.POSSIBLE
@@ -163,54 +157,6 @@ def _floats(call: ast.Call) -> bool:
     )
 
 
-def _meeting(
-    node: ast.expr, at: Context, seen: set[int]
-) -> tuple[ast.expr, ast.expr, Context] | None:
-    """The operation in which a tensor promotes another one, that one, and where."""
-    if id(node) in seen or len(seen) > 40:
-        return None
-    seen.add(id(node))
-    inner: ast.AST = node
-    for parent in at.ancestors(node):
-        match parent:
-            case ast.BinOp(left=left, right=right, op=op):
-                if not isinstance(op, ELEMENTWISE):
-                    return None
-                other = right if left is inner else left
-                if _activation(other, at):
-                    return None if _cast(parent, at) else (parent, other, at)
-            case ast.Attribute(attr=attr):
-                if attr not in FOLLOWS | JOINS:
-                    return None
-            case ast.Subscript(value=value) if value is inner:
-                pass
-            case ast.Call(func=func):
-                last = at.text(func).rpartition(".")[2]
-                if last in JOINS:
-                    given = [*parent.args, func]
-                    parts = [p for g in given for p in getattr(g, "elts", [g]) if p is not inner]
-                    others = [p for p in parts if _activation(p, at)]
-                    if others and not _cast(parent, at):
-                        return parent, others[0], at
-                    return None
-                dtype = at.value(parent).dtype
-                if last not in FOLLOWS or (last == "to" and dtype not in ("", "float64")):
-                    return None
-            case ast.List() | ast.Tuple():
-                pass
-            case ast.Assign(targets=[ast.Name(id=name)], value=source):
-                for use in at.uses(name):
-                    if isinstance(use.ctx, ast.Load) and at.definition(name, use) is source:
-                        found = _meeting(use, at, seen)
-                        if found is not None:
-                            return found
-                return None
-            case _:
-                return None
-        inner = parent
-    return None
-
-
 def _attribute(node: ast.Call, at: Context) -> str | None:
     """The attribute of ``self`` that a tensor is stored in, as a buffer or plainly."""
     for parent in at.ancestors(node):
@@ -230,20 +176,6 @@ def _attribute(node: ast.Call, at: Context) -> str | None:
     return None
 
 
-def _meeting_of(name: str, at: Context) -> tuple[ast.expr, ast.expr, Context] | None:
-    """The first such operation in the methods of the class."""
-    cls = at.function.cls
-    for method in cls.methods.values() if cls is not None else ():
-        there = at.inside(method)
-        for node in method.nodes:
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                if node.attr == name and at.text(node.value) == "self":
-                    found = _meeting(node, there, set())
-                    if found is not None:
-                        return found
-    return None
-
-
 def _activation(node: ast.expr, at: Context) -> bool:
     """Whether an operand is a tensor of a lower dtype, or an input or result of a model."""
     value = at.value(node)
@@ -258,10 +190,3 @@ def _activation(node: ast.expr, at: Context) -> bool:
         root = root.value
     inputs = {p.arg for p in at.function.parameters()} if at.function.name == "forward" else set()
     return isinstance(root, ast.Name) and root.id in inputs and Care.is_activation(root.id)
-
-
-def _cast(use: ast.expr, at: Context) -> bool:
-    """Whether the result is cast at once."""
-    parent = at.parents.get(id(use))
-    casts = ("float", "to", "type_as", "half", "bfloat16")
-    return (isinstance(parent, ast.Attribute) and parent.attr in casts) or Apart.cast_next(use, at)

@@ -144,7 +144,7 @@ class IntegersInHalf(Rule):
         if given is not None:
             edits = at.edit.replace(statement, {given: f"{spelling}.float32"})
         elif isinstance(node.func, ast.Attribute):
-            edits = at.edit.replace(statement, {node: f"{at.text(node.func.value)}.float()"})
+            edits = at.edit.exchange(statement, {node: ".float()"})
         else:
             return None
         return Fix("count in float32", Applicability.SAFE, edits) if edits is not None else None

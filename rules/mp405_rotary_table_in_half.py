@@ -136,9 +136,11 @@ class RotaryTableInHalf(Rule):
             if any("cast" in at.value(o).tags for o in angle.operands) and not proven:
                 return None  # the author has seen to it
             name = at.text(buffers[0]) if buffers else at.text(angle.frequencies)
-            sure = half.confidence if proven or _counts(angle, at) else Confidence.POSSIBLE
+            moved = _counts(angle, at) and _of_module(angle, at)
+            sure = half.confidence if proven or moved else Confidence.POSSIBLE
             return sure, f"{name} is rounded with the model", None
-        likely = proven or (at.half_models is not None and not Care.in_test(at))
+        model = at.half_models is not None and not Care.in_test(at)
+        likely = proven or (model and _counts(angle, at))
         sure = half.confidence if likely else Confidence.POSSIBLE
         text = " ".join(at.text(rounded).split())
         return sure, f"{text[:60]} rounds positions or frequencies", self._widened(angle, at)
@@ -164,7 +166,9 @@ class RotaryTableInHalf(Rule):
             if keyword is not None:
                 texts[keyword] = f"{spelling}.float32"
             elif isinstance(point.func, ast.Attribute):
-                texts[point] = f"{at.text(point.func.value)}.float()"
+                owner = at.text(point.func.value)
+                tight = isinstance(point.func.value, (ast.Name, ast.Attribute, ast.Call))
+                texts[point] = f"{owner}.float()" if tight else f"({owner}).float()"
         for turn in angle.turns:
             statement = at.statement(turn)
             if statement is None or id(statement) in statements:
@@ -212,12 +216,20 @@ def _casts_down(angle: Angle, at: Context) -> bool:
 
 
 def _counts(angle: Angle, at: Context) -> bool:
-    """Whether whole positions are multiplied by the frequencies of a module."""
+    """Whether the frequencies are multiplied by positions, rather than by a time from 0 to 1."""
+    other = next(o for o in angle.operands if o is not angle.frequencies)
+    if at.value(other).dtype == "int":
+        return True
+    texts = [at.text(origin) for origin in Provenance.of(other, at, casts=True)]
+    return re.search(r"pos(ition)?_?ids|position|arange|seq|\bt\b", " ".join(texts)) is not None
+
+
+def _of_module(angle: Angle, at: Context) -> bool:
+    """Whether a module multiplies its inverse frequencies, which are cast with it."""
     texts = " ".join(at.text(o) for o in angle.operands)
-    positions = re.search(r"position_?ids|seq|arange|\bt\b", texts) is not None
     module = at.function.cls is not None and at.plausible and not Care.in_test(at)
     kept = "keep_in_fp32" in at.source.text  # a list of modules that stay float32
-    return positions and "inv_freq" in texts and module and not kept
+    return "inv_freq" in texts and module and not kept
 
 
 def _rounded(angle: Angle, at: Context) -> ast.Call | None:

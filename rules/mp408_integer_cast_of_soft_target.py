@@ -87,7 +87,7 @@ class IntegerCastOfSoftTarget(Rule):
         statement = at.statement(node)
         edits = None
         if statement is not None:
-            edits = at.edit.replace(statement, {node: f"{text}.float()"})
+            edits = at.edit.exchange(statement, {node: ".float()"})
         reason = "the loss becomes another one, in float32 as well"
         fix = Fix("keep the fractions", Applicability.DISPLAY, edits, reason) if edits else None
         yield at.finding(

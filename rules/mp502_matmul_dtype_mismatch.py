@@ -12,6 +12,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Hardcoded,
     Rule,
     Severity,
     Sink,
@@ -271,6 +272,8 @@ class MatmulDtypeMismatch(Rule):
         origins = Sink.origins(node.args[0], at)
         if any(_default(origin, at) for origin in origins):
             return  # the creation is reported (MP401)
+        if Hardcoded.widened(node.args[0], at):
+            return  # where float32 is named (MP403)
         layer = at.text(node.func)
         evidence = []
         source = given.node if given.node is not None else node.args[0]

@@ -107,7 +107,7 @@ def off(name: str, wanted: Callable[[Names], torch.Tensor], by: float) -> Check:
     """Whether a result is farther than ``by`` from what it should be; it must not come near."""
 
     def check(names: Names) -> bool:
-        distance = (names[name].double() - wanted(names)).abs().max().item()
+        distance: float = (names[name].double() - wanted(names)).abs().max().item()
         assert distance > by or distance < by / 10, distance
         return distance > by
 
@@ -133,8 +133,8 @@ def copies(module: torch.nn.Module) -> list[torch.Tensor]:
     return [p.detach().clone() for p in module.parameters()]
 
 
-def training(size: float = 2.0**16, **more: Any) -> Names:
-    """A linear model, its loss and optimizer, and a GradScaler of a given loss scale."""
+def training(**more: Any) -> Names:
+    """A linear model, its loss and optimizer, and a GradScaler."""
     model = linear()
     x = torch.arange(8.0).view(2, 4) / 8
     return {
@@ -142,7 +142,7 @@ def training(size: float = 2.0**16, **more: Any) -> Names:
         "x": x,
         "loss": model(x).square().mean(),
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.5),
-        "scaler": torch.amp.GradScaler("cpu", init_scale=size),
+        "scaler": torch.amp.GradScaler("cpu"),
         "model at first": copies(model),
         **more,
     }

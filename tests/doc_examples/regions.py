@@ -46,7 +46,7 @@ def regression() -> Names:
 def diverged(names: Names) -> bool:
     """Whether the loss of the weights has grown instead of gone to 0."""
     x, y = names["loader"][0]
-    loss = names["model"](x).sub(y).square().mean().item()
+    loss: float = names["model"](x).sub(y).square().mean().item()
     assert loss > 100 or loss < 0.1, loss
     return loss > 100
 

@@ -37,7 +37,8 @@ def adversaries() -> Names:
 
 def unequal(names: Names) -> bool:
     """Whether the discriminator moves otherwise than its gradient and learning rate say."""
-    return abs(moved(names, "discriminator") / names["step"] - 1) > 0.4
+    step: float = names["step"]
+    return abs(moved(names, "discriminator") / step - 1) > 0.4
 
 
 def autoencoder() -> Names:

@@ -1,0 +1,79 @@
+"""float32 that a forward pass names for masks and constants, where activations meet them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from precision_lint.semantics.care import Care
+from precision_lint.semantics.meeting import Meeting
+from precision_lint.semantics.provenance import Provenance
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+
+FLAGS = re.compile(
+    r"(?<![a-z])(\w*masks?|one_?hot|valid\w*|keep|kept|present|is_\w+|gates?|visible|padding)(?![a-z])"
+)
+"""Names of tensors of zeros and ones."""
+LEGACY = frozenset({"torch.FloatTensor", "torch.cuda.FloatTensor"})
+_FLOAT32 = ("torch.float32", "torch.float")
+
+
+class Hardcoded:
+    """Calls that name float32, and the activations that they widen."""
+
+    LEGACY = LEGACY
+
+    @staticmethod
+    def meeting(call: ast.Call, at: Context) -> Meeting | None:
+        """Where what a call makes float32 widens the output of a layer of a half model."""
+        if at.function.name != "forward" or at.function.cls is None or at.half_models is None:
+            return None
+        if not at.plausible or Care.in_test(at) or not _names_float32(call, at):
+            return None
+        met = Meeting.of(call, at, _activation)
+        if met is None or at.region(met.use).on:
+            return None
+        return met
+
+    @staticmethod
+    def widened(node: ast.expr, at: Context) -> bool:
+        """Whether a value is float32 because of such a call."""
+        return any(
+            isinstance(origin, ast.Call) and Hardcoded.meeting(origin, at) is not None
+            for origin in Provenance.of(node, at)
+        )
+
+
+def _names_float32(node: ast.Call, at: Context) -> bool:
+    """Whether a call names float32 for zeros and ones, or for a constant."""
+    value = at.value(node)
+    if value.dtype != "float32" or value.ndim == 0:
+        return False
+    qualified = at.qualify(node.func)
+    if qualified is not None:
+        named = any(k.arg == "dtype" and at.qualify(k.value) in _FLOAT32 for k in node.keywords)
+        created = qualified.rpartition(".")[2] in ("zeros", "ones", "full", "eye", "tensor")
+        return (named and created) or qualified in LEGACY
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("float", "to"):
+        return False
+    given = [*node.args, *(k.value for k in node.keywords)]
+    if node.func.attr == "float":
+        if given:
+            return False
+    elif len(given) != 1 or at.qualify(given[0]) not in _FLOAT32:
+        return False
+    operand = at.value(node.func.value)
+    flags = operand.dtype == "bool" or "normalized" in operand.tags
+    words = at.text(node.func.value).lower()
+    return flags or (FLAGS.search(words) is not None and not operand.tags & {"float", "cast"})
+
+
+def _activation(node: ast.expr, at: Context) -> bool:
+    """Whether an operand comes out of a layer, in the dtype of its weights."""
+    value = at.value(node)
+    if not value.variable or not value.maybe_tensor or value.dtype == "~cast":
+        return False
+    return Provenance.computed(node, at) is not None
