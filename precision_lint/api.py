@@ -50,6 +50,7 @@ __all__ = [
     "Region",
     "Rule",
     "Severity",
+    "Silenced",
     "Sink",
     "Triggers",
     "Value",
@@ -176,6 +177,18 @@ class Diagnostic:
     url: str | None = None
     internal: bool = field(default=False, compare=False)
     """True for the tool's own failure (a rule that crashed), which exits with 2."""
+
+
+@dataclass(frozen=True)
+class Silenced:
+    """A diagnostic that is not reported: by a comment, or because a baseline holds it.
+
+    ``reason`` is what the comment gives as such, and may be empty.
+    """
+
+    diagnostic: Diagnostic
+    baseline: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -32,20 +32,33 @@ ROOMS: dict[str, set[str]] = {
     "registry": {"api"},
     "source": {"api", "registry"},
     "fixer": {"api", "registry", "source"},
-    "report": {"api", "source"},
+    "fingerprint": {"api", "source"},
+    "catalogue": {"registry"},
+    "report": {"api", "catalogue", "fingerprint", "registry", "source"},
     "suppress": {"api", "registry", "source"},
     "config": {"api", "patterns", "registry", "report"},
+    "baseline": {"api", "config", "fingerprint", "source"},
     "project": {"api", "patterns", "source"},
     "semantics": {"api", "cache", "pool", "project", "slices", "source", "torchfacts"},
     "slices": {"api", "source"},
     "dispatch": {"api", "project", "semantics", "slices", "source"},
     "harness": {"api", "dispatch", "fixer", "project", "registry", "source"},
     "runner": {
-        "api", "cache", "config", "dispatch", "fixer", "pool", "project", "registry", "semantics",
-        "source", "suppress",
+        "api", "baseline", "cache", "config", "dispatch", "fixer", "pool", "project", "registry",
+        "semantics", "source", "suppress",
     },
     "summary": {"api", "runner"},
-    "cli": {"api", "config", "harness", "registry", "report", "runner", "source", "summary"},
+    "shell": {"api", "config"},
+    "silence": {"api", "fixer", "report", "runner", "shell", "suppress"},
+    "show": {"config", "project", "registry", "shell"},
+    "branch": {
+        "baseline", "cache", "config", "fingerprint", "patterns", "project", "runner",
+    },
+    "adopt": {"baseline", "config", "fingerprint", "report", "runner", "shell"},
+    "cli": {
+        "adopt", "api", "branch", "catalogue", "config", "harness", "registry", "report", "runner",
+        "shell", "show", "silence", "source", "summary",
+    },
 }  # fmt: skip
 """What a room may import of the others, itself aside; a new room states its arrows here."""
 
