@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from precision_lint.baseline import Baseline
     from precision_lint.runner import Result
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 @click.group("baseline")
 def commands() -> None:
-    """Put the findings of today off, so that a run reports new ones only.
+    """Put off the findings of today: only new ones are reported.
 
     A baseline is a file that lists findings by rule and expression, with a count for each file:
     code may move without making them new. `baseline = "FILE"` in the configuration, or --baseline
@@ -30,10 +28,9 @@ def commands() -> None:
     """
 
 
-def _command(function: F) -> F:
+def _command(function: Callable[..., int]) -> click.Command:
     run = shell.run_options(function)
-    made: F = commands.command()(click.argument("paths", nargs=-1, metavar="[PATHS]...")(run))
-    return made
+    return commands.command()(click.argument("paths", nargs=-1, metavar="[PATHS]...")(run))
 
 
 @_command

@@ -69,6 +69,7 @@ class Repository:
         self._directory = directory
         self._ref = ref
         self.top = Path(self._git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
+        self._directory = self.top  # names in git's answers are relative to it
         self.base = self._git("merge-base", "--end-of-options", ref, "HEAD").decode().strip()
 
     def _git(self, *args: str, **variables: str) -> bytes:
@@ -147,7 +148,9 @@ def _moved(resolver: Resolver, tree: Path, top: Path) -> Callable[[Path], Settin
             found,
             exclude=moved(found.exclude),
             extend_exclude=tuple(moved(patterns) for patterns in found.extend_exclude),
-            per_file_ignores=tuple((moved(patterns), *rest) for patterns, *rest in ignores),
+            per_file_ignores=tuple(
+                (moved(patterns), negated, codes) for patterns, negated, codes in ignores
+            ),
             cache_dir=found.cache_dir or files.project_root(present) / DIRECTORY,
             baseline=None,
             force_exclude=False,

@@ -52,7 +52,7 @@ def normalised(text: str) -> str:
 
 
 def _word(character: str) -> bool:
-    return character.isalnum() or character in "_'\""
+    return character.isalnum() or character == "_"
 
 
 def _quoted(string: str) -> str:

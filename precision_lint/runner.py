@@ -312,7 +312,7 @@ def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) 
 
 def _job(file: files.File, mode: Mode, before: Before | None = None) -> Job:
     settings = file.settings
-    held = settings.baseline and baseline.held(settings.baseline, file.path)
+    held = baseline.held(settings.baseline, file.path) if settings.baseline else None
     if before is not None:
         held = baseline.most(held or {}, before(file.path))
     return Job(

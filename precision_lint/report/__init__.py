@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precision_lint.api import Diagnostic, Silenced
 
@@ -41,7 +41,7 @@ def _late(module: str, function: str = "render") -> Format:
         aside: Aside = Aside(),
     ) -> str:
         room = importlib.import_module(f"{__name__}.{module}")
-        said = {"color": color} if module == "text" else {}
+        said: dict[str, Any] = {"color": color} if module == "text" else {}
         said |= {"aside": aside} if module == "sarif" else {}
         return str(getattr(room, function)(diagnostics, sources, **said))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from precision_lint.api import Diagnostic, Severity
 from precision_lint.report import files
@@ -20,7 +21,7 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     return "\n".join(_command(d, base) for d in diagnostics)
 
 
-def _command(diagnostic: Diagnostic, base: files.Path) -> str:
+def _command(diagnostic: Diagnostic, base: Path) -> str:
     start, end = diagnostic.start, diagnostic.end
     properties = {
         "file": files.relative(diagnostic.filename, base),

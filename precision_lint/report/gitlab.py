@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from precision_lint import fingerprint
 from precision_lint.api import Diagnostic, Position, Severity
@@ -25,7 +26,7 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     return json.dumps(issues, indent=2)
 
 
-def _issue(diagnostic: Diagnostic, key: str, base: files.Path) -> dict[str, object]:
+def _issue(diagnostic: Diagnostic, key: str, base: Path) -> dict[str, object]:
     path = files.relative(diagnostic.filename, base)
     unique = hashlib.sha256(f"{path}\0{key}".encode("utf8", "surrogatepass")).hexdigest()
     said = [f"{diagnostic.code} {diagnostic.name}: {diagnostic.message}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from xml.etree import ElementTree as XML
 
 from precision_lint.api import Diagnostic, Severity
@@ -47,15 +48,13 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     return f"{head}\n{XML.tostring(root, encoding='unicode')}"
 
 
-def _case(suite: XML.Element, diagnostic: Diagnostic, base: files.Path) -> None:
+def _case(suite: XML.Element, diagnostic: Diagnostic, base: Path) -> None:
     path, start = files.relative(diagnostic.filename, base), diagnostic.start
     case = XML.SubElement(
         suite,
         "testcase",
         classname=_text(path),
         name=f"{diagnostic.code} {diagnostic.name} {start.row}:{start.column}",
-        file=_text(path),
-        line=str(start.row),
     )
     message = _text(diagnostic.message)
     if diagnostic.severity is Severity.INFO:

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 from precision_lint.api import Diagnostic
@@ -47,19 +48,19 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _row(diagnostic: Diagnostic, base: files.Path) -> tuple[str, ...]:
+def _row(diagnostic: Diagnostic, base: Path) -> tuple[str, ...]:
     sure = "" if diagnostic.code.startswith("MP0") else f" ({diagnostic.confidence.value})"
     fix = _escaped(files.promise(diagnostic.fix)) if diagnostic.fix else ""
     rule = f"{diagnostic.code}{sure}"
     return _place(diagnostic, base), rule, _escaped(diagnostic.message), fix
 
 
-def _why(diagnostic: Diagnostic, base: files.Path) -> str:
+def _why(diagnostic: Diagnostic, base: Path) -> str:
     lines = [f"- {_escaped(note)}" for note in files.notes(diagnostic, base)]
     return "\n".join([f"{_place(diagnostic, base)}: {_escaped(diagnostic.message)}\n", *lines])
 
 
-def _place(diagnostic: Diagnostic, base: files.Path) -> str:
+def _place(diagnostic: Diagnostic, base: Path) -> str:
     """The file and row, with a link to the commit where GitHub says which it is."""
     path, row = files.relative(diagnostic.filename, base), diagnostic.start.row
     parts = [os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "SHA")]
