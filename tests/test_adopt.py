@@ -391,3 +391,37 @@ def test_a_baseline_of_real_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     projects.write(tmp_path, {"loss.py": f"        x = 1\n{text}"})
     assert cli.main(["check", "--no-cache", "--baseline", str(FILE)]) == 0
     assert [d.code for d in projects.check(tmp_path, confidence=Confidence.LIKELY).diagnostics]
+
+
+# where reports go
+
+
+def test_several_reports_of_one_run(run: Run, tmp_path: Path) -> None:
+    write("a.py", "BAD  # noqa: MP912")
+    args = ("--report", "sarif=a.sarif", "--report", "markdown=a.md", "--report", "json-lines=no")
+    assert run("--output-format", "github", *args, "a.py") == 1
+    assert run.out.startswith("::error file=a.py,line=2,")
+    results = json.loads(Path("a.sarif").read_text())["runs"][0]["results"]
+    assert [result["ruleId"] for result in results] == ["MP911", "MP004"]
+    assert Path("a.md").read_text().startswith("## precision-lint\n\n| Rule ")
+    assert Path("no").read_text().count("\n") == 2
+    write("a.py", "fine")
+    assert run(*args, "a.py") == 0
+    assert Path("no").read_text() == ""
+    assert Path("a.md").read_text() == "## precision-lint\n\nNo findings.\n"
+
+
+def test_output_file(run: Run) -> None:
+    write("a.py", "BAD")
+    assert run("--output-format", "json", "-o", "a.json", "a.py") == 1
+    assert json.loads(Path("a.json").read_text())[0]["code"] == "MP911"
+    assert run.out == "Found 1 error (1 fixable with `--fix`).\n"
+    assert run("-o", "missing/a.txt", "a.py") == 2
+    assert run.err == "missing/a.txt: no such file or directory; correct that and run again\n"
+
+
+@pytest.mark.parametrize("report", ["sarif", "sarif=", "xml=a.xml", "=a"])
+def test_reports_that_are_none(run: Run, report: str) -> None:
+    assert run("--report", report, ".") == 2
+    assert "is no report; write FORMAT=FILE with text, concise, json" in run.err
+    assert run.err.count("\n") == 1

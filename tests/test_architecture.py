@@ -49,6 +49,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "summary": {"api", "runner"},
     "shell": {"api", "config"},
+    "schema": {"api", "config", "registry", "report"},
     "silence": {"api", "fixer", "report", "runner", "shell", "suppress"},
     "show": {"config", "project", "registry", "shell"},
     "branch": {
