@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,8 +46,9 @@ def create(**options: Any) -> int:
     made = baseline.Baseline()
     _add(made, file, result)
     if not said:
-        shown = file.relative_to(Path.cwd()).as_posix()
-        line = f'put `baseline = "{shown}"` into the configuration, or give --baseline {shown}'
+        line = (
+            f'put `baseline = "{file.name}"` into the configuration, or give --baseline {file.name}'
+        )
         shell.echo(line, sys.stderr)
     return _save(made, file, result, "")
 
@@ -129,6 +131,7 @@ def _save(made: Baseline, file: Path, result: Result, difference: str) -> int:
     files = sum(bool(counts) for counts in made.files.values())
     held = f"{made.total:,} finding{'s' * (made.total != 1)}"
     shell.echo(
-        f"{file} holds {held} of {files:,} file{'s' * (files != 1)}{difference}.", sys.stdout
+        f"{os.path.relpath(file)} holds {held} of {files:,} file{'s' * (files != 1)}{difference}.",
+        sys.stdout,
     )
     return 2 if result.errors or result.unread else 0

@@ -52,7 +52,10 @@ class Baseline:
 
 def name(file: Path, path: Path) -> str:
     """How the baseline ``file`` calls the file at an absolute path."""
-    return Path(os.path.relpath(path, file.parent)).as_posix()
+    try:
+        return Path(os.path.relpath(path, file.parent)).as_posix()
+    except ValueError:  # on another drive of Windows
+        return path.as_posix()
 
 
 def part(
@@ -98,11 +101,15 @@ def held(file: Path, path: Path) -> Counts:
 
     Raises ConfigError if the baseline cannot be read.
     """
-    return _loaded(file).files.get(name(file, path), {})
+    try:
+        changed = file.stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    return _loaded(file, changed).files.get(name(file, path), {})
 
 
-@functools.cache
-def _loaded(file: Path) -> Baseline:
+@functools.lru_cache(maxsize=8)
+def _loaded(file: Path, changed: int) -> Baseline:
     return load(file)
 
 
@@ -171,7 +178,6 @@ def render(made: Baseline) -> str:
 def save(made: Baseline, file: Path) -> None:
     """Write a baseline; raises OSError."""
     file.write_bytes(render(made).encode())
-    _loaded.cache_clear()
 
 
 def shown(diagnostic: Diagnostic, source: Source) -> str:

@@ -103,9 +103,10 @@ class Repository:
             # a resolved name, for the files' names are compared with it
             tree = Path(name).resolve() / self.top.name
             self._lay_out(tree)
+            real = {Path(os.path.realpath(path.parent), path.name): path for path in paths}
             inside = {
-                tree / former.get(path, path).relative_to(self.top): path
-                for path in paths
+                tree / former.get(path, path).relative_to(self.top): shown
+                for path, shown in real.items()
                 if path.is_relative_to(self.top)
             }
             present = [path for path in inside if path.is_file()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import textwrap
 from pathlib import Path
@@ -158,6 +159,16 @@ def test_from_a_subdirectory_and_with_a_baseline(run: Run, monkeypatch: pytest.M
     assert added(run) == ["a.py:3 MP912", "a.py:4 MP921"]
     run("baseline", "create", "--baseline", "held.json", "--select", "MP912")
     assert added(run, "--baseline", "held.json") == ["a.py:4 MP921"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_through_a_link_to_the_repository(run: Run, tmp_path: Path) -> None:
+    write("src/a.py", "BAD")
+    commit()
+    write("src/a.py", "BAD\nODD")
+    link = tmp_path / "link"
+    link.symlink_to(Path.cwd())
+    assert added(run, str(link / "src")) == [f"{link}/src/a.py:3 MP912"]
 
 
 def test_why_a_file_cannot_be_linted_is_always_new(run: Run) -> None:

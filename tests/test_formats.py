@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -441,3 +442,14 @@ def test_a_run_on_real_code(here: Path) -> None:
     uris = {one["physicalLocation"]["artifactLocation"]["uri"] for one in shown["relatedLocations"]}
     assert "train.py" in uris, "the evidence is in another file"
     assert silenced["suppressions"][0]["justification"] == "why"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_links_to_the_checkout_are_followed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "real" / "src").mkdir(parents=True)
+    (here / "link").symlink_to(here / "real")
+    monkeypatch.chdir(here / "real" / "src")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(here / "link"))
+    found = [diagnostic(), diagnostic(name=str(here / "link" / "src" / "b.py"))]
+    places = [properties["file"] for _, properties, _ in commands(render("github", *found))]
+    assert places == ["src/train.py", "src/b.py"]

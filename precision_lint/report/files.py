@@ -10,12 +10,16 @@ from precision_lint.api import Applicability, Diagnostic, Evidence, Fix
 
 def top(variable: str) -> Path:
     """The root of the checkout as the CI system has it in a variable, or the working directory."""
-    return Path(os.environ.get(variable) or Path.cwd()).absolute()
+    return Path(os.path.realpath(os.environ.get(variable) or Path.cwd()))
 
 
 def relative(filename: str, base: Path) -> str:
-    """A file's path from ``base``, with slashes; an absolute one if it lies elsewhere."""
-    path = Path(os.path.normpath(Path.cwd() / filename))
+    """A file's path from the resolved ``base``, with slashes; absolute if it lies elsewhere.
+
+    Links to directories are resolved, as git does not follow them, but not one to the file.
+    """
+    directory, name = os.path.split(Path.cwd() / filename)
+    path = Path(os.path.realpath(directory), name)
     if path.is_relative_to(base):
         return path.relative_to(base).as_posix()
     return path.as_posix()
