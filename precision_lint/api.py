@@ -20,39 +20,68 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.amp_arguments import BadArguments
+    from precision_lint.semantics.angles import Angle
     from precision_lint.semantics.apart import Apart
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
+    from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.halfcasts import HalfCast
+    from precision_lint.semantics.halved import Halved
+    from precision_lint.semantics.kernels import Kernels
+    from precision_lint.semantics.late_scale import LateScale
+    from precision_lint.semantics.leaving import Leaving
+    from precision_lint.semantics.logits import LogOdds
+    from precision_lint.semantics.lowered import Lowered
+    from precision_lint.semantics.provenance import Provenance
+    from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.regions import Region
-    from precision_lint.semantics.scaler import Violation
+    from precision_lint.semantics.remedies import Remedy
+    from precision_lint.semantics.scalers import Scaler
     from precision_lint.semantics.sinks import Sink
     from precision_lint.semantics.values import Value
+    from precision_lint.semantics.violations import Violation
 
 __all__ = [
+    "Angle",
     "Apart",
     "Applicability",
+    "BadArguments",
     "Care",
     "Confidence",
     "Context",
     "Diagnostic",
+    "Doubt",
     "Edit",
     "Evidence",
     "Finding",
     "Fix",
     "Guard",
     "Half",
+    "HalfCast",
+    "Halved",
+    "Kernels",
+    "LateScale",
+    "Leaving",
+    "LogOdds",
+    "Lowered",
     "Position",
     "Promotion",
+    "Provenance",
+    "Quotient",
     "Reach",
     "Region",
+    "Remedy",
     "Rule",
+    "Scaler",
     "Severity",
     "Silenced",
     "Sink",
     "Triggers",
+    "Upcast",
     "Value",
     "Violation",
     "calls",
@@ -259,17 +288,32 @@ class Rule:
 
 
 _ANALYSIS = {
+    "Angle": "angles",
     "Apart": "apart",
+    "BadArguments": "amp_arguments",
     "Care": "care",
     "Context": "context",
+    "Doubt": "doubts",
     "Guard": "guards",
     "Half": "context",
+    "LateScale": "late_scale",
+    "Leaving": "leaving",
+    "Lowered": "lowered",
+    "Halved": "halved",
+    "Kernels": "kernels",
+    "HalfCast": "halfcasts",
+    "LogOdds": "logits",
     "Promotion": "events",
+    "Provenance": "provenance",
+    "Quotient": "quotients",
     "Reach": "contractions",
     "Region": "regions",
+    "Remedy": "remedies",
+    "Scaler": "scalers",
     "Sink": "sinks",
+    "Upcast": "quotients",
     "Value": "values",
-    "Violation": "scaler",
+    "Violation": "violations",
 }
 
 

@@ -1,4 +1,4 @@
-"""The rules as data and as text: what ``rules`` lists, ``explain`` shows, and rules/README.md is."""
+"""The rules as data and as text: ``precision-lint rules`` and ``explain``, and rules/README.md."""
 
 from __future__ import annotations
 

@@ -106,6 +106,8 @@ class Settings:
     """The file that lists findings which are put off."""
     file: Path | None = None
     """The configuration file that these settings come from; None: there is none."""
+    torch_version: str | None = None
+    """The least torch that the code has to run on; None: as the project's metadata say."""
 
     @functools.cached_property
     def selected(self) -> frozenset[str]:
@@ -229,6 +231,12 @@ def _path(value: Any) -> str:
     return value
 
 
+def _version(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"\d+(\.\d+){1,2}", value):
+        raise ValueError
+    return value
+
+
 def _format(value: Any) -> str:
     if not isinstance(value, str) or value not in FORMATS:
         raise ValueError
@@ -261,6 +269,7 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "output-format": (_one_of(FORMATS), _format),
     "jobs": ("a positive integer", _positive),
     "cache-dir": ("a path", _path),
+    "torch-version": ('a version such as "2.4"', _version),
     "baseline": ("a path", _path),
     "extend": ("a path", _path),
 }

@@ -30,7 +30,6 @@ from precision_lint.slices import Editor
 from precision_lint.source import Failure, Source, parse
 
 Rules = Sequence[type[Rule]]
-PROTOCOL = frozenset({events.READ_SCALED, events.CLIP_SCALED, events.UNSCALED_TWICE})
 
 
 @functools.lru_cache(maxsize=64)
@@ -140,7 +139,7 @@ def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tupl
     for kind in triggers.nodes:
         for node, function in index.candidates.get(kind, []):
             yield node, function
-    if triggers.events & PROTOCOL:
+    if triggers.events & events.PROTOCOL:
         for violation, function in module.typestate.violations():
             if violation.kind in triggers.events:
                 yield violation, function

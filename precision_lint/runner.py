@@ -41,7 +41,7 @@ from precision_lint.api import (
 from precision_lint.baseline import Counts
 from precision_lint.cache import DIRECTORY, Cache
 from precision_lint.config import ALWAYS, CRASH, ConfigError, Resolver, Settings
-from precision_lint.project import configs, files
+from precision_lint.project import configs, files, requirements
 from precision_lint.project.amp import Survey
 from precision_lint.semantics.describe import Description
 from precision_lint.semantics.gather import gather
@@ -307,7 +307,10 @@ def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) 
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
     directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
     with closing(Cache(None if settings.no_cache else directory)) as cache:
-        return Survey.scan(root, members), gather(root, code, cache, workers)
+        survey = Survey.scan(root, members)
+        if settings.torch_version is not None:
+            survey = replace(survey, torch=requirements.parse(settings.torch_version))
+        return survey, gather(root, code, cache, workers)
 
 
 def _job(file: files.File, mode: Mode, before: Before | None = None) -> Job:

@@ -31,6 +31,7 @@ DESCRIPTIONS = {
     "output-format": "How findings are reported.",
     "jobs": "Processes at most; by default one a core.",
     "cache-dir": "Where summaries of the project are kept; by default .precision_lint_cache.",
+    "torch-version": "Least torch that the code has to run on; by default the project's.",
     "baseline": "File of the findings that are put off: `precision-lint baseline --help`.",
     "extend": "Configuration file that this one adds to and overrides.",
 }
@@ -87,6 +88,7 @@ _SHAPES: Mapping[Callable[[Any], Any], Schema] = {
     config._boolean: {"type": "boolean"},
     config._positive: {"type": "integer", "minimum": 1},
     config._path: {"type": "string", "pattern": r"^[^\u0000]+$"},
+    config._version: {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+){1,2}$"},
     config._format: {"enum": list(FORMATS)},
     config._ignores: {
         "type": "object",

@@ -50,6 +50,7 @@ def _lines(found: Settings, path: Path) -> Iterator[str]:
         "output-format": found.output_format,
         "jobs": found.jobs,
         "cache-dir": found.cache_dir and str(found.cache_dir),
+        "torch-version": found.torch_version,
         "baseline": found.baseline and str(found.baseline),
     }
     off = sorted(set(registry.known("ALL")) - found.codes_for(path))

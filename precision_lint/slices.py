@@ -138,6 +138,31 @@ class Editor:
         """Put a method call such as ``.float()`` behind expressions of one statement."""
         return self._replace(statement, {n: _suffix(text) for n, text in suffixes.items()})
 
+    def rewrite(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
+        """Replace expressions of one statement; ``_`` in a text is the expression it replaces."""
+        return self._replace(statement, {n: _template(text) for n, text in texts.items()})
+
+    def move(
+        self, statement: ast.stmt, call: ast.Call, places: Sequence[ast.expr], text: str
+    ) -> Edits | None:
+        """Take a method call off its receiver and put it behind expressions inside of that."""
+        changes: dict[ast.expr, Callable[[Any], Any]] = dict.fromkeys(places, _suffix(text))
+        changes[call] = lambda node: node.func.value
+        return self._replace(statement, changes)
+
+    def replace(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
+        """Put other expressions in the place of expressions of one statement."""
+        import libcst as cst
+
+        def change(text: str) -> Callable[[Any], Any]:
+            def replaced(node: Any) -> Any:
+                new: Any = cst.parse_expression(text)
+                return new.with_changes(lpar=node.lpar, rpar=node.rpar) if node.lpar else new
+
+            return replaced
+
+        return self._replace(statement, {node: change(text) for node, text in texts.items()})
+
     def add_keyword(
         self, statement: ast.stmt, call: ast.Call, name: str, value: str
     ) -> Edits | None:
@@ -182,6 +207,36 @@ class Editor:
             return node.with_changes(args=[*arguments, new])
 
         return self._replace(statement, {call: change})
+
+    def put(self, node: ast.expr, text: str) -> Edits | None:
+        """Other source in the place of an expression; one with comments inside stays."""
+        start, end = self.offset(node), self.end(node)
+        if "#" in self.source.text[start:end]:
+            return None
+        return (Edit(start, end, text),)
+
+    def add_entry(
+        self, statement: ast.stmt, entries: ast.Dict, key: str, value: str
+    ) -> Edits | None:
+        """Add ``"key": value`` as the last entry of a dict; None where a comment ends it."""
+        import libcst as cst
+
+        def change(node: cst.Dict) -> cst.Dict:
+            elements = list(node.elements)
+            last = elements[-1]
+            new = cst.DictElement(cst.SimpleString(f'"{key}"'), cst.parse_expression(value))
+            between: Any = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            if len(elements) > 1:
+                between = elements[-2].comma
+            elif isinstance(node.lbrace.whitespace_after, cst.ParenthesizedWhitespace):
+                between = cst.Comma(whitespace_after=node.lbrace.whitespace_after)
+            elements[-1] = last.with_changes(comma=between)
+            return node.with_changes(elements=[*elements, new.with_changes(comma=last.comma)])
+
+        inside = self.source.text[self.offset(entries) : self.end(entries)]
+        if "#" in inside or not entries.keys:
+            return None
+        return self._replace(statement, {entries: change})
 
     # statements
 
@@ -318,6 +373,21 @@ def _suffix(text: str) -> Callable[[Any], Any]:
         template = cst.ensure_type(cst.parse_expression(f"x{text}"), cst.Call)
         method = cst.ensure_type(template.func, cst.Attribute)
         return template.with_changes(func=method.with_changes(value=node))
+
+    return change
+
+
+def _template(text: str) -> Callable[[Any], Any]:
+    """A change that puts an expression where ``_`` is in another one."""
+
+    def change(node: Any) -> Any:
+        import libcst as cst
+
+        class Fill(cst.CSTTransformer):
+            def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
+                return node if updated_node.value == "_" else updated_node
+
+        return cst.parse_expression(text).visit(Fill())
 
     return change
 

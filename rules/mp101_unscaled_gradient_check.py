@@ -35,16 +35,14 @@ class UnscaledGradientCheck(Rule):
     ## Example
     ```python
     scaler.scale(loss).backward()
-    if not all(torch.isfinite(p.grad).all() for p in model.parameters()):
-        continue
+    norm = max(p.grad.norm() for p in model.parameters())
     scaler.unscale_(optimizer)
     ```
     Use instead:
     ```python
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
-    if not all(torch.isfinite(p.grad).all() for p in model.parameters()):
-        continue
+    norm = max(p.grad.norm() for p in model.parameters())
     ```
 
     ## Fix safety

@@ -10,6 +10,8 @@ from precision_lint.api import (
     Evidence,
     Finding,
     Fix,
+    LateScale,
+    Leaving,
     Reach,
     Rule,
     Severity,
@@ -94,8 +96,10 @@ class EinsumUnderAutocast(Rule):
         if region.state == "off" or any(v.dtype in ("float64", "int", "bool") for v in values):
             return
         reach = Reach.of(name, node, operands, at)
-        if reach is None:
+        if reach is None or Leaving.missed(node, at) is not None:
             return
+        if reach.harm == "scores" and LateScale.of(node, at) is not None:
+            return  # MP208 says more of it
         confidence, evidence, dtypes = _state(at, node, operands)
         if "float16" not in dtypes:
             return
@@ -163,8 +167,8 @@ def _state(
     proven = [h for h in halves if h.confidence is Confidence.CERTAIN]
     if proven:
         return proven[0].confidence, proven[0].evidence, proven[0].dtypes
-    if at.plausible and at.project.autocast is not None:
-        return Confidence.LIKELY, (at.project.autocast,), at.project.dtypes
+    if at.plausible and at.project.mixed is not None and at.believes(at.project.mixed):
+        return Confidence.LIKELY, (at.project.mixed,), at.project.dtypes
     if halves:
         best = max(halves, key=lambda h: h.confidence.rank)
         return best.confidence, best.evidence, best.dtypes

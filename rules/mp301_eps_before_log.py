@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,37 +8,22 @@ from precision_lint.api import (
     Applicability,
     Confidence,
     Context,
-    Edit,
+    Doubt,
     Evidence,
     Finding,
-    Fix,
     Guard,
     Half,
+    LogOdds,
     Rule,
     Severity,
     Value,
     calls,
 )
 
-VANISHES = 2.0**-25
-"""Largest guard that rounds to 0 in float16 (half of its smallest subnormal, ties to even)."""
-OVERFLOWS = 1 / 65504
-"""Guards up to here have a reciprocal beyond float16's largest number."""
 NORMAL = 2.0**-126
 """float32's smallest normal number: below it are subnormals, which some devices flush to 0."""
-NARROW = OVERFLOWS / 2
-"""A clamp from here to ``OVERFLOWS`` lets hardly any value through whose reciprocal overflows."""
-DATA = re.compile(
-    r"(^|_)(gts?|targets?|labels?|truths?|priors?|sigmas?|noise_levels?|timesteps?"
-    r"|imgs?|images?|rgb|wavs?|waveforms?|audio|signal)$|^gt_"
-)
-"""Names of what a data loader or a sampler brings in float32, not a layer in half."""
-SOFT = re.compile(r"(^|_)(soft|attn|attention|align(ment)?)s?(_|$)")
-"""Names of what a softmax made, which is float32 under CUDA's autocast."""
-FILTERS = re.compile(r"mel|f(ilter)?_?banks?\b|\bfilters?\b", re.I)
-"""Names of the filters that turn a spectrum into features."""
-TRAINS = re.compile(r"\bloss\w*\.backward\(")
-HALF = re.compile(r"autocast|half|float16|fp16|bf16|GradScaler|scaler|amp\b|precision", re.I)
+NARROW = Guard.OVERFLOWS / 2
+"""A clamp from here on lets hardly any value through whose reciprocal overflows."""
 
 
 class EpsBeforeLog(Rule):
@@ -51,7 +34,8 @@ class EpsBeforeLog(Rule):
     `torch.where(x > eps, x, eps)`, `x.masked_fill(x == 0, eps)` or `a / (b + eps)` where `x` may
     be float16 and `eps` is at most 1.53e-5. The constant may come from a name, a default
     argument, an attribute of the class, or the machine limits of numpy and `sys`. A sigmoid, a
-    softmax or one minus them counts as guarded by 0 where nothing guards it.
+    softmax or one minus it counts as guarded by 0 where nothing guards it. One minus a sigmoid
+    is MP302's, the logarithm of a sigmoid in one expression MP303's, an inverse sigmoid MP309's.
 
     It stays silent where the value is float32 for certain (`.float()` before the addition; a
     softmax, exp, sum or norm inside the same CUDA autocast region, which runs in float32), where
@@ -115,8 +99,15 @@ class EpsBeforeLog(Rule):
         if argument is None:
             return
         guard = Guard.of(argument, node, at)
-        if guard is None or not 0 <= guard.epsilon <= OVERFLOWS:
+        if guard is None or not 0 <= guard.epsilon <= Guard.OVERFLOWS:
             return
+        if guard.complements(at) == "sigmoid" and not guard.others:
+            return  # MP302
+        produced = at.operation(argument)
+        if produced is not None and produced[0] in ("sigmoid", "softmax") and _is_natural(node):
+            return  # MP303
+        if guard.others and LogOdds.of(argument, node, at) is not None:
+            return  # MP309
         if _bounded_after(node, at):
             return
         half = _half(guard, node, at)
@@ -125,7 +116,7 @@ class EpsBeforeLog(Rule):
             if wide and 0 < guard.epsilon < NORMAL and at.project.evidence:
                 yield self._subnormal(guard, node, at)
             return
-        if guard.epsilon > VANISHES and guard.without_gradient(node, at):
+        if guard.epsilon > Guard.VANISHES and guard.without_gradient(node, at):
             return
         call = at.text(node.func).rpartition(".")[2]
         evidence = [*half.evidence]
@@ -136,7 +127,7 @@ class EpsBeforeLog(Rule):
             f"{_subject(guard)} before {call} {_fate(guard, half)}",
             half.confidence,
             evidence=[*evidence, *self._origin(guard, at)],
-            fix=self._fix(guard, at, node),
+            fix=guard.fix(node, at),
         )
 
     def _subnormal(self, guard: Guard, node: ast.Call, at: Context) -> Finding:
@@ -152,37 +143,6 @@ class EpsBeforeLog(Rule):
         producer = guard.made(at)
         return [at.note(producer, "the guarded value is made here")] if producer else []
 
-    def _fix(self, guard: Guard, at: Context, node: ast.Call) -> Fix | None:
-        leaves = guard.upcasts(at)
-        if not leaves:
-            return None
-        late = not all(early for _, early in leaves)
-        by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
-        for leaf, _ in leaves:
-            statement = at.statement(leaf)
-            if statement is not None:
-                by_statement.setdefault(id(statement), (statement, {}))[1][leaf] = ".float()"
-        edits: list[Edit] = []
-        for statement, suffixes in by_statement.values():
-            added = at.edit.append(statement, suffixes)
-            if added is None:
-                return None
-            edits += added
-        names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves))
-        title = f"compute in float32: upcast {names}"
-        if late and not guard.epsilon:
-            why = "a probability that is 0 in half stays 0: upcast what it is made of"
-            return Fix(title, Applicability.DISPLAY, tuple(edits), why)
-        if late and guard.epsilon > VANISHES:
-            why = (
-                "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
-            )
-            return Fix(title, Applicability.DISPLAY, tuple(edits), why)
-        if at.products_reached(node):
-            why = "the result is float32 then, and meets a matrix product"
-            return Fix(title, Applicability.UNSAFE, tuple(edits), why)
-        return Fix(title, Applicability.SAFE, tuple(edits))
-
 
 def _half(guard: Guard, node: ast.Call, at: Context) -> Half | None:
     """Whether a value that may come near zero is half where it is guarded."""
@@ -191,39 +151,23 @@ def _half(guard: Guard, node: ast.Call, at: Context) -> Half | None:
     found: list[Half] = []
     for operand in guard.operands:
         value = at.value(operand)
-        if at.least(value) > OVERFLOWS:
+        if at.least(value) > Guard.OVERFLOWS:
             continue
         half = at.half(value, region)
         if half is not None and half.dtypes & harmed:
-            found.append(replace(half, confidence=_sure(half, value, operand, guard, node, at)))
+            found.append(replace(half, confidence=_sure(half, value, operand, guard, at)))
     return max(found, key=lambda h: h.confidence.rank) if found else None
 
 
-def _sure(
-    half: Half, value: Value, operand: ast.expr, guard: Guard, node: ast.Call, at: Context
-) -> Confidence:
+def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context) -> Confidence:
     """Confidence, lowered where the value is half only in a way that the code does not suggest."""
     if half.confidence is Confidence.CERTAIN or half.outside:
         return half.confidence
-    if value.wide and at.project.autocast is not None:
-        return Confidence.POSSIBLE  # float32 under autocast, by which this project trains
     if guard.clamped and guard.epsilon > NARROW and not guard.others:
         return Confidence.POSSIBLE
-    if _trains_in_float32(at.source.text):
-        return Confidence.POSSIBLE  # a script with a training loop of its own, in float32
-    if value.variable and at.project.autocast is not None and _named(SOFT, operand, at):
-        return Confidence.POSSIBLE
-    made = guard.made(at) or at.definition(getattr(operand, "id", ""), node)
-    if not at.region(node).known and made is not None and FILTERS.search(at.text(made)):
-        return Confidence.POSSIBLE  # features, which are made before a region as a rule
     if value.variable and isinstance(operand, ast.Name) and _only_logs(at):
         return Confidence.POSSIBLE
-    return Confidence.POSSIBLE if value.variable and _named(DATA, operand, at) else half.confidence
-
-
-@functools.lru_cache(maxsize=8)
-def _trains_in_float32(text: str) -> bool:
-    return TRAINS.search(text) is not None and HALF.search(text) is None
+    return Doubt.lowered(half, value, operand, at)
 
 
 def _only_logs(at: Context) -> bool:
@@ -231,25 +175,6 @@ def _only_logs(at: Context) -> bool:
     body = at.function.node.body
     rest = body[1:] if isinstance(body[0], ast.Expr) else body
     return at.function.cls is None and len(rest) == 1 and isinstance(rest[0], ast.Return)
-
-
-def _named(names: re.Pattern[str], node: ast.expr, at: Context, depth: int = 3) -> bool:
-    """Whether the name behind an operand, or of what it is made from, is one of ``names``."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=inner)) if at.qualify(node.func) is None:
-            return _named(names, inner, at, depth)
-        case ast.Subscript(value=inner) | ast.BinOp(left=inner):
-            return _named(names, inner, at, depth)
-        case ast.Call(args=[inner, *_]) if at.operation(node) is not None:
-            return _named(names, inner, at, depth)
-        case ast.Attribute(attr=name):
-            return names.search(name) is not None
-        case ast.Name(id=name):
-            source = at.definition(name, node) if depth else None
-            return names.search(name) is not None or (
-                source is not None and _named(names, source, at, depth - 1)
-            )
-    return False
 
 
 def _subject(guard: Guard) -> str:
@@ -263,7 +188,7 @@ def _fate(guard: Guard, half: Half) -> str:
         return f"is 0 in {half.dtype} from logits of {least} on, where log gives -inf"
     if not guard.epsilon:
         return "is 0 in float16 below 2**-25, where log gives -inf"
-    if guard.epsilon <= VANISHES:
+    if guard.epsilon <= Guard.VANISHES:
         return "rounds to 0 in float16, so log of 0 gives -inf"
     harmed = "a quotient by it and the gradient are" if guard.others else "the gradient is"
     return (
@@ -282,6 +207,10 @@ def _bounded_after(node: ast.Call, at: Context) -> bool:
         if operation is not None and operation[0] in rounds:
             return True
     return False
+
+
+def _is_natural(node: ast.Call) -> bool:
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "log"
 
 
 def _argument(node: ast.Call, at: Context) -> ast.expr | None:

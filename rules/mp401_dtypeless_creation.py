@@ -69,11 +69,11 @@ class DtypelessCreation(Rule):
 
     ## Why it breaks
     The default dtype is float32 whatever the model's is, and a float32 tensor with dimensions
-    promotes a half one: `cat`, `stack`, `where`, `+` and `*` of the two are float32 (float64
-    from numpy). Nothing is said until the result meets the next half layer, which raises `mat1
-    and mat2 must have the same dtype, but got Float and Half`. Under autocast that layer casts
-    it down again, so there it costs memory only, and this rule is silent. It is silent too
-    where the widened tensor is cast next, or ends in a loss: there float32 is what one wants.
+    promotes a half one: `cat`, `stack`, `where`, `+` and `*` of the two are float32. Nothing is
+    said until the result meets the next half layer, which raises `mat1 and mat2 must have the
+    same dtype, but got Float and Half`. Under autocast that layer casts it down again, so there it
+    costs memory only, and this rule is silent. It is silent too where the widened tensor is cast
+    next, or ends in a loss: there float32 is what one wants; and for float64 from NumPy (MP402).
 
     ## Example
     ```python
@@ -268,6 +268,8 @@ class DtypelessCreation(Rule):
         half = at.half(event.value, region)
         if half is None or _one_element(event.made, at):
             return
+        if at.value(event.made).dtype == "float64":
+            return  # reported as such (MP402)
         confidence = half.confidence
         if region.on and confidence is not Confidence.POSSIBLE:
             confidence = Confidence.POSSIBLE  # the next listed operation casts it down again

@@ -128,6 +128,8 @@ class MatmulDtypeMismatch(Rule):
         half_value, wide = at.value(half_node), at.value(wide_node)
         if region.on or "autocast" in half_value.dtype:
             return None  # half only inside a region
+        if region.state == "off" and region.node and not half_value.variable:
+            return None  # autocast was left without an upcast (MP203)
         moved = None
         if wide.dtype != "float32" or not wide.is_tensor:
             moved = Apart.moved_by_hand(wide_node, at)

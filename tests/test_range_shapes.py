@@ -55,8 +55,8 @@ def judged(parameters: str, body: str) -> list[str]:
         "return torch.log(x + np.finfo('float64').eps)",
         "return torch.log(x + sys.float_info.epsilon)",
         "y = torch.log(x.abs() + EPS)\nreturn y",
-        "return torch.log(x.sigmoid())",
-        "p = torch.sigmoid(x)\nreturn (1 - p[..., 0]).log()",
+        "p = x.sigmoid()\nreturn torch.log(p)",
+        "p = torch.sigmoid(x)\nreturn p[..., 0].log()",
     ],
 )
 def test_a_vanishing_or_missing_guard_is_likely(body: str) -> None:
@@ -67,7 +67,7 @@ def test_a_vanishing_or_missing_guard_is_likely(body: str) -> None:
     "body",
     [
         "return torch.log(x / x.sum(-1, keepdim=True) + 1e-8)",  # sum is float32 under autocast
-        "return torch.log(x.softmax(dim=-1))",
+        "p = x.softmax(dim=-1)\nreturn torch.log(p)",
         "return torch.log((gt_boxes[:, 2] + 1e-9) / 8)",  # annotations are float32
         "return torch.log(x.clamp(min=1e-5))",  # no gradient below, hardly a value just above
         "return torch.log((x > 0).float() + 1e-45)",  # subnormal in float32 too

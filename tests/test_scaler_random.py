@@ -124,6 +124,8 @@ class Model(torch.nn.Module):
 
 
 SCALE = 4.0**10
+JUDGED = {READ_SCALED, CLIP_SCALED, UNSCALED_TWICE}
+"""What these runs show; ``tests/test_scaler_protocol.py`` has loops for the rest."""
 
 
 def happens(text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], bool]:
@@ -172,7 +174,7 @@ def test_analysis_and_execution_agree(first: int, monkeypatch: pytest.MonkeyPatc
     for seed in range(first, first + 40):
         text = HELPERS + textwrap.indent(loop(seed), " " * 8)
         made = analysis.module(text)
-        found = [v for v, _ in made.typestate.violations()]
+        found = [v for v, _ in made.typestate.violations() if v.kind in JUDGED]
         real, whole = happens(text, monkeypatch)
         said = {v.kind for v in found}
         looks = {READ_SCALED, CLIP_SCALED}

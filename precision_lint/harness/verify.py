@@ -87,9 +87,11 @@ def prove(
 
 
 def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
-    """A fixture module's text, and what the fixer makes of it with this rule alone.
+    """A fixture module's text, and what the fixer makes of it with this rule.
 
-    The second is None for the level ``none``.  Raises `InvalidProof` if the fixer fails.
+    Other rules whose findings the module expects beside it fix theirs: a sum of two terms is not
+    cured by one.  The second is None for the level ``none``.  Raises `InvalidProof` if the fixer
+    fails.
     """
     original = source.read(path)
     if isinstance(original, source.Failure):
@@ -97,7 +99,10 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     if level == "none":
         return original.text, None
     levels = expectations.SAFE if level == "safe" else expectations.UNSAFE
-    fixed = expectations.fixed(original, expectations.linter([rule], path), levels)
+    known = registry.rules()
+    beside = {e.code for e in expectations.expectations(original.text)} & known.keys()
+    rules = [rule, *(known[code] for code in sorted(beside - {rule.code}))]
+    fixed = expectations.fixed(original, expectations.linter(rules, path), levels)
     if fixed.failure is not None:
         raise InvalidProof(f"{path}: the fixer failed: {fixed.failure.message}")
     crash = next((d for d in fixed.remaining if d.internal), None)

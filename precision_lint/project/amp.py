@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from precision_lint.api import Evidence, Position
-from precision_lint.project import code, configs, hints
+from precision_lint.project import code, configs, hints, requirements
+from precision_lint.project.requirements import Release
 from precision_lint.project.spellings import BF16, F16, STRENGTHS, Kind, Statement, Strength
 from precision_lint.source import Failure, decode, parse
 
@@ -73,6 +74,12 @@ class Project:
     autocast_rank: Rank = _NONE
     half_rank: Rank = _NONE
     """How good the evidence is, for the next file to be compared with."""
+    torch: Release | None = None
+    """The least release of torch that the project allows, where that is known."""
+
+    def has_torch(self, *release: int) -> bool:
+        """Whether every torch that the project allows is at least this release."""
+        return self.torch is not None and self.torch >= release
 
     def with_file(self, filename: str, data: bytes) -> Project:
         """This project with the evidence that one more file's bytes give."""
@@ -95,6 +102,11 @@ class Project:
     @property
     def evidence(self) -> tuple[Evidence, ...]:
         return tuple(e for e in (self.autocast, self.half) if e is not None)
+
+    @property
+    def mixed(self) -> Evidence | None:
+        """Where mixed precision is on for more than functions that say so themselves."""
+        return None if self.autocast_strength == "local" else self.autocast
 
     @property
     def autocast_strength(self) -> Strength | None:
@@ -159,6 +171,8 @@ class Survey:
 
     root: Path
     areas: Mapping[Area, Project] = field(default_factory=dict)
+    torch: Release | None = None
+    """The least release of torch that the project's metadata, or its settings, allow."""
 
     @classmethod
     def scan(cls, root: Path, files: Iterable[Path]) -> Survey:
@@ -168,7 +182,7 @@ class Survey:
         """
         members = sorted(set(files), key=lambda path: (len(path.parts), path))
         crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
-        survey = cls(root)
+        survey = cls(root, torch=requirements.minimum(root))
         for path in members:
             relative = survey._relative(path)
             is_config = configs.is_config(path.name)
@@ -198,11 +212,11 @@ class Survey:
         areas = dict(self.areas)
         for area in _areas(place, self.root, data):
             areas[area] = areas.get(area, Project())._with_statements(said, filename, place)
-        return Survey(self.root, areas)
+        return replace(self, areas=areas)
 
     def around(self, path: Path) -> Project:
         """What is known of the project around an absolute path."""
-        return _around(self.areas, self._relative(path).parts[:-1])
+        return replace(_around(self.areas, self._relative(path).parts[:-1]), torch=self.torch)
 
     def _relative(self, path: Path) -> PurePath:
         return path.relative_to(self.root) if path.is_relative_to(self.root) else path

@@ -67,7 +67,7 @@ _CALLS: dict[str, tuple[str, Kind, str]] = {
     "Float16Module": ("Megatron's", "half", F16),
 }
 _OFFERS = {"auto_fp16", "force_fp32", "wrap_fp16_model"}
-"""MMCV's: these work only where the configuration says fp16."""
+"""MMCV's: half precision in the functions that ``auto_fp16`` decorates, and nowhere else."""
 _PLUGIN = re.compile(r"\w*Precision(?:Plugin)?")
 _OWNERS = (
     (re.compile(r"\w*TrainingArguments"), "Transformers'"),
@@ -223,9 +223,9 @@ class _Reader:
         given = {k.arg: k.value for k in node.keywords}
         first = node.args[0] if node.args else None
         if last in _CALLS:
-            return _said(*_CALLS[last][1:])
+            return _said(*_CALLS[last][1:], local=last == "Fp16OptimizerHook")
         if last in _OFFERS:
-            return _said("autocast", F16, optional=True)
+            return _said("autocast", F16, local=True)
         if _SCALER.fullmatch(last) and not _false(given.get("enabled")):
             return _said("autocast", F16, optional=literal(given.get("enabled")) is OPEN)
         if outer == "amp" and last == "scale_loss":

@@ -149,10 +149,11 @@ def judge(path: tuple[str, ...], value: Value, *, code: bool = False) -> Said | 
         inner = switch(parent)
         return _switched(inner, value, strict=False) if inner and parent != "half" else None
     if key == "loss_scale" or parent == "loss_scale":  # MMCV: fp16 = dict(loss_scale=512.)
-        return _said("autocast", F16) if "fp16" in parents else None
+        return _said("autocast", F16, "local") if "fp16" in parents else None
     if key in ("type", "_target_", "class_path"):
-        known = isinstance(value, str) and value.rpartition(".")[2] in _CLASSES
-        return _said("autocast", F16) if known else None
+        known = value.rpartition(".")[2] if isinstance(value, str) else ""
+        strength: Strength = "local" if known.endswith("Fp16OptimizerHook") else "on"
+        return _said("autocast", F16, strength) if known in _CLASSES else None
     if key == "amp_mode":
         return _said("autocast", F16) if value in ("amp", "apex") else None
     if key in _OPT_LEVELS:

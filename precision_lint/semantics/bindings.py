@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterable
 
+from precision_lint.semantics.conditions import mentions
+from precision_lint.semantics.effects import DRIVING, Effects, flat
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
 
@@ -110,7 +112,7 @@ def stored(function: Function) -> set[str]:
 
 
 def aliases(function: Function) -> dict[str, str]:
-    """Locals that are bound once, to a chain of attributes."""
+    """Locals that are bound once, to an attribute of ``self`` or the scaler of another object."""
     if isinstance(function.node, ast.Module):
         return {}
     bound: dict[str, list[ast.expr | None]] = {p.arg: [None] for p in function.parameters()}
@@ -134,7 +136,7 @@ def aliases(function: Function) -> dict[str, str]:
         known = [v for v in values if v is not None]
         if len(known) == 1 and len(values) == 2 and isinstance(known[0], ast.Attribute):
             path = dotted(known[0])
-            if path is not None and path.startswith("self."):
+            if path is not None and (path.startswith("self.") or "scaler" in path):
                 found[name] = path
     return found
 
@@ -163,3 +165,64 @@ def divisors(function: Function) -> set[int]:
                 if isinstance(part, ast.Call):
                     calls += [(dotted(t) or "", part) for t in node.targets]
     return direct | {id(call) for name, call in calls if name in names}
+
+
+SCALES = re.compile(r"scal|accelerator|fabric|engine|deepspeed|booster|amp\b", re.IGNORECASE)
+"""Texts that may stand for a scaled loss, or for a framework that scales it."""
+
+
+def tainted(function: Function) -> frozenset[str]:
+    """Names that may hold a scaled loss."""
+    sources: list[tuple[str, ast.expr]] = []
+    for node in own_nodes(function):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+            places = node.targets if isinstance(node, ast.Assign) else [node.target]
+            sources += [(dotted(n) or "", node.value) for p in places for n in targets(p)]
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            sources += [(dotted(n) or "", node.iter) for n in targets(node.target)]
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            sources += [(dotted(n) or "", node.context_expr) for n in targets(node.optional_vars)]
+    found: set[str] = set()
+    texts = [(name, ast.unparse(value)) for name, value in sources]
+    while True:
+        more = {
+            name for name, text in texts
+            if SCALES.search(text) or any(mentions(text, other) for other in found)
+        } - found  # fmt: skip
+        if not more:
+            return frozenset(found)
+        found |= more
+
+
+def plainness(
+    call: ast.Call, owner: ast.expr, function: Function, may_be_scaled: frozenset[str]
+) -> str:
+    """How sure it is that a loss whose ``backward`` runs was not scaled."""
+    text = ast.unparse(owner)
+    if call.args or SCALES.search(text) or any(mentions(text, n) for n in may_be_scaled):
+        return ""
+    path = dotted(owner)
+    if path is None:
+        return "plain"
+    head = path.partition(".")[0]
+    if head in stored(function):
+        return "plain"
+    return "given" if head in {p.arg for p in function.parameters()} else ""
+
+
+STEPS = re.compile(
+    r"backward|optimizer_?step|step_?optimizer|optimi[sz]e|apply_grad", re.IGNORECASE
+)
+STEPS_ITSELF = re.compile(r"(^|_)(step|update)(_|$)|train")
+"""Names of functions nobody has seen that may run a backward, a step or an update."""
+
+
+def may_step(name: str, own: bool) -> bool:
+    """Whether a function nobody has seen may run a backward, step or update; ``own``: it is the
+    caller's, or a plain function."""
+    return bool(STEPS.search(name) or (own and STEPS_ITSELF.search(name)))
+
+
+def drives(effects: Effects) -> bool:
+    """Whether a method of a wrapper runs a scaler that it holds."""
+    return any(s.kind in DRIVING and names_scaler(s.names[0]) for s in flat(effects.steps))

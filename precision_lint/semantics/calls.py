@@ -246,7 +246,8 @@ class Calls(Operations):
     def numpy_call(
         self, name: str, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
     ) -> Value:
-        text = " ".join(dotted(a) or "" for a in [*node.args, *(k.value for k in node.keywords)])
+        given = [*node.args, *(k.value for k in node.keywords)]
+        text = " ".join(dotted(a) or str(getattr(a, "value", "")) for a in given)
         dtype = "float32" if "float32" in text else "float64" if "float64" in text else ""
         if not dtype and name in ("zeros", "ones", "eye", "identity", "linspace", "hanning"):
             dtype = "float64"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,8 @@ from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region, without_gradient
-from precision_lint.semantics.scaler import Violation
-from precision_lint.semantics.values import INF, UNKNOWN, Value
+from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
+from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
 from precision_lint.source import Source
 
@@ -144,7 +144,7 @@ class Context:
     @property
     def settings(self) -> tuple[Evidence, ...]:
         """Where the project runs half precision, other than in single tensors."""
-        return tuple(e for e in (self.project.autocast, self.half_models) if e is not None)
+        return tuple(e for e in (self.project.mixed, self.half_models) if e is not None)
 
     def believes(self, evidence: Evidence) -> bool:
         """Whether what the project does elsewhere says something of this file: an example, which
@@ -318,15 +318,19 @@ class Context:
         return next((n for n in self.ancestors(node) if isinstance(n, ast.stmt)), None)
 
     def without_autocast(
-        self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], name: str
+        self,
+        node: ast.Call | ast.BinOp,
+        operands: Sequence[ast.expr],
+        name: str,
+        inputs: Sequence[ast.expr] = (),
     ) -> tuple[Edit, ...] | None:
         """Edits that run a product on its operands' float32 outside of autocast.
 
         ``name`` is bound to the product where its statement does more than reshape it.
+        ``inputs``: all operands, of operations that ``product`` does not know.
         """
         statement = self.statement(node)
-        _, inputs = self.product(node)
-        device = self.device(inputs, self.region(node))
+        device = self.device(inputs or self.product(node)[1], self.region(node))
         if statement is None or device is None:
             return None
         spelling, imports = self.torch()
@@ -392,6 +396,22 @@ class Context:
         """Edits that move an ``unscale_`` to the top of the branch that steps."""
         return repair.move_into_step_branch(violation, self)
 
+    def append(self, suffixes: Mapping[ast.expr, str]) -> tuple[Edit, ...] | None:
+        """Edits that put method calls such as ``.float()`` behind expressions of any statements."""
+        by_statement: dict[int, tuple[ast.stmt, dict[ast.expr, str]]] = {}
+        for node, text in suffixes.items():
+            statement = self.statement(node)
+            if statement is None:
+                return None
+            by_statement.setdefault(id(statement), (statement, {}))[1][node] = text
+        edits: list[Edit] = []
+        for statement, texts in by_statement.values():
+            added = self.edit.append(statement, texts)
+            if added is None:
+                return None
+            edits += added
+        return tuple(edits)
+
     def torch(self) -> tuple[str, tuple[Edit, ...]]:
         """How this module spells ``torch``, and the edits that import it if it does not yet."""
         spelling = self.module.index.names.spelling("torch")
@@ -440,5 +460,10 @@ class Context:
 
 
 def _excluded(value: Value) -> frozenset[str]:
-    """Half dtypes that a test around this place has ruled out."""
-    return frozenset(d for d in ("float16", "bfloat16") if f"not-{d}" in value.tags)
+    """Half dtypes that a test around this place, or a choice between known ones, rules out."""
+    known = value.dtype.lstrip("~").split("|")
+    chosen = all(dtype in CONCRETE for dtype in known)
+    return frozenset(
+        d for d in ("float16", "bfloat16")
+        if f"not-{d}" in value.tags or (chosen and d not in known)
+    )  # fmt: skip

@@ -85,7 +85,7 @@ def _reach(
         pooled = found.what == "all tokens"
         return Reach(found.what, Confidence.POSSIBLE, "weights") if pooled else None
     few = found.most is not Confidence.CERTAIN and all(v.lo >= -1 and v.hi <= 1 for v in values)
-    if _of_width(node, at):
+    if _of_width(node, operands, at):
         return Reach("a head's width, unscaled", Confidence.POSSIBLE, "scores")
     if few or any(_fixed(o, at) or _phase(o, at) for o in operands):
         return Reach(found.what, Confidence.POSSIBLE)
@@ -236,14 +236,19 @@ def _scores(
     return None
 
 
-def _of_width(node: ast.expr, at: Context) -> bool:
-    """Whether a product is divided by a root, as attention's scores are by that of their width."""
+def _of_width(node: ast.expr, operands: Sequence[ast.expr], at: Context) -> bool:
+    """Whether a product, or one of its operands, is divided by the root of the width, as scores."""
+
+    def by_root(quotient: ast.AST | None) -> bool:
+        if not isinstance(quotient, ast.BinOp) or not isinstance(quotient.op, ast.Div):
+            return False
+        divisor = quotient.right
+        named = at.definition(divisor.id, node) if isinstance(divisor, ast.Name) else None
+        return ROOT.search(at.text(named or divisor)) is not None
+
     parent = at.parents.get(id(node))
-    return (
-        isinstance(parent, ast.BinOp)
-        and isinstance(parent.op, ast.Div)
-        and parent.left is node
-        and ROOT.search(at.text(parent.right)) is not None
+    return by_root(parent if getattr(parent, "left", None) is node else None) or any(
+        map(by_root, operands)
     )
 
 

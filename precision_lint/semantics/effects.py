@@ -15,7 +15,8 @@ from typing import Any
 from precision_lint.semantics.conditions import condition, mentions, substituted
 
 BACKWARD = "backward"
-"""names: the scaler that scaled the loss, or ``""`` and the loss's name."""
+"""names: the scaler that scaled the loss, or ``""``, the loss's text, and ``"plain"`` where it is
+surely not scaled, ``"given"`` where it is a parameter."""
 SCALED = "scaled"
 """names: a name that now holds ``scaler.scale(loss)``, the scaler."""
 UNSCALE, STEP, UPDATE = "unscale", "step", "update"
@@ -27,6 +28,8 @@ READ, CLIP, SCRUB = "read", "clip", "scrub"
 ``"guess"`` where only the callee's name says so."""
 SELF_CLIP = "self-clip"
 """A framework's own clip, which unscales before."""
+PERHAPS = "perhaps"
+"""A call that nobody has seen, of a name that says it may run a backward, step or update."""
 HOOK = "hook"
 """A hook on a parameter's gradient that clips it: it sees every backward's."""
 KNOWN = "scale-known"
@@ -45,7 +48,11 @@ INLINE = "inline"
 
 CONTROL = frozenset({IF, LOOP, UNROLLED, TRY, MATCH})
 LEAVING = frozenset({RETURN, RAISE, CONTINUE, BREAK})
-TELLING = frozenset({BACKWARD, UNSCALE, STEP, UPDATE, READ, CLIP, SCALED, TAKEN})
+DRIVING = frozenset({BACKWARD, STEP, UPDATE})
+"""Events by which a wrapper drives a scaler of its own."""
+TELLING = frozenset({
+    BACKWARD, UNSCALE, STEP, UPDATE, READ, CLIP, SCALED, TAKEN, PLAIN_STEP, ZERO, SCRUB,
+})  # fmt: skip
 """Events that change, or depend on, the state of a scaler."""
 TRUTHS = ("", "True", "False", "new", "+1")
 """What a binding says other than by a test; ``+1``: it counts up."""
@@ -182,12 +189,15 @@ def _bound(steps: Steps, names: tuple[tuple[str, str], ...], carried: Mapping[st
         if step.kind in (READ, CLIP, SCRUB) and step.names[0]:
             if step.names[0] not in carried:
                 continue
-            found.append(replace(step, names=(carried[step.names[0]], *step.names[1:])))
+            step = replace(step, names=(carried[step.names[0]], *step.names[1:]))
+            found.append(step)
             continue
         blocks = tuple(_bound(block, names, carried) for block in step.blocks)
         fixed = step.kind in (INLINE, TRY, READ, CLIP, SCRUB)
         put = _substituted if step.kind == CALL else substituted
         texts = step.names if fixed else tuple(put(n, names) for n in step.names)
+        if step.kind == CLIP and len(texts) > 2:
+            texts = (*texts[:2], substituted(texts[2], names))
         found.append(replace(step, names=texts, blocks=blocks))
     return tuple(found)
 
@@ -282,6 +292,18 @@ def weights(steps: Steps) -> dict[str, int]:
     return found
 
 
+def leading(
+    steps: Steps, wanted: Callable[[Step], bool]
+) -> Iterator[tuple[Step, tuple[Step, ...]]]:
+    """Steps of some kind, each with the structures around it, outermost first."""
+    for step in steps:
+        if wanted(step):
+            yield step, ()
+        for block in step.blocks:
+            for found, around in leading(block, wanted):
+                yield found, (step, *around)
+
+
 def called_once(steps: Steps) -> bool:
     """Whether all events are in one call, of a function that loops over them itself."""
     found = [s for s in sources(steps) if any(e.kind in TELLING for e in flat((s,)))]
@@ -299,3 +321,10 @@ def sources(steps: Steps) -> Iterator[Step]:
                 yield from sources(block)
         else:
             yield step
+
+
+def attempted(steps: Steps) -> str:
+    """``caught`` if a block tries to unscale; not so for a whole iteration in a ``try``."""
+    events = {s.kind for s in flat(steps)} - CONTROL - LEAVING
+    tries = events <= {UNSCALE, CLIP, READ, INLINE, BIND}
+    return "caught" if UNSCALE in events and tries else ""

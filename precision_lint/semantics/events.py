@@ -12,6 +12,17 @@ PROMOTION = "creation-promotes"
 READ_SCALED = "scaled-gradient-read"
 CLIP_SCALED = "scaled-gradient-clipped"
 UNSCALED_TWICE = "unscaled-twice"
+BYPASSED = "scaler-bypassed"
+PLAIN_BACKWARD = "backward-unscaled"
+UPDATE = "update-misplaced"
+PARTLY_UNSCALED = "partly-unscaled-clip"
+SCRUBBED = "scaled-gradient-scrubbed"
+ZEROED = "zeroed-before-step"
+PROTOCOL = frozenset({
+    READ_SCALED, CLIP_SCALED, UNSCALED_TWICE, BYPASSED, PLAIN_BACKWARD, UPDATE, PARTLY_UNSCALED,
+    SCRUBBED, ZEROED,
+})  # fmt: skip
+"""What the protocol of a GradScaler can be broken by."""
 
 CREATIONS = (
     "zeros", "ones", "full", "empty", "rand", "randn", "linspace", "logspace", "arange", "eye",

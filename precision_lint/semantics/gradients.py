@@ -171,7 +171,20 @@ def clamped(node: ast.Call, held: Held) -> str | None:
 
 def scrubbed(node: ast.Call, held: Held) -> str | None:
     """Where the gradients come from whose infinities a call replaces."""
-    return _given(node, held) if _last(node.func) in SCRUBS else None
+    last = _last(node.func)
+    fills = last in ("masked_fill", "masked_fill_") and bool(node.args) and _finds(node.args[0])
+    return _given(node, held) if last in SCRUBS or fills else None
+
+
+def masks(node: ast.Subscript, held: Held) -> bool:
+    """Whether a target is the infinite or undefined items of a gradient: ``g[isnan(g)]``."""
+    return gradient_of(node.value, held) == "" and _finds(node.slice)
+
+
+def _finds(node: ast.expr) -> bool:
+    """Whether an expression finds what is not finite."""
+    calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+    return any(_last(call.func) in ("isnan", "isinf", "isfinite") for call in calls)
 
 
 def _last(callee: ast.expr) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from precision_lint.api import Applicability, Fix
 from precision_lint.semantics.flow import PRODUCERS
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 CLAMPS = frozenset({
     "clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_", "maximum", "max", "fmax",
 })  # fmt: skip
+LOGARITHMS = frozenset({"log", "log2", "log10", "log_"})
 REDUCTIONS = frozenset({"sum", "mean", "amax", "prod"})
 RESHAPES = frozenset({"detach", "gather", "view", "reshape", "squeeze", "unsqueeze", "flatten"})
 FOLLOWED = REDUCTIONS | RESHAPES | {"clamp", "clamp_min", "clip"}
@@ -30,6 +32,11 @@ class Guard:
     ``node`` is the constant, ``others`` are further operands of the function that is guarded;
     ``clamped``: values below epsilon are replaced by it, so that they have no gradient.
     """
+
+    VANISHES: ClassVar[float] = 2.0**-25
+    """Largest guard that rounds to 0 in float16 (half of its smallest subnormal, ties to even)."""
+    OVERFLOWS: ClassVar[float] = 1 / 65504
+    """Guards up to here have a reciprocal beyond float16's largest number."""
 
     operand: ast.expr
     epsilon: float
@@ -59,9 +66,18 @@ class Guard:
             _detached(operand, at) for operand in self.operands
         )
 
+    def before_log(self, use: ast.expr, at: Context) -> bool:
+        """Whether this is the guard of a logarithm that the value of ``use`` goes into."""
+        for call in _logarithms(use, at):
+            operation = at.operation(call)
+            guard = Guard.of(operation[1], call, at) if operation is not None else None
+            if guard is not None and guard.node is self.node:
+                return True
+        return False
+
     def made(self, at: Context) -> ast.expr | None:
         """The operation that makes the guarded probability."""
-        return _makes(self.operand, at)
+        return made(self.operand, at)
 
     def upcasts(self, at: Context) -> list[tuple[ast.expr, bool]]:
         """Where ``.float()`` has to go so that the guarded value is computed in float32.
@@ -73,6 +89,60 @@ class Guard:
         if any(isinstance(getattr(leaf, "ctx", None), ast.Store) for leaf in found.values()):
             return []
         return [(leaf, _feeds_producer(leaf, at)) for leaf in found.values()]
+
+    def fix(self, node: ast.expr, at: Context) -> Fix | None:
+        """The upcast of what a guarded logarithm is taken of; safe where it cures."""
+        leaves = self.upcasts(at)
+        if not leaves:
+            return None
+        late = not all(early for _, early in leaves)
+        edits = at.append({leaf: ".float()" for leaf, _ in leaves})
+        if edits is None:
+            return None
+        names = ", ".join(dict.fromkeys(at.text(leaf) for leaf, _ in leaves))
+        title = f"compute in float32: upcast {names}"
+        if late and not self.epsilon:
+            why = "a probability that is 0 in half stays 0: upcast what it is made of"
+            return Fix(title, Applicability.DISPLAY, edits, why)
+        if late and self.epsilon > self.VANISHES:
+            why = (
+                "the gradient 1/eps overflows on its way into the half value: upcast at its origin"
+            )
+            return Fix(title, Applicability.DISPLAY, edits, why)
+        if at.products_reached(node):
+            why = "the result is float32 then, and meets a matrix product"
+            return Fix(title, Applicability.UNSAFE, edits, why)
+        return Fix(title, Applicability.SAFE, edits)
+
+    def times_itself(self, call: ast.expr, at: Context) -> bool:
+        """Whether the logarithm is multiplied by its own operand, as in an entropy."""
+        return _times_itself(call, self.operand, at)
+
+    def complements(self, at: Context) -> str | None:
+        """The operation that makes ``p`` where ``1 - p`` is guarded."""
+        node: ast.expr | None = self.operand
+        while isinstance(node, ast.Name):
+            node = at.definition(node.id, node)
+        maker = made(node, at) if node is not None and _complement(node) else None
+        operation = at.operation(maker) if maker is not None else None
+        return operation[0] if operation is not None else None
+
+
+def _logarithms(use: ast.expr, at: Context) -> Iterator[ast.expr]:
+    """Logarithms around an expression, and around the uses of the name it is bound to."""
+    for parent in at.ancestors(use):
+        if isinstance(parent, ast.Call):
+            operation = at.operation(parent)
+            if operation is not None and operation[0] in LOGARITHMS:
+                yield parent
+        elif isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+            for name in at.uses(parent.targets[0].id):
+                for around in at.ancestors(name) if isinstance(name.ctx, ast.Load) else ():
+                    if isinstance(around, ast.stmt):
+                        break
+                    operation = at.operation(around) if isinstance(around, ast.Call) else None
+                    if operation is not None and operation[0] in LOGARITHMS:
+                        yield around  # type: ignore[misc]
 
 
 def _guard(node: ast.expr, at: Context, use: ast.expr, depth: int = 3) -> Guard | None:
@@ -301,22 +371,22 @@ def _times_itself(node: ast.expr, operand: ast.expr, at: Context) -> bool:
     return ast.dump(other) == ast.dump(operand)
 
 
-def _makes(node: ast.expr, at: Context, depth: int = 4) -> ast.expr | None:
+def made(node: ast.expr, at: Context, depth: int = 4) -> ast.expr | None:
     """The operation that produces a probability (sigmoid, exp, ...) in or behind an expression."""
     operation = at.operation(node)
     if operation is not None:
         name, operand = operation
         if name in PRODUCERS:
             return node
-        return _makes(operand, at, depth) if name in FOLLOWED else None
+        return made(operand, at, depth) if name in FOLLOWED else None
     match node:
         case ast.Subscript(value=value) | ast.UnaryOp(operand=value):
-            return _makes(value, at, depth)
+            return made(value, at, depth)
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            return _makes(left, at, depth) or _makes(right, at, depth)
+            return made(left, at, depth) or made(right, at, depth)
         case ast.Name() if depth:
             source = at.definition(node.id, node)
-            return _makes(source, at, depth - 1) if source is not None else None
+            return made(source, at, depth - 1) if source is not None else None
     return None
 
 
@@ -369,7 +439,7 @@ def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
     name_node = node
     while isinstance(name_node, ast.Subscript):
         name_node = name_node.value
-    if isinstance(name_node, ast.Name) and depth and _makes(name_node, at) is not None:
+    if isinstance(name_node, ast.Name) and depth and made(name_node, at) is not None:
         source = at.definition(name_node.id, name_node)
         if source is not None and at.stays_elementwise(name_node.id):
             found = list(_leaves(source, at, depth - 1))

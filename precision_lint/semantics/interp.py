@@ -322,6 +322,7 @@ class Interpreter(Calls):
             case ast.Starred(value=inner):
                 self.assign(inner, UNKNOWN if value.kind != "other" else value, source)
             case ast.Subscript(value=inner, slice=place):
+                self.regions[id(target)] = self.region
                 self.eval(target)
                 self._store(inner, self.eval(place), value)
             case _:

@@ -123,6 +123,8 @@ class Operations(Expressions):
                 whole = not rest and "dim" not in keywords
                 return Value("other") if whole else Value("number", "int", 0.0)
             return Value("array", first.dtype)
+        if name == "view" and rest and rest[0].kind == "dtype":  # the same bits, other numbers
+            return Value("tensor", rest[0].dtype or "~cast", tags=frozenset({"cast"}))
         if name in ops.SHAPES:
             return self.moved(name, node, first)
         if name in ("where", "masked_fill", "masked_scatter"):

@@ -14,13 +14,17 @@ from precision_lint.semantics.bindings import (
     catches_all,
     counter,
     divisors,
+    drives,
     exits,
     is_place,
     makes_scaler,
+    may_step,
     names_scaler,
     own_nodes,
+    plainness,
     rows,
     stored,
+    tainted,
     targets,
 )
 from precision_lint.semantics.conditions import substituted
@@ -35,12 +39,14 @@ from precision_lint.semantics.gradients import (
     bind,
     carries,
     clamped,
+    masks,
     read,
     scrubbed,
     within,
 )
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
+from precision_lint.semantics.ownership import clipped
 
 if TYPE_CHECKING:
     from precision_lint.semantics.typestate import Typestate
@@ -84,6 +90,7 @@ class Outline:
         self.aliases = aliases(function)
         self.scalers = self._scalers()
         self.divisors = divisors(function)
+        self.tainted = tainted(function)
         parameters = [p.arg for p in function.parameters()]
         for name in parameters:
             if name != "self" and (INSPECTING.search(function.name) or INSPECTING.search(name)):
@@ -136,11 +143,11 @@ class Outline:
                 steps = self.block(body)
                 callees = [i.context_expr for i in items if isinstance(i.context_expr, ast.Call)]
                 if any((dotted(c.func) or "").endswith("suppress") for c in callees):
-                    return (*head, Step(fx.TRY, (_attempted(steps),), (steps, (), ())))
+                    return (*head, Step(fx.TRY, (fx.attempted(steps),), (steps, (), ())))
                 return (*head, *steps)
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
                 inner = self.block(body)
-                caught = _attempted(inner) if any(map(catches, handlers)) else ""
+                caught = fx.attempted(inner) if any(map(catches, handlers)) else ""
                 blocks = [(*inner, *self.block(orelse)), self.block(final)]
                 blocks += [self.block(handler.body) for handler in handlers]
                 return (Step(fx.TRY, (caught,), tuple(blocks)),)
@@ -212,6 +219,8 @@ class Outline:
             bind(targets[0], carries(value, self.held), self.held)
             return (*head, *self.branch(value.test, then, other))
         steps = self.expression(value)
+        if isinstance(targets[0], ast.Subscript) and masks(targets[0], self.held):
+            return (*steps, self.at(targets[0], fx.SCRUB, "", ""))
         scaled = self.scaled_by(value)
         truth = ""
         if isinstance(value, ast.Constant) and (value.value is None or type(value.value) is bool):
@@ -295,7 +304,7 @@ class Outline:
             steps = tuple(sorted(steps, key=lambda s: s.kind != fx.KNOWN))
         if isinstance(node, ast.Call):
             done = self.call(node, origin is not None)
-            if any(s.kind == fx.CLIP for s in done):  # what it computes for itself
+            if any(s.kind in (fx.CLIP, fx.SCRUB) for s in done):  # what it computes for itself
                 steps = tuple(s for s in steps if s.kind != fx.READ)
             steps += done
         if origin is not None:
@@ -356,12 +365,17 @@ class Outline:
         owner = callee.value if isinstance(callee, ast.Attribute) else None
         resolved = self.state.resolve(node, self.function)
         if resolved is not None and (resolved[0] or last not in METHODS):
-            return self.inlined(node, *resolved)
+            own = owner is not None and last in METHODS and names_scaler(self.text(owner))
+            if not own or drives(resolved[0]):
+                return self.inlined(node, *resolved)
+            if not self.state.is_grad_scaler(node, self.function):  # its protocol is its own
+                return (*self.inlined(node, *resolved), self.at(node, fx.PERHAPS))
         if last == "backward" and owner is not None:
             scaler = self.scaled_by(owner)
             if scaler is not None:
                 return (self.at(node, fx.BACKWARD, scaler),)
-            return (self.at(node, fx.BACKWARD, "", self.text(owner)),)
+            plain = plainness(node, owner, self.function, self.tainted)
+            return (self.at(node, fx.BACKWARD, "", self.text(owner), plain),)
         if owner is not None and is_place(owner):
             found = self.method(node, last, self.text(owner))
             if found is not None:
@@ -457,7 +471,8 @@ class Outline:
                 return ()
             if taken:
                 return tuple(self.at(node, fx.TAKEN, name) for name in taken)
-            return (self.at(node, fx.CLIP, "", "" if last in EXACT_CLIPS else "guess"),)
+            given = clipped(node, self.function)
+            return (self.at(node, fx.CLIP, "", "" if last in EXACT_CLIPS else "guess", given),)
         if taken:
             return tuple(self.at(node, fx.TAKEN, name) for name in taken)
         if is_read:
@@ -469,14 +484,8 @@ class Outline:
             found = next((c for c in carried if c is not None), None)
             if found is not None:
                 return (self.at(node, fx.READ, found, "guess"),)
-        return ()
+        own = owner is None or path == "self" or isinstance(owner, ast.Call)
+        return (self.at(node, fx.PERHAPS),) if may_step(last, own) else ()
 
 
 _QUIET = fx.CONTROL | fx.LEAVING | {fx.BIND, fx.INLINE}
-
-
-def _attempted(steps: Steps) -> str:
-    """``caught`` if a block tries to unscale; not so for a whole iteration in a ``try``."""
-    events = {s.kind for s in fx.flat(steps)} - fx.CONTROL - fx.LEAVING
-    tries = events <= {fx.UNSCALE, fx.CLIP, fx.READ, fx.INLINE, fx.BIND}
-    return "caught" if fx.UNSCALE in events and tries else ""

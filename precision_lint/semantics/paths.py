@@ -38,6 +38,21 @@ class State:
     open: tuple[int, ...] = ()
     """Violations (by number) on this path since the latest backward and update."""
     facts: Facts = frozenset()
+    plainly: Event | None = None
+    """A backward that is surely not scaled, and whose gradients no plain step has used."""
+    mixed: bool = False
+    """Other backwards were seen, by whose gradients a plain step may go."""
+    zeroed: tuple[tuple[str, Event, Event], ...] = ()
+    """``zero_grad`` calls since the latest scaled backward: whose, where, and that backward."""
+    stale: tuple[Event, Event] | None = None
+    """A scaled backward and the update after it: its gradients carry the scale before."""
+    done: tuple[str, ...] = ()
+    """Optimizers stepped with the latest gradients."""
+    looked: bool = False
+    broken: bool = False
+    """Something was reported that explains what happens until the next update."""
+    unsure: bool = False
+    """A call that nobody has seen may have stepped or updated."""
 
     @property
     def current(self) -> bool:
@@ -49,7 +64,8 @@ class State:
     def core(self) -> tuple[object, ...]:
         names = tuple(name for name, _ in self.unscaled)
         return (self.scaled, self.plain, names, self.stepped, bool(self.pending),
-                self.touched, self.spent)  # fmt: skip
+                self.touched, self.spent, self.plainly, self.mixed, self.zeroed, self.stale,
+                self.done, self.looked, self.broken, self.unsure)  # fmt: skip
 
     def taking(self, test: Condition, truth: bool) -> State | None:
         """This path where a condition is true or false; None if it contradicts what is known."""
@@ -98,7 +114,9 @@ def forget(state: State, name: str) -> State:
     if any(mentions(key, name) for key, _ in state.facts):
         facts = advanced(state.facts, name) if counter else forgotten(state.facts, name)
         state = replace(state, facts=facts)
-    if any(mentions(n, name) for n in (*state.stepped, *(n for n, _ in state.unscaled))):
+    if any(
+        mentions(n, name) for n in (*state.done, *state.stepped, *(n for n, _ in state.unscaled))
+    ):
         # the name stands for another optimizer now; that one of them was unscaled stays true
         def other(n: str) -> str:
             return f"{n}, before" if mentions(n, name) and not n.endswith(", before") else n
@@ -108,6 +126,7 @@ def forget(state: State, name: str) -> State:
             unscaled=tuple((other(n), e) for n, e in state.unscaled),
             stepped=tuple(map(other, state.stepped)),
             spent=tuple(map(other, state.spent)),
+            done=tuple(map(other, state.done)),
         )
     return state
 

@@ -100,6 +100,8 @@ def region_of(node: ast.expr, names: Names, around: Region) -> Region | None:
         last = (dotted(callee) or "").rpartition(".")[2].lower()
         if last == "force_fp32":
             return Region("off", "float32", sure=True, node=node)
+        if last == "auto_fp16":
+            return Region("on", "float16", "cuda", False, node)
         if last.endswith("autocast") or OFF.search(last):
             # accelerator.autocast(), fabric.autocast(), self.amp_autocast(), project wrappers
             off = call is not None and _constant(_argument(call, 9, "enabled")) is False

@@ -12,7 +12,7 @@ from precision_lint.slices import BLOCKS
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
-    from precision_lint.semantics.scaler import Violation
+    from precision_lint.semantics.violations import Violation
 
 Edits = tuple[Edit, ...]
 
@@ -69,7 +69,7 @@ def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.s
                 return None
             edits += gone
             removed.append(statement)
-    return (edits, tuple(removed)) if _keeps_protocol(edits, violation, at) else None
+    return (edits, tuple(removed)) if keeps_protocol(edits, violation, at) else None
 
 
 def remove(call: ast.Call, at: Context) -> Edits | None:
@@ -77,7 +77,7 @@ def remove(call: ast.Call, at: Context) -> Edits | None:
     statement = _removable(call, at)
     if statement is None:
         return None
-    return at.edit.remove(statement, _siblings(statement, at.parents.get(id(statement))))
+    return at.edit.remove(statement, siblings(statement, at.parents.get(id(statement))))
 
 
 def _removable(call: ast.Call, at: Context) -> ast.stmt | None:
@@ -125,7 +125,7 @@ def move_into_step_branch(violation: Violation, at: Context) -> Edits | None:
     if gone is None or added is None:
         return None
     edits = (*gone, *added)
-    return edits if _keeps_protocol(edits, violation, at) else None
+    return edits if keeps_protocol(edits, violation, at) else None
 
 
 def _leaves(statement: ast.If) -> bool:
@@ -133,7 +133,7 @@ def _leaves(statement: ast.If) -> bool:
     return isinstance(statement.body[-1], (ast.Continue, ast.Return)) and not statement.orelse
 
 
-def _keeps_protocol(edits: Edits, violation: Violation, at: Context) -> bool:
+def keeps_protocol(edits: Edits, violation: Violation, at: Context) -> bool:
     """Whether the edited function breaks the protocol at fewer places than before."""
     text = at.source.text
     for edit in sorted(set(edits), reverse=True):
@@ -215,7 +215,7 @@ def _counts(test: ast.expr) -> bool:
     )
 
 
-def _siblings(node: ast.stmt, parent: ast.AST | None) -> list[ast.stmt]:
+def siblings(node: ast.stmt, parent: ast.AST | None) -> list[ast.stmt]:
     for name in BLOCKS:
         block = getattr(parent, name, None)
         if isinstance(block, list) and any(item is node for item in block):

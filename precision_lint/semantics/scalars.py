@@ -7,10 +7,12 @@ import ast
 from precision_lint.semantics import bounds
 from precision_lint.semantics.values import INF, UNKNOWN, Value, joined, number
 
+BFLOAT16_MAX = (2 - 2.0**-7) * 2.0**127
+FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 FINFO = {
     "float16": {"eps": 2.0**-10, "tiny": 2.0**-14, "min": -65504.0, "max": 65504.0},
-    "bfloat16": {"eps": 2.0**-7, "tiny": 2.0**-126, "min": -3.39e38, "max": 3.39e38},
-    "float32": {"eps": 2.0**-23, "tiny": 2.0**-126, "min": -3.4028e38, "max": 3.4028e38},
+    "bfloat16": {"eps": 2.0**-7, "tiny": 2.0**-126, "min": -BFLOAT16_MAX, "max": BFLOAT16_MAX},
+    "float32": {"eps": 2.0**-23, "tiny": 2.0**-126, "min": -FLOAT32_MAX, "max": FLOAT32_MAX},
     "float64": {"eps": 2.0**-52, "tiny": 2.0**-1022, "min": -1.797e308, "max": 1.797e308},
 }
 

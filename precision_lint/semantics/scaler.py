@@ -3,107 +3,54 @@
 Every path through a function's steps (``semantics.effects``) carries the state of one scaler:
 gradients scaled by which ``backward``, optimizers unscaled and stepped since the last ``update``,
 and the truth of the conditions it took, so that ``if use_amp:`` at two places is one decision.
+What an event does to that state is in ``semantics.transitions``.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
-from precision_lint.api import Evidence, Position
 from precision_lint.semantics import effects as fx
-from precision_lint.semantics.conditions import Condition, condition, mentions
+from precision_lint.semantics.conditions import Condition, condition
 from precision_lint.semantics.effects import Effects, Step, Steps, weights
-from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
-from precision_lint.semantics.paths import Event, Flow, State, fewer, forget, taking, undecided
+from precision_lint.semantics.events import ZEROED
+from precision_lint.semantics.ownership import Roots
+from precision_lint.semantics.paths import Flow, State, fewer, forget, taking, undecided
+from precision_lint.semantics.transitions import COUNTS, LOOKS, Transitions
+from precision_lint.semantics.violations import Helper, Violation
+
+__all__ = ["Helper", "Protocol", "Violation"]
 
 BUDGET = 20_000
 """Steps times paths that one analysis may take; one that needs more ends without a verdict."""
 ITERATIONS = 4
-KINDS = {fx.READ: READ_SCALED, fx.CLIP: CLIP_SCALED}
-Place = tuple[str | None, int, int, str]
-
-
-@dataclass(frozen=True, eq=False)
-class Violation:
-    """A broken step of the protocol.
-
-    node: what to flag; backward: the scaled backward (None: it is in another function);
-    first: the earlier ``unscale_`` of a double one; steps, unscales: ``scaler.step`` and
-    ``scaler.unscale_`` calls of this function that follow on some path, before ``update`` and the
-    next backward; helper: the called function in which it happens, and inner: where in it;
-    sometimes_unscaled: another path reaches the node with unscaled gradients; guessed: only the
-    callee's name says that it reads or clips; caller: the scaled backward of a caller.
-    """
-
-    kind: str
-    node: ast.expr
-    scaler: str
-    optimizer: str
-    backward: ast.expr | None
-    first: ast.expr | None
-    steps: tuple[ast.Call, ...]
-    unscales: tuple[ast.Call, ...]
-    helper: Helper | None
-    sometimes_unscaled: bool
-    after_step: bool = False
-    unscaled: tuple[str, ...] = ()
-    """Optimizers that were unscaled before, on the path that broke the protocol."""
-    guessed: bool = False
-    inner: Step | None = None
-    origin: Step | None = None
-    depth: int = 0
-    caller: ast.expr | None = None
-
-    def traced(self, note: Callable[[ast.expr, str], Evidence], message: str) -> list[Evidence]:
-        """Where in the helper it happens, in this file or another one."""
-        inner = self.inner
-        if self.helper is None or inner is None:
-            return []
-        if inner.node is not None:
-            return [note(inner.node, message)]
-        place = Position(inner.row, inner.column + 1)
-        return [Evidence(message, place, place, inner.filename)]
-
-
-@dataclass(frozen=True)
-class Helper:
-    """A called function; ``filename`` is None in the same file."""
-
-    name: str
-    filename: str | None
 
 
 class _TooLong(Exception):
     """The analysis used up its budget."""
 
 
-class Protocol:
+class Protocol(Transitions):
     """Runs one function for one scaler.
 
-    enabled: condition under which the scaler is active; entry: states at the function's start.
+    enabled: condition under which the scaler is active; entry: states at the function's start;
+    owners: what optimizers were made of.
     After ``run``: ``violations`` holds what breaks the protocol; ``good`` and ``bad`` the places
     of reads and clips that some path reaches with unscaled and with scaled gradients.
     """
 
     def __init__(
-        self, effects: Effects, scaler: str, enabled: Condition | None, entry: list[State]
+        self,
+        effects: Effects,
+        scaler: str,
+        enabled: Condition | None,
+        entry: list[State],
+        owners: Mapping[str, Roots] | None = None,
     ) -> None:
-        self.effects = effects
-        self.scaler = scaler
-        self.enabled = enabled
+        super().__init__(effects, scaler, enabled, owners)
         self.entry = entry
-        self.violations: list[Violation] = []
-        self.good: set[Place] = set()
-        self.bad: dict[Place, Event] = {}
-        self._found: dict[tuple[object, ...], int] = {}
-        self._steps: list[dict[int, ast.Call]] = []
-        self._unscales: list[dict[int, ast.Call]] = []
-        """Calls that follow a violation on some path, by the violation's number."""
-        self._calls: list[Step] = []
-        """Calls through which a step happens, outermost first."""
-        self._caught = 0
         self._left = BUDGET
         self.weights = weights(effects.steps)
         for key in (scaler, *(enabled.keys if enabled is not None else ())):
@@ -129,14 +76,18 @@ class Protocol:
         found: dict[object, Violation] = {}
         for number, violation in enumerate(self.violations):
             inner = violation.inner
+            site = self._sites.get(number, inner.place if inner is not None else None)
             violation = replace(
                 violation,
-                sometimes_unscaled=inner is not None and inner.place in self.good,
+                sometimes_unscaled=site in self.good,
                 steps=_in_order(self._steps[number]),
                 unscales=_in_order(self._unscales[number]),
+                updates=_in_order(self._updates[number]),
             )
-            key: object = id(violation.node), UNSCALED_TWICE
-            if violation.kind != UNSCALED_TWICE:
+            if violation.kind == ZEROED and violation.how and violation.sometimes_unscaled:
+                continue  # a step that is skipped on purpose
+            key: object = id(violation.node), violation.kind
+            if violation.kind in LOOKS.values():
                 key = violation.origin
             known = found.get(key)
             if known is None or (known.sometimes_unscaled and not violation.sometimes_unscaled):
@@ -167,8 +118,11 @@ class Protocol:
                 if test.kind != "constant" and not any(k in self.weights for k in test.keys):
                     ends = [self.block(block, list(states)) for block in step.blocks]
                     return self.joined(flow, *ends)
+                named = () if COUNTS.search(step.names[0]) else (test.text,)
+                self._tests += named
                 then = self.block(step.blocks[0], taking(states, test, True))
                 other = self.block(step.blocks[1], taking(states, test, False))
+                del self._tests[len(self._tests) - len(named) :]
                 undecided(then, other, test, states)
                 return self.joined(flow, then, other)
             case fx.LOOP:
@@ -262,7 +216,9 @@ class Protocol:
             if not current:
                 break
             seen.update(current)
+            self._around.append(step)
             inner = self.block(step.blocks[0], current)
+            self._around.pop()
             current = self.fewer(inner.live + inner.continued)
             out.returned += inner.returned
             after += current
@@ -288,181 +244,6 @@ class Protocol:
                 for s in ended
             ]
         return self.fewer(ended)
-
-    # events
-
-    def event(self, step: Step, state: State) -> list[State]:
-        mine = bool(step.names) and step.names[0] == self.scaler
-        match step.kind:
-            case fx.BIND:
-                return self.bind(step, state)
-            case fx.SCALED:
-                if step.names[1] == self.scaler:
-                    return [replace(state, facts=state.facts | {(_mark(step.names[0]), True)})]
-            case fx.BACKWARD:
-                return [self.backward(step, state)]
-            case fx.ZERO:
-                return [replace(state, scaled=None, plain=False)]
-            case fx.READ | fx.CLIP:
-                if not step.names[0]:
-                    return [self.look(step, state)]
-            case fx.SELF_CLIP:
-                return [replace(state, scaled=None)]
-            case fx.UNSCALE if mine:
-                return [self.unscale(step, state)]
-            case fx.STEP if mine:
-                return [self.optimize(step, state)]
-            case fx.UPDATE if mine:
-                return [State(touched=True, facts=state.facts)]
-            case fx.KNOWN if mine:  # the code takes the scale into account itself
-                return [replace(state, scaled=None, plain=True)]
-            case fx.TAKEN if mine:  # whatever it does with it
-                return [State(plain=True, touched=True, facts=state.facts)]
-        return [state]
-
-    def bind(self, step: Step, state: State) -> list[State]:
-        name, truth = step.names
-        state = forget(state, f"+{name}" if truth == "+1" else name)
-        if truth == "new" and name == self.scaler:  # a new scaler remembers nothing
-            return [State(touched=True, facts=state.facts | {(name, True)})]
-        if name not in self.weights and name != self.scaler:
-            return [state]
-        if truth in ("True", "False", "new"):
-            return [replace(state, facts=state.facts | {(name, truth != "False")})]
-        if not truth or truth == "+1" or mentions(truth, name):
-            return [state]
-        found = []
-        for value in (True, False):
-            taken = state.taking(condition(truth), value)
-            if taken is not None:
-                found.append(replace(taken, facts=taken.facts | {(name, value)}))
-        return found
-
-    def backward(self, step: Step, state: State) -> State:
-        scaler = step.names[0]
-        scaled = scaler == self.scaler or (
-            not scaler and (_mark(step.names[1]), True) in state.facts
-        )
-        if not scaled or self._off(state):
-            return state if state.scaled else replace(state, plain=True)
-        return replace(
-            state,
-            scaled=self._seen(step),
-            plain=False,
-            pending=(),
-            open=(),
-            spent=(*(name for name, _ in state.unscaled), *state.stepped),
-        )
-
-    def _off(self, state: State) -> bool:
-        """Whether the scaler is known to do nothing on this path."""
-        if (f"{self.scaler}.is_enabled()", False) in state.facts:
-            return True
-        return (self.scaler, False) in state.facts or (
-            self.enabled is not None and state.taking(self.enabled, True) is None
-        )
-
-    def unscale(self, step: Step, state: State) -> State:
-        optimizer = step.names[1]
-        earlier = next((event for name, event in state.unscaled if name == optimizer), None)
-        stepped = optimizer in state.stepped
-        self._note(state, self._unscales, step)
-        if earlier is not None or stepped:
-            if not self._caught and not _guarded(state) and not self._off(state):
-                first = earlier[1] if earlier is not None else None
-                number = self.report(
-                    UNSCALED_TWICE, self._seen(step), state, optimizer, first, stepped
-                )
-                state = replace(state, open=_added(state.open, number))
-        if earlier is not None:
-            return replace(state, spent=tuple(n for n in state.spent if n != optimizer))
-        seen = self._seen(step)
-        return replace(
-            state, unscaled=(*state.unscaled, (optimizer, seen)), pending=(), touched=True
-        )
-
-    def optimize(self, step: Step, state: State) -> State:
-        optimizer = step.names[1]
-        self._note(state, self._steps, step)
-        if not state.unscaled and not self._off(state):
-            for event in state.pending:
-                if event[0].filename is not None and event[1] is self._seen(step)[1]:
-                    continue  # all of it is in another file, which reports it
-                number = self.report(KINDS[event[0].kind], event, state, optimizer, None, False)
-                self._note(replace(state, open=(number,)), self._steps, step)
-        return replace(state, stepped=(*state.stepped, optimizer), pending=(), touched=True)
-
-    def look(self, step: Step, state: State) -> State:
-        """A read or a clip of gradients."""
-        seen = self._seen(step)
-        if state.current:
-            if state.scaled or not state.plain:
-                self.good.add(step.place)
-        elif state.scaled is not None:
-            self.bad.setdefault(step.place, state.scaled)
-            number = self.report(KINDS[step.kind], seen, state, "", None, False)
-            return replace(state, open=_added(state.open, number))
-        elif not state.plain and not state.touched:
-            pending = state.pending if seen in state.pending else (*state.pending, seen)
-            return replace(state, pending=pending[:4])
-        return state
-
-    def report(
-        self,
-        kind: str,
-        event: Event,
-        state: State,
-        optimizer: str,
-        first: ast.expr | None,
-        after_step: bool,
-    ) -> int:
-        """The number of a violation, a new one unless it was seen on another path."""
-        step, node = event
-        key = (kind, step.place, id(node), state.scaled if kind != UNSCALED_TWICE else None)
-        if key in self._found:
-            return self._found[key]
-        self._found[key] = len(self.violations)
-        helper = None
-        through = next((c for c in self._calls if c.node is node), None)
-        if through is not None and step.node is not node:
-            name = through.names[0].rpartition(".")[2]
-            home = step.filename if step.filename is not None else None
-            helper = Helper(name, home)
-        origin, backward = state.scaled or (None, None)
-        self.violations.append(
-            Violation(
-                kind, node, self.scaler, optimizer, backward, first, (), (), helper, False,
-                after_step, tuple(name for name, _ in state.unscaled), "guess" in step.names[1:],
-                step, origin, len(self._calls),
-            )
-        )  # fmt: skip
-        self._steps.append({})
-        self._unscales.append({})
-        return self._found[key]
-
-    def _seen(self, step: Step) -> Event:
-        node = self._calls[0].node if self._calls else step.node
-        assert node is not None  # the outermost function is of this file
-        return step, node
-
-    def _note(self, state: State, table: list[dict[int, ast.Call]], step: Step) -> None:
-        """Remember that a path with open violations reached a call of this function."""
-        if not self._calls and isinstance(step.node, ast.Call):
-            for violation in state.open:
-                table[violation][id(step.node)] = step.node
-
-
-def _guarded(state: State) -> bool:
-    """Whether this path asked for the scaler's own per-optimizer state."""
-    return any("OptState" in key or "_per_optimizer_states" in key for key, _ in state.facts)
-
-
-def _mark(name: str) -> str:
-    return f"{name}.__scaled__"
-
-
-def _added(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
-    return numbers if number in numbers else (*numbers, number)
 
 
 def _in_order(calls: dict[int, ast.Call]) -> tuple[ast.Call, ...]:

@@ -16,6 +16,7 @@ from precision_lint.semantics.events import CLIP_SCALED
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.outline import Outline
+from precision_lint.semantics.ownership import owners
 from precision_lint.semantics.paths import State, taking
 from precision_lint.semantics.scaler import Helper, Protocol, Violation
 
@@ -66,6 +67,14 @@ class Typestate:
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         receiver = "self" if _is_super(owner) else self.text(owner) if owner is not None else None
         return foreign, receiver
+
+    def is_grad_scaler(self, call: ast.Call, function: Function) -> bool:
+        """Whether a method that is called belongs to a project's own kind of GradScaler."""
+        found = self._callee(call, function)
+        foreign = self.module.callee(call.func, function) if found is None else None
+        callee = found[0] if found is not None else foreign[0] if foreign is not None else None
+        cls = callee.cls if callee is not None else None
+        return cls is not None and any(n.endswith("GradScaler") for n in (cls.name, *cls.bases))
 
     def _callee(self, call: ast.Call, function: Function) -> tuple[Function, str | None] | None:
         index, callee = self.module.index, call.func
@@ -148,7 +157,7 @@ class Typestate:
         known = self.module.names_in(function) | {p.arg for p in function.parameters()} | {"self"}
         return {name for name in found if _head(name) in known}
 
-    def _made(self, function: Function, scaler: str) -> list[ast.expr]:
+    def made(self, function: Function, scaler: str) -> list[ast.expr]:
         """Expressions that make a scaler, as far as its function, class or module tells."""
         made = [
             node.value
@@ -166,9 +175,14 @@ class Typestate:
             ]
         return made
 
+    def active(self, function: Function, scaler: str) -> bool:
+        """Whether a scaler is made within sight, and nothing there may disable it."""
+        made = self.made(function, scaler)
+        return bool(made) and all(makes_scaler(m) and _enabled(m) in ("", "True") for m in made)
+
     def _setting(self, function: Function, scaler: str) -> tuple[Condition | None, list[State]]:
         """When a scaler is active, and the states that a function may start in."""
-        made = self._made(function, scaler)
+        made = self.made(function, scaler)
         if len(made) != 1:
             off = bool(made) and all(_enabled(m) == "False" for m in made)
             return (condition("False") if off else None), [State()]
@@ -230,7 +244,8 @@ class Typestate:
                     effects = self.effects(function)
                     if effects and not called_once(effects.steps):
                         enabled, entry = self._setting(function, scaler)
-                        run = Protocol(effects, scaler, enabled, entry).run()
+                        made = owners(function, self)
+                        run = Protocol(effects, scaler, enabled, entry, made).run()
                         self._runs.append((function, run))
         return self._runs
 

@@ -1,0 +1,193 @@
+"""Which torch a project requires at least, by its own metadata.
+
+The package's metadata speaks first (pyproject.toml, setup.cfg, setup.py), then its pins
+(requirements files, conda environments).  Where a source names torch without a lower bound, every
+version is meant, and nothing is known; so it is without any source.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Release = tuple[int, ...]
+ANY: Release = ()
+"""Named without a lower bound."""
+MAX_BYTES = 1_000_000
+_NAMES = ("torch", "pytorch")
+_TORCH = re.compile(r"^\s*(?:pytorch::)?(?:py)?torch(?![\w.-])\s*(?:\[[^\]]*\])?(?P<rest>[^;#]*)")
+_CONDA = re.compile(r"^\s*-\s*[\"']?(?P<text>[^\"'#]+)")
+_OPTION = re.compile(r"^\s*-")
+
+
+def minimum(root: Path) -> Release | None:
+    """The least release of torch that a project directory allows; None: it is not known."""
+    for source in (_package, _pins):
+        found = list(source(root))
+        if found:
+            least = min(found)
+            return least or None
+    return None
+
+
+def parse(text: str) -> Release | None:
+    """The release that a version such as ``2.4`` or ``2.4.1+cu121`` names; None: it is none."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text).release
+    except InvalidVersion:
+        return None
+
+
+def bound(specifier: str) -> Release:
+    """The lower bound of what follows a requirement's name; poetry's and conda's forms count."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    text = specifier.strip().strip("()").strip()
+    if text.startswith("@") or text in ("", "*"):
+        return ANY
+    # ^2.1 and ~2.1 of poetry, =2.1 of conda: at least that
+    text = re.sub(r"(?<![<>=!~^])[\^]|(?<![<>=!~^])~(?!=)", ">=", text)
+    text = re.sub(r"(?<![<>=!~])=(?!=)(\d[\d.]*)(=\w+|\*)?", r"==\1", text)
+    if text[:1].isdigit():
+        text = f"=={text}"
+    try:
+        parts = list(SpecifierSet(text.partition("|")[0].strip()))
+    except InvalidSpecifier:
+        return ANY
+    lower = [
+        parse(part.version.removesuffix(".*"))
+        for part in parts
+        if part.operator in (">=", "==", "~=", ">", "===")
+    ]
+    return max((release for release in lower if release), default=ANY)
+
+
+def _requirement(text: str) -> Release | None:
+    """The bound of a requirement line if it is one of torch."""
+    match = _TORCH.match(text)
+    return bound(match["rest"]) if match else None
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return ""
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _of(lines: Iterable[Any]) -> Iterator[Release]:
+    for line in lines:
+        found = _requirement(line) if isinstance(line, str) else None
+        if found is not None:
+            yield found
+
+
+def _package(root: Path) -> Iterator[Release]:
+    readers: tuple[tuple[str, Callable[[str], Iterator[Release]]], ...] = (
+        ("pyproject.toml", _pyproject),
+        ("setup.cfg", _setup_cfg),
+        ("setup.py", _setup_py),
+    )
+    for name, reader in readers:
+        text = _text(root / name)
+        found = list(reader(text)) if "torch" in text else []
+        if found:
+            yield from found
+            return
+
+
+def _pyproject(text: str) -> Iterator[Release]:
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return
+    project = _table(table, "project")
+    poetry = _table(_table(table, "tool"), "poetry")
+    yield from _of(_list(project, "dependencies"))
+    for extra in _table(project, "optional-dependencies").values():
+        yield from _of(extra if isinstance(extra, list) else ())
+    for group in _table(table, "dependency-groups").values():
+        yield from _of(group if isinstance(group, list) else ())
+    for name in _NAMES:
+        given = _table(poetry, "dependencies").get(name)
+        given = given.get("version", "") if isinstance(given, dict) else given
+        if isinstance(given, str):
+            yield bound(given)
+
+
+def _table(table: Any, key: str) -> dict[str, Any]:
+    found = table.get(key) if isinstance(table, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _list(table: dict[str, Any], key: str) -> list[Any]:
+    found = table.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _setup_cfg(text: str) -> Iterator[Release]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return
+    for section, key in (("options", "install_requires"), ("metadata", "requires_dist")):
+        yield from _of(parser.get(section, key, fallback="").splitlines())
+    if parser.has_section("options.extras_require"):
+        for _, value in parser.items("options.extras_require"):
+            yield from _of(value.splitlines())
+
+
+def _setup_py(text: str) -> Iterator[Release]:
+    """Every string of setup.py that is a requirement: lists of them have many shapes."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            match = _TORCH.match(node.value)
+            if match and (match["rest"].strip() == "" or re.match(r"\s*[<>=!~]", match["rest"])):
+                yield bound(match["rest"])
+
+
+def _pins(root: Path) -> Iterator[Release]:
+    for path in _files(root):
+        text = _text(path)
+        if "torch" not in text:
+            continue
+        if path.suffix == ".txt":
+            yield from _of(line for line in text.splitlines() if not _OPTION.match(line))
+            continue
+        for line in text.splitlines():
+            match = _CONDA.match(line)
+            if match:
+                yield from _of([match["text"]])
+
+
+def _files(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    try:
+        found = [
+            *root.glob("*requirements*.txt"),
+            *root.glob("requirements/*.txt"),
+            *root.glob("environment*.y*ml"),
+        ]
+    except OSError:
+        return []
+    return sorted(found)

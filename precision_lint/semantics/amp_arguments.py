@@ -1,0 +1,265 @@
+"""Arguments of autocast and GradScaler that raise, or that mean something else in silence."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from precision_lint.api import Confidence, Edit, Severity
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+
+SCALER = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+PARAMETERS = {
+    "torch.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
+    "torch.amp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
+    "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
+    "torch.cpu.amp.autocast": ("enabled", "dtype", "cache_enabled"),
+    "torch.amp.GradScaler": ("device", *SCALER),
+    "torch.cuda.amp.GradScaler": SCALER,
+    "torch.cpu.amp.GradScaler": SCALER,
+}
+RENAMED = {"enable": "enabled", "device": "device_type", "device_type": "device"}
+"""Keywords that are taken for others."""
+HALVES = {"float16": "float16", "half": "float16", "fp16": "float16", "bfloat16": "bfloat16",
+          "bf16": "bfloat16"}  # fmt: skip
+WIDE = frozenset({"torch.float32", "torch.float", "torch.float64", "torch.double"})
+DTYPES = WIDE | {"torch.float16", "torch.half", "torch.bfloat16"}
+FLAG = re.compile(r"(^|[._])(use_?)?(amp|fp16|half|enabled?|mixed)(_|$)|mixed_precision|use_amp")
+"""Names that hold whether, not how much."""
+
+
+@dataclass(frozen=True)
+class BadArguments:
+    """What is wrong with a call, and the edits that put it right."""
+
+    message: str
+    edits: tuple[Edit, ...] | None = None
+    guess: str | None = None
+    """Why the fix is one."""
+    severity: Severity = Severity.ERROR
+    confidence: Confidence = Confidence.CERTAIN
+
+    @classmethod
+    def of(cls, node: ast.Call, at: Context) -> BadArguments | None:
+        """What is wrong with a call of one of them; None: nothing, or it cannot be told."""
+        name = at.qualify(node.func) or ""
+        starred = any(isinstance(a, ast.Starred) for a in node.args)
+        if name not in PARAMETERS or starred or any(k.arg is None for k in node.keywords):
+            return None
+        return next(_problems(node, name, at), None)
+
+
+def _problems(node: ast.Call, name: str, at: Context) -> Iterator[BadArguments]:
+    parameters = PARAMETERS[name]
+    short = name.removeprefix("torch.")
+    for keyword in node.keywords:
+        if keyword.arg not in parameters:
+            yield BadArguments(
+                f"{short} has no parameter {keyword.arg}: it raises a TypeError",
+                _renamed(node, keyword, name, at),
+            )
+    given = dict(zip(parameters, node.args, strict=False))
+    given |= {k.arg: k.value for k in node.keywords if k.arg}
+    if len(node.args) > len(parameters):
+        return
+    if name.endswith("GradScaler"):
+        yield from _scaler(node, name, given, at)
+    elif parameters[0] == "enabled":
+        yield from _old_region(node, name, given, at)
+    else:
+        yield from _region(node, short, given, at)
+    yield from _dtype(node, short, given.get("dtype"), at)
+
+
+def _renamed(
+    node: ast.Call, keyword: ast.keyword, name: str, at: Context
+) -> tuple[Edit, ...] | None:
+    """Edits that call a keyword by its right name, or the callable that has it."""
+    wrong = keyword.arg or ""
+    if wrong == "device_type" and name in ("torch.cuda.amp.autocast", "torch.cpu.amp.autocast"):
+        spelling, imports = at.torch()
+        callee = at.edit.put(node.func, f"{spelling}.autocast")
+        return None if callee is None or node.args else (*imports, *callee)
+    right = RENAMED.get(wrong)
+    if right not in PARAMETERS[name] or any(k.arg == right for k in node.keywords):
+        return None
+    if node.args and right == PARAMETERS[name][0]:
+        return None
+    start = at.source.offset(keyword.lineno, keyword.col_offset)
+    return (Edit(start, start + len(wrong), right or ""),)
+
+
+def _named(argument: ast.expr, name: str, at: Context) -> tuple[Edit, ...]:
+    """Edits that give a positional argument its name."""
+    start = at.edit.offset(argument)
+    return (Edit(start, start, f"{name}="),)
+
+
+def _last(node: ast.Call, argument: ast.expr) -> bool:
+    """Whether an argument is the last positional one, so that it may get a name."""
+    return bool(node.args) and node.args[-1] is argument
+
+
+def _scaler(
+    node: ast.Call, name: str, given: dict[str, ast.expr], at: Context
+) -> Iterator[BadArguments]:
+    first = node.args[0] if node.args else None
+    if first is None:
+        return
+    short = name.removeprefix("torch.")
+    new = name == "torch.amp.GradScaler"
+    flag = isinstance(first, ast.Constant) and isinstance(first.value, bool)
+    named = isinstance(first, (ast.Name, ast.Attribute)) and FLAG.search(at.text(first).lower())
+    if flag or (named and at.value(first).kind != "text"):
+        edits = _named(first, "enabled", at) if _last(node, first) else None
+        told = at.text(first)
+        if new:
+            what = f"the device: the scaler is on, whatever {told} is"
+        else:
+            what = f"the initial scale: {told} is a scale of 1 or 0, not a switch"
+        sure = Confidence.CERTAIN if flag else Confidence.LIKELY
+        yield BadArguments(f"{short} takes its first argument for {what}", edits, confidence=sure)
+    elif new and isinstance(first, ast.Constant) and isinstance(first.value, (int, float)):
+        edits = _named(first, "init_scale", at) if _last(node, first) else None
+        yield BadArguments(f"{short} takes its first argument for the device, not the scale", edits)
+    elif not new and isinstance(first, ast.Constant) and isinstance(first.value, str):
+        own = first.value == name.split(".")[1] and len(node.args) == 1
+        yield BadArguments(
+            f"{short} takes its first argument for the initial scale: a device raises",
+            _dropped(node, first, at) if own else None,
+        )
+
+
+def _dropped(node: ast.Call, first: ast.expr, at: Context) -> tuple[Edit, ...] | None:
+    """Edits that take the only positional argument away."""
+    start, end = at.edit.offset(first), at.edit.end(first)
+    if node.keywords:
+        following = node.keywords[0]
+        end = at.source.offset(following.lineno, following.col_offset)
+    return None if "#" in at.source.text[start:end] else (Edit(start, end, ""),)
+
+
+def _old_region(
+    node: ast.Call, name: str, given: dict[str, ast.expr], at: Context
+) -> Iterator[BadArguments]:
+    first = node.args[0] if node.args else None
+    if first is None:
+        return
+    short, device = name.removeprefix("torch."), name.split(".")[1]
+    if at.qualify(first) in DTYPES:
+        default = "float16" if device == "cuda" else "bfloat16"
+        edits = _named(first, "dtype", at) if _last(node, first) else None
+        if at.qualify(first) != f"torch.{default}":
+            yield BadArguments(
+                f"{short} takes its first argument for enabled: the region runs in {default}, not "
+                f"{at.text(first)}",
+                edits,
+            )
+    elif isinstance(first, ast.Constant) and isinstance(first.value, str):
+        if first.value.partition(":")[0] != device:
+            spelling, imports = at.torch()
+            callee = at.edit.put(node.func, f"{spelling}.autocast")
+            yield BadArguments(
+                f'{short} takes its first argument for enabled: the region is one of "{device}"',
+                (*imports, *callee) if callee is not None and len(node.args) < 3 else None,
+            )
+
+
+def _region(
+    node: ast.Call, short: str, given: dict[str, ast.expr], at: Context
+) -> Iterator[BadArguments]:
+    device = given.get("device_type")
+    if device is None:
+        if not any(k.arg not in PARAMETERS[f"torch.{short}"] for k in node.keywords):
+            yield BadArguments(
+                f"{short} needs a device type: it raises a TypeError",
+                _insert(node, '"cuda"', at),
+                "the device is a guess",
+            )
+        return
+    second = given.get("dtype")
+    if isinstance(device, ast.Constant) and isinstance(device.value, str):
+        word = device.value.partition(":")[0]
+        if word.lower() in ("gpu", "cuda") and word not in ("cuda",):
+            yield BadArguments(
+                f'"{device.value}" is no device type: the region raises a RuntimeError',
+                at.edit.put(device, '"cuda"'),
+            )
+    elif at.qualify(device) in DTYPES:
+        yield BadArguments(
+            f"{short} takes its first argument for the device type: a dtype raises a ValueError",
+            _insert(node, '"cuda", dtype=', at) if node.args == [device] else None,
+            "the device is a guess",
+        )
+    elif isinstance(device, ast.Constant):
+        flag = node.args == [device] and isinstance(device.value, bool)
+        yield BadArguments(
+            f"{short} takes its first argument for the device type: it raises a ValueError",
+            _insert(node, '"cuda", enabled=', at) if flag else None,
+            "the device is a guess",
+        )
+    elif _is_device(device, at):
+        end = at.edit.end(device)
+        yield BadArguments(
+            f"{short} takes the device type as text: a torch.device raises a ValueError",
+            (Edit(end, end, ".type"),),
+        )
+    if isinstance(second, ast.Constant) and isinstance(second.value, bool):
+        edits = _named(second, "enabled", at) if _last(node, second) else None
+        yield BadArguments(
+            f"{short} takes its second argument for the dtype: a flag raises a TypeError", edits
+        )
+
+
+def _insert(node: ast.Call, text: str, at: Context) -> tuple[Edit, ...]:
+    """Edits that put a first argument, or all but the value of one, into a call."""
+    if not node.args and not node.keywords:
+        end = at.edit.end(node)
+        return (Edit(end - 1, end - 1, text),)
+    first = node.args[0] if node.args else node.keywords[0]
+    start = at.source.offset(first.lineno, first.col_offset)
+    return (Edit(start, start, text if text.endswith("=") else f"{text}, "),)
+
+
+def _is_device(node: ast.expr, at: Context) -> bool:
+    """Whether an expression is a ``torch.device`` for certain."""
+    if isinstance(node, ast.Call):
+        return at.qualify(node.func) == "torch.device"
+    if isinstance(node, ast.Name):
+        sources = at.analysis.assigned.get(node.id, [])
+        return len({id(s) for s in sources}) == 1 and _is_device(sources[0], at)
+    return (
+        isinstance(node, ast.Attribute) and node.attr == "device" and at.value(node.value).is_tensor
+    )
+
+
+def _dtype(
+    node: ast.Call, short: str, dtype: ast.expr | None, at: Context
+) -> Iterator[BadArguments]:
+    if isinstance(dtype, ast.Constant) and isinstance(dtype.value, str):
+        right = HALVES.get(dtype.value.removeprefix("torch."))
+        spelling, imports = at.torch()
+        edits = at.edit.put(dtype, f"{spelling}.{right}") if right else None
+        yield BadArguments(
+            f"{short} takes a torch.dtype: a text raises a TypeError",
+            (*imports, *edits) if edits is not None else None,
+        )
+    elif dtype is not None and at.qualify(dtype) in WIDE:
+        region = at.region(node)
+        off = any(
+            k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False
+            for k in node.keywords
+        )
+        if off or region.state == "on":
+            return
+        nested = at.plausible and region.state == "inherited"
+        yield BadArguments(
+            f"a region of {at.text(dtype)} lowers nothing: mixed precision is off without an error",
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE if nested else Confidence.LIKELY,
+        )

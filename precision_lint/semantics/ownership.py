@@ -1,0 +1,195 @@
+"""Which parameters an optimizer was made of: the modules whose ``parameters()`` it was given."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from precision_lint.semantics.bindings import own_nodes
+from precision_lint.semantics.conditions import substituted
+from precision_lint.semantics.index import Function
+from precision_lint.semantics.names import dotted
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.typestate import Typestate
+
+Roots = frozenset[str]
+"""Source texts of modules, ``@`` and an optimizer's text for its own ``param_groups``."""
+OPTIMIZERS = frozenset({
+    "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD",
+    "Rprop", "LBFGS", "SparseAdam", "Adafactor", "Lion", "Lamb", "LAMB", "Muon", "AdamW8bit",
+})  # fmt: skip
+JOINS = frozenset({"list", "tuple", "chain", "iter", "sorted", "from_iterable", "dict"})
+
+
+def makes_optimizer(node: ast.expr | None) -> bool:
+    """Whether an expression makes an optimizer of torch's kind."""
+    if not isinstance(node, ast.Call):
+        return False
+    path = dotted(node.func) or ""
+    return path.rpartition(".")[2] in OPTIMIZERS
+
+
+def roots(node: ast.expr, named: Mapping[str, ast.expr], depth: int = 6) -> Roots | None:
+    """The modules whose parameters an expression holds; None: not known."""
+    if depth <= 0:
+        return None
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr="parameters" | "named_parameters")):
+            path = dotted(owner)
+            return None if path is None else frozenset({path})
+        case ast.Call(func=ast.Name(id="filter"), args=[_, inner]):
+            return roots(inner, named, depth - 1)
+        case ast.Call(func=func, args=args) if (dotted(func) or "").rpartition(".")[2] in JOINS:
+            return _all(args, named, depth)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _all([left, right], named, depth)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return _all(parts, named, depth)
+        case ast.Starred(value=inner):
+            return roots(inner, named, depth - 1)
+        case ast.Dict(keys=keys, values=values):
+            given = [
+                value
+                for key, value in zip(keys, values, strict=True)
+                if isinstance(key, ast.Constant) and key.value == "params"
+            ]
+            return _all(given, named, depth) if given else None
+        case ast.ListComp(generators=[first, *_]) | ast.GeneratorExp(generators=[first, *_]):
+            source = first.iter
+            if isinstance(source, ast.Attribute) and source.attr == "param_groups":
+                path = dotted(source.value)
+                return None if path is None else frozenset({f"@{path}"})
+            return roots(source, named, depth - 1)
+        case ast.Subscript(value=ast.Subscript(value=ast.Attribute(value=owner, attr=attr))):
+            path = dotted(owner) if attr == "param_groups" else None
+            return None if path is None else frozenset({f"@{path}"})
+        case ast.Name(id=name) if name in named:
+            return roots(named[name], named, depth - 1)
+        case _:
+            return None
+
+
+def _all(parts: Iterable[ast.expr], named: Mapping[str, ast.expr], depth: int) -> Roots | None:
+    found: Roots = frozenset()
+    for part in parts:
+        one = roots(part, named, depth - 1)
+        if one is None:
+            return None
+        found |= one
+    return found or None
+
+
+def bound_once(function: Function) -> dict[str, ast.expr]:
+    """Local names that are assigned once, with what they are assigned."""
+    found: dict[str, ast.expr] = {}
+    count: dict[str, int] = {}
+    for node in own_nodes(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            count[node.id] = count.get(node.id, 0) + 1
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            if isinstance(node.targets[0], ast.Name):
+                found[node.targets[0].id] = node.value
+    return {name: value for name, value in found.items() if count.get(name) == 1}
+
+
+def attributes(function: Function) -> tuple[tuple[str, str], ...]:
+    """Local names of a method that it stores: ``(("net", "self.net"),)``."""
+    found: dict[str, str] = {}
+    for node in own_nodes(function):
+        if not isinstance(node, ast.Assign):
+            continue
+        pairs = [(target, node.value) for target in node.targets]
+        for target, value in list(pairs):
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs += zip(target.elts, value.elts, strict=False)
+        for target, value in pairs:
+            path = dotted(target)
+            if path is not None and path.startswith("self.") and isinstance(value, ast.Name):
+                found.setdefault(value.id, path)
+    return tuple(sorted(found.items()))
+
+
+def clipped(call: ast.Call, function: Function) -> str:
+    """Text of what a clip is given, names that are bound once written out."""
+    if not call.args:
+        return ""
+    node, named = call.args[0], bound_once(function)
+    while isinstance(node, ast.Name) and node.id in named:
+        node = named.pop(node.id)
+    return "" if isinstance(node, ast.Starred) else ast.unparse(node)
+
+
+def owners(function: Function, state: Typestate) -> dict[str, Roots]:
+    """Optimizers that a function knows, by source text, each with its modules."""
+    found: dict[str, Roots] = {}
+    unknown: set[str] = set()
+
+    def note(text: str, made: Roots | None) -> None:
+        if made is None or found.setdefault(text, made) != made:
+            unknown.add(text)
+
+    index = state.module.index
+    scopes = [index.top, function]
+    if function.cls is not None:
+        scopes += [m for m in function.cls.methods.values() if m is not function]
+    for scope in scopes:
+        named = bound_once(scope)
+        for node in own_nodes(scope):
+            if not isinstance(node, ast.Assign) or not makes_optimizer(node.value):
+                continue
+            call = node.value
+            assert isinstance(call, ast.Call)
+            given = call.args[0] if call.args else None
+            given = given or next((k.value for k in call.keywords if k.arg == "params"), None)
+            made = roots(given, named) if given is not None else None
+            if made is not None and scope is not function and scope is not index.top:
+                stored = attributes(scope)
+                made = frozenset(
+                    text if text[:1] == "@" else substituted(text, stored) for text in made
+                )
+            for target in node.targets:
+                text = dotted(target)
+                if text is not None and (scope is function or scope is index.top or "." in text):
+                    note(text, made)
+    return {text: made for text, made in found.items() if text not in unknown}
+
+
+def covers(module: str, made: Roots | None) -> bool:
+    """Whether all that an optimizer was made of belongs to a module."""
+    return bool(made) and all(r == module or r.startswith(f"{module}.") for r in made or ())
+
+
+def _within(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.")
+
+
+def owned(
+    clipped: str, known: Mapping[str, Roots], used: Iterable[str], unscaled: frozenset[str]
+) -> list[str]:
+    """Optimizers that a scaler steps, not yet unscaled, and whose parameters a clip takes in."""
+    try:
+        given = roots(ast.parse(clipped, mode="eval").body, {})
+    except SyntaxError:
+        return []
+    found = []
+    for root in sorted(given or ()):
+        if root.startswith("@"):
+            if root[1:] in used and root[1:] not in unscaled:
+                found.append(root[1:])
+            continue
+        taken = {o: made for o, made in known.items() if o in used}
+        done = [m for o, made in taken.items() if o in unscaled for m in made]
+        if any(_within(root, m) for m in done):
+            continue
+        found += [
+            o
+            for o, made in taken.items()
+            if o not in unscaled
+            and any(
+                (_within(root, m) or _within(m, root)) and not any(_within(m, d) for d in done)
+                for m in made
+            )
+        ]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    HalfCast,
+    Rule,
+    Scaler,
+    Severity,
+    calls,
+)
+
+
+class ScalerOnHalfParameters(Rule):
+    """GradScaler that steps an optimizer of float16 parameters, which raises.
+
+    ## What it flags
+    `model.half()` or `model.to(torch.float16)` where an optimizer is made of that model's (or a
+    submodule's) parameters and a GradScaler of the same function or class unscales or steps it.
+
+    It stays silent for models that no optimizer trains (a frozen encoder, a copy for inference),
+    for casts after the training, for bfloat16, where parameters are cast back to float32, and for a
+    scaler that is off. A cast under a condition is `possible`.
+
+    ## Why it breaks
+    Gradients of float16 parameters are float16, and a scaler refuses to unscale them in place:
+    `ValueError: Attempting to unscale FP16 gradients`. Autocast does not want half models: it casts
+    in each operation, and the parameters stay float32 so that small updates are not rounded away.
+
+    ## Example
+    ```python
+    model = Net().half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.autocast("cuda"):
+        loss = model(x).mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    ```
+    Use instead:
+    ```python
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.autocast("cuda"):
+        loss = model(x).mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    ```
+
+    ## Fix safety
+    Unsafe: the cast is removed where an autocast region is at hand; code outside of it, that hands
+    half tensors to the model, has to be changed by hand.
+
+    ## How to silence
+    `# precision-lint: ignore[MP110] reason` or `# noqa: MP110` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision package: autocasting (do not call `half()` on the model).
+    """
+
+    code = "MP110"
+    name = "scaler-on-half-parameters"
+    severity = Severity.ERROR
+    applicability = Applicability.UNSAFE
+    triggers = calls(
+        "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler"
+    )
+
+    def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
+        scaler = Scaler.made(call, at)
+        if scaler is None or scaler.off:
+            return
+        regions = scaler.regions(at)
+        for cast in HalfCast.trained(scaler, at):
+            here = at.inside(cast.function)
+            confidence = cast.confidence
+            if confidence is Confidence.CERTAIN and (scaler.may_be_off or cast.handed):
+                confidence = Confidence.LIKELY
+            evidence = [here.note(cast.optimizer, f"{cast.name} is made of its parameters here")]
+            if cast.step is not None:
+                evidence.append(at.note(cast.step, "the scaler unscales its gradients here"))
+            fix = None
+            edits = cast.removed(here) if regions else None
+            if edits is not None:
+                why = "what hands half tensors to the model has to change as well"
+                fix = Fix("keep the parameters in float32", Applicability.UNSAFE, edits, why)
+            yield here.finding(
+                cast.node,
+                f"{cast.name} trains float16 parameters with a GradScaler: this raises ValueError "
+                "(attempting to unscale FP16 gradients)",
+                confidence,
+                evidence=evidence,
+                fix=fix,
+            )

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Edit,
+    Evidence,
+    Finding,
+    Fix,
+    Rule,
+    Severity,
+    calls,
+)
+
+
+class ScaledHalfLoss(Rule):
+    """Loss in float16 that is multiplied by the loss scale.
+
+    ## What it flags
+    `scaler.scale(loss)` of a loss that is float16 for certain: computed from half tensors in a
+    float16 region, or cast to half. A loss with dimensions (`reduction="none"`) overflows itself.
+    A 0-d loss is promoted to float32 by the scale; it is reported, as a warning, because its
+    gradient is not.
+
+    It stays silent for losses that autocast computes in float32 (`cross_entropy`, `mse_loss` and
+    the others of its float32 list), for bfloat16, and where the dtype is not known.
+
+    ## Why it breaks
+    65536 is inf in float16. A loss with dimensions of 2.0 is 131072 after scaling: inf, wherever it
+    is logged, summed or checked, and a loop that passes over bad batches passes over all of them.
+    The gradient that enters a 0-d half loss is the scale itself: steps are skipped until the scale
+    is 32768, and each time that it grows beyond.
+
+    ## Example
+    ```python
+    loss = (student - teacher).abs().mean()
+    scaler.scale(loss).backward()
+    ```
+    Use instead:
+    ```python
+    loss = (student - teacher).abs().float().mean()
+    scaler.scale(loss).backward()
+    ```
+
+    ## Fix safety
+    Safe: a float32 loss stays what it is. A loss with dimensions is cast where it is scaled; a mean
+    is taken in float32. For other 0-d losses a cast does not help, because the gradient goes back
+    through it: there is no automatic fix.
+
+    ## How to silence
+    `# precision-lint: ignore[MP115] reason` or `# noqa: MP115` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision package: autocast op reference; the numbers are measured.
+    """
+
+    code = "MP115"
+    name = "scaled-half-loss"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = calls("Tensor.scale")
+
+    def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
+        owner = at.text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        if "scaler" not in owner.lower() or len(call.args) != 1:
+            return
+        loss = call.args[0]
+        value = at.value(loss)
+        if not value.is_tensor or value.dtype not in ("float16", "low"):
+            return
+        half = at.half(value, at.region(call))
+        if half is None or "float16" not in half.dtypes:
+            return
+        scalar = value.ndim == 0 or _backward_of(call, at)
+        evidence: list[Evidence] = []
+        edits: tuple[Edit, ...] | None = None
+        statement = at.statement(call)
+        if not scalar and statement is not None:
+            edits = at.edit.append(statement, {loss: ".float()"})
+        elif scalar:
+            mean = _mean(loss, at)
+            around = at.statement(mean) if mean is not None else None
+            if mean is not None and around is not None:
+                assert isinstance(mean.func, ast.Attribute)
+                edits = at.edit.append(around, {mean.func.value: ".float()"})
+                if around is not statement:
+                    evidence.append(at.note(mean, "the mean is taken in half here"))
+        title = "take the mean in float32" if scalar else "scale the loss in float32"
+        what = (
+            "and so is the gradient that enters the loss"
+            if scalar
+            else "and every loss of 1.0 or more becomes inf"
+        )
+        yield at.finding(
+            call,
+            f"a float16 loss is scaled: the scale (65536 at first) is inf in float16, {what}",
+            Confidence.POSSIBLE if value.dtype == "low" else half.confidence,
+            severity=Severity.WARNING if scalar else Severity.ERROR,
+            evidence=(*evidence, *half.evidence),
+            fix=Fix(title, Applicability.SAFE, edits) if edits is not None else None,
+        )
+
+
+def _backward_of(call: ast.Call, at: Context) -> bool:
+    """Whether ``backward()`` runs on it as it is: then it has no dimensions."""
+    parent = at.parents.get(id(call))
+    if not isinstance(parent, ast.Attribute) or parent.attr != "backward":
+        return False
+    backward = at.parents.get(id(parent))
+    return isinstance(backward, ast.Call) and not backward.args
+
+
+def _mean(loss: ast.expr, at: Context) -> ast.Call | None:
+    """The call of ``mean()`` that made a loss."""
+    made: ast.expr | None = loss
+    if isinstance(loss, ast.Name):
+        made = at.definition(loss.id, loss)
+    if isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+        if made.func.attr == "mean" and not made.args and at.qualify(made.func) is None:
+            return made
+    return None

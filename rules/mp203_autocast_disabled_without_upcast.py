@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Evidence,
+    Finding,
+    Fix,
+    Lowered,
+    Rule,
+    Severity,
+    operators,
+)
+
+HALVES = frozenset({"float16", "bfloat16", "low"})
+
+
+class AutocastDisabledWithoutUpcast(Rule):
+    """autocast(enabled=False) around a product whose operands are half all the same.
+
+    ## What it flags
+    `@`, `matmul`, `bmm`, `einsum`, `F.linear`, convolutions, attention and layers with weights
+    under `autocast(enabled=False)`, on tensors that the region around it has made half (the output
+    of a layer, a product), or that the caller hands over from one, without `.float()`.
+
+    It stays silent for tensors that are float32 for certain: upcast operands, softmax, norms and
+    sums, parameters, and under `custom_fwd(cast_inputs=torch.float32)`, which casts its arguments.
+    What a function is given is only `possible`, unless a call shows that it is half.
+
+    ## Why it breaks
+    Switching autocast off stops further casts; it does not undo those that were made. A tensor that
+    left a layer in float16 is float16 inside the inner region too, so the product runs in half and
+    overflows as before: 65,536 products of values up to 4 are inf with and without the inner
+    region. Where the other operand is a float32 weight, it raises `mat1 and mat2 must have the
+    same dtype`.
+
+    ## Example
+    ```python
+    hidden = self.proj(x)
+    with torch.autocast(device_type=x.device.type, enabled=False):
+        scores = torch.matmul(hidden, hidden.transpose(-1, -2))
+    ```
+    Use instead:
+    ```python
+    hidden = self.proj(x)
+    with torch.autocast(device_type=x.device.type, enabled=False):
+        scores = torch.matmul(hidden.float(), hidden.float().transpose(-1, -2))
+    ```
+
+    ## Fix safety
+    Safe: `.float()` on a float32 tensor does nothing. The result becomes float32, which the
+    surrounding region takes as it is.
+
+    ## How to silence
+    `# precision-lint: ignore[MP203] reason` or `# noqa: MP203` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision: `autocast(enabled=False)` in enabled regions, "inputs from
+    the surrounding region should be cast to float32 before use".
+    """
+
+    code = "MP203"
+    name = "autocast-disabled-without-upcast"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = operators(ast.Call, ast.MatMult, pattern=r"[Aa]utocast")
+
+    def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        region = at.region(node)
+        if region.state != "off" or region.node is None or _casts_arguments(region.node, at):
+            return
+        found = Lowered.of(node, at)
+        if found is None:
+            return
+        values = [at.value(operand) for operand in found.operands]
+        if any(v.dtype == "float64" for v in values) or self._is_geometry(found, at):
+            return
+        left = [(o, _half(o, at)) for o in found.operands]
+        halves = {o: half for o, half in left if half is not None}
+        if not halves:
+            return
+        confidence = max((half[0] for half in halves.values()), key=lambda c: c.rank)
+        evidence = [at.note(region.node, "autocast is switched off here")]
+        for half in halves.values():
+            evidence += [link for link in half[1] if link.start != evidence[0].start]
+        statement = at.statement(node)
+        edits = None
+        if statement is not None:
+            edits = at.edit.append(statement, dict.fromkeys(halves, ".float()"))
+        what = ", ".join(at.text(o)[:40] for o in halves)
+        evidence = [*dict.fromkeys(evidence), *at.around(node, "this is to run in float32")]
+        verb = "are" if len(halves) > 1 else "is"
+        raises = found.layer or any(v.dtype == "float32" for v in values)
+        harm = "raises beside float32" if raises else "runs in half as before"
+        yield at.finding(
+            node,
+            f"{what} {verb} half already: switching autocast off casts nothing up, {found.name} "
+            f"{harm}",
+            confidence,
+            evidence=evidence,
+            fix=Fix("upcast the operands", Applicability.SAFE, edits) if edits else None,
+        )
+
+    @staticmethod
+    def _is_geometry(found: Lowered, at: Context) -> bool:
+        _, operands = at.product(found.node)
+        return bool(operands) and at.geometry(found.node, operands) is not None
+
+
+def _casts_arguments(node: ast.expr, at: Context) -> bool:
+    """Whether what switches autocast off is a decorator that brings its arguments up as well."""
+    callee = node.func if isinstance(node, ast.Call) else node
+    name = at.qualify(callee) or getattr(callee, "attr", getattr(callee, "id", ""))
+    return str(name).endswith(("custom_fwd", "force_fp32"))
+
+
+def _half(operand: ast.expr, at: Context) -> tuple[Confidence, tuple[Evidence, ...]] | None:
+    """How sure it is that an operand came half into the region, and why; None: it did not."""
+    value = at.value(operand)
+    half = at.half(value, at.region(operand))
+    if half is None or value.tags & {"parameter", "buffer"}:
+        return None
+    if "cast" in value.tags or value.dtype == "~cast":
+        return None  # of this dtype on purpose
+    source = at.definition(operand.id, operand) if isinstance(operand, ast.Name) else None
+    made = Lowered.of(source, at) if source is not None else None
+    if made is not None and source is not None:
+        around = at.region(source)
+        if around.state == "off":
+            return None  # its own operands are reported
+        note = at.note(source, "autocast makes it half here")
+        if not value.variable:
+            return half.confidence, (*half.evidence, note)
+        known = at.project.autocast
+        if around.state == "inherited" and at.plausible and known and at.believes(known):
+            return Confidence.LIKELY, (note, known)
+    if not value.variable:
+        return half.confidence, half.evidence
+    for passed in at.module.arguments(at.function, value.dtype[1:]):
+        given = passed.value
+        if passed.module is at.module and given.dtype in HALVES and "cast" not in given.tags:
+            message = f"{at.function.qualname}() is given half tensors here"
+            return Confidence.LIKELY, (at.note(passed.call, message),)
+    return Confidence.POSSIBLE, half.evidence

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Edit,
+    Finding,
+    Fix,
+    Leaving,
+    Lowered,
+    Region,
+    Rule,
+    Severity,
+    calls,
+)
+
+HALVES = frozenset({"float16", "bfloat16", "low"})
+
+
+class AutocastDeviceMismatch(Rule):
+    """autocast(enabled=False) for another device than that of the region it is meant to leave.
+
+    ## What it flags
+    `autocast("cpu", enabled=False)` inside a region for `"cuda"`, `torch.cuda.amp.autocast(False)`
+    inside one for `"cpu"`, and so on: both device types are literal, and differ. The region may be
+    in the same function or around every call of it.
+
+    It stays silent where one device type is only known at run time (`x.device.type`), where the
+    same statement, or one right inside, switches the region's own device off too, and for regions
+    that switch another device on.
+
+    ## Why it breaks
+    Each device type has an autocast state of its own. Leaving the CPU's changes nothing for CUDA
+    tensors, without an error or a warning: the products in the body still run in half, and the
+    overflow or the lost digits that the region was written against are still there. 65,536
+    products of values up to 4 are inf.
+
+    ## Example
+    ```python
+    with torch.autocast("cuda"):
+        with torch.autocast("cpu", enabled=False):
+            scores = query.float() @ key.float()
+    ```
+    Use instead:
+    ```python
+    with torch.autocast("cuda"):
+        with torch.autocast("cuda", enabled=False):
+            scores = query.float() @ key.float()
+    ```
+    In code for several devices, `device_type=query.device.type` is right everywhere.
+
+    ## Fix safety
+    Safe: in float32 no region does anything. Half operands of the products inside are upcast by
+    the same fix, because leaving autocast casts nothing up (MP203). Where the region is around a
+    call, the device type comes from a tensor of the body; without one there is no fix.
+
+    ## How to silence
+    `# precision-lint: ignore[MP204] reason` or `# noqa: MP204` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision: `torch.autocast(device_type)`; nested regions.
+    """
+
+    code = "MP204"
+    name = "autocast-device-mismatch"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = calls(
+        "torch.autocast",
+        "torch.amp.autocast",
+        "torch.cuda.amp.autocast",
+        "torch.cpu.amp.autocast",
+        "torch.xpu.amp.autocast",
+        "torch.npu.amp.autocast",
+    )
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        found = Leaving.of(node, at)
+        if found is None:
+            return
+        bare = _bare(found.statement, at)
+        edits = self._edits(found, bare, at)
+        evidence = [*at.why(found.around)]
+        evidence += [at.note(o, "still half inside: it is upcast too") for o in bare]
+        yield at.finding(
+            node,
+            f'switching autocast off for "{found.device}" leaves that of "{found.around.device}" '
+            "on: the body runs in half as before",
+            Confidence.CERTAIN if found.around.sure and found.here else Confidence.LIKELY,
+            evidence=evidence,
+            fix=Fix("leave the region that is on", Applicability.SAFE, edits) if edits else None,
+        )
+
+    @staticmethod
+    def _edits(found: Leaving, bare: list[ast.expr], at: Context) -> tuple[Edit, ...] | None:
+        target: str | None = f'"{found.around.device}"'
+        if not found.here:
+            target = _device_inside(found.statement, at)
+        if target is None:
+            return None
+        imports: tuple[Edit, ...] = ()
+        if found.named is None:
+            spelling, imports = at.torch()
+            text = f"{spelling}.autocast(device_type={target}, enabled=False)"
+            edits = at.edit.put(found.node, text)
+        else:
+            edits = at.edit.put(found.named, target)
+        if edits is None:
+            return None
+        edits = (*imports, *edits)
+        for inner in dict.fromkeys(at.statement(operand) for operand in bare):
+            own = {o: ".float()" for o in bare if at.statement(o) is inner}
+            upcast = at.edit.append(inner, own) if inner is not None else None
+            if upcast is None:
+                return None
+            edits += upcast
+        return edits
+
+
+def _bare(statement: ast.With | ast.AsyncWith, at: Context) -> list[ast.expr]:
+    """Half operands of the products in a body that come from outside of it."""
+    found: list[ast.expr] = []
+    for product in _products(statement, at):
+        for operand in product.operands:
+            source = at.definition(operand.id, operand) if isinstance(operand, ast.Name) else None
+            inside = source is not None and source.lineno >= statement.body[0].lineno
+            made = Lowered.of(source, at) if inside and source is not None else None
+            if at.value(operand).dtype in HALVES and made is None:
+                found.append(operand)
+    return found
+
+
+def _device_inside(statement: ast.With | ast.AsyncWith, at: Context) -> str | None:
+    """Source of the device type of a tensor that a product of the body takes from outside."""
+    for product in _products(statement, at):
+        for operand in product.operands:
+            text = at.device([operand], Region())
+            place = statement.items[0].context_expr
+            if text is not None and at.bound_before(text.removesuffix(".device.type"), place):
+                return text
+    return None
+
+
+def _products(statement: ast.With | ast.AsyncWith, at: Context) -> Iterator[Lowered]:
+    for part in (node for inner in statement.body for node in ast.walk(inner)):
+        found = Lowered.of(part, at) if isinstance(part, (ast.Call, ast.BinOp)) else None
+        if found is not None:
+            yield found

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Edit,
+    Finding,
+    Fix,
+    Lowered,
+    Rule,
+    Severity,
+    operators,
+)
+
+FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
+SAVED = "~ctx.saved_tensors"
+AWARE = r"custom_[fb]wd|autocast|amp_(?:fwd|bwd)"
+
+
+class CustomFunctionWithoutAmp(Rule):
+    """autograd.Function with products whose backward does not know of autocast.
+
+    ## What it flags
+    A `torch.autograd.Function` that multiplies matrices in `forward`, and in `backward` multiplies
+    the incoming gradient with a tensor that `forward` was given, without `custom_fwd` and
+    `custom_bwd`.
+
+    It stays silent for elementwise functions, which promote, where the gradient is cast, brought
+    to float32 or multiplied elementwise with a saved tensor first, and where the class speaks of
+    autocast itself. In a project that nowhere uses autocast it is only `possible`.
+
+    ## Why it breaks
+    Under autocast the product in `forward` runs in half, so the gradient arrives in half; what
+    was saved is the float32 weight. The backward pass of a custom function runs without autocast
+    if it is started outside of the region, as it should be, and raises `expected m1 and m2 to
+    have the same dtype`. torch's own operations record the casts, a custom function does not.
+    `custom_bwd` runs `backward` in the autocast state that `custom_fwd` has noted.
+
+    ## Example
+    ```python
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x @ weight.t()
+    ```
+    Use instead:
+    ```python
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda")
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x @ weight.t()
+    ```
+    and `@torch.amp.custom_bwd(device_type="cuda")` on `backward`. For a function that needs
+    float32, `custom_fwd(device_type="cuda", cast_inputs=torch.float32)`.
+
+    ## Fix safety
+    Safe: without autocast both decorators only call the function. They need torch 2.4; a project
+    that allows an older one gets `torch.cuda.amp.custom_fwd`, and where it says nothing of its
+    torch the fix is unsafe. No fix for a class with `setup_context`, which they do not support.
+
+    ## How to silence
+    `# precision-lint: ignore[MP207] reason` or `# noqa: MP207` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision examples: Autocast and Custom Autograd Functions.
+    """
+
+    code = "MP207"
+    name = "custom-function-without-amp"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = operators(ast.ClassDef, pattern=r"\bFunction\s*\)")
+
+    def check(self, node: ast.ClassDef, at: Context) -> Iterator[Finding]:
+        if not any(at.qualify(base) in FUNCTION for base in node.bases):
+            return
+        cls = at.module.index.classes.get(node.name)
+        if cls is None or cls.node is not node:
+            return
+        forward, backward = cls.methods.get("forward"), cls.methods.get("backward")
+        if forward is None or backward is None:
+            return
+        inside, behind = at.inside(forward), at.inside(backward)
+        if inside.mentions(AWARE) or behind.mentions(AWARE) or _decorated(forward.node, at):
+            return
+        returned = [n.value for n in forward.nodes if isinstance(n, ast.Return) and n.value]
+        lowered = next((made for r in returned if (made := _lowered(r, inside, 6))), None)
+        product = next((n for n in backward.nodes if _mixes(n, inside, behind)), None)
+        if lowered is None or not isinstance(product, ast.expr):
+            return
+        known = at.project.autocast
+        believed = known is not None and at.believes(known)
+        fix = None if "setup_context" in cls.methods else _fix(forward.node, backward.node, at)
+        evidence = [] if known is None else [known]
+        evidence.append(at.note(lowered, "autocast runs this in half, so the gradient is half"))
+        yield at.finding(
+            product,
+            f"{node.name}.backward multiplies the gradient, half under autocast, with a float32 "
+            "tensor that was saved: it raises",
+            Confidence.LIKELY if believed else Confidence.POSSIBLE,
+            evidence=evidence,
+            fix=fix,
+        )
+
+
+def _decorated(node: ast.AST, at: Context) -> bool:
+    """Whether a method has a decorator other than ``staticmethod``."""
+    decorators = getattr(node, "decorator_list", [])
+    return any(not isinstance(d, ast.Name) or d.id != "staticmethod" for d in decorators)
+
+
+def _lowered(node: ast.expr, at: Context, depth: int) -> ast.expr | None:
+    """The product that makes a result, behind names, views and numbers; a tensor promotes."""
+    found = Lowered.of(node, at)
+    if found is not None:
+        return None if found.layer else node
+    match node:
+        case ast.Name(id=name) if depth:
+            source = at.definition(name, node)
+            return _lowered(source, at, depth - 1) if source is not None else None
+        case ast.Tuple(elts=[first, *_]):
+            return _lowered(first, at, depth)
+        case ast.IfExp(body=body, orelse=orelse):
+            return _lowered(body, at, depth) or _lowered(orelse, at, depth)
+        case ast.BinOp(left=left, right=right):
+            for side, other in ((left, right), (right, left)):
+                if at.value(other).kind == "number":
+                    return _lowered(side, at, depth)
+        case ast.Call(func=ast.Attribute(value=value, attr=attr)):
+            if at.qualify(node.func) is None and attr not in ("float", "to", "type_as", "type"):
+                return _lowered(value, at, depth)
+    return None
+
+
+def _mixes(node: ast.AST, forward: Context, backward: Context) -> bool:
+    """Whether a product of ``backward`` takes the gradient as it is and an input of ``forward``."""
+    found = Lowered.of(node, backward) if isinstance(node, (ast.Call, ast.BinOp)) else None
+    if found is None or len(found.operands) < 2:
+        return False
+    gradients = {f"~{p.arg}" for p in backward.function.parameters()[1:]}
+    kinds = [backward.value(operand).dtype for operand in found.operands]
+    saved = _saved(forward, backward)
+    return any(kind in gradients for kind in kinds) and any(
+        (name := _root(operand, backward)) in saved and kind in (f"~{name}", SAVED)
+        for operand, kind in zip(found.operands, kinds, strict=True)
+    )
+
+
+def _root(node: ast.expr, at: Context) -> str | None:
+    """The name under an operand's views."""
+    while True:
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and at.text(node.value) != "ctx":
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        else:
+            return at.text(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+
+
+def _saved(forward: Context, backward: Context) -> set[str]:
+    """Names by which ``backward`` knows the parameters of ``forward``."""
+    parameters = {p.arg for p in forward.function.parameters()}
+    given: list[ast.expr] = []
+    found: set[str] = set()
+    for node in forward.function.nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "save_for_backward":
+            given = node.args
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            target = node.targets[0]
+            if isinstance(target, ast.Attribute) and node.value.id in parameters:
+                found.add(forward.text(target))
+    for node in backward.function.nodes:
+        if not isinstance(node, ast.Assign) or "saved_tensors" not in ast.unparse(node.value):
+            continue
+        target = node.targets[0]
+        names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        for name, source in zip(names, given, strict=False):
+            if not (isinstance(name, ast.Name) and isinstance(source, ast.Name)):
+                continue
+            if source.id in parameters and not forward.analysis.assigned.get(source.id):
+                found.add(name.id)
+    return found
+
+
+def _fix(forward: ast.AST, backward: ast.AST, at: Context) -> Fix | None:
+    spelling, imports = at.torch()
+    old = at.project.torch is not None and not at.project.has_torch(2, 4)
+    home, arguments = ("cuda.amp", "") if old else ("amp", '(device_type="cuda")')
+    edits: list[Edit] = [*imports]
+    for node, name in ((forward, "custom_fwd"), (backward, "custom_bwd")):
+        if not isinstance(node, ast.FunctionDef):
+            return None
+        indent = at.edit.indentation(node)
+        if indent.strip():
+            return None
+        place = at.source.lines[node.lineno - 1]
+        line = f"{indent}@{spelling}.{home}.{name}{arguments}\n"
+        edits.append(Edit(place, place, line))
+    title = "decorate forward and backward for autocast"
+    if at.project.torch is None:
+        why = "torch.amp.custom_fwd needs torch 2.4, and the project does not say which it needs"
+        return Fix(title, Applicability.UNSAFE, tuple(edits), why)
+    return Fix(title, Applicability.SAFE, tuple(edits))

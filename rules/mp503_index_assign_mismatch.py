@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Care,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    Half,
+    Provenance,
+    Region,
+    Rule,
+    Severity,
+    Value,
+    calls,
+    operators,
+)
+
+SOURCES = {
+    "index_add": (2, "source"), "index_copy": (2, "source"), "index_reduce": (2, "source"),
+    "scatter": (2, "src"), "scatter_add": (2, "src"), "scatter_reduce": (2, "src"),
+    "masked_scatter": (1, "source"), "index_put": (1, "values"), "put": (1, "source"),
+    "lerp": (0, "end"),
+}  # fmt: skip
+"""Where methods that demand one dtype take the tensor that they write."""
+PROMOTED = frozenset({"index_put", "scatter_add", "index_copy"})
+"""Out-of-place ones that some device's autocast promotes."""
+INDEX = re.compile(
+    r"(?<![a-z])(\w*mask\w*|\w*idx|\w*inds?|indices|\w*index(es)?|keep|valid\w*|selected|select|"
+    r"nonzero|positions?|order|perm|fg|bg|pos|neg)(?![a-z])"
+)
+"""Names of tensors that pick elements, where the analysis knows no more."""
+
+
+class IndexAssignMismatch(Rule):
+    """Indexed write of a half tensor into a float32 one, or the reverse, which raises.
+
+    ## What it flags
+    `buffer[index] = x` with a tensor, a mask or a list as the index, `index_add_`, `index_copy_`,
+    `index_reduce_`, `index_put_`, `put_`, `scatter_` and its variants, `masked_scatter` and `lerp`,
+    where one side is float32 (created without dtype, made by `.float()`) and the other half: the
+    output of a layer under autocast or of a half model, a tensor cast to half.
+
+    It stays silent on slices and plain integers as the index, which cast; on Python numbers; on
+    tensors without dimensions behind a mask, which are converted as well; on `buffer[index] += x`,
+    which adds in the buffer's dtype; and where both sides are known to agree (`zeros_like(x)`,
+    `dtype=x.dtype`). Two tensors of which nothing is known are no finding.
+
+    ## Why it breaks
+    These kernels do not promote: `Index put requires the source and destination dtypes match, got
+    Float for the destination and Half for the source`, `index_add_(): self (Float) and source
+    (Half) must have the same scalar type`, `scatter(): Expected self.dtype to be equal to
+    src.dtype`. Autocast does not help: on CUDA it promotes `index_put` and `scatter_add` out of
+    place only, not the forms that write. The float32 run has one dtype and works.
+
+    A slice of the same buffer takes any dtype without a word, and a value above 65504 is inf there.
+
+    ## Example
+    ```python
+    padded = torch.zeros(mask.shape + (width,), device=mask.device)
+    padded[mask] = self.proj(tokens)
+    ```
+    Use instead:
+    ```python
+    padded = torch.zeros(mask.shape + (width,), device=mask.device)
+    padded[mask] = self.proj(tokens).to(padded.dtype)
+    ```
+
+    ## Fix safety
+    Safe: the cast does nothing where both are float32, and gradients pass it.
+
+    ## How to silence
+    `# precision-lint: ignore[MP503] reason` or `# noqa: MP503` on the line.
+
+    ## Sources
+    PyTorch, `Tensor.index_put_`, `Tensor.index_add_`, `Tensor.scatter_`; Automatic Mixed Precision,
+    CUDA ops that promote to the widest input type.
+    """
+
+    code = "MP503"
+    name = "index-assign-mismatch"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = operators(ast.Assign, pattern=r"\][ \t]*=(?:[^=]|$)") | calls(
+        *(f"Tensor.{name}{end}" for name in SOURCES for end in ("", "_")),
+        *(f"torch.{name}" for name in SOURCES),
+    )
+
+    def check(self, node: ast.Assign | ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript):
+                    named = _picks(target.slice, at)
+                    if named is not None:
+                        masked = _is_mask(target.slice, at)
+                        yield from self._judged(
+                            target, "an indexed assignment", target.value, node.value, masked,
+                            named, at,
+                        )  # fmt: skip
+            return
+        written = _written(node, at)
+        if written is not None:
+            name, owner, source = written
+            yield from self._judged(node, name, owner, source, False, False, at)
+
+    def _judged(
+        self,
+        node: ast.expr,
+        name: str,
+        owner: ast.expr,
+        source: ast.expr,
+        masked: bool,
+        named: bool,
+        at: Context,
+    ) -> Iterator[Finding]:
+        into, given = at.value(owner), at.value(source)
+        if not (into.maybe_tensor and given.maybe_tensor):
+            return
+        if masked and given.ndim == 0:
+            return
+        region = at.region(source) if isinstance(source, (ast.Call, ast.BinOp)) else at.region(node)
+        if isinstance(node, ast.Call):
+            region = at.region(node)
+            if region.on and name in PROMOTED:
+                return
+        found = _mismatch((owner, into), (source, given), region, at)
+        if found is None:
+            return
+        half, confidence, low, wide = found
+        if named and confidence is Confidence.CERTAIN:
+            confidence = Confidence.LIKELY
+        statement = at.statement(node)
+        buffer = at.text(owner)
+        fix = None
+        if statement is not None and re.fullmatch(r"[\w.]+", buffer):
+            edits = at.edit.append(statement, {source: f".to({buffer}.dtype)"})
+            if edits is not None:
+                title = f"cast to the dtype of {buffer}"
+                fix = Fix(title, Applicability.SAFE, edits)
+        evidence = [*half.evidence]
+        if at.project.half is not None and at.project.half not in evidence and not region.on:
+            evidence.append(at.project.half)
+        for value, operand in ((into, owner), (given, source)):
+            if operand is wide and (value.made or value.node) is not None:
+                made = value.made or value.node
+                if made is not None and made.lineno != node.lineno:
+                    evidence.append(at.note(made, "the float32 side is made here"))
+        stays = "is" if at.value(wide).dtype in ("float32", "float64") else "stays"
+        yield at.finding(
+            node,
+            f"{_short(low, at)} may be {half.dtype} and {_short(wide, at)} {stays} float32: "
+            f"{name} does not cast, this raises",
+            confidence,
+            evidence=dict.fromkeys(evidence),
+            fix=fix,
+        )
+
+
+def _short(node: ast.expr, at: Context) -> str:
+    text = " ".join(at.text(node).split())
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _mismatch(
+    into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], region: Region, at: Context
+) -> tuple[Half, Confidence, ast.expr, ast.expr] | None:
+    """How sure it is that one side is half and the other float32, and which is which."""
+    for (low_node, low), (wide_node, wide) in ((given, into), (into, given)):
+        if wide.dtype not in ("float32", "float64") or not wide.is_tensor:
+            continue
+        half = at.half(low, region)
+        if half is None or low.dtype == wide.dtype or "autocast" in low.dtype:
+            continue
+        confidence = half.confidence
+        if low.dtype not in ("float16", "bfloat16", "low"):
+            computed = Provenance.computed(low_node, at) is not None
+            if low_node is given[0] and not computed:
+                continue  # data of any dtype that the caller has
+            if not _believed(low_node, wide_node, computed and low_node is given[0], at):
+                confidence = Confidence.POSSIBLE
+        return half, confidence, low_node, wide_node
+    return _apart_under_autocast(into, given, region, at)
+
+
+def _apart_under_autocast(
+    into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], region: Region, at: Context
+) -> tuple[Half, Confidence, ast.expr, ast.expr] | None:
+    """A buffer that autocast leaves in float32, and what a layer makes in autocast's dtype."""
+    (buffer, held), (source, value) = into, given
+    used = region.on or (region.state == "inherited" and at.project.mixed is not None)
+    if not used or not at.plausible or value.wide or held.dtype == value.dtype:
+        return None
+    prototype = _prototype(buffer, at)
+    stored = bool(held.tags & {"buffer", "parameter"})
+    shown = stored or (prototype is not None and at.value(prototype).wide)
+    if not shown and (prototype is None or not isinstance(prototype, ast.Name)):
+        return None
+    if Provenance.computed(source, at) is None or Provenance.computed(buffer, at) is not None:
+        return None
+    half = at.half(value, region)
+    if half is None:
+        return None
+    return half, half.confidence if shown else Confidence.POSSIBLE, source, buffer
+
+
+def _prototype(node: ast.expr, at: Context) -> ast.expr | None:
+    """The tensor whose dtype a buffer was created in."""
+    for origin in Provenance.of(node, at):
+        found = at.operation(origin)
+        if found is not None and re.search(r"_like$|^new_\w+$|^clone$", found[0]):
+            return found[1]
+    return None
+
+
+def _believed(low_node: ast.expr, wide_node: ast.expr, source: bool, at: Context) -> bool:
+    """Whether a dtype that is open is half as soon as anything is."""
+    if not at.plausible or Care.in_test(at):
+        return False
+    if source:  # out of a layer, into a float32 buffer that is made here
+        return at.value(wide_node).made is not None
+    if at.project.half is None or not Care.half_models(at):
+        return False  # under autocast the buffer's own input may be float32 as well
+    explicit = any(
+        at.value(o).made is not None or "cast" in at.value(o).tags
+        for o in Provenance.of(wide_node, at)
+        if at.value(o).dtype == "float32"
+    )
+    return explicit and Care.is_activation(at.text(low_node)) and _follows(low_node, at)
+
+
+def _follows(node: ast.expr, at: Context) -> bool:
+    """Whether a buffer was made in the dtype of a tensor: ``zeros_like(x)``, ``dtype=x.dtype``."""
+    return any(
+        (
+            isinstance(origin, ast.Call)
+            and re.search(r"_like$|\bnew_\w+$|\bclone$", at.text(origin.func))
+        )
+        or re.search(r"\bdtype=[\w.]+\.dtype", at.text(origin))
+        for origin in Provenance.of(node, at)
+    )
+
+
+def _written(node: ast.Call, at: Context) -> tuple[str, ast.expr, ast.expr] | None:
+    """Name, destination and source of a method that writes at indices."""
+    found = at.operation(node)
+    if found is None:
+        return None
+    name, owner = found
+    place, keyword = SOURCES[name.removesuffix("_")]
+    if owner is not getattr(node.func, "value", None):
+        place += 1
+    given = {k.arg: k.value for k in node.keywords}
+    source = node.args[place] if len(node.args) > place else given.get(keyword)
+    if source is None or isinstance(source, ast.Starred):
+        return None
+    return name, owner, source
+
+
+def _picks(index: ast.expr, at: Context) -> bool | None:
+    """Whether an index picks elements by a tensor, a mask or a list; True: its name alone says so.
+
+    None: it is a slice, an integer, or not known.
+    """
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    named = False
+    for part in parts:
+        value = at.value(part)
+        if isinstance(part, ast.List) and part.elts:
+            return False
+        if value.is_tensor and value.ndim != 0 and value.dtype in ("int", "bool"):
+            return False
+        if value.kind == "unknown" and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
+            text = at.text(part).lower()
+            looped = isinstance(part, ast.Name) and part.id in at.analysis.bound
+            named = named or (INDEX.search(text) is not None and not looped)
+    return True if named else None
+
+
+def _is_mask(index: ast.expr, at: Context) -> bool:
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return any(at.value(p).dtype == "bool" or "mask" in at.text(p).lower() for p in parts)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Care,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    Half,
+    Kernels,
+    Provenance,
+    Region,
+    Rule,
+    Severity,
+    calls,
+)
+
+DISTANCES = ("torch.cdist", "torch.nn.functional.pdist")
+"""Reported with their own numbers elsewhere."""
+PAIRS = frozenset({"svd", "qr", "eig", "eigh", "slogdet", "lstsq", "lu", "lu_factor", "inv_ex"})
+
+
+class OpMissingInHalf(Rule):
+    """Operation without a kernel for half tensors: linalg, fft, quantile, ctc_loss, histc.
+
+    ## What it flags
+    `torch.linalg.*` (inv, det, svd, eigh, qr, cholesky, solve, lstsq, pinv, ...) and their old
+    names, `torch.fft.*`, `stft`, `quantile`, `histc`, `polar`, `complex`, `view_as_complex`,
+    `ctc_loss`, `torch.special.*`, where the operand is half: cast to it, or the output of a layer
+    or a product under autocast or in a half model. Which dtype is missing on which device is read
+    off torch by a script, not typed in.
+
+    It stays silent where the operand is float32, where the device's autocast casts it up (CPU's
+    does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
+    (`norm`, `cov`, `matrix_power`). A gap that only the CPU has is possible, and so is an operand
+    of which only the caller knows the dtype. `fft` of float16 is a warning: CUDA has it for sizes
+    that are powers of two.
+
+    ## Why it breaks
+    The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
+    not implemented for 'Half'`, `quantile() input tensor must be either float or double dtype`,
+    `Unsupported dtype BFloat16`. CUDA's autocast does not help: these operations are on none of its
+    lists, and the matrix products before them give half.
+
+    ## Example
+    ```python
+    covariance = x.T @ x / len(x)
+    whitening = torch.linalg.inv(covariance)
+    ```
+    Use instead:
+    ```python
+    covariance = x.T @ x / len(x)
+    whitening = torch.linalg.inv(covariance.float())
+    ```
+
+    ## Fix safety
+    Safe: `.float()` on a float32 operand does nothing. The result stays in float32; where it goes
+    on into a layer of a half model, the fix casts it back.
+
+    ## How to silence
+    `# precision-lint: ignore[MP505] reason` or `# noqa: MP505` on the line.
+
+    ## Sources
+    PyTorch, `torch.linalg` and `torch.fft` ("torch.half on CUDA with GPU architecture SM53 or
+    greater, only powers of 2 signal length"); the dtypes that its own operator tests declare.
+    """
+
+    code = "MP505"
+    name = "op-missing-in-half"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    triggers = calls(*(n for n in Kernels.names() if n not in DISTANCES))
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        name, operands = _called(node, at)
+        region = at.region(node)
+        device = region.device or "cuda"
+        if not operands or (region.on and Kernels.casts_up(name, device)):
+            return
+        judged = [(o, _half(o, region, at)) for o in operands]
+        halves = [(o, half) for o, half in judged if half is not None]
+        if not halves:
+            return
+        operand, half = max(halves, key=lambda pair: pair[1].confidence.rank)
+        absent = half.dtypes & Kernels.absent(name, device)
+        confidence, severity = half.confidence, Severity.ERROR
+        short = name.removeprefix("torch.").removeprefix("Tensor.")
+        if absent:
+            dtype = "float16" if "float16" in absent else "bfloat16"
+            harm = f"{short} has no kernel for {dtype}: this raises"
+        elif short.startswith("fft."):
+            if _power_of_two(node, at):
+                return
+            dtype, severity = "float16", Severity.WARNING
+            confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
+            harm = f"{short} of float16 raises unless the size is a power of two, and on the CPU"
+        elif half.dtypes & Kernels.absent(name, "cpu") and not region.on:
+            dtype, severity, confidence = half.dtype, Severity.WARNING, Confidence.POSSIBLE
+            harm = f"{short} has no kernel for {dtype} on the CPU: this raises there"
+        else:
+            return
+        evidence = [*half.evidence]
+        made = Provenance.computed(operand, at)
+        if made is not None and made is not operand and half.confidence is not Confidence.CERTAIN:
+            evidence.append(at.note(made, "the operand comes out of this layer or product"))
+        yield at.finding(
+            node,
+            harm,
+            confidence,
+            severity=severity,
+            evidence=dict.fromkeys(evidence),
+            fix=self._fix(node, [o for o, _ in halves], operand, region, at),
+        )
+
+    def _fix(
+        self,
+        node: ast.Call,
+        operands: list[ast.expr],
+        main: ast.expr,
+        region: Region,
+        at: Context,
+    ) -> Fix | None:
+        statement = at.statement(node)
+        if statement is None:
+            return None
+        edits = dict.fromkeys(operands, ".float()")
+        whole = _real_part(node, at)
+        pure = not region.on and at.project.autocast is None
+        name = at.text(main)
+        if pure and whole is not None and at.reaches_layer(whole) and re.match(r"[\w.]+$", name):
+            edits[whole] = f".to({name}.dtype)"
+        made = at.edit.append(statement, edits)
+        return Fix("run it in float32", Applicability.SAFE, made) if made is not None else None
+
+
+def _called(node: ast.Call, at: Context) -> tuple[str, list[ast.expr]]:
+    """Qualified name of what is called, and the operands that may be tensors of floats."""
+    qualified = at.qualify(node.func)
+    given = [a for a in node.args if not isinstance(a, ast.Starred)]
+    given += [k.value for k in node.keywords if k.arg in ("window", "input", "A", "B", "other")]
+    if qualified is not None:
+        return qualified, given
+    if isinstance(node.func, ast.Attribute):
+        return f"Tensor.{node.func.attr}", [node.func.value, *given]
+    return "", []
+
+
+def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
+    """Why an operand is believed to be half."""
+    value = at.value(node)
+    if not value.maybe_tensor:
+        return None
+    half = at.half(value, region)
+    if half is None or not value.variable:
+        return half
+    if value.wide and at.half_models is None:
+        return None
+    if Provenance.computed(node, at) is not None and at.plausible and not Care.in_test(at):
+        return half
+    weight = "parameter" in value.tags and at.function.name == "forward"
+    if weight and at.project.half is not None:
+        return half
+    if not value.is_tensor and value.dtype not in at.analysis.tensors:
+        return None  # nothing says that it is a tensor at all
+    return Half(half.dtypes, Confidence.POSSIBLE, half.evidence, half.outside)
+
+
+def _power_of_two(node: ast.Call, at: Context) -> bool:
+    """Whether the size of a transform is given, and is one that CUDA has in float16."""
+    sizes = [k.value for k in node.keywords if k.arg in ("n", "s")] + node.args[1:2]
+    if len(sizes) != 1:
+        return False
+    value = at.value(sizes[0])
+    numbers = [v.const for v in (value.items if value.kind == "tuple" else (value,))]
+    return bool(numbers) and all(isinstance(n, int) and n > 0 and n & (n - 1) == 0 for n in numbers)
+
+
+def _real_part(node: ast.Call, at: Context) -> ast.expr | None:
+    """The expression around a call that is one tensor of real numbers."""
+    last = at.text(node.func).rpartition(".")[2]
+    if last in PAIRS:
+        return None
+    if not at.value(node).dtype.startswith("complex"):
+        return node
+    parent = at.parents.get(id(node))
+    if isinstance(parent, ast.Attribute):
+        if parent.attr in ("real", "imag"):
+            return parent
+        call = at.parents.get(id(parent))
+        if parent.attr == "abs" and isinstance(call, ast.Call):
+            return call
+    return None

@@ -1,0 +1,133 @@
+"""Which torch a project requires at least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from precision_lint.config import Overrides, Resolver
+from precision_lint.project.amp import Project, Survey
+from precision_lint.project.requirements import bound, minimum, parse
+from precision_lint.runner import check
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Files by name, ``__`` for a dot and ``0`` for a slash."""
+    for name, text in files.items():
+        path = folder / name.replace("__", ".").replace("0", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("specifier", "least"),
+    [
+        (">=2.4", (2, 4)),
+        (">=1.13,<2.1", (1, 13)),
+        ("==2.1.0+cu118", (2, 1, 0)),
+        ("~=2.0", (2, 0)),
+        (">2.2", (2, 2)),
+        (" >= 2.3.1 ", (2, 3, 1)),
+        ("(>=2.0)", (2, 0)),
+        ("==2.4.*", (2, 4)),
+        (">=1.8,>=2.0,!=2.0.1", (2, 0)),
+        ("^2.1", (2, 1)),
+        ("~2.1", (2, 1)),
+        ("2.5.1", (2, 5, 1)),
+        ("=2.1.0", (2, 1, 0)),
+        ("=2.1", (2, 1)),
+        ("<2.4", ()),
+        ("!=2.0.1", ()),
+        ("*", ()),
+        ("", ()),
+        ("@ https://download.pytorch.org/whl/torch.whl", ()),
+        (">= two", ()),
+    ],
+)
+def test_lower_bound(specifier: str, least: tuple[int, ...]) -> None:
+    assert bound(specifier) == least
+
+
+@pytest.mark.parametrize(
+    ("files", "least"),
+    [
+        ({"pyproject__toml": '[project]\ndependencies = ["torch>=2.4", "numpy"]'}, (2, 4)),
+        ({"pyproject__toml": '[project.optional-dependencies]\nall = ["torch>=2.0"]'}, (2, 0)),
+        ({"pyproject__toml": '[dependency-groups]\ndev = ["torch~=2.2"]'}, (2, 2)),
+        ({"pyproject__toml": '[tool.poetry.dependencies]\ntorch = "^2.1"'}, (2, 1)),
+        (
+            {"pyproject__toml": '[tool.poetry.dependencies]\ntorch = {version = ">=2.3"}'},
+            (2, 3),
+        ),
+        ({"setup__cfg": "[options]\ninstall_requires =\n    torch>=1.13\n    tqdm"}, (1, 13)),
+        ({"setup__cfg": "[options.extras_require]\nall = torch>=2.0"}, (2, 0)),
+        (
+            {"setup__py": "from setuptools import setup\nsetup(install_requires=['torch>=1.9'])"},
+            (1, 9),
+        ),
+        ({"setup__py": "_deps = ['numpy', 'torch>=2.4,<3']\n"}, (2, 4)),
+        ({"requirements__txt": "numpy\ntorch==2.1.2+cu121  # pinned\n"}, (2, 1, 2)),
+        ({"requirements0base__txt": "torch[opt-einsum]>=2.0; python_version > '3.8'"}, (2, 0)),
+        ({"environment__yml": "dependencies:\n  - pytorch=2.3.0\n  - numpy"}, (2, 3, 0)),
+        ({"environment__yaml": "dependencies:\n  - pytorch::pytorch>=2.2"}, (2, 2)),
+        # the least of several
+        ({"requirements__txt": "torch>=2.4", "requirements-dev__txt": "torch>=1.12"}, (1, 12)),
+        # the package's own metadata, before a pin for its developers
+        (
+            {
+                "pyproject__toml": '[project]\ndependencies = ["torch>=1.13"]',
+                "requirements__txt": "torch==2.4.0",
+            },
+            (1, 13),
+        ),
+        # any torch will do
+        (
+            {
+                "pyproject__toml": '[project]\ndependencies = ["torch"]',
+                "requirements__txt": "torch==2.4.0",
+            },
+            None,
+        ),
+        # other packages, options, prose
+        ({"requirements__txt": "torchvision>=0.19\ntorch-scatter>=2.4\n-r torch.txt"}, None),
+        ({"setup__py": "setup(description='torch models', keywords='torch2')"}, None),
+        ({"pyproject__toml": "[project\n# torch"}, None),
+        ({"setup__py": "torch = ("}, None),
+        ({}, None),
+    ],
+)
+def test_minimum_of_a_project(
+    tmp_path: Path, files: dict[str, str], least: tuple[int, ...] | None
+) -> None:
+    assert minimum(write(tmp_path, **files)) == least
+
+
+def test_a_project_answers_for_every_torch_that_it_allows(tmp_path: Path) -> None:
+    root = write(tmp_path, requirements__txt="torch>=2.3")
+    project = Survey.scan(root, []).around(root / "a.py")
+    assert project.has_torch(2, 3)
+    assert project.has_torch(1, 13)
+    assert not project.has_torch(2, 4)
+    assert not Project().has_torch(1, 0)
+
+
+def test_the_setting_wins_over_metadata(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        requirements__txt="torch>=1.9",
+        train__py="import torch\nscaler = torch.cuda.amp.GradScaler()\n",
+        setup__cfg="",
+    )
+    resolver = Resolver(Overrides(select=("MP212",), no_cache=True))
+    assert check([root / "train.py"], resolver).diagnostics == []
+    (root / "precision-lint.toml").write_text('torch-version = "2.4"\n')
+    resolver = Resolver(Overrides(select=("MP212",), no_cache=True))
+    (found,) = check([root / "train.py"], resolver).diagnostics
+    assert found.code == "MP212"
+
+
+def test_a_version_that_is_none() -> None:
+    assert parse("2.4.1+cu121") == (2, 4, 1)
+    assert parse("nightly") is None
