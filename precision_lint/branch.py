@@ -128,7 +128,8 @@ class Repository:
         names = [os.fsdecode(name) for name in listed.split(b"\0") if name.endswith(_NEEDED)]
         for batch in (names[i : i + _BATCH] for i in range(0, len(names), _BATCH)):
             options = ("--force", f"--prefix={tree}{os.sep}", "--")
-            self._git("checkout-index", *options, *batch, GIT_INDEX_FILE=index)
+            variables = {"GIT_INDEX_FILE": index, "GIT_LFS_SKIP_SMUDGE": "1"}
+            self._git("checkout-index", *options, *batch, **variables)
 
 
 def _moved(resolver: Resolver, tree: Path, top: Path) -> Callable[[Path], Settings]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tomli
 
-from precision_lint import baseline, registry
+from precision_lint import baseline, config, registry
 from precision_lint.api import Confidence
 from precision_lint.config import ConfigError
 from tests import projects, standins
@@ -364,6 +364,8 @@ def test_show_settings_is_a_configuration(run: Run) -> None:
     assert "MP911" in tomli.loads(second)["select"]
     assert "# off here: MP911" in first
     assert table["baseline"] == str(Path("b.json").absolute())
+    said = {line.strip("# ").partition(" =")[0].partition(":")[0] for line in first.splitlines()}
+    assert said >= set(config.KEYS) - {"extend-select", "ignore", "per-file-ignores", "extend"}
     Path("precision-lint.toml").write_text(first)
     assert run("a.py") == 2, "there is no such baseline"
     FILE.write_text('{"version": 1, "files": {}}')

@@ -134,7 +134,7 @@ def test_per_file_ignores_hold_in_the_base(run: Run) -> None:
     write("tests/a.py", "BAD")
     commit()
     git("switch", "-qc", "topic")
-    Path("tests").rename("src")
+    git("mv", "tests", "src")
     assert added(run) == ["src/a.py:2 MP911"]
 
 

@@ -252,6 +252,24 @@ def test_sarif_fingerprints_outlive_moves() -> None:
     assert len(set(keys(f"{CODE}    return -(p + 1e-8).log()\n"))) == 2
 
 
+def test_sarif_fingerprints_outlive_that_another_is_silenced() -> None:
+    text = "log(x)\nlog(x)\n"
+    first, second = (diagnostic(start=(row, 1), end=(row, 7)) for row in (1, 2))
+
+    def keys(*shown: Diagnostic, aside: Aside) -> list[str]:
+        report = json.loads(
+            FORMATS["sarif"](shown, {"train.py": Source("train.py", text)}, aside=aside)
+        )
+        return [
+            f"{one['locations'][0]['physicalLocation']['region']['startLine']} "
+            f"{one['partialFingerprints']['expressionHash/v1'][-2:]}"
+            for one in report["runs"][0]["results"]
+        ]
+
+    assert keys(first, second, aside=Aside()) == ["1 :1", "2 :2"]
+    assert keys(second, aside=Aside([Silenced(first, False)])) == ["2 :2", "1 :1"]
+
+
 def test_sarif_says_whether_the_tool_failed() -> None:
     assert sarif(diagnostic())["invocations"] == [{"executionSuccessful": True}]
     assert sarif(diagnostic(internal=True))["invocations"] == [{"executionSuccessful": False}]
@@ -335,6 +353,9 @@ def test_gitlab_issues(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert issues[0]["description"].startswith("MP301 a-name: epsilon 1e-08 rounds to 0; conf")
     assert json.loads(render("gitlab")) == []
+    copies = [diagnostic(name=name) for name in ("a.py", "b.py")]
+    text = FORMATS["gitlab"](copies, dict.fromkeys(["a.py", "b.py"], SOURCES["train.py"]))
+    assert len({issue["fingerprint"] for issue in json.loads(text)}) == 2
     monkeypatch.setenv("CI_PROJECT_DIR", str(here.parent))
     (issue,) = json.loads(render("gitlab", diagnostic()))
     assert issue["location"]["path"] == f"{here.name}/train.py"

@@ -38,9 +38,13 @@ def render(diagnostics: Sequence[Diagnostic], sources: Sources, *, aside: Aside)
     codes = registry.known("ALL")
     silenced = {id(s.diagnostic): s for s in aside.silenced}
     every = [*diagnostics, *(s.diagnostic for s in aside.silenced)]
-    keys = (fingerprint.of(d, sources) for d in every)
+    # numbered together, so that silencing the first of two does not rename the second
+    ordered = sorted(every, key=lambda d: (d.filename, d.start, d.code, d.end))
+    numbered = fingerprint.numbered(ordered, (fingerprint.of(d, sources) for d in ordered))
+    keys = {id(diagnostic): key for diagnostic, key in numbered}
     results = []
-    for diagnostic, key in fingerprint.numbered(every, keys):
+    for diagnostic in every:
+        key = keys[id(diagnostic)]
         result = _result(diagnostic, sources, codes.index(diagnostic.code), key)
         if silent := silenced.get(id(diagnostic)):
             result["suppressions"] = [_suppression(silent)]
