@@ -168,6 +168,39 @@ def test_the_script_for_gitlab(project: Path, runner: dict[str, str]) -> None:
     assert bash(script[2], merge_request).returncode == 0, "the base has it already"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs a bash that runs scripts by their first line")
+def test_the_workflow_opens_a_pull_request(
+    project: Path, runner: dict[str, str], tmp_path: Path
+) -> None:
+    def git(command: str) -> str:
+        done = subprocess.run(
+            ["git", *shlex.split(command)], check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    remote = tmp_path / "remote"
+    git(f"init -q --bare '{remote}'")
+    git("init -q -b main")
+    git(f"remote add origin '{remote}'")
+    git("add -A")
+    git("-c user.name=a -c user.email=a@b.invalid commit -qm base")
+    asked = tmp_path / "asked"
+    gh = tmp_path / "bin" / "gh"
+    gh.write_text(f'#!/bin/sh\n[ "$2" = list ] || echo "$@" >> "{asked}"\n')
+    gh.chmod(0o755)
+    (job,) = yaml.safe_load((CI / "github-fix.yml").read_text())["jobs"].values()
+    script = job["steps"][-1]["run"]
+    variables = runner | {"BRANCH": "precision-lint/fix", "INPUT_FIX": "true"}
+    assert bash(script, variables).returncode == 0
+    assert not asked.exists(), "there is nothing to open"
+    assert bash(step("Lint"), variables).returncode == 0
+    done = bash(script, variables)
+    assert done.returncode == 0, done.stderr
+    assert asked.read_text() == "pr create --fill --head precision-lint/fix\n"
+    assert git("diff --name-only main origin/precision-lint/fix") == "loss.py\n"
+    assert git("status --short") == "", "neither cache nor report is left in the way"
+
+
 # pre-commit
 
 
