@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: test lint bless verify new-rule
+.PHONY: test lint bless schema verify new-rule
 
 test:
 	$(PYTHON) -m pytest -q
@@ -10,8 +10,11 @@ lint:
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-bless:
+bless: schema
 	$(PYTHON) scripts/bless.py
+
+schema:
+	$(PYTHON) scripts/make_schema.py
 
 verify:
 	$(PYTHON) -m precision_lint verify

@@ -84,6 +84,7 @@ __all__ = [
     "Rule",
     "Scaler",
     "Severity",
+    "Silenced",
     "Sink",
     "Triggers",
     "Upcast",
@@ -211,6 +212,18 @@ class Diagnostic:
     url: str | None = None
     internal: bool = field(default=False, compare=False)
     """True for the tool's own failure (a rule that crashed), which exits with 2."""
+
+
+@dataclass(frozen=True)
+class Silenced:
+    """A diagnostic that is not reported: by a comment, or because a baseline holds it.
+
+    ``reason`` is what the comment gives as such, and may be empty.
+    """
+
+    diagnostic: Diagnostic
+    baseline: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,26 +8,30 @@ cannot be read, or a failure of the tool itself; 130 when interrupted.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import precision_lint
-from precision_lint.report import FORMATS
+from precision_lint import adopt
+from precision_lint.report import FORMATS, MACHINE, Aside
+from precision_lint.shell import cache_options as _cache_options
+from precision_lint.shell import color as _color
+from precision_lint.shell import echo as _echo
+from precision_lint.shell import list_option as _list_option
+from precision_lint.shell import paths as _paths
+from precision_lint.shell import resolver as _resolver
+from precision_lint.shell import run_options as _run_options
 
 if TYPE_CHECKING:
-    from precision_lint.config import Resolver, Settings
+    from precision_lint.config import Settings
     from precision_lint.runner import Mode, Result
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-MACHINE = frozenset({"json"})
-"""Output formats that nothing but the report may be mixed into."""
 
 
 class Commands(click.Group):
@@ -57,37 +61,25 @@ def cli() -> None:
     """
 
 
-def _split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    parts = tuple(part.strip() for value in values for part in value.split(",") if part.strip())
-    if values and not parts:  # a script's empty variable must not mean everything
-        raise click.BadParameter("names nothing; leave it out or fill it in")
-    return parts
+class Check(click.Command):
+    """A command whose ``--add-noqa`` takes its reason after a ``=`` only, never the next word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"{a}=" if a == "--add-noqa" else a for a in args])
 
 
-def _list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], F]:
-    return click.option(name, multiple=True, callback=_split, metavar=metavar, help=what)
+def _reports(
+    _: click.Context, __: click.Parameter, values: Sequence[str]
+) -> list[tuple[str, Path]]:
+    pairs = [value.partition("=") for value in values]
+    for value, (name, _equals, file) in zip(values, pairs, strict=True):
+        if name not in FORMATS or not file:
+            formats = ", ".join(FORMATS)
+            raise click.BadParameter(f'"{value}" is no report; write FORMAT=FILE with {formats}')
+    return [(name, Path(file)) for name, _equals, file in pairs]
 
 
-def _cache_options(command: F) -> F:
-    directory = click.option(
-        "--cache-dir",
-        type=Path,
-        metavar="DIR",
-        envvar="PRECISION_LINT_CACHE_DIR",
-        help="Where a project's summaries are kept; by default .precision_lint_cache in its root.",
-    )
-    nothing = click.option(
-        "-n",
-        "--no-cache",
-        is_flag=True,
-        default=None,
-        envvar="PRECISION_LINT_NO_CACHE",
-        help="Read the whole project anew, and keep nothing.",
-    )
-    return directory(nothing(command))
-
-
-@cli.command()
+@cli.command(cls=Check)
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
 @click.option("--fix", is_flag=True, help="Apply safe fixes and write the files.")
 @click.option(
@@ -96,53 +88,59 @@ def _cache_options(command: F) -> F:
     help="With --fix or --diff: apply unsafe fixes too.",
 )
 @click.option("--diff", is_flag=True, help="Show what --fix would change; write nothing.")
-@_list_option("--select", "Codes, prefixes (MP3), names or ALL to turn on; by default ALL.")
-@_list_option("--extend-select", "Like --select, on top of what is on.")
-@_list_option("--ignore", "Codes, prefixes or names to turn off.")
 @click.option(
-    "--preview/--no-preview",
-    default=None,
-    help="Turn on rules in preview, which are wrong more often.",
+    "--add-noqa",
+    metavar="[REASON]",
+    help="Silence what is found by comments; write the reason after a =.",
 )
 @click.option(
-    "--confidence",
-    type=click.Choice(["possible", "likely", "certain"]),
-    help="Least confidence shown; by default likely.",
+    "--since",
+    metavar="REF",
+    help="Report only what was added since the branch left REF (git).",
 )
 @click.option(
     "--fail-on",
     type=click.Choice(["info", "warning", "error"]),
     help="Least severity that fails the run; by default warning.",
 )
-@click.option("--output-format", type=click.Choice(list(FORMATS)), help="By default text.")
+@click.option(
+    "--output-format",
+    type=click.Choice(list(FORMATS)),
+    metavar="FORMAT",
+    help=f"One of {', '.join(FORMATS)}; by default text.",
+)
+@click.option(
+    "-o", "--output-file", type=Path, metavar="FILE", help="Write the report there instead."
+)
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    callback=_reports,
+    metavar="FORMAT=FILE",
+    help="Write another report; can be repeated.",
+)
 @click.option("--statistics", is_flag=True, help="Show counts a code instead of findings.")
 @click.option("-q", "--quiet", is_flag=True, help="Show findings and errors only.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even when there are findings.")
-@_list_option("--exclude", "Patterns of paths to skip, instead of the usual ones.", "PATTERNS")
-@_list_option("--extend-exclude", "Patterns of paths to skip as well.", "PATTERNS")
-@click.option(
-    "--force-exclude/--no-force-exclude",
-    default=None,
-    help="Skip excluded paths even when they are named.",
-)
-@click.option(
-    "--respect-gitignore/--no-respect-gitignore",
-    default=None,
-    help="Skip what git ignores; on by default.",
-)
 @click.option("--stdin-filename", type=Path, metavar="FILE", help="Name of the text read from -.")
-@click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
-@click.option("--isolated", is_flag=True, help="Ignore configuration files.")
-@click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; by default one a core.")
-@_cache_options
+@click.option("--show-files", is_flag=True, help="List the files that would be linted.")
+@click.option("--show-settings", is_flag=True, help="Show the settings that hold for PATHS.")
+@_run_options
 def check(
     paths: tuple[str, ...],
     fix: bool,
     diff: bool,
+    add_noqa: str | None,
+    since: str | None,
+    output_file: Path | None,
+    reports: list[tuple[str, Path]],
     statistics: bool,
     quiet: bool,
     exit_zero: bool,
     stdin_filename: Path | None,
+    show_files: bool,
+    show_settings: bool,
     config: Path | None,
     isolated: bool,
     **options: Any,
@@ -154,49 +152,52 @@ def check(
     """
     from precision_lint import runner
 
-    if config and isolated:
-        raise click.UsageError("--config and --isolated exclude each other; give one of them")
-    if "" in paths:  # pathlib takes it for the working directory
-        raise click.UsageError("a path is empty; name a file or a directory")
-    if "-" in paths and len(paths) > 1:
+    stdin = "-" in paths or (stdin_filename is not None and not paths)
+    if stdin and len(paths) > 1:
         raise click.UsageError("- stands alone; lint files in another run")
-    if stdin_filename and paths and "-" not in paths:
+    if stdin_filename and not stdin:
         raise click.UsageError("--stdin-filename names the text read from -; give - as the path")
+    if stdin and (since is not None or add_noqa is not None):
+        raise click.UsageError("--since and --add-noqa need files; name them instead of -")
+    if add_noqa is not None and (fix or diff):
+        raise click.UsageError("--add-noqa silences what --fix would repair; run --fix before it")
+    named = _paths(paths)
     resolver = _resolver(options, config, isolated)
     settings = resolver(Path.cwd())
+    if show_files or show_settings:
+        from precision_lint import show
+
+        return (show.files if show_files else show.settings)(named, resolver)
     for selector in _without_effect(settings):
         what = f"{selector}: is in preview, so this selects nothing"
         _echo(f"{what}; add --preview", sys.stderr)
     mode = runner.Mode.DIFF if diff else runner.Mode.FIX if fix else runner.Mode.CHECK
-    stdin = "-" in paths or stdin_filename is not None
     if stdin:
         if sys.stdin is None:
             raise click.UsageError("standard input is closed; name a file")
         data = sys.stdin.buffer.read()
         result = runner.check_stdin(data, stdin_filename, resolver, mode=mode)
+    elif since is not None:
+        from precision_lint import branch
+
+        result = branch.check(named, resolver, since, mode=mode, workers=settings.jobs)
     else:
-        named = [Path(path) for path in paths or (".",)]
         result = runner.check(named, resolver, mode=mode, workers=settings.jobs)
     for line in result.errors if quiet else [*result.errors, *result.warnings]:
         _echo(line, sys.stderr)
+    if add_noqa is not None:
+        from precision_lint import silence
+
+        return silence.main(result, add_noqa)
     if stdin and mode is runner.Mode.FIX:
         _echo(result.stdin, sys.stdout, newline=False)
-    _show(result, mode, settings.output_format, statistics, quiet, stdin)
+    _show(result, mode, settings.output_format, output_file, statistics, quiet, stdin)
+    for name, file in reports:
+        _write(file, _rendered(result, name))
     if result.errors or result.internal:
         return 2
     failed = result.diff or result.unread if mode is runner.Mode.DIFF else result.failing
     return int(bool(failed) and not exit_zero)
-
-
-def _resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> Resolver:
-    from precision_lint.api import Confidence, Severity
-    from precision_lint.config import Overrides, Resolver
-
-    for name, kind in (("confidence", Confidence), ("fail_on", Severity)):
-        options[name] = options.get(name) and kind(options[name])
-    for name in ("select", "exclude"):
-        options[name] = options.get(name) or None
-    return Resolver(Overrides(**options), config, isolated)
 
 
 def _without_effect(settings: Settings) -> list[str]:
@@ -207,8 +208,25 @@ def _without_effect(settings: Settings) -> list[str]:
     return [s for s in chosen if not settings.preview and registry.only_previews(s)]
 
 
+def _rendered(result: Result, output_format: str, color: bool = False) -> str:
+    aside = Aside(result.silenced, result.compared)
+    render = FORMATS[output_format]
+    return render(result.diagnostics, result.sources, color=color, aside=aside)
+
+
+def _write(file: Path, text: str) -> None:
+    text = f"{text}\n" if text else ""
+    file.write_text(text, encoding="utf8", errors="backslashreplace", newline="\n")
+
+
 def _show(
-    result: Result, mode: Mode, output_format: str, statistics: bool, quiet: bool, stdin: bool
+    result: Result,
+    mode: Mode,
+    output_format: str,
+    output_file: Path | None,
+    statistics: bool,
+    quiet: bool,
+    stdin: bool,
 ) -> None:
     """Report, statistics or diff, and the summary."""
     from precision_lint import summary
@@ -229,34 +247,16 @@ def _show(
         table = summary.table(diagnostics, human)
         if table:
             _echo(table, report_to)
-    elif diagnostics or not human:
-        color = _color(report_to)
-        _echo(FORMATS[output_format](diagnostics, result.sources, color=color), report_to)
+    elif output_file:
+        _write(output_file, _rendered(result, output_format))
+        notes_to = sys.stdout
+    elif text := _rendered(result, output_format, _color(report_to)):
+        _echo(text, report_to)
         if output_format == "text" and not quiet:
             _echo("", report_to)
     if not quiet:
         for line in summary.summary(result, mode, statistics):
             _echo(line, notes_to)
-
-
-def _color(stream: TextIO | None) -> bool:
-    if stream is None or os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def _echo(text: str | bytes, stream: TextIO | None, newline: bool = True) -> None:
-    if stream is None:  # closed by who started us
-        return
-    try:
-        click.echo(text, file=stream, nl=newline, color=True)
-    except OSError as error:
-        # what is left in the buffer would fail again when the interpreter ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if not isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
-            raise
 
 
 def _format_option(*more: str) -> Callable[[F], F]:
@@ -349,6 +349,9 @@ def rules(output_format: str) -> int:
         render = catalogue.markdown if output_format == "markdown" else catalogue.text
         _echo(render(codes), sys.stdout)
     return 0
+
+
+cli.add_command(adopt.commands)
 
 
 @cli.command()

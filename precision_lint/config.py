@@ -2,7 +2,8 @@
 
 The nearest ancestor directory of a file that configures the tool decides for that file: its
 ``precision-lint.toml``, else its ``.precision-lint.toml``, else its ``pyproject.toml`` if that has
-our table.  Nothing is merged between directories; the command line overrides what was found.
+our table.  Nothing is merged between directories unless a file says so (``extend``); the command
+line overrides what was found.
 """
 
 from __future__ import annotations
@@ -101,6 +102,10 @@ class Settings:
     cache_dir: Path | None = None
     """Where to remember what files say to each other; None: in the project's root."""
     no_cache: bool = False
+    baseline: Path | None = None
+    """The file that lists findings which are put off."""
+    file: Path | None = None
+    """The configuration file that these settings come from; None: there is none."""
     torch_version: str | None = None
     """The least torch that the code has to run on; None: as the project's metadata say."""
 
@@ -175,6 +180,7 @@ class Overrides:
     jobs: int | None = None
     cache_dir: Path | None = None
     no_cache: bool | None = None
+    baseline: Path | None = None
 
     def apply(self, settings: Settings) -> Settings:
         """These settings with what the command line says on top."""
@@ -185,8 +191,9 @@ class Overrides:
         said = {name: getattr(self, name) for name in names}
         values: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
         here = Path.cwd()
-        if self.cache_dir is not None:
-            values["cache_dir"] = here / self.cache_dir
+        for name in ("cache_dir", "baseline"):
+            if (path := getattr(self, name)) is not None:
+                values[name] = here / path
         if self.exclude is not None:
             values["exclude"] = _patterns(here, self.exclude, "--exclude")
         if self.extend_exclude:
@@ -263,12 +270,17 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "jobs": ("a positive integer", _positive),
     "cache-dir": ("a path", _path),
     "torch-version": ('a version such as "2.4"', _version),
+    "baseline": ("a path", _path),
+    "extend": ("a path", _path),
 }
 """Every key with what its value must be, and the function that checks it."""
 
 
-def from_table(table: Any, file: str, base: Path) -> Settings:
-    """Settings from a TOML table of ``file``, whose patterns are relative to ``base``."""
+def from_table(table: Any, file: Path, base: Path, extended: tuple[Path, ...] = ()) -> Settings:
+    """Settings from a TOML table of ``file``, whose patterns and paths are relative to ``base``.
+
+    ``extended`` are the files that led here by ``extend``.
+    """
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: precision-lint is not a table; write [tool.precision-lint]")
     values: dict[str, Any] = {}
@@ -282,19 +294,52 @@ def from_table(table: Any, file: str, base: Path) -> Settings:
         except ValueError:
             shown = str(value).lower() if isinstance(value, bool) else repr(value)
             raise ConfigError(f'{file}: "{key}" is {shown}; write {expected}') from None
-    for key in ("select", "extend_select", "ignore"):
-        _selectors(values.get(key, ()), file)
-    if "cache_dir" in values:
-        values["cache_dir"] = base / values["cache_dir"]
-    values["exclude"] = _patterns(base, values.get("exclude", DEFAULT_EXCLUDE), file)
-    values["extend_exclude"] = (_patterns(base, values.get("extend_exclude", ()), file),)
+    selectors = ("select", "extend_select", "ignore")
+    for key in selectors:
+        _selectors(values.get(key, ()), str(file))
+    for key in ("cache_dir", "baseline"):
+        if key in values:
+            values[key] = base / values[key]
+    parent = None
+    if "extend" in values:
+        parent = _extended(values.pop("extend"), file, base, extended)
+    if parent is None or "exclude" in values or parent.exclude.globs == DEFAULT_EXCLUDE:
+        globs = values.get("exclude", DEFAULT_EXCLUDE)
+        values["exclude"] = _patterns(base, globs, str(file))
+    extra = _patterns(base, values.get("extend_exclude", ()), str(file))
+    values["extend_exclude"] = (*(parent.extend_exclude if parent else ()), extra)
     ignores = []
-    for glob, selectors in values.get("per_file_ignores", {}).items():
-        codes = (registry.known(selector) for selector in _selectors(selectors, file))
+    for glob, named in values.get("per_file_ignores", {}).items():
+        codes = (registry.known(selector) for selector in _selectors(named, str(file)))
         negated = glob.startswith("!")
-        patterns = _patterns(base, [glob[negated:]], file)
+        patterns = _patterns(base, [glob[negated:]], str(file))
         ignores.append((patterns, negated, frozenset[str]().union(*codes)))
-    return Settings(**values | {"per_file_ignores": tuple(ignores)})
+    if "per_file_ignores" in values or parent is None:
+        values["per_file_ignores"] = tuple(ignores)
+    values["file"] = file
+    if parent is None:
+        return Settings(**values)
+    nothing = {"select": None, "extend_select": (), "ignore": (), "base": parent.selected}
+    return replace(parent, **nothing | values)
+
+
+def _extended(value: str, file: Path, base: Path, extended: tuple[Path, ...]) -> Settings:
+    """Settings of the file that ``file`` extends.
+
+    What is relative in it is so to its own directory, or to ``base`` if that lies elsewhere.
+    """
+    target = (file.parent / Path(value).expanduser()).resolve()
+    chain = (*extended, file.resolve())
+    if target in chain:
+        raise ConfigError(f'{file}: "extend" leads back to {target}; remove it')
+    try:
+        own = target.parent if base.is_relative_to(target.parent) else base
+        found = load(target, own, chain)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (extended by {file})") from None
+    if found is None:
+        raise ConfigError(f"{file}: {target} has no [tool.precision-lint]; add the table")
+    return found
 
 
 def _parse(file: Path, data: bytes) -> dict[str, Any]:
@@ -317,22 +362,23 @@ def _parse(file: Path, data: bytes) -> dict[str, Any]:
         raise ConfigError(f"{file}: is nested too deeply; correct the TOML") from None
 
 
-def load(file: Path, base: Path) -> Settings | None:
+def load(file: Path, base: Path, extended: tuple[Path, ...] = ()) -> Settings | None:
     """Settings of one file; None if it is a pyproject.toml without our table.
 
-    Patterns in the file are relative to the absolute directory ``base``.
+    Patterns in the file are relative to the absolute directory ``base``; ``extended`` are the
+    files that led here by ``extend``.
     """
     try:
         data = file.read_bytes()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); check the path") from None
     if file.name != "pyproject.toml":
-        return from_table(_parse(file, data), str(file), base)
+        return from_table(_parse(file, data), file, base, extended)
     # a pyproject that never names the tool costs no parse, and its mistakes are not ours
     tool = _parse(file, data).get("tool") if b"precision-lint" in data else None
     if not isinstance(tool, dict) or "precision-lint" not in tool:
         return None
-    return from_table(tool["precision-lint"], str(file), base)
+    return from_table(tool["precision-lint"], file, base, extended)
 
 
 class Resolver:

@@ -22,12 +22,13 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from precision_lint import dispatch, pool, registry, source, suppress
+from precision_lint import baseline, dispatch, pool, registry, source, suppress
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -35,7 +36,9 @@ from precision_lint.api import (
     Position,
     Rule,
     Severity,
+    Silenced,
 )
+from precision_lint.baseline import Counts
 from precision_lint.cache import DIRECTORY, Cache
 from precision_lint.config import ALWAYS, CRASH, ConfigError, Resolver, Settings
 from precision_lint.project import configs, files, requirements
@@ -60,6 +63,8 @@ _judged = 0
 
 Known = tuple[Survey, Program | None]
 """What is known of a project: where it runs half precision, and its linked files."""
+Before = Callable[[Path], Counts]
+"""What there was in a file, by its absolute path, before a branch changed it."""
 
 
 class Mode(enum.Enum):
@@ -86,6 +91,12 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     hidden: int = 0
     """Findings below the confidence threshold."""
+    silenced: list[Silenced] = field(default_factory=list)
+    """Findings that a comment or a baseline holds back, sorted as the others are."""
+    compared: bool = False
+    """Whether there was a baseline for any file."""
+    gone: dict[str, Counts] = field(default_factory=dict)
+    """What the baseline holds of a file and is not there any more, by the file's name."""
     failing: int = 0
     """Diagnostics at or above the severity that fails the run."""
     fixed: list[Diagnostic] = field(default_factory=list)
@@ -117,6 +128,8 @@ class Job:
     fail_on: Severity
     unsafe_fixes: bool
     mode: Mode
+    held: Counts | None = None
+    """What a baseline holds of the file; None: there is no baseline."""
 
 
 @dataclass
@@ -126,6 +139,8 @@ class Outcome:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     text: Source | None = None
     hidden: int = 0
+    silenced: tuple[Silenced, ...] = ()
+    gone: Counts = field(default_factory=dict)
     fixed: tuple[Diagnostic, ...] = ()
     diff: bytes = b""
 
@@ -199,8 +214,8 @@ def _deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def _diagnose(text: Source, job: Job, known: Known) -> tuple[list[Diagnostic], int]:
-    """What to show of one text, and how many findings the confidence threshold hides."""
+def _diagnose(text: Source, job: Job, known: Known) -> Outcome:
+    """What to show of one text, what is silenced, and how much the threshold hides."""
     parsed = "torch" in text.text or "\0" in text.text
     survey, program = known
     path = program.relative(job.path) if program else ""
@@ -209,28 +224,39 @@ def _diagnose(text: Source, job: Job, known: Known) -> tuple[list[Diagnostic], i
     judged = suppress.apply(text, [d for d in found if d.code in job.codes], job.codes)
     kept = [*judged.kept, *(d for d in judged.unused if d.code in job.codes)]
     shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]
-    return shown, len(kept) - len(shown)
+    new, held = baseline.part(text, shown, job.held or {})
+    silenced = [Silenced(d, True) for d in held] + [
+        Silenced(d, False, reason)
+        for d, reason in judged.suppressed
+        if d.confidence.rank >= job.confidence.rank
+    ]
+    gone: Counts = {}
+    if job.held and ALWAYS.isdisjoint(d.code for d in kept):
+        gone = baseline.gone(text, kept, job.held, job.codes)
+    return Outcome(new, text, len(kept) - len(shown), tuple(silenced), gone)
 
 
 def _analyse(job: Job, data: bytes, known: Known) -> Outcome:
     text = source.decode(data, job.name)
     if isinstance(text, Failure):
         return Outcome([text.diagnostic()] if text.code in job.codes else [])
-    hidden = 0
+    last = Outcome()
 
     def lint(current: Source) -> list[Diagnostic]:
-        nonlocal hidden
-        shown, hidden = _diagnose(current, job, known)
-        return shown
+        nonlocal last
+        last = _diagnose(current, job, known)
+        return last.diagnostics
 
     if job.mode is Mode.CHECK:
-        return Outcome(lint(text), text, hidden)
+        return _diagnose(text, job, known)
     from precision_lint import fixer  # imported late: a run that only checks does not need it
 
     levels = {Applicability.SAFE} | ({Applicability.UNSAFE} if job.unsafe_fixes else set())
     fixed = fixer.fix(text, lint, levels)
     diff = fixer.diff(text, fixed.source) if job.mode is Mode.DIFF else b""
-    return Outcome(fixed.remaining, fixed.source, hidden, fixed.applied, diff)
+    return replace(
+        last, diagnostics=fixed.remaining, text=fixed.source, fixed=fixed.applied, diff=diff
+    )
 
 
 def _judge(job: Job, data: bytes, known: Known) -> Outcome:
@@ -266,7 +292,7 @@ def _run_one(job: Job, projects: Mapping[Path, Known]) -> Outcome:
         if failure:  # nothing was fixed, so everything is still to be said
             outcome = _judge(replace(job, mode=Mode.CHECK), data, known)
             outcome.diagnostics.append(failure.diagnostic())
-    if not outcome.diagnostics:
+    if not (outcome.diagnostics or outcome.silenced):
         outcome.text = None  # nobody will show it: don't send it between processes
     return outcome
 
@@ -287,8 +313,11 @@ def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) 
         return survey, gather(root, code, cache, workers)
 
 
-def _job(file: files.File, mode: Mode) -> Job:
+def _job(file: files.File, mode: Mode, before: Before | None = None) -> Job:
     settings = file.settings
+    held = baseline.held(settings.baseline, file.path) if settings.baseline else None
+    if before is not None:
+        held = baseline.most(held or {}, before(file.path))
     return Job(
         file.path,
         file.name,
@@ -298,6 +327,7 @@ def _job(file: files.File, mode: Mode) -> Job:
         settings.fail_on,
         settings.unsafe_fixes,
         mode,
+        held,
     )
 
 
@@ -308,30 +338,41 @@ def _cores() -> int:
 
 def _add(result: Result, job: Job, outcome: Outcome) -> None:
     result.diagnostics += outcome.diagnostics
-    if outcome.diagnostics and outcome.text:
+    result.silenced += outcome.silenced
+    if (outcome.diagnostics or outcome.silenced) and outcome.text:
         result.sources[job.name] = outcome.text
+    if outcome.gone:
+        result.gone[job.name] = outcome.gone
     result.hidden += outcome.hidden
     result.failing += sum(d.severity.rank >= job.fail_on.rank for d in outcome.diagnostics)
     result.fixed += outcome.fixed
     result.diff += outcome.diff
 
 
+def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
+    d = diagnostic
+    return d.filename, d.start, d.code, d.end, d.message
+
+
 def _finish(result: Result, started: float) -> Result:
-    result.diagnostics.sort(key=lambda d: (d.filename, d.start, d.code, d.end, d.message))
+    result.diagnostics.sort(key=_order)
+    result.silenced.sort(key=lambda s: _order(s.diagnostic))
     result.seconds = time.perf_counter() - started
     return result
 
 
 def check(
     paths: Iterable[Path],
-    resolver: Resolver,
+    resolver: Callable[[Path], Settings],
     *,
     mode: Mode = Mode.CHECK,
     workers: int | None = None,
+    before: Before | None = None,
 ) -> Result:
     """Lint what the paths name; in ``Mode.FIX`` write the fixed files.
 
-    ``workers`` is the number of processes at most; None: one a core.  Raises ConfigError for a
+    ``workers`` is the number of processes at most; None: one a core.  What ``before`` knows of a
+    file counts as held by a baseline.  Raises ConfigError for a
     mistake in a configuration file.
     """
     started = time.perf_counter()
@@ -340,13 +381,14 @@ def check(
     jobs: list[Job] = []
     roots: dict[Path, Settings] = {}
     for file in found.files:
-        job = _job(file, mode)
+        job = _job(file, mode, before)
         data = source.load(file.path, file.name)
         if isinstance(data, Failure):
             jobs.append(job)
             continue
         result.lines += data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
-        if _deserves_a_look(data):
+        result.compared |= job.held is not None
+        if _deserves_a_look(data) or job.held:
             jobs.append(job)
             if file.root not in roots and _relevant(data, job.codes):
                 roots[file.root] = resolver(file.root)
@@ -380,7 +422,7 @@ def check_stdin(
         survey, program = _known(root, settings, [path], _cores())
         known = survey.with_file(path, job.name, data), program
     outcome = _judge(job, data, known)
-    result = Result(files=1, lines=data.count(b"\n"), stdin=data)
+    result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
         result.stdin = outcome.text.encode()
     _add(result, job, outcome)
@@ -410,5 +452,5 @@ def explain_at(
         if isinstance(description, Failure):
             return description
         job = _job(files.File(path, str(shown), settings, root), Mode.CHECK)
-        found, _ = _diagnose(text, replace(job, confidence=Confidence.POSSIBLE), known)
-    return description, [d for d in found if d.start.row <= row <= d.end.row]
+        found = _diagnose(text, replace(job, confidence=Confidence.POSSIBLE, held=None), known)
+    return description, [d for d in found.diagnostics if d.start.row <= row <= d.end.row]

@@ -46,6 +46,16 @@ def summary(result: Result, mode: Mode, statistics: bool = False) -> list[str]:
         hidden = _plural(result.hidden, "possible finding")
         them = "it" if result.hidden == 1 else "them"
         lines.append(f"{hidden} not shown; `--confidence possible` shows {them}.")
+    held = sum(silent.baseline for silent in result.silenced)
+    if held:
+        them = "it is" if held == 1 else "they are"
+        lines.append(f"{_plural(held, 'finding')} not shown; {them} not new.")
+    gone = sum(sum(counts.values()) for counts in result.gone.values())
+    if gone:
+        lines.append(
+            f"{_plural(gone, 'finding')} of the baseline {'is' if gone == 1 else 'are'} gone; "
+            f"`precision-lint baseline prune` removes {'it' if gone == 1 else 'them'}."
+        )
     if statistics:
         files, rows = _plural(result.files, "file"), _plural(result.lines, "line")
         lines.append(f"Linted {files}, {rows} in {result.seconds:.2f} s.")

@@ -26,7 +26,7 @@ from precision_lint import registry
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Fix, Severity
 from precision_lint.source import Source
 
-__all__ = ["Suppressed", "apply"]
+__all__ = ["Suppressed", "apply", "comment", "comments"]
 
 UNUSED = "MP004"
 ALWAYS_SHOWN = frozenset({"MP001", "MP002", "MP003"})
@@ -186,6 +186,35 @@ def apply(
         reports = _reports(source, directive, judged)
         result.unused.extend(report for report in reports if not silenced(report))
     return result
+
+
+def comment(codes: Collection[str], reason: str = "") -> str:
+    """The comment that silences codes; raises ValueError for a reason that no comment can hold."""
+    text = " ".join([f"# precision-lint: ignore[{', '.join(sorted(codes))}]", *reason.split()])
+    if len(list(_directives(_Comment(1, 0, text, True)))) != 1 or not text.isprintable():
+        raise ValueError(reason)
+    return text
+
+
+def comments(source: Source, diagnostics: Sequence[Diagnostic], reason: str = "") -> list[Edit]:
+    """Insertions of comments that silence diagnostics, each on a line of its own.
+
+    They stand above the statements, whose lines stay as they are.  Nothing is inserted for what
+    cannot be silenced, for unused suppressions, and in a file that cannot be divided into tokens.
+    """
+    layout = _layout(source)
+    by_row: dict[int, set[str]] = {}
+    for diagnostic in diagnostics if layout else ():
+        if layout and diagnostic.code not in {*ALWAYS_SHOWN, UNUSED}:
+            first, _ = layout.statement(diagnostic.start.row)
+            by_row.setdefault(first, set()).add(diagnostic.code)
+    edits = []
+    for row, codes in sorted(by_row.items()):
+        start = source.lines[row - 1]
+        line = source.text[start:]
+        indent = line[: len(line) - len(line.lstrip(" \t\f"))]
+        edits.append(Edit(start, start, f"{indent}{comment(codes, reason)}{source.newline}"))
+    return edits
 
 
 def _mentions(text: str, diagnostics: bool) -> bool:

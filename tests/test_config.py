@@ -177,6 +177,81 @@ def test_the_cache_is_where_the_file_or_the_command_line_says(here: Path) -> Non
     assert (Resolver()(here).cache_dir, Resolver()(here).no_cache) == (None, False)
 
 
+def test_a_file_extends_another(here: Path) -> None:
+    write(
+        here / "base.toml",
+        'select = ["MP91"]\nconfidence = "possible"\nexclude = ["a/old", "gen"]\n'
+        'extend-exclude = ["b"]\nbaseline = "held.json"\n'
+        'per-file-ignores = { "*.pyi" = ["MP9"] }\n',
+    )
+    pyproject(
+        here / "a",
+        'extend = "../base.toml"\nextend-select = ["MP921"]\nignore = ["MP912"]\n'
+        'extend-exclude = ["c"]',
+    )
+    found = Resolver()(here / "a")
+    assert found.codes == ENGINE | {"MP911", "MP921"}
+    assert found.confidence is Confidence.POSSIBLE
+    assert found.baseline == here / "held.json"
+    assert found.file == here / "a" / "pyproject.toml"
+    assert found.codes_for(here / "a" / "m.pyi") == {"MP003"} | ENGINE
+
+    def excluded(path: str) -> bool:
+        return any(patterns.verdict(here / path) for patterns in found.exclusions)
+
+    assert excluded("a/old/m.py"), "relative to the file that says so"
+    assert excluded("a/x/gen/m.py") and excluded("a/b/m.py") and excluded("a/c/m.py")
+    assert not excluded("a/build/m.py"), "exclude replaces the usual list"
+    pyproject(here / "b", 'extend = "../base.toml"\nselect = ["MP922"]\nexclude = []')
+    found = Resolver()(here / "b")
+    assert found.codes == ENGINE | {"MP922"}
+    assert not excluded("b2/gen/m.py")
+
+
+def test_extended_files_may_lie_elsewhere(here: Path) -> None:
+    write(here / "build" / "shared" / "base.toml", 'exclude = ["/gen"]\ncache-dir = "cache"\n')
+    write(here / "build" / "shared" / "plain.toml", 'confidence = "certain"\n')
+    pyproject(here / "a", 'extend = "../build/shared/base.toml"')
+    found = Resolver()(here / "a")
+    assert found.exclude.verdict(here / "a" / "gen") is True
+    assert found.exclude.verdict(here / "a" / "x" / "gen") is None
+    assert found.cache_dir == here / "a" / "cache"
+    pyproject(here / "build" / "b", 'extend = "../shared/plain.toml"')
+    found = Resolver()(here / "build" / "b")
+    assert found.confidence is Confidence.CERTAIN
+    assert found.exclude.verdict(here / "build" / "b" / "m.py") is None
+    assert found.exclude.verdict(here / "build" / "b" / "build") is True
+
+
+def test_extending_goes_on(here: Path) -> None:
+    write(here / "one.toml", 'confidence = "certain"\nfail-on = "error"\nselect = ["MP911"]\n')
+    write(here / "two.toml", 'extend = "one.toml"\nfail-on = "info"\n')
+    found = settings('extend = "two.toml"\nextend-select = ["MP921"]')
+    assert (found.confidence, found.fail_on) == (Confidence.CERTAIN, Severity.INFO)
+    assert found.codes == ENGINE | {"MP911", "MP921"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extend = "none.toml"', "none.toml: cannot be read (No such file or directory)"),
+        ('extend = "pyproject.toml"', '"extend" leads back to'),
+        ('extend = "loop.toml"', '"extend" leads back to'),
+        ('extend = "bad.toml"', 'unknown key "selct"; did you mean "select"?'),
+        ('extend = "other/pyproject.toml"', "has no [tool.precision-lint]; add the table"),
+        ("extend = 1", '"extend" is 1; write a path'),
+    ],
+)
+def test_extending_mistakes_are_one_line(here: Path, text: str, message: str) -> None:
+    write(here / "loop.toml", 'extend = "pyproject.toml"\n')
+    write(here / "bad.toml", "selct = []\n")
+    write(here / "other" / "pyproject.toml", "[project]\n")
+    with pytest.raises(ConfigError) as caught:
+        settings(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_isolated_ignores_configuration(here: Path) -> None:
     pyproject(here, "jobs = 1")
     found = Resolver(Overrides(unsafe_fixes=True), isolated=True)(here)
@@ -310,4 +385,5 @@ def test_rules_in_preview_are_asked_for(
 
 
 def test_keys_are_fields() -> None:
-    assert {key.replace("-", "_") for key in config.KEYS} <= set(Settings.__dataclass_fields__)
+    keys = {key.replace("-", "_") for key in config.KEYS} - {"extend"}
+    assert keys <= set(Settings.__dataclass_fields__)

@@ -1,4 +1,4 @@
-"""A list of objects in the shape of ruff's JSON output, plus confidence and evidence."""
+"""Objects in the shape of ruff's JSON output, plus confidence and evidence."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from precision_lint.api import Diagnostic, Position
 from precision_lint.source import Source
 
 
-def render(
-    diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source], *, color: bool = False
-) -> str:
-    """JSON in ASCII, in the order given; ``[]`` for no diagnostics.  ``color`` is ignored."""
+def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> str:
+    """A list in ASCII, in the order given; ``[]`` for no diagnostics."""
     return json.dumps([_object(d, sources.get(d.filename)) for d in diagnostics], indent=2)
+
+
+def lines(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> str:
+    """An object a line, so that a reader need not wait for the end."""
+    return "\n".join(json.dumps(_object(d, sources.get(d.filename))) for d in diagnostics)
 
 
 def _object(diagnostic: Diagnostic, source: Source | None) -> dict[str, Any]:

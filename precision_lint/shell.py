@@ -1,0 +1,136 @@
+"""What the commands share: options, the settings that they come to, and output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from precision_lint.config import Resolver
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    parts = tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+    if values and not parts:  # a script's empty variable must not mean everything
+        raise click.BadParameter("names nothing; leave it out or fill it in")
+    return parts
+
+
+def list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], F]:
+    return click.option(name, multiple=True, callback=split, metavar=metavar, help=what)
+
+
+def cache_options(command: F) -> F:
+    directory = click.option(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        envvar="PRECISION_LINT_CACHE_DIR",
+        help="Where a project's summaries are kept; by default .precision_lint_cache in its root.",
+    )
+    nothing = click.option(
+        "-n",
+        "--no-cache",
+        is_flag=True,
+        default=None,
+        envvar="PRECISION_LINT_NO_CACHE",
+        help="Read the whole project anew, and keep nothing.",
+    )
+    return directory(nothing(command))
+
+
+def run_options(command: F) -> F:
+    """Options of every command that lints: what is looked for, and where."""
+    options = (
+        list_option("--select", "Codes, prefixes (MP3), names or ALL to turn on; by default ALL."),
+        list_option("--extend-select", "Like --select, on top of what is on."),
+        list_option("--ignore", "Codes, prefixes or names to turn off."),
+        click.option(
+            "--preview/--no-preview",
+            default=None,
+            help="Turn on rules in preview, which are wrong more often.",
+        ),
+        click.option(
+            "--confidence",
+            type=click.Choice(["possible", "likely", "certain"]),
+            help="Least confidence shown; by default likely.",
+        ),
+        list_option("--exclude", "Patterns of paths to skip, instead of the usual ones.", "GLOBS"),
+        list_option("--extend-exclude", "Patterns of paths to skip as well.", "GLOBS"),
+        click.option(
+            "--force-exclude/--no-force-exclude",
+            default=None,
+            help="Skip excluded paths even when they are named.",
+        ),
+        click.option(
+            "--respect-gitignore/--no-respect-gitignore",
+            default=None,
+            help="Skip what git ignores; on by default.",
+        ),
+        click.option(
+            "--config", type=Path, metavar="FILE", help="The one configuration file to use."
+        ),
+        click.option("--isolated", is_flag=True, help="Ignore configuration files."),
+        click.option(
+            "--baseline",
+            type=Path,
+            metavar="FILE",
+            help="Findings that are put off: `precision-lint baseline --help`.",
+        ),
+        click.option(
+            "-j", "--jobs", type=click.IntRange(1), help="Processes; by default one a core."
+        ),
+        cache_options,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> Resolver:
+    """The settings that the options of ``run_options`` come to."""
+    if config and isolated:
+        raise click.UsageError("--config and --isolated exclude each other; give one of them")
+    from precision_lint.api import Confidence, Severity
+    from precision_lint.config import Overrides, Resolver
+
+    for name, kind in (("confidence", Confidence), ("fail_on", Severity)):
+        options[name] = options.get(name) and kind(options[name])
+    for name in ("select", "exclude"):
+        options[name] = options.get(name) or None
+    return Resolver(Overrides(**options), config, isolated)
+
+
+def paths(named: Sequence[str]) -> list[Path]:
+    """The paths to lint, by default the working directory."""
+    if "" in named:  # pathlib takes it for the working directory
+        raise click.UsageError("a path is empty; name a file or a directory")
+    return [Path(path) for path in named or (".",)]
+
+
+def color(stream: TextIO | None) -> bool:
+    """Whether to colour what goes to a stream."""
+    if stream is None or os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def echo(text: str | bytes, stream: TextIO | None, newline: bool = True) -> None:
+    """Print; a reader that leaves early is no error."""
+    if stream is None:  # closed by who started us
+        return
+    try:
+        click.echo(text, file=stream, nl=newline, color=True)
+    except OSError as error:
+        # what is left in the buffer would fail again when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
+            raise

@@ -1,0 +1,43 @@
+"""``--add-noqa``: a comment, with a reason, above each statement that has findings."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from precision_lint import fixer, report, shell, suppress
+from precision_lint.runner import Result
+
+
+def main(result: Result, reason: str) -> int:
+    """Write the comments for what a run found; 2 if a file could not be written or read."""
+    try:
+        suppress.comment(["MP101"], reason)
+    except ValueError:
+        what = f'"{reason}" would not be read as a reason; leave out what else silences'
+        raise click.BadParameter(what, param_hint="--add-noqa") from None
+    comments = findings = 0
+    failures = list(result.unread)
+    for name, source in result.sources.items():
+        found = [d for d in result.diagnostics if d.filename == name]
+        edits = suppress.comments(source, found, reason)
+        text = source.text
+        for edit in reversed(edits):
+            text = text[: edit.start] + edit.text + text[edit.start :]
+        if not edits:
+            continue
+        failure = fixer.write(Path(name), source.encode(), replace(source, text=text))
+        if failure:
+            failures.append(failure.diagnostic())
+            continue
+        comments += len(edits)
+        findings += sum(d.code not in {*suppress.ALWAYS_SHOWN, suppress.UNUSED} for d in found)
+    if failures:
+        shell.echo(report.FORMATS["concise"](failures, {}), sys.stderr)
+    noun = "comment that silences" if comments == 1 else "comments that silence"
+    what = "finding" if findings == 1 else "findings"
+    shell.echo(f"Added {comments:,} {noun} {findings:,} {what}.", sys.stdout)
+    return 2 if failures or result.errors else 0
