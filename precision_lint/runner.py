@@ -22,7 +22,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from precision_lint.cache import DIRECTORY, Cache
 from precision_lint.config import ALWAYS, CRASH, ConfigError, Resolver, Settings
 from precision_lint.project import configs, files
 from precision_lint.project.amp import Survey
+from precision_lint.semantics.context import Context
 from precision_lint.semantics.describe import Description
 from precision_lint.semantics.gather import gather
 from precision_lint.semantics.program import Program
@@ -409,3 +410,51 @@ def explain_at(
         job = _job(files.File(path, str(shown), settings, root), Mode.CHECK)
         found, _ = _diagnose(text, replace(job, confidence=Confidence.POSSIBLE), known)
     return description, [d for d in found if d.start.row <= row <= d.end.row]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A file with findings, for who wants to know more of them than a report does.
+
+    ``at``: the analysis at a row.  ``fixed``: the text with every fix that is applied.
+    """
+
+    source: Source
+    diagnostics: list[Diagnostic]
+    at: Callable[[int], Context]
+    fixed: Callable[[], str]
+
+
+def examine(paths: Iterable[Path], resolver: Resolver) -> Iterator[Examined | str]:
+    """The files with findings among what the paths name; a line for each that cannot be read."""
+    found = files.discover(paths, resolver)
+    yield from found.errors
+    projects: dict[Path, Known] = {}
+    for file in found.files:
+        job = _job(file, Mode.CHECK)
+        text = source.read(file.path, file.name)
+        if isinstance(text, Failure):
+            yield f"{file.name}: {text.message}"
+            continue
+        if not _relevant(text.text.encode("utf8", "surrogatepass"), job.codes):
+            continue
+        if file.root not in projects:
+            named = {one.path for one in found.files if one.root == file.root}
+            projects[file.root] = _known(file.root, resolver(file.root), named, _cores())
+        survey, program = known = projects[file.root]
+        with _deep_recursion():
+            diagnostics, _ = _diagnose(text, job, known)
+            relative = program.relative(file.path) if program else ""
+            at = dispatch.contexts(text, survey.around(file.path), program, relative)
+            if isinstance(at, Failure):
+                yield f"{file.name}:{at.position.row}: {at.message}"
+            elif diagnostics:
+                yield Examined(text, diagnostics, at, functools.partial(_fixed, text, job, known))
+
+
+def _fixed(text: Source, job: Job, known: Known) -> str:
+    from precision_lint import fixer
+
+    levels = {Applicability.SAFE, Applicability.UNSAFE}
+    with _deep_recursion():
+        return fixer.fix(text, lambda one: _diagnose(one, job, known)[0], levels).source.text
