@@ -32,6 +32,8 @@ class Free:
     node: ast.expr | None = None
     layer: str | None = None
     annotation: str = ""
+    wide: bool = False
+    """It stays float32 in a half model: a tensor that the module does not know of."""
 
 
 @functools.cache
@@ -186,7 +188,10 @@ class Cutter(ast.NodeTransformer):
             value = self.scope.attribute(self.cls, node.attr) if self.cls is not None else None
             if value is not None and isinstance(node.ctx, ast.Load):
                 return ast.copy_location(value, node)
-            return self._cut(node, f"self_{node.attr}")
+            cut = self._cut(node, f"self_{node.attr}")
+            if self.cls is not None and isinstance(cut, ast.Name):
+                self.needs.free[cut.id].wide = self.scope.stays_wide(self.cls, node.attr)
+            return cut
         if node.attr not in tensor_attributes():
             return self._cut(node, dotted(node).replace(".", "_") or node.attr)
         return self.generic_visit(node)  # type: ignore[return-value]

@@ -28,10 +28,12 @@ SIZES = (3, 4, 2, 32)
 SHAPES = 1500
 """Combinations of kinds and shapes tried for one size."""
 SHAPE_SECONDS = 4.0
-VALUE_SECONDS = 5.0
-"""Time for the values of one condition."""
+GLANCE_SECONDS = 0.6
+"""Time for the values of one condition at first, so that none waits for the others' combinations."""
+VALUE_SECONDS = 3.0
+"""Time for them afterwards."""
 TRIES = 500
-LARGEST = 4096
+LARGEST = 8192
 """Elements of an input at most."""
 THRESHOLDS = (
     1.0, 0.0, 100.0, 1000.0, -20.0, 20.0, 8.5, -8.5, 300.0, 12.0, -12.0, 60.0, 3000.0, 1e-4,
@@ -50,6 +52,10 @@ class Form:
     kind: str
     shape: tuple[int, ...] | None
     cost: float
+
+
+def _even(shape: tuple[int, ...], size: int) -> bool:
+    return all(dimension == size for dimension in shape)
 
 
 class NothingRuns(Exception):
@@ -86,6 +92,9 @@ def forms(hypothesis: dict[str, Any], size: int, mentioned: Sequence[int]) -> li
                 if rank >= 2:
                     add(kind, (size,) * (rank - 2) + (special, special), cost + more + 0.25)
                     add(kind, (size,) * (rank - 2) + (special, size), cost + more + 0.5)
+            for order, long in enumerate(one for one in mentioned if 64 < one <= LARGEST // 4):
+                if rank:
+                    add(kind, (1,) * (rank - 1) + (2 * long,), cost + 3 + order / 4)
     return sorted((Form(k, s, c) for (k, s), c in found.items()), key=lambda form: form.cost)
 
 
@@ -169,6 +178,7 @@ def texts(hypothesis: dict[str, Any], form: Form, size: int) -> list[str]:
         "index": [f"{steps} % 2", f"0 * {steps}"],
         "mask": [f"{steps} % 2 == 0"],
         "float": ["1.0", "0.5", "0.0", "100.0"],
+        "small": ["1e-06"],
         "bool": ["True", "False"],
         "device": ["'cpu'"],
         "dtype": ["LOW"],
@@ -188,6 +198,8 @@ class Job:
     fixed: Sequence[str]
     inputs: Sequence[dict[str, Any]]
     sizes: Sequence[int]
+    claims: Sequence[str] = ()
+    """Kinds of failures that prove the finding (`trial.claimed`); none: every kind."""
 
 
 class Hunt:
@@ -201,16 +213,21 @@ class Hunt:
         self.tries = 0
         self.uncured: Witness | None = None
         self.last_error = "no combination of shapes runs"
+        self.scales: Sequence[float] = ()
         self.shapes: list[tuple[int, tuple[Form, ...]]] | None = None
 
-    def run(self, condition: Condition) -> Witness | None:
-        """A witness under a condition; raises `NothingRuns` or `Fault`."""
+    def run(
+        self, condition: Condition, seconds: float, scales: Sequence[float]
+    ) -> Witness | None:
+        """A witness under a condition, backward at these loss scales; raises `NothingRuns` or
+        `Fault`."""
+        self.scales = scales
         with trial.under(condition):
             if self.shapes is None:
                 self.shapes = list(self._shapes(condition))
             if not self.shapes:
                 raise NothingRuns(self.last_error)
-            end = time.monotonic() + VALUE_SECONDS
+            end = time.monotonic() + seconds
             for size, combination in self.shapes:
                 found = self._values(size, combination, condition, min(end, self.deadline))
                 if found is not None:
@@ -231,16 +248,24 @@ class Hunt:
         """Combinations that run in float32: the first of each size."""
         end = min(time.monotonic() + SHAPE_SECONDS, self.deadline)
         for size in SIZES:
-            lists = [forms(one, size, self.job.sizes) for one in self.job.inputs]
-            costs = [[form.cost for form in each] for each in lists]
-            combinations = cheapest(lists, costs)
-            for combination in itertools.islice(combinations, SHAPES):
+            for combination in self._combinations(size):
                 if time.monotonic() > end:
                     break
                 if self._runs(size, combination, condition):
                     yield size, combination
                     break
             end += 0.5 if time.monotonic() < end else 0.0
+
+    def _combinations(self, size: int) -> Iterator[tuple[Form, ...]]:
+        """Kinds and ranks first, then dimensions that differ from the rest."""
+        lists = [forms(one, size, self.job.sizes) for one in self.job.inputs]
+        alike = [
+            [f for f in each if f.shape is None or f.cost <= each[0].cost or _even(f.shape, size)]
+            for each in lists
+        ]
+        for some in (alike, lists):
+            costs = [[form.cost for form in each] for each in some]
+            yield from itertools.islice(cheapest(some, costs), SHAPES)
 
     def _runs(self, size: int, combination: tuple[Form, ...], condition: Condition) -> bool:
         chosen = [
@@ -295,15 +320,19 @@ class Hunt:
         failure = trial.forward_failure(self.program, arguments, condition, seen)
         if failure is not None:
             kind, words = failure
+            if not trial.claimed(kind, "forward", words, self.job.claims):
+                return None
             witness = Witness(arguments, condition, "forward", kind, words)
             if kind != "raises":
                 seen = trial.full(self.program, arguments, condition, backward=True) or seen
             return self._judge(witness, seen)
+        if self.job.claims and not any(one.startswith("gradient") for one in self.job.claims):
+            return None
         seen = trial.full(self.program, arguments, condition, backward=True)
         if seen is None or not seen.backward:
             return None
-        back = trial.backward_failure(self.program, arguments, condition, seen)
-        if back is None:
+        back = trial.backward_failure(self.program, arguments, condition, seen, self.scales)
+        if back is None or not trial.claimed(back[0], "backward", back[1], self.job.claims):
             return None
         kind, words, scale = back
         return self._judge(
@@ -324,6 +353,8 @@ class Hunt:
     def _widens(self, arguments: tuple[Argument, ...], condition: Condition) -> Witness | None:
         """Half inputs whose result is wider: nothing is wrong yet, the next half layer raises."""
         if condition.inputs != "low" or condition.region or not self.fixed:
+            return None
+        if not trial.claimed("widened", "forward", "", self.job.claims):
             return None
         seen = trial.full(self.program, arguments, condition)
         wide = trial.widened(self.program, arguments, condition)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ INDEXED = {
 LABELS = re.compile(
     r"(^|_)(ids?|idxs?|ind(ex|ices)|labels?|classes|kinds?|rows|cols|columns|route|steps?)$"
 )
+SMALL = re.compile(r"(^|_)eps(ilon)?$")
 SIZES = re.compile(r"(^|_)(shape|sizes?)$")
 COUNTS = re.compile(r"(^|_)(n|num\w*|count\w*|length|heads?|dim|width|height|bins?|classes|groups)$")
 SIZING = ("view", "reshape", "expand", "zeros", "ones", "full", "eye", "arange", "new_zeros",
@@ -62,7 +63,7 @@ def hypotheses(
     one: Slice, values: dict[str, Value], documentation: str
 ) -> tuple[list[Hypothesis], list[int]]:
     """A hypothesis for each input, and the sizes that the code mentions."""
-    uses = _Uses(one.function)
+    uses = _Uses(one.function, [free.layer for free in one.inputs if free.layer is not None])
     found = [
         _hypothesis(free, values.get(free.name, Value()), uses, documentation)
         for free in one.inputs
@@ -75,7 +76,7 @@ def _hypothesis(free: Free, value: Value, uses: _Uses, documentation: str) -> Hy
         return Hypothesis(free.name, free.stands_for, ["layer"], layer=free.layer)
     kinds = _kinds(free, value, uses)
     result = Hypothesis(free.name, free.stands_for, kinds, lo=value.lo, hi=value.hi)
-    result.wide = value.dtype in ("float32", "float64") and value.kind == "tensor"
+    result.wide = free.wide or (value.dtype in ("float32", "float64") and value.kind == "tensor")
     result.shape = _documented(free.name, documentation) or uses.einsum.get(free.name)
     exact = value.ndim if value.ndim is not None else uses.exact.get(free.name)
     least = uses.least.get(free.name, 0)
@@ -108,6 +109,8 @@ def _kinds(free: Free, value: Value, uses: _Uses) -> list[str]:
     if "Tensor" in annotation:
         indexed = name in uses.indices or LABELS.search(name)
         return ["index", "tensor", "mask"] if indexed else ["tensor", "index", "mask"]
+    if SMALL.search(name):
+        return ["small", "tensor"]
     if SIZES.search(name):
         return ["sizes", "int", "tensor"]
     if name in uses.sizing or (COUNTS.search(name) and value.kind != "tensor"):
@@ -134,7 +137,7 @@ def _documented(name: str, text: str) -> list[int | str | None] | None:
 class _Uses(ast.NodeVisitor):
     """How a slice uses its names."""
 
-    def __init__(self, function: ast.FunctionDef) -> None:
+    def __init__(self, function: ast.FunctionDef, layers: Sequence[str]) -> None:
         self.least: dict[str, int] = {}
         self.exact: dict[str, int] = {}
         self.einsum: dict[str, list[int | str | None]] = {}
@@ -142,7 +145,9 @@ class _Uses(ast.NodeVisitor):
         self.sizing: set[str] = set()
         self.sizes: list[int] = []
         self.visit(function)
-        self.sizes = sorted({s for s in self.sizes if 2 <= s <= 1024})
+        for text in layers:
+            self.visit(ast.parse(text))
+        self.sizes = sorted({s for s in self.sizes if 2 <= s <= 4096})
 
     def _at_least(self, node: ast.expr, rank: int) -> None:
         if isinstance(node, ast.Name):

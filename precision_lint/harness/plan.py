@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from precision_lint.api import Applicability, Context, Diagnostic, Edit, Region, Value
 from precision_lint.harness import slicing
+from precision_lint.harness.cases import Failure, as_tuple
+from precision_lint.harness.collect import Proof
 from precision_lint.harness.hypotheses import hypotheses
 from precision_lint.harness.slicing import CannotIsolate, Place, Slice
 from precision_lint.source import Source
@@ -48,6 +50,7 @@ class Plan:
     conditions: list[dict[str, Any]] = field(default_factory=list)
     reason: str = ""
     stands_for: dict[str, str] = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
 
     def job(self, number: int) -> dict[str, Any]:
         """What the child is sent."""
@@ -63,10 +66,44 @@ class Plan:
                 for one in self.variants
             ],
             "conditions": self.conditions,
+            "claims": self.claims,
         }
 
 
-def plans(file: Examined, protocols: frozenset[str]) -> list[Plan]:
+Claims = Mapping[str, tuple[str, ...]]
+"""By code, the kinds of failures that a rule's own proof declares."""
+
+
+def claims(proofs: Iterable[Proof]) -> Claims:
+    """What a rule says breaks; a witness of something else proves nothing about its findings."""
+    return {
+        proof.rule.code: tuple(
+            sorted(
+                {
+                    name
+                    for case in proof.cases
+                    for expected in case.before.values()
+                    for failure in as_tuple(expected)
+                    for name in _claim(failure)
+                }
+            )
+        )
+        for proof in proofs
+    }
+
+
+def _claim(failure: Failure) -> tuple[str, ...]:
+    gradient = "gradient " if failure.phase == "backward" else ""
+    kinds = {
+        "raises": ("raises",),
+        "promoted": ("widened",),
+        "vanished": (f"{gradient}error",),
+        "error": (f"{gradient}error",),
+    }
+    return kinds.get(failure.kind, (f"{gradient}nonfinite",))
+
+
+def plans(file: Examined, protocols: frozenset[str], known: Claims) -> list[Plan]:
     """A plan for each finding of a file.
 
     ``protocols``: codes of rules whose hazard is the order of calls in a training loop.
@@ -78,7 +115,10 @@ def plans(file: Examined, protocols: frozenset[str]) -> list[Plan]:
             whole["text"] = file.fixed()
         return whole["text"]
 
-    return [_plan(file, one, protocols, everything) for one in file.diagnostics]
+    found = [_plan(file, one, protocols, everything) for one in file.diagnostics]
+    for one in found:
+        one.claims = known.get(one.finding.code, ())
+    return found
 
 
 def _plan(

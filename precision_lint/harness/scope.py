@@ -232,6 +232,17 @@ class Scope:
         free = [n for n in loaded(value) if n not in self._imports]
         return None if free else value
 
+    def stays_wide(self, cls: ast.ClassDef, name: str) -> bool:
+        """Whether ``self.name`` is a tensor that is no parameter or buffer: ``half()`` leaves it."""
+        made = [
+            node.value
+            for node in ast.walk(cls)
+            if isinstance(node, ast.Assign)
+            and any(dotted(target) == f"self.{name}" for target in node.targets)
+        ]
+        calls = [self.qualified(_first(node).func) for node in made if isinstance(node, ast.Call)]
+        return any(one.startswith("torch.") and "nn." not in one for one in calls)
+
     def _made(
         self, cls: ast.ClassDef, name: str
     ) -> tuple[ast.expr, ast.FunctionDef | None] | None:
@@ -272,6 +283,13 @@ def loaded(node: ast.AST) -> set[str]:
             items = value if isinstance(value, list) else [value]
             stack.extend(item for item in items if isinstance(item, ast.AST))
     return found
+
+
+def _first(node: ast.Call) -> ast.Call:
+    """``torch.eye(3)`` of ``torch.eye(3).flip(0)``."""
+    while isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        node = node.func.value
+    return node
 
 
 def _bound(node: ast.FunctionDef) -> set[str]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
 from precision_lint.harness import trial
 from precision_lint.harness.execute import Fault
-from precision_lint.harness.hunt import Hunt, Job, NothingRuns
+from precision_lint.harness.hunt import GLANCE_SECONDS, VALUE_SECONDS, Hunt, Job, NothingRuns
 from precision_lint.harness.sandbox import Refused
 from precision_lint.harness.trial import Argument, Condition, Program, Witness
 
 Answer = dict[str, Any]
+
+
+ROUNDS = ((GLANCE_SECONDS, (1.0,)), (VALUE_SECONDS, (1.0,)), (GLANCE_SECONDS, (1024.0, 65536.0)))
+"""Time for each condition, and loss scales of the backward pass: what fails without a loss scale
+says more than what a GradScaler would avoid by lowering its own."""
 
 
 def warm_up() -> None:
@@ -34,14 +40,14 @@ def search(job: dict[str, Any], seconds: float) -> Answer:
     uncured: Witness | None = None
     for index, variant in enumerate(job["variants"]):
         try:
-            plan = Job(variant["original"], variant["fixed"], variant["inputs"], variant["sizes"])
+            plan = Job(**variant, claims=job["claims"])
             hunt = Hunt(plan, seconds - (time.monotonic() - started))
-            for written in job["conditions"]:
+            for (patience, scales), written in itertools.product(ROUNDS, job["conditions"]):
                 if time.monotonic() > hunt.deadline:
                     break
                 condition = Condition(**written)
                 try:
-                    witness = hunt.run(condition)
+                    witness = hunt.run(condition, patience, scales)
                 except Fault as fault:
                     reason = str(fault)
                     continue
@@ -55,6 +61,8 @@ def search(job: dict[str, Any], seconds: float) -> Answer:
                 reason = f"no inputs were found with which it runs: {error}"
         except Refused as refused:
             return _verdict("not isolated", f"{refused}, which is refused", tries, started)
+        except SystemExit:
+            return _verdict("not isolated", "it ends the interpreter", tries, started)
         except Exception as error:  # what the slice does when it is defined
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             if not isolated:

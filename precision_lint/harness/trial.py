@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from precision_lint.harness.cases import TOLERANCE, Policy
 from precision_lint.harness.execute import Fault, Outcome, Run, Width, backpropagate, flatten
@@ -24,7 +26,8 @@ from precision_lint.harness.redirect import redirected
 
 LOOSE = 4.0
 """Half counts as wrong beyond this many times the error that a proof allows (`TOLERANCE`)."""
-SCALES = (1.0, 1024.0, 65536.0)
+SMALLEST_GRADIENT = 1e-9
+"""A true gradient below this, times the loss scale, is zero but for rounding."""
 SMALLEST = 1e-30
 """A reference whose largest element is below this is zero: there is nothing to compare with."""
 
@@ -89,6 +92,64 @@ class Witness:
     note: str = ""
 
 
+_HALVES = (torch.float16, torch.bfloat16)
+_CASTS = {"half", "bfloat16", "float"}
+
+
+class _Wide(TorchFunctionMode):
+    """Full precision for code that names dtypes itself: casts to half, and in float64 to float32
+    as well, go to the dtype of the run."""
+
+    def __init__(self, width: torch.dtype) -> None:
+        super().__init__()
+        self.width = width
+        self.narrow = (*_HALVES, torch.float32) if width == torch.float64 else _HALVES
+
+    def _wider(self, value: Any) -> Any:
+        return self.width if isinstance(value, torch.dtype) and value in self.narrow else value
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _CASTS and args and isinstance(args[0], torch.Tensor) and len(args) == 1:
+            if name != "float" or self.width == torch.float64:
+                return args[0].to(self.width)
+        given = {key: self._wider(value) for key, value in (kwargs or {}).items()}
+        return func(*map(self._wider, args), **given)
+
+
+@contextlib.contextmanager
+def _wide(width: Width) -> Iterator[None]:
+    """Full precision in a reference run; half runs are as written."""
+    if width == "half":
+        yield
+        return
+    dtype, default = getattr(torch, width), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with _Wide(dtype):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+DTYPES = re.compile(r"Half|BFloat16|dtype|scalar type|c10::")
+"""What exceptions about dtypes say."""
+
+
+def claimed(kind: str, phase: str, words: str, claims: Sequence[str]) -> bool:
+    """Whether a rule claims this kind of failure; one without claims may show any.
+
+    ``claims``: ``raises``, ``nonfinite``, ``error``, ``widened``, those of gradients with
+    ``gradient`` in front.
+    """
+    if kind == "raises":
+        return ("raises" in claims or not claims) and DTYPES.search(words) is not None
+    name = "nonfinite" if kind in ("inf", "nan") else kind
+    return not claims or (f"gradient {name}" if phase == "backward" else name) in claims
+
+
 class Program:
     """A slice, compiled; `call` runs it under a condition."""
 
@@ -126,7 +187,7 @@ class Program:
                 region = torch.autocast("cpu", dtype=condition.low)
             torch.manual_seed(0)
             try:
-                with region, torch.set_grad_enabled(backward):
+                with region, _wide(width), torch.set_grad_enabled(backward):
                     value = self.function(**given)
                 outcome.outputs = dict(flatten(value, "output"))
                 if leaves:
@@ -247,12 +308,19 @@ def _wrong(low: Outcome, seen: Seen, condition: Condition) -> tuple[str, str] | 
 
 
 def _example(low: Outcome, seen: Seen) -> str:
-    for name, reference in seen.reference.outputs.items():
-        if name in low.outputs and low.outputs[name].shape == reference.shape:
-            bad = ~torch.isfinite(low.outputs[name].double()) & torch.isfinite(reference.double())
-            if bool(bad.any()):
-                return f"{float(reference.double()[bad].flatten()[0]):.6g}"
-    return "finite"
+    """The largest true value that half does not have."""
+    found = [
+        _largest(reference, low.outputs[name])
+        for name, reference in seen.reference.outputs.items()
+        if name in low.outputs and low.outputs[name].shape == reference.shape
+    ]
+    return f"{max(found, key=abs, default=0.0):.6g}"
+
+
+def _largest(exact: torch.Tensor, value: torch.Tensor) -> float:
+    """The largest exact value where the other is not finite."""
+    bad = exact.double()[~torch.isfinite(value.double())].flatten()
+    return float(bad[bad.abs().argmax()]) if bad.numel() else 0.0
 
 
 def backward_failure(
@@ -260,7 +328,7 @@ def backward_failure(
     arguments: Sequence[Argument],
     condition: Condition,
     seen: Seen,
-    scales: Sequence[float] = SCALES,
+    scales: Sequence[float],
 ) -> tuple[str, str, float] | None:
     """Kind and words of how half fails backward, and the loss scale at which it does."""
     for scale in scales:
@@ -277,8 +345,9 @@ def backward_failure(
             found = compare_gradient(run, name, low, seen.reference)
             if found.inf or found.nan:
                 kind = "inf" if found.inf else "nan"
-                bad = ~torch.isfinite(value)
-                true = float(exact[bad].flatten()[0]) if bool(bad.any()) else math.nan
+                true = _largest(exact, value)
+                if abs(true) * scale < SMALLEST_GRADIENT:  # zero but for rounding
+                    continue
                 words = f"gradient of {name} is {kind} where the true one is {true:.6g}"
                 return kind, f"{words}, loss scale {scale:g}", scale
             if found.error > 4 * condition.limit and not math.isinf(found.error):
