@@ -25,9 +25,10 @@ from precision_lint.harness.trial import Argument, Condition, Program, Witness
 
 SIZES = (3, 4, 2, 32)
 """Sizes tried for dimensions that are not known; 3 and 4 are those of cameras and boxes."""
-SHAPES = 1500
-"""Combinations of kinds and shapes tried for one size."""
-SHAPE_SECONDS = 4.0
+SHAPES = 2500
+"""Combinations of kinds and shapes tried for one size, of even and of any dimensions each."""
+SHAPE_SECONDS = 2.0
+"""Time for one size."""
 GLANCE_SECONDS = 0.6
 """Time for the values of one condition at first, so that none waits for the others' combinations."""
 VALUE_SECONDS = 3.0
@@ -246,15 +247,14 @@ class Hunt:
 
     def _shapes(self, condition: Condition) -> Iterator[tuple[int, tuple[Form, ...]]]:
         """Combinations that run in float32: the first of each size."""
-        end = min(time.monotonic() + SHAPE_SECONDS, self.deadline)
         for size in SIZES:
+            end = min(time.monotonic() + SHAPE_SECONDS, self.deadline)
             for combination in self._combinations(size):
                 if time.monotonic() > end:
                     break
                 if self._runs(size, combination, condition):
                     yield size, combination
                     break
-            end += 0.5 if time.monotonic() < end else 0.0
 
     def _combinations(self, size: int) -> Iterator[tuple[Form, ...]]:
         """Kinds and ranks first, then dimensions that differ from the rest."""
@@ -263,9 +263,16 @@ class Hunt:
             [f for f in each if f.shape is None or f.cost <= each[0].cost or _even(f.shape, size)]
             for each in lists
         ]
-        for some in (alike, lists):
-            costs = [[form.cost for form in each] for each in some]
-            yield from itertools.islice(cheapest(some, costs), SHAPES)
+        both = [
+            itertools.islice(cheapest(some, [[f.cost for f in each] for each in some]), SHAPES)
+            for some in (alike, lists)
+        ]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*both))
+        seen: set[tuple[Form, ...]] = set()
+        for one in turns:
+            if one is not None and one not in seen:
+                seen.add(one)
+                yield one
 
     def _runs(self, size: int, combination: tuple[Form, ...], condition: Condition) -> bool:
         chosen = [

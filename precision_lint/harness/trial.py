@@ -9,6 +9,7 @@ fault.  Where float32 itself is off by a tenth of what half is allowed, nothing 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -173,7 +174,7 @@ class Program:
         amp = condition.amp and width == "half"
         outcome = Outcome()
         with redirected(condition.low, loss_scale=scale, amp=amp) as seen:
-            torch.manual_seed(0)
+            _seed()
             leaves: dict[str, torch.Tensor] = {}
             given = {}
             for one in arguments:
@@ -185,7 +186,7 @@ class Program:
             region: Any = contextlib.nullcontext()
             if amp and condition.region:
                 region = torch.autocast("cpu", dtype=condition.low)
-            torch.manual_seed(0)
+            _seed()
             try:
                 with region, _wide(width), torch.set_grad_enabled(backward):
                     value = self.function(**given)
@@ -203,9 +204,22 @@ class Program:
         return outcome
 
 
+def _seed() -> None:
+    torch.default_generator.manual_seed(0)  # torch.manual_seed takes a trace for CUDA each time
+
+
+@functools.lru_cache(4096)
+def _tensor(text: str) -> torch.Tensor:
+    value: torch.Tensor = eval(text, {"torch": torch})
+    return value
+
+
 def build(one: Argument, condition: Condition, width: Width) -> Any:
     """The value of an argument, in the dtype of the run."""
-    value = eval(one.text, {"torch": torch, "nn": torch.nn, "math": math, "LOW": condition.low})
+    if one.text.startswith(("torch.", "(")) and "torch." in one.text:
+        value: Any = _tensor(one.text).clone()
+    else:
+        value = eval(one.text, {"torch": torch, "nn": torch.nn, "math": math, "LOW": condition.low})
     low = condition.inputs == "low" and not one.wide
     if isinstance(value, torch.nn.Module):
         value = value.to(condition.low if low else torch.float32)
