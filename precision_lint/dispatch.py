@@ -111,9 +111,7 @@ def contexts(
             if not isinstance(function.node, ast.Module)
             and function.node.lineno <= row <= (function.node.end_lineno or 0)
         ]
-        function = max(
-            inside, key=lambda f: getattr(f.node, "lineno", 0), default=module.index.top
-        )
+        function = max(inside, key=lambda f: getattr(f.node, "lineno", 0), default=module.index.top)
         return Context(Rule, source, module, project, function, editor)
 
     return at

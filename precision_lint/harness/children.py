@@ -80,8 +80,8 @@ class Conversation:
 
     def ask(self, payload: Message, *, apart: bool = False) -> Iterator[Message]:
         """The child's messages; ``apart``: its working directory is a temporary one."""
-        command = [sys.executable, "-X", "utf8", "-P" if sys.version_info >= (3, 11) else "-s"]
-        command += ["-m", self.module]
+        path = ["-P"] if sys.version_info >= (3, 11) else []  # no module of the working directory
+        command = [sys.executable, "-X", "utf8", *path, "-m", self.module]
         environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         with contextlib.ExitStack() as stack:
             errors = stack.enter_context(
@@ -90,7 +90,9 @@ class Conversation:
             home = None
             if apart:
                 home = stack.enter_context(
-                    tempfile.TemporaryDirectory(prefix="precision-lint-", ignore_cleanup_errors=True)
+                    tempfile.TemporaryDirectory(
+                        prefix="precision-lint-", ignore_cleanup_errors=True
+                    )
                 )
                 environment |= {"TMPDIR": home, "HOME": home}
             process = stack.enter_context(

@@ -232,7 +232,9 @@ class Cutter(ast.NodeTransformer):
     visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return self._inside(node, {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)})
+        return self._inside(
+            node, {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+        )
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.decorator_list = [one for one in node.decorator_list if is_region(one)]

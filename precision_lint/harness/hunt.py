@@ -99,7 +99,9 @@ def forms(hypothesis: dict[str, Any], size: int, mentioned: Sequence[int]) -> li
     return sorted((Form(k, s, c) for (k, s), c in found.items()), key=lambda form: form.cost)
 
 
-def cheapest(lists: Sequence[Sequence[Any]], costs: Sequence[Sequence[float]]) -> Iterator[tuple[Any, ...]]:
+def cheapest(
+    lists: Sequence[Sequence[Any]], costs: Sequence[Sequence[float]]
+) -> Iterator[tuple[Any, ...]]:
     """The product of some lists in the order of the sum of costs."""
     if not all(lists):
         return
@@ -133,7 +135,9 @@ def wave(shape: tuple[int, ...], low: float, high: float) -> str:
     count = math.prod(shape)
     text = f"torch.sin(0.7 * torch.arange({count}, dtype=torch.float64) ** 1.1 + 0.5)"
     middle, half = (low + high) / 2, (high - low) / 2
-    text = f"{_number(middle)} + {_number(half)} * {text}" if middle else f"{_number(half)} * {text}"
+    text = (
+        f"{_number(middle)} + {_number(half)} * {text}" if middle else f"{_number(half)} * {text}"
+    )
     return f"({text}).reshape({shape})"
 
 
@@ -217,9 +221,7 @@ class Hunt:
         self.scales: Sequence[float] = ()
         self.shapes: list[tuple[int, tuple[Form, ...]]] | None = None
 
-    def run(
-        self, condition: Condition, seconds: float, scales: Sequence[float]
-    ) -> Witness | None:
+    def run(self, condition: Condition, seconds: float, scales: Sequence[float]) -> Witness | None:
         """A witness under a condition, backward at these loss scales; raises `NothingRuns` or
         `Fault`."""
         self.scales = scales
@@ -276,13 +278,10 @@ class Hunt:
 
     def _runs(self, size: int, combination: tuple[Form, ...], condition: Condition) -> bool:
         chosen = [
-            texts(h, form, size)[0]
-            for h, form in zip(self.job.inputs, combination, strict=True)
+            texts(h, form, size)[0] for h, form in zip(self.job.inputs, combination, strict=True)
         ]
         try:
-            outcome = self.program.call(
-                self._arguments(combination, chosen), condition, "float32"
-            )
+            outcome = self.program.call(self._arguments(combination, chosen), condition, "float32")
         except Fault as fault:
             self.last_error = str(fault).partition(";")[0]
             return False
@@ -299,9 +298,7 @@ class Hunt:
     def _values(
         self, size: int, combination: tuple[Form, ...], condition: Condition, end: float
     ) -> Witness | None:
-        lists = [
-            texts(h, form, size) for h, form in zip(self.job.inputs, combination, strict=True)
-        ]
+        lists = [texts(h, form, size) for h, form in zip(self.job.inputs, combination, strict=True)]
         seen: set[tuple[str, ...]] = set()
         for chosen in _candidates(lists):
             if chosen in seen:
@@ -342,9 +339,7 @@ class Hunt:
         if back is None or not trial.claimed(back[0], "backward", back[1], self.job.claims):
             return None
         kind, words, scale = back
-        return self._judge(
-            Witness(arguments, condition, "backward", kind, words, scale), seen
-        )
+        return self._judge(Witness(arguments, condition, "backward", kind, words, scale), seen)
 
     def _judge(self, witness: Witness, seen: trial.Seen) -> Witness | None:
         if not self.fixed:
@@ -392,13 +387,9 @@ class Hunt:
         self, arguments: tuple[Argument, ...], condition: Condition, direction: float
     ) -> tuple[Argument, ...] | None:
         outcome = self.program.call(arguments, condition, "float32", backward=True)
-        if outcome.raised is not None or not any(
-            g is not None for g in outcome.gradients.values()
-        ):
+        if outcome.raised is not None or not any(g is not None for g in outcome.gradients.values()):
             return None
-        size = sum(
-            float(t.double().abs().mean()) for t in outcome.outputs.values() if t.numel()
-        )
+        size = sum(float(t.double().abs().mean()) for t in outcome.outputs.values() if t.numel())
         total = sum(float(t.double().sum()) for t in outcome.outputs.values())
         sign = math.copysign(1.0, total) * direction if size else direction
         stepped = []

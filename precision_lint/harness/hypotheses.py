@@ -30,7 +30,9 @@ LABELS = re.compile(
 )
 SMALL = re.compile(r"(^|_)eps(ilon)?$")
 SIZES = re.compile(r"(^|_)(shape|sizes?)$")
-COUNTS = re.compile(r"(^|_)(n|num\w*|count\w*|length|heads?|dim|width|height|bins?|classes|groups)$")
+COUNTS = re.compile(
+    r"(^|_)(n|num\w*|count\w*|length|heads?|dim|width|height|bins?|classes|groups)$"
+)
 SIZING = ("view", "reshape", "expand", "zeros", "ones", "full", "eye", "arange", "new_zeros",
           "new_ones", "unflatten", "repeat", "range", "linspace", "randn", "rand", "split", "chunk",
           "one_hot")  # fmt: skip
@@ -163,7 +165,9 @@ class _Uses(ast.NodeVisitor):
 
     def _unpacked(self, target: ast.expr, value: ast.expr) -> None:
         """``b, n, c = x.shape``."""
-        if not isinstance(target, ast.Tuple) or any(isinstance(t, ast.Starred) for t in target.elts):
+        if not isinstance(target, ast.Tuple) or any(
+            isinstance(t, ast.Starred) for t in target.elts
+        ):
             return
         if isinstance(value, ast.Call) and last_word(value) == "size" and not value.args:
             value = value.func
@@ -202,7 +206,12 @@ class _Uses(ast.NodeVisitor):
         if word in ("permute", "transpose", "flatten", "unsqueeze", "softmax", "sum", "mean", "size",
                     "unflatten", "split", "chunk", "squeeze"):  # fmt: skip
             dims = [d for a in operands[1:] for d in _integers(a)]
-            dims += [d for k in node.keywords if k.arg in ("dim", "start_dim") for d in _integers(k.value)]
+            dims += [
+                d
+                for k in node.keywords
+                if k.arg in ("dim", "start_dim")
+                for d in _integers(k.value)
+            ]
             if dims and operands:
                 extra = 0 if word != "unsqueeze" else -1
                 if word == "permute":

@@ -146,7 +146,9 @@ def _observe(case: Case, run: Run, found: Outcome, reference: Outcome) -> Observ
                 for tensor in found.outputs.values()
             )
         if case.backward and case.regime != "training" and not out_of_range(run, found, reference):
-            backward = _worst(compare_gradient(run, name, found, reference) for name in found.gradients)
+            backward = _worst(
+                compare_gradient(run, name, found, reference) for name in found.gradients
+            )
     return Observation(found.raised, found.raised_in, forward, backward)
 
 
@@ -228,7 +230,7 @@ def _phases(case: Case) -> tuple[Phase, ...]:
     return ("forward", "backward") if both else ("forward",)
 
 
-def _reference(case: Case, path: Path, texts: Iterable[str | None], run: Run) -> Outcome:
+def reference(case: Case, path: Path, texts: Iterable[str | None], run: Run) -> Outcome:
     """The outcome without autocast and GradScaler, on the inputs of ``run``.
 
     Of the original in float64; where it raises even so (it holds float32 tensors of its own), of
@@ -255,13 +257,13 @@ def _reference(case: Case, path: Path, texts: Iterable[str | None], run: Run) ->
 def _condition(
     case: Case, path: Path, original: str, fixed: str | None, base: Run, dtype: Dtype
 ) -> list[Cell]:
-    reference = _reference(case, path, (original, fixed), base)
+    exact = reference(case, path, (original, fixed), base)
     forward_only = case.regime != "training" and not case.backward
     runs = [base] if forward_only else [replace(base, scale=scale) for scale in case.scales]
 
     def observe(text: str | None) -> list[tuple[Run, Observation]]:
         return [
-            (run, _observe(case, run, execute(case, text, path, run), reference))
+            (run, _observe(case, run, execute(case, text, path, run), exact))
             for run in runs
             if text is not None
         ]

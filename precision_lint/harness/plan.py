@@ -13,7 +13,7 @@ from precision_lint.harness import slicing
 from precision_lint.harness.cases import Failure, as_tuple
 from precision_lint.harness.collect import Proof
 from precision_lint.harness.hypotheses import hypotheses
-from precision_lint.harness.slicing import CannotIsolate, Place, Slice
+from precision_lint.harness.slicing import CannotIsolate, Place
 from precision_lint.source import Source
 
 
@@ -180,9 +180,7 @@ def _variant(
     for title, text in _fixes(file.source, finding, everything):
         try:
             after = ast.parse(text)
-            fixed, _ = slicing.cut(
-                after, slicing.follow(where, tree, after), None, branches
-            )
+            fixed, _ = slicing.cut(after, slicing.follow(where, tree, after), None, branches)
         except (CannotIsolate, SyntaxError):
             continue
         new = {free.name for free in fixed.inputs} - names
@@ -254,7 +252,9 @@ def _conditions(at: Context, flagged: ast.expr, finding: Diagnostic) -> list[dic
 def _region(at: Context, flagged: ast.expr) -> Region:
     node: ast.AST | None = flagged
     if not isinstance(flagged, (ast.Call, ast.BinOp)):
-        node = next((n for n in at.ancestors(flagged) if isinstance(n, (ast.Call, ast.BinOp))), None)
+        node = next(
+            (n for n in at.ancestors(flagged) if isinstance(n, (ast.Call, ast.BinOp))), None
+        )
     if isinstance(node, (ast.Call, ast.BinOp)):
         return at.region(node)
     return at.module.entry_region(at.function)

@@ -132,9 +132,7 @@ class Scope:
         elif isinstance(statement, ast.ClassDef):
             self.classes[statement.name] = statement
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-            targets = (
-                statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            )
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
                 if isinstance(target, ast.Name):
                     self._constants[target.id] = statement
@@ -243,9 +241,7 @@ class Scope:
         calls = [self.qualified(_first(node).func) for node in made if isinstance(node, ast.Call)]
         return any(one.startswith("torch.") and "nn." not in one for one in calls)
 
-    def _made(
-        self, cls: ast.ClassDef, name: str
-    ) -> tuple[ast.expr, ast.FunctionDef | None] | None:
+    def _made(self, cls: ast.ClassDef, name: str) -> tuple[ast.expr, ast.FunctionDef | None] | None:
         """The expression that an attribute is bound to, and the ``__init__`` it is in."""
         for one in self._lineage(cls):
             for statement in one.body:
@@ -301,7 +297,9 @@ def _bound(node: ast.FunctionDef) -> set[str]:
         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
     }
     names |= {one.name for one in ast.walk(node) if isinstance(one, ast.FunctionDef)}
-    return names | {one.name for one in ast.walk(node) if isinstance(one, ast.ExceptHandler) if one.name}
+    return names | {
+        one.name for one in ast.walk(node) if isinstance(one, ast.ExceptHandler) if one.name
+    }
 
 
 def clone(node: ast.AST) -> ast.AST:

@@ -84,9 +84,7 @@ def _verdict(verdict: str, reason: str, tries: int, started: float) -> Answer:
 
 def _proven(witness: Witness, variant: int, tries: int, started: float) -> Answer:
     condition = witness.condition
-    inputs = [
-        {"name": one.name, "text": one.text, "wide": one.wide} for one in witness.arguments
-    ]
+    inputs = [{"name": one.name, "text": one.text, "wide": one.wide} for one in witness.arguments]
     return _verdict("proven", "", tries, started) | {
         "variant": variant,
         "inputs": inputs,

@@ -48,7 +48,9 @@ class Slice:
     function: ast.FunctionDef
 
 
-def functions(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], FunctionNode, ast.ClassDef | None]]:
+def functions(
+    tree: ast.Module,
+) -> Iterator[tuple[tuple[str, ...], FunctionNode, ast.ClassDef | None]]:
     """Every function with its path of names, and the class that its ``self`` is of."""
     yield (), tree, None
     seen: dict[tuple[str, ...], int] = {}
@@ -197,9 +199,7 @@ class _Slicer:
         target = statements(self.function)[self.place.statement]
         observed, way = self._observe(value_of(target), flagged)
         chain = _chain(self.function.body, target)
-        body: list[ast.stmt] = [
-            ast.Return(observed)
-        ]
+        body: list[ast.stmt] = [ast.Return(observed)]
         for block, inner in reversed(chain):
             here = next(i for i, one in enumerate(block) if one is inner)
             if inner is not target:
@@ -349,9 +349,7 @@ class _Slicer:
         self, statement: ast.Assign | ast.AnnAssign | ast.AugAssign, hits: set[str]
     ) -> list[ast.stmt]:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        inside = {
-            dotted(t.value) for t in targets if isinstance(t, ast.Subscript)
-        } & self.needed
+        inside = {dotted(t.value) for t in targets if isinstance(t, ast.Subscript)} & self.needed
         if statement.value is None or not hits | inside:
             return []
         free = dict(self.cutter.needs.free)
@@ -446,15 +444,15 @@ def _called(decorator: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Call(decorator, [], []), decorator)
 
 
-def _chain(
-    body: list[ast.stmt], target: ast.stmt
-) -> list[tuple[list[ast.stmt], ast.stmt]]:
+def _chain(body: list[ast.stmt], target: ast.stmt) -> list[tuple[list[ast.stmt], ast.stmt]]:
     """Blocks from the outermost to the one that holds a statement, with the statement of each that
     leads there."""
     for statement in body:
         if statement is target:
             return [(body, statement)]
-        for block in [] if isinstance(statement, ast.FunctionDef | ast.ClassDef) else blocks(statement):
+        for block in (
+            [] if isinstance(statement, ast.FunctionDef | ast.ClassDef) else blocks(statement)
+        ):
             found = _chain(block, target)
             if found:
                 return [(body, statement), *found]

@@ -21,7 +21,13 @@ from torch.overrides import TorchFunctionMode
 
 from precision_lint.harness.cases import TOLERANCE, Policy
 from precision_lint.harness.execute import Fault, Outcome, Run, Width, backpropagate, flatten
-from precision_lint.harness.judge import Measure, compare, compare_gradient, first_line, out_of_range
+from precision_lint.harness.judge import (
+    Measure,
+    compare,
+    compare_gradient,
+    first_line,
+    out_of_range,
+)
 from precision_lint.harness.policy import cuda_policy
 from precision_lint.harness.redirect import redirected
 
@@ -277,9 +283,7 @@ def _finite(tensors: Any) -> bool:
     return all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
-def _agree(
-    single: dict[str, torch.Tensor], double: dict[str, torch.Tensor], limit: float
-) -> bool:
+def _agree(single: dict[str, torch.Tensor], double: dict[str, torch.Tensor], limit: float) -> bool:
     if single.keys() != double.keys() or not _finite(double.values()):
         return False
     return all(
@@ -370,9 +374,7 @@ def backward_failure(
     return None
 
 
-def widened(
-    program: Program, arguments: Sequence[Argument], condition: Condition
-) -> str | None:
+def widened(program: Program, arguments: Sequence[Argument], condition: Condition) -> str | None:
     """The dtype of an output that half inputs do not have; None: all is half."""
     low = program.call(arguments, condition)
     if low.raised is not None:
@@ -381,9 +383,7 @@ def widened(
     return str(wide[0]).removeprefix("torch.") if wide else None
 
 
-def cure(
-    fixed: Program, witness: Witness, seen: Seen
-) -> str | None:
+def cure(fixed: Program, witness: Witness, seen: Seen) -> str | None:
     """What the fixed text shows on the inputs of a witness; None: it is not cured."""
     arguments, condition = witness.arguments, witness.condition
     low = fixed.call(arguments, condition)
@@ -407,7 +407,9 @@ def cure(
         return words
     wrong = backward_failure(fixed, arguments, condition, seen, (witness.scale,))
     if witness.phase == "backward":
-        return f"gradient is finite and right, loss scale {witness.scale:g}" if wrong is None else None
+        return (
+            f"gradient is finite and right, loss scale {witness.scale:g}" if wrong is None else None
+        )
     if wrong is not None:
         witness.note = f"after the fix the {wrong[1]} still"
     return words
