@@ -7,6 +7,7 @@ import builtins
 import functools
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from precision_lint.harness.scope import Carried, Scope, clone, dotted, is_region
 
@@ -121,17 +122,20 @@ class Cutter(ast.NodeTransformer):
         if self.kept is not None and any(n is self.kept for n in ast.walk(origin)):
             raise WouldLose
         text = ast.unparse(origin)
-        name = self._texts.get(text)
-        if name is None:
-            base = re.sub(r"\W+", "_", hint).strip("_") or "value"
-            taken = self.locals | set(self.needs.free)
-            count = self._counts.get(base, 0) + 1
-            while (name := base if count == 1 else f"{base}_{count}") in taken:
-                count += 1
-            self._counts[base] = count
+        if text not in self._texts:
+            name = self._fresh(re.sub(r"\W+", "_", hint).strip("_") or "value")
             self._texts[text] = name
             self.needs.free[name] = Free(name, text, origin)
+        name = self._texts[text]
         return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def _fresh(self, base: str) -> str:
+        taken = self.locals | set(self.needs.free)
+        count = self._counts.get(base, 0) + 1
+        while (name := base if count == 1 else f"{base}_{count}") in taken:
+            count += 1
+        self._counts[base] = count
+        return name
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         func = node.func
@@ -252,14 +256,14 @@ class Cutter(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         assert node.value is not None
-        return self.visit(
-            ast.copy_location(ast.Assign([node.target], node.value, lineno=node.lineno), node)
-        )
+        plain = ast.Assign([node.target], node.value, lineno=node.lineno)
+        found: ast.AST = self.visit(ast.copy_location(plain, node))
+        return found
 
 
 def _origin(node: ast.AST) -> ast.expr:
-    origin: ast.expr = getattr(node, "origin", node)
-    return origin
+    origin: Any = getattr(node, "origin", node)
+    return origin  # type: ignore[no-any-return]
 
 
 def _is_super(node: ast.expr) -> bool:

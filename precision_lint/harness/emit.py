@@ -54,15 +54,15 @@ def inputs():
 """
 _PLAIN = """\
 @contextlib.contextmanager
-def conditions():
+def conditions(wide):
     yield
 
 
 """
 _EMULATED = """\
 @contextlib.contextmanager
-def conditions():
-    \"\"\"{words}.\"\"\"
+def conditions(wide):
+    \"\"\"{words}; with `wide` no autocast.\"\"\"
     policy = pytest.importorskip("precision_lint.harness.policy")
     redirect = pytest.importorskip("precision_lint.harness.redirect")
     with contextlib.ExitStack() as stack:
@@ -83,7 +83,7 @@ def run(function, wide=False):
             given[name] = value.float() if floating else value
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             leaves[name] = given[name].requires_grad_()
-    with contextlib.nullcontext() if wide else conditions():
+    with conditions(wide):
         found = function(**given)
         found = list(found) if isinstance(found, (tuple, list)) else [found]
         outputs = [one for one in found if isinstance(one, torch.Tensor)]
@@ -169,11 +169,13 @@ def text(one: Verdict) -> str:
 def _conditions(one: Verdict) -> str:
     condition = one.answer["condition"]
     policy = "        stack.enter_context(policy.cuda_policy())\n"
-    region = '        stack.enter_context(torch.autocast("cpu", dtype=LOW))\n'
+    region = (
+        '        if not wide:\n            stack.enter_context(torch.autocast("cpu", dtype=LOW))\n'
+    )
     return _EMULATED.format(
         words=one.answer["words"],
         policy=policy if condition["policy"] == "cuda" else "",
-        amp=condition["amp"],
+        amp="not wide" if condition["amp"] else "False",
         region=region if condition["region"] and condition["amp"] else "",
     )
 

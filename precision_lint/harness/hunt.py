@@ -30,7 +30,7 @@ SHAPES = 2500
 SHAPE_SECONDS = 2.0
 """Time for one size."""
 GLANCE_SECONDS = 0.6
-"""Time for the values of one condition at first, so that none waits for the others' combinations."""
+"""Time for the values of one condition at first, so that none waits for the others."""
 VALUE_SECONDS = 3.0
 """Time for them afterwards."""
 TRIES = 500

@@ -37,6 +37,9 @@ SIZING = ("view", "reshape", "expand", "zeros", "ones", "full", "eye", "arange",
           "new_ones", "unflatten", "repeat", "range", "linspace", "randn", "rand", "split", "chunk",
           "one_hot")  # fmt: skip
 """Functions whose plain arguments are sizes."""
+DIMENSIONAL = ("permute", "transpose", "flatten", "unsqueeze", "softmax", "sum", "mean", "size",
+               "unflatten", "split", "chunk", "squeeze")  # fmt: skip
+"""Functions that name dimensions of their first operand."""
 MATRICES = {"bmm": 3, "baddbmm": 3, "mm": 2, "addmm": 2}
 
 
@@ -125,7 +128,8 @@ def _kinds(free: Free, value: Value, uses: _Uses) -> list[str]:
 def _documented(name: str, text: str) -> list[int | str | None] | None:
     """``(B, N, 3)`` for ``points`` from ``points: (B, N, 3)`` in a docstring or a comment."""
     match = re.search(
-        rf"\b{re.escape(name)}\b[^()\n,;]{{0,24}}[(\[]((?:[A-Za-z_][\w' ]*|\d+)(?:\s*,\s*[\w' ]+)*),?\s*[)\]]",
+        rf"\b{re.escape(name)}\b[^()\n,;]{{0,24}}"
+        r"[(\[]((?:[A-Za-z_][\w' ]*|\d+)(?:\s*,\s*[\w' ]+)*),?\s*[)\]]",
         text,
     )
     if match is None or len(match[1]) > 60:
@@ -203,8 +207,7 @@ class _Uses(ast.NodeVisitor):
             for operand in operands[:3]:
                 if isinstance(operand, ast.Name):
                     self.exact[operand.id] = MATRICES[word]
-        if word in ("permute", "transpose", "flatten", "unsqueeze", "softmax", "sum", "mean", "size",
-                    "unflatten", "split", "chunk", "squeeze"):  # fmt: skip
+        if word in DIMENSIONAL:
             dims = [d for a in operands[1:] for d in _integers(a)]
             dims += [
                 d

@@ -49,7 +49,9 @@ p, li { max-width: 46rem; } .soft { color: var(--soft); margin: 0 0 1rem; }
 table { border-collapse: collapse; font-size: .875rem; margin: .75rem 0; width: 100%; }
 th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
-th { font-weight: 600; color: var(--soft); } a { color: inherit; }
+th { font-weight: 600; color: var(--soft); white-space: nowrap; }
+.matrix td { white-space: nowrap; } .matrix td:nth-child(4) { white-space: normal; }
+a { color: inherit; }
 .good { color: var(--good); } .bad { color: var(--bad); } .none { color: var(--none); }
 .plot { width: 100%; height: auto; display: block; color: var(--ink); }
 pre { background: var(--code); padding: .75rem 1rem; overflow-x: auto; font-size: .8125rem;
@@ -74,13 +76,13 @@ def _stamp(where: str) -> str:
     return f"precision-lint {version}, torch {torch.__version__}, {where}, {today}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "plain") -> str:
     """A table of cells that are HTML."""
     top = "".join(f"<th>{one}</th>" for one in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return (
-        f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody>'
-        "</table></div>"
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -105,8 +107,8 @@ def of_rules(
     parts = [
         "<h1>What the rules claim, executed</h1>",
         f'<p class="soft">{html.escape(_stamp(where))}</p>',
-        f"<p>{len(results)} rules, {cases} cases: {end}. <em>Proven</em>: the original fails as its "
-        "rule declares, and the text that the fixer makes of it does not.</p>",
+        f"<p>{len(results)} rules, {cases} cases: {end}. <em>Proven</em>: the original fails "
+        "as its rule declares, and the text that the fixer makes of it does not.</p>",
         _overview(results, where),
     ]
     for result in results:
@@ -142,13 +144,9 @@ def _overview(results: Sequence[Result], where: str) -> str:
         for condition in conditions:
             phases = found.get(condition, {})
             verdicts = [phases[p] for p in ("forward", "backward") if p in phases]
-            best = next((v for v in ("failed", "proven", "shown") if v in verdicts), None)
-            best = best or (verdicts[0] if verdicts else None)
-            cells.append(
-                _span(CLASSES.get(best, "none"), verdict_words(best))
-                if best
-                else _span("none", "–")
-            )
+            ranked = [v for v in ("failed", "proven", "shown") if v in verdicts] + verdicts
+            best = ranked[0] if ranked else "-"
+            cells.append(_span(CLASSES.get(best, "none"), verdict_words(best)))
         rows.append(cells)
     head = ["rule", *(html.escape(f"{policy_words(p, where)} {d}") for p, d in conditions)]
     return _table(head, rows)
@@ -160,7 +158,7 @@ def _rule(result: Result, where: str) -> str:
         for cell in cells:
             grouped[cell["policy"], cell["dtype"], cell["phase"]].append(cell)
     rows = []
-    for (policy, dtype, phase), cells in grouped.items():
+    for (policy, dtype, phase), cells in sorted(grouped.items(), key=lambda one: one[0][:2]):
         if dtype == "float32":
             continue
         rows.append(
@@ -184,7 +182,7 @@ def _rule(result: Result, where: str) -> str:
     return (
         f'<h2 id="{result.rule.code}">{result.rule.code} {html.escape(result.rule.name)}</h2>'
         f'<p class="soft">{summary}{words}</p>'
-        + _table(["policy", "dtype", "phase", "before the fix", "after the fix"], rows)
+        + _table(["policy", "dtype", "phase", "before the fix", "after the fix"], rows, "matrix")
         + (f"<ul>{''.join(notes)}</ul>" if notes else "")
     )
 
@@ -211,7 +209,7 @@ def _after(cells: Sequence[dict[str, Any]]) -> str:
         return _span("bad", "FAILED")
     if "proven" in verdicts:
         return _span("good", "right")
-    return _span("none", "no fix" if "shown" in verdicts else "–")
+    return _span("none", "no fix" if "shown" in verdicts else "-")
 
 
 # users' code
@@ -263,6 +261,7 @@ def _finding(one: Verdict, number: int) -> str:
     if one.fixed is not None:
         fixed = html.escape(one.fixed)
         parts.append(
-            f"<details open><summary>after the fix</summary><pre><code>{fixed}</code></pre></details>"
+            "<details open><summary>after the fix</summary>"
+            f"<pre><code>{fixed}</code></pre></details>"
         )
     return "\n".join(parts)

@@ -27,7 +27,7 @@ def draw(sweep: Sweep, name: str) -> str:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    style = {
+    style: dict[Any, Any] = {
         "svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10, "font.family": "sans-serif",
         "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
         "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False,

@@ -15,7 +15,8 @@ from pathlib import Path
 REFUSED = (
     "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.startfile",
     "os.kill", "os.killpg", "signal.pthread_kill", "subprocess.Popen", "pty.spawn", "socket.",
-    "os.chown", "os.setxattr", "os.removexattr", "webbrowser.open", "winreg.", "smtplib.", "ftplib.",
+    "os.chown", "os.setxattr", "os.removexattr", "webbrowser.open", "winreg.", "smtplib.",
+    "ftplib.",
 )  # fmt: skip
 """Audit events, or what they start with."""
 CHANGES = (
@@ -76,8 +77,8 @@ def refuse(home: Path) -> None:
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":
             path, mode, flags = arguments
-            writes = isinstance(flags, int) and flags & WRITES
-            writes = writes or (isinstance(mode, str) and set(mode) & set("wax+"))
+            writes = isinstance(flags, int) and bool(flags & WRITES)
+            writes |= isinstance(mode, str) and bool(set(mode) & set("wax+"))
             if writes and not own(path):
                 raise Refused(f"it writes {os.fsdecode(path) if path else 'a file'}")  # type: ignore[arg-type]
         elif event.startswith(CHANGES):

@@ -170,7 +170,7 @@ class Scope:
             if any(isinstance(n, ast.Call) and not self.runs(n.func) for n in ast.walk(statement)):
                 return None
             found = self._needs(value, set(), depth) if value is not None else None
-            if found is None:
+            if value is None or found is None:
                 return None
             assign = ast.Assign([ast.Name(name, ast.Store())], value, lineno=1)
             found.constants[name] = assign
@@ -231,7 +231,7 @@ class Scope:
         return None if free else value
 
     def stays_wide(self, cls: ast.ClassDef, name: str) -> bool:
-        """Whether ``self.name`` is a tensor that is no parameter or buffer: ``half()`` leaves it."""
+        """Whether ``self.name`` is a tensor that ``half()`` leaves, no parameter or buffer."""
         made = [
             node.value
             for node in ast.walk(cls)

@@ -25,7 +25,7 @@ def warm_up() -> None:
     program = Program("def isolated(x):\n    return x.sum().log()\n", "warm_up")
     argument = Argument("x", "torch.ones(2, dtype=torch.float64)")
     for policy in ("cuda", "cpu"):
-        condition = Condition(policy, "float16", "float32", True)  # type: ignore[arg-type]
+        condition = Condition(policy, "float16", "float32", True)
         with trial.under(condition):
             for backward in (False, True):
                 program.call([argument], condition, backward=backward)

@@ -145,7 +145,7 @@ def follow(place: Place, before: ast.Module, after: ast.Module) -> Place:
     """The same place in the tree that a fix left."""
     old, new = _function(before, place.function)[0], _function(after, place.function)[0]
     keys = [[_key(one) for one in statements(function)] for function in (old, new)]
-    matcher = difflib.SequenceMatcher(None, *keys, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
     for block in matcher.get_matching_blocks():
         if block.a <= place.statement < block.a + block.size:
             number = block.b + place.statement - block.a

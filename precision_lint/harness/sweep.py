@@ -82,10 +82,14 @@ def _sweep(case: Any, path: Path, original: str, fixed: str) -> dict[str, Any]:
     steps = SCALES if training else STEPS
     texts = {"before": original, "after": fixed}
     errors = {
-        dtype: {name: [_error(case, path, text, (original, fixed), policy, dtype, step) for step in steps]
-                for name, text in texts.items()}
+        dtype: {
+            name: [
+                _error(case, path, text, (original, fixed), policy, dtype, step) for step in steps
+            ]
+            for name, text in texts.items()
+        }
         for dtype in DTYPES
-    }  # fmt: skip
+    }
     return {
         "case": case.title,
         "policy": policy,

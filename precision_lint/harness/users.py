@@ -31,7 +31,7 @@ def protocols(rules: Iterable[type[Rule]]) -> frozenset[str]:
 
 
 def plans(files: Iterable[Examined | str], errors: list[str]) -> list[Plan]:
-    """What is to be searched in some files; lines about those that cannot be read go to ``errors``."""
+    """What is to be searched in some files; why others cannot be read goes to ``errors``."""
     rules = registry.rules()
     known = plan.claims(proof(rule, expectations.home()) for rule in rules.values())
     found: list[Plan] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +79,7 @@ def prove(
     jobs: int = 1,
     children: Children | None = None,
     done: Done = lambda case: None,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Execute the cases of each rule whose title contains ``keyword``, in order.
 
     ``device``: ``cpu``, or ``cuda`` for the GPU's own kernels and policy.  ``jobs``: how many child
@@ -92,7 +92,7 @@ def prove(
         futures: list[Future[Result]] = []
         try:
             for one in proofs:
-                # texts are made in this thread: ast.parse of CPython 3.11 fails when threads share it
+                # texts are made in this thread: ast.parse of 3.11 fails when threads share it
                 pairs, errors = _prepared(one, keyword)
                 futures.append(
                     pool.submit(_prove, one, pairs, errors, keyword, device, children, done)
@@ -271,28 +271,24 @@ def _sweeps(proofs: Sequence[Proof], jobs: int) -> dict[str, sweep.Sweep]:
     """For each rule a case with a fix at inputs of every magnitude, by code."""
     todo = []
     for one in proofs:
-        for index in sweep.chosen(one.cases) if one.folder is not None else ():
-            original, fixed = texts(
-                one.rule, one.folder / one.cases[index].module, one.cases[index].level
-            )
+        if one.folder is None:
+            continue
+        for index in sweep.chosen(one.cases):
+            case = one.cases[index]
+            original, fixed = texts(one.rule, one.folder / case.module, case.level)
             if fixed is not None and fixed != original:
-                todo.append((one, index, original, fixed))
+                todo.append((one.rule.code, one.folder, index, original, fixed))
                 break
     with progress.bar(len(todo), "plots") as tick, ThreadPoolExecutor(max(1, jobs)) as pool:
 
-        def run(job: tuple[Proof, int, str, str]) -> sweep.Sweep | None:
-            one, index, original, fixed = job
-            assert one.folder is not None
-            found = sweep.run(one.folder, index, original, fixed)
-            tick(one.rule.code)
+        def run(job: tuple[str, Path, int, str, str]) -> sweep.Sweep | None:
+            code, folder, index, original, fixed = job
+            found = sweep.run(folder, index, original, fixed)
+            tick(code)
             return found
 
         answers = list(pool.map(run, todo))
-    return {
-        job[0].rule.code: found
-        for job, found in zip(todo, answers, strict=True)
-        if found is not None
-    }
+    return {job[0]: found for job, found in zip(todo, answers, strict=True) if found is not None}
 
 
 class _Usage(Exception):

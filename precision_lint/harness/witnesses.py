@@ -1,4 +1,4 @@
-"""Witnesses for users' code: each finding planned here, searched in a child, and given a verdict."""
+"""Witnesses for users' code: findings planned here, searched in a child, given a verdict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def variant(self) -> Variant:
-        return self.plan.variants[self.answer["variant"]]
+        return self.plan.variants[int(self.answer["variant"])]
 
     @property
     def fixed(self) -> str | None:
