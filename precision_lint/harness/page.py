@@ -227,7 +227,7 @@ def of_witnesses(verdicts: Sequence[Verdict], where: str) -> str:
             [
                 [
                     f'<a href="#f{i}">{html.escape(one.place)} {one.finding.code}</a>',
-                    _span("bad" if one.outcome == "proven" else "none", one.outcome),
+                    _span("bad" if one.outcome == "proven" else "none", told.outcome(one)),
                     html.escape(one.answer.get("before", one.reason)),
                 ]
                 for i, one in enumerate(verdicts)
@@ -248,7 +248,9 @@ def _finding(one: Verdict, number: int) -> str:
         f'<p class="soft">{html.escape(one.finding.message)}</p>',
     ]
     if one.outcome != "proven":
-        return "".join([*parts, f"<p>{html.escape(one.outcome)}: {html.escape(one.reason)}</p>"])
+        return "".join(
+            [*parts, f"<p>{html.escape(told.outcome(one))}: {html.escape(one.reason)}</p>"]
+        )
     rows = [["before", _span("bad", one.answer["before"])]]
     if one.fix is not None:
         rows.append(["after", _span("good", f"{one.answer['after']} ({one.fix})")])

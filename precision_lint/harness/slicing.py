@@ -197,7 +197,7 @@ class _Slicer:
 
     def run(self, flagged: ast.expr | None) -> tuple[Slice, Place]:
         target = statements(self.function)[self.place.statement]
-        observed, way = self._observe(value_of(target), flagged)
+        observed, way = self._observe(value_of(target), flagged, isinstance(target, ast.Expr))
         chain = _chain(self.function.body, target)
         body: list[ast.stmt] = [ast.Return(observed)]
         for block, inner in reversed(chain):
@@ -213,7 +213,7 @@ class _Slicer:
         )
 
     def _observe(
-        self, value: ast.expr, flagged: ast.expr | None
+        self, value: ast.expr, flagged: ast.expr | None, discarded: bool
     ) -> tuple[ast.expr, tuple[Step, ...]]:
         """The widest part of a statement's value that runs and has the flagged expression."""
         way: list[Step] = []
@@ -224,6 +224,8 @@ class _Slicer:
                 if not isinstance(value, ast.expr):
                     raise CannotIsolate("the fix replaces the expression")
             return self.cutter.expression(value), self.place.way
+        if discarded and value is not flagged:  # ``losses.append(...)``: what matters is passed
+            value = self._down(value, flagged, way)
         while True:
             try:
                 return self.cutter.expression(value, flagged), tuple(way)

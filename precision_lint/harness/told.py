@@ -47,6 +47,8 @@ def assignment(one: dict[str, Any], condition: dict[str, Any]) -> str:
         return f"{one['name']} = {text}"
     low = condition["inputs"] == "low" and not one["wide"]
     dtype = condition["dtype"] if low else "float32"
+    if text.startswith("torch.full("):
+        return f"{one['name']} = {text.replace('torch.float64', f'torch.{dtype}')}"
     body = text if text.startswith(("torch.", "(")) and " * torch.eye" not in text else f"({text})"
     return f"{one['name']} = {body}.to(torch.{dtype})"
 

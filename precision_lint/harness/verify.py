@@ -163,20 +163,33 @@ def _prove(
 ) -> Result:
     result = Result(proof.rule, errors=errors)
     try:
-        if proof.folder is not None:
-            for index, answer in worker.run(worker.Job(proof.folder, pairs, device), children):
-                title = proof.cases[index].title
-                if isinstance(answer, str):
-                    result.errors.append(f"{title}: {answer}")
-                else:
-                    result.cells[title] = answer
-                done(f"{proof.rule.code} {title}")
+        execute(proof, pairs, result, device, children, done)
     except Stopped:
         result.stopped = True
         return result
     if not keyword:
         result.errors += _missing(proof, result)
     return result
+
+
+def execute(
+    proof: Proof,
+    pairs: Pairs,
+    result: Result,
+    device: str = "cpu",
+    children: Children | None = None,
+    done: Done = lambda case: None,
+) -> None:
+    """Execute texts as the cases of a proof say, into ``result``; raises `Stopped`."""
+    if proof.folder is None:
+        return
+    for index, answer in worker.run(worker.Job(proof.folder, pairs, device), children):
+        title = proof.cases[index].title
+        if isinstance(answer, str):
+            result.errors.append(f"{title}: {answer}")
+        else:
+            result.cells[title] = answer
+        done(f"{proof.rule.code} {title}")
 
 
 def _missing(proof: Proof, result: Result) -> list[str]:
