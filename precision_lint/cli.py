@@ -315,10 +315,10 @@ def explain_at(
     """
     import dataclasses
 
-    from precision_lint import runner
+    from precision_lint import inspection
     from precision_lint.source import Failure
 
-    answer = runner.explain_at(*place, _resolver(options, config, isolated))
+    answer = inspection.explain_at(*place, _resolver(options, config, isolated))
     if isinstance(answer, Failure):
         _echo(FORMATS["concise"]([answer.diagnostic()], {}, color=False), sys.stderr)
         return 2
@@ -355,33 +355,63 @@ cli.add_command(adopt.commands)
 
 
 @cli.command()
+@click.argument("paths", nargs=-1, metavar="[PATHS]...")
 @_list_option("--select", "Codes, prefixes or names of the rules to prove; by default all.")
-@click.option("-k", "keyword", default="", metavar="TEXT", help="Only cases with this title.")
-@click.option("-x", "--exitfirst", is_flag=True, help="Stop at the first rule that is unproven.")
+@click.option("-k", "keyword", default="", metavar="TEXT", help="Only what has this in its title.")
+@click.option("-x", "--exitfirst", is_flag=True, help="Stop at the first failure.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; by default one a core.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@_format_option()
+@_format_option("junit")
+@click.option("--report", type=Path, metavar="FILE", help="Write an HTML page with plots, too.")
+@click.option(
+    "--emit-test", type=Path, metavar="DIR", help="With PATHS: a pytest file a proven finding."
+)
+@click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
+@click.option("--isolated", is_flag=True, help="Ignore configuration files.")
+@_cache_options
 def verify(
+    paths: tuple[str, ...],
     select: tuple[str, ...],
     keyword: str,
     exitfirst: bool,
     jobs: int | None,
     device: str,
     output_format: str,
+    report: Path | None,
+    emit_test: Path | None,
+    config: Path | None,
+    isolated: bool,
+    **options: Any,
 ) -> int:
-    """Prove rules and fixes by running them in half precision.
+    """Prove rules and fixes, or the findings in PATHS, by running them in half precision.
 
-    Each fixture runs as it is and as fixed, in float16 and bfloat16, forward and backward: the
-    hazard must show before the fix and be gone after it.
+    Without PATHS, each fixture runs as it is and as fixed, in float16 and bfloat16, forward and
+    backward: the hazard must show before the fix and be gone after it.
+
+    With PATHS, inputs are searched on which what is flagged there fails in half precision and not
+    in float32, and the fixed code is run on the same inputs. This executes parts of that code, in
+    child processes. Exit code 1: a finding is proven.
     """
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
         _echo("verify needs torch; pip install 'precision-lint[verify]'", sys.stderr)
         return 2
-    from precision_lint.harness import verify as harness
+    if emit_test and not paths:
+        raise click.UsageError("--emit-test is for findings in your code; name paths")
+    if not paths:
+        from precision_lint.harness import verify as harness
 
-    return harness.main(select, keyword, exitfirst, jobs, device, output_format)
+        return harness.main(select, keyword, exitfirst, jobs, device, output_format, report)
+    if device != "cpu":
+        raise click.UsageError("--device cuda is for the rules; leave it out, or the paths")
+    from precision_lint import inspection
+    from precision_lint.harness import users
+
+    resolver = _resolver({**options, "select": select, "jobs": jobs}, config, isolated)
+    resolver(Path.cwd())  # mistakes in selectors are told first
+    files = inspection.examine([Path(path) for path in paths], resolver)
+    return users.main(files, keyword, exitfirst, jobs, output_format, report, emit_test)
 
 
 def _mistakes() -> tuple[type[Exception], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from precision_lint.api import (
@@ -90,10 +90,10 @@ def lint(
     return found
 
 
-def describe(
-    source: Source, row: int, project: Project, program: Program | None = None, path: str = ""
-) -> Description | Failure:
-    """What the analysis knows at a row of a file."""
+def contexts(
+    source: Source, project: Project, program: Program | None = None, path: str = ""
+) -> Callable[[int], Context] | Failure:
+    """A function from a row of a file to the analysis of the function there."""
     tree = parse(source)
     if isinstance(tree, Failure):
         return tree
@@ -101,16 +101,27 @@ def describe(
     if program is not None:
         program.forget()
     module = Module(build(tree, {ast.With, ast.AsyncWith}), path, program if path else None)
-    inside = [
-        function
-        for function in module.index.functions
-        if not isinstance(function.node, ast.Module)
-        and function.node.lineno <= row <= (function.node.end_lineno or 0)
-    ]
-    function = max(inside, key=lambda f: getattr(f.node, "lineno", 0), default=module.index.top)
-    return explain.describe(
-        Context(Rule, source, module, project, function, Editor(source, tree)), row
-    )
+    editor = Editor(source, tree)
+
+    def at(row: int) -> Context:
+        inside = [
+            function
+            for function in module.index.functions
+            if not isinstance(function.node, ast.Module)
+            and function.node.lineno <= row <= (function.node.end_lineno or 0)
+        ]
+        function = max(inside, key=lambda f: getattr(f.node, "lineno", 0), default=module.index.top)
+        return Context(Rule, source, module, project, function, editor)
+
+    return at
+
+
+def describe(
+    source: Source, row: int, project: Project, program: Program | None = None, path: str = ""
+) -> Description | Failure:
+    """What the analysis knows at a row of a file."""
+    at = contexts(source, project, program, path)
+    return at if isinstance(at, Failure) else explain.describe(at(row), row)
 
 
 def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tuple[Any, Function]]:

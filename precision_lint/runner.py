@@ -40,10 +40,9 @@ from precision_lint.api import (
 )
 from precision_lint.baseline import Counts
 from precision_lint.cache import DIRECTORY, Cache
-from precision_lint.config import ALWAYS, CRASH, ConfigError, Resolver, Settings
+from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
 from precision_lint.project import configs, files, requirements
 from precision_lint.project.amp import Survey
-from precision_lint.semantics.describe import Description
 from precision_lint.semantics.gather import gather
 from precision_lint.semantics.program import Program
 from precision_lint.source import Failure, Source
@@ -150,7 +149,7 @@ def _rules(codes: frozenset[str]) -> tuple[type[Rule], ...]:
     return tuple(rule for code, rule in registry.rules().items() if code in codes)
 
 
-def _relevant(data: bytes, codes: frozenset[str]) -> bool:
+def is_relevant(data: bytes, codes: frozenset[str]) -> bool:
     rules = _rules(codes)
     return bool(rules) and dispatch.relevant(data, rules)
 
@@ -183,7 +182,7 @@ def _crash(name: str, error: BaseException) -> Diagnostic:
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def collector_off() -> Iterator[None]:
     # a tree is many young objects and no garbage: collecting while it grows only costs
     enabled = gc.isenabled()
     gc.disable()
@@ -204,7 +203,7 @@ def _collect_now_and_then() -> None:
 
 
 @contextmanager
-def _deep_recursion() -> Iterator[None]:
+def deep_recursion() -> Iterator[None]:
     # a sum of 600 terms is a tree 600 levels deep, and a level takes several frames
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, FRAMES))
@@ -214,7 +213,7 @@ def _deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def _diagnose(text: Source, job: Job, known: Known) -> Outcome:
+def diagnose(text: Source, job: Job, known: Known) -> Outcome:
     """What to show of one text, what is silenced, and how much the threshold hides."""
     parsed = "torch" in text.text or "\0" in text.text
     survey, program = known
@@ -244,11 +243,11 @@ def _analyse(job: Job, data: bytes, known: Known) -> Outcome:
 
     def lint(current: Source) -> list[Diagnostic]:
         nonlocal last
-        last = _diagnose(current, job, known)
+        last = diagnose(current, job, known)
         return last.diagnostics
 
     if job.mode is Mode.CHECK:
-        return _diagnose(text, job, known)
+        return diagnose(text, job, known)
     from precision_lint import fixer  # imported late: a run that only checks does not need it
 
     levels = {Applicability.SAFE} | ({Applicability.UNSAFE} if job.unsafe_fixes else set())
@@ -262,7 +261,7 @@ def _analyse(job: Job, data: bytes, known: Known) -> Outcome:
 def _judge(job: Job, data: bytes, known: Known) -> Outcome:
     """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
     try:
-        with _collector_off(), _deep_recursion():
+        with collector_off(), deep_recursion():
             return _analyse(job, data, known)
     except Exception as error:
         return Outcome([_crash(job.name, error)])
@@ -271,7 +270,7 @@ def _judge(job: Job, data: bytes, known: Known) -> Outcome:
 def _run(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
     frozen = gc.get_freeze_count()
-    with _collector_off():
+    with collector_off():
         outcomes = [_run_one(job, projects) for job in jobs]
     if not frozen:
         gc.unfreeze()
@@ -301,7 +300,7 @@ def _died(job: Job) -> Outcome:
     return Outcome([_crash(job.name, ChildProcessError("its process ended without an answer"))])
 
 
-def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) -> Known:
+def known_of(root: Path, settings: Settings, named: Iterable[Path], workers: int) -> Known:
     """Read a project: all of its Python and configuration files, and what else was named."""
     members = sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
@@ -313,7 +312,7 @@ def _known(root: Path, settings: Settings, named: Iterable[Path], workers: int) 
         return survey, gather(root, code, cache, workers)
 
 
-def _job(file: files.File, mode: Mode, before: Before | None = None) -> Job:
+def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
     settings = file.settings
     held = baseline.held(settings.baseline, file.path) if settings.baseline else None
     if before is not None:
@@ -331,7 +330,7 @@ def _job(file: files.File, mode: Mode, before: Before | None = None) -> Job:
     )
 
 
-def _cores() -> int:
+def cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -381,7 +380,7 @@ def check(
     jobs: list[Job] = []
     roots: dict[Path, Settings] = {}
     for file in found.files:
-        job = _job(file, mode, before)
+        job = job_of(file, mode, before)
         data = source.load(file.path, file.name)
         if isinstance(data, Failure):
             jobs.append(job)
@@ -390,13 +389,13 @@ def check(
         result.compared |= job.held is not None
         if _deserves_a_look(data) or job.held:
             jobs.append(job)
-            if file.root not in roots and _relevant(data, job.codes):
+            if file.root not in roots and is_relevant(data, job.codes):
                 roots[file.root] = resolver(file.root)
-    workers = workers or _cores()
+    workers = workers or cores()
     projects = {}
     for root, settings in roots.items():
         named = {file.path for file in found.files if file.root == root}
-        projects[root] = _known(root, settings, named, workers)
+        projects[root] = known_of(root, settings, named, workers)
     if workers > 1 and len(jobs) > POOL_FROM:
         outcomes = pool.run(_run, jobs, projects, lost=_died, workers=workers)
     else:
@@ -416,10 +415,10 @@ def check_stdin(
     if settings.force_exclude and files.excluded(path, settings):
         return _finish(Result(stdin=data), started)
     root = files.project_root(path)
-    job = _job(files.File(path, str(name or "-"), settings, root), mode)
+    job = job_of(files.File(path, str(name or "-"), settings, root), mode)
     known: Known = Survey(root), None
-    if _relevant(data, job.codes):
-        survey, program = _known(root, settings, [path], _cores())
+    if is_relevant(data, job.codes):
+        survey, program = known_of(root, settings, [path], cores())
         known = survey.with_file(path, job.name, data), program
     outcome = _judge(job, data, known)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
@@ -427,30 +426,3 @@ def check_stdin(
         result.stdin = outcome.text.encode()
     _add(result, job, outcome)
     return _finish(result, started)
-
-
-def explain_at(
-    shown: Path, row: int, resolver: Resolver
-) -> tuple[Description, list[Diagnostic]] | Failure:
-    """What the analysis knows at a row of a file, and every finding there of any confidence."""
-    path = files.absolute(shown)
-    settings = resolver(path.parent)
-    text = source.read(path, str(shown))
-    if isinstance(text, Failure):
-        return text
-    rows = len(text.text.splitlines())
-    if row > max(rows, 1):
-        raise ConfigError(f"{shown}:{row}: the file has {rows} lines; name one of them")
-    root = files.project_root(path)
-    known = _known(root, settings, [path], _cores())
-    survey, program = known
-    project = survey.around(path)
-    with _collector_off(), _deep_recursion():
-        description = dispatch.describe(
-            text, row, project, program, program.relative(path) if program else ""
-        )
-        if isinstance(description, Failure):
-            return description
-        job = _job(files.File(path, str(shown), settings, root), Mode.CHECK)
-        found = _diagnose(text, replace(job, confidence=Confidence.POSSIBLE, held=None), known)
-    return description, [d for d in found.diagnostics if d.start.row <= row <= d.end.row]

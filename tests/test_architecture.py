@@ -47,6 +47,9 @@ ROOMS: dict[str, set[str]] = {
         "api", "baseline", "cache", "config", "dispatch", "fixer", "pool", "project", "registry",
         "semantics", "source", "suppress",
     },
+    "inspection": {
+        "api", "config", "dispatch", "fixer", "project", "runner", "semantics", "source",
+    },
     "summary": {"api", "runner"},
     "shell": {"api", "config"},
     "schema": {"api", "config", "registry", "report"},
@@ -57,8 +60,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "adopt": {"baseline", "config", "fingerprint", "report", "runner", "shell"},
     "cli": {
-        "adopt", "api", "branch", "catalogue", "config", "harness", "registry", "report", "runner",
-        "shell", "show", "silence", "source", "summary",
+        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "registry",
+        "report", "runner", "shell", "show", "silence", "source", "summary",
     },
 }  # fmt: skip
 """What a room may import of the others, itself aside; a new room states its arrows here."""

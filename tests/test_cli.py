@@ -498,9 +498,23 @@ def test_verify_hands_its_options_over(run: Run) -> None:
     assert run("verify", "--select", "MP3,MP5", "-k", "log", "-x", "--jobs", "2") == 1
     assert run("verify", "--device", "cuda", "--output-format", "json") == 1
     assert seen == [
-        (("MP3", "MP5"), "log", True, 2, "cpu", "text"),
-        ((), "", False, None, "cuda", "json"),
+        (("MP3", "MP5"), "log", True, 2, "cpu", "text", None),
+        ((), "", False, None, "cuda", "json", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["verify", "--emit-test", "tests"], "--emit-test is for findings in your code"),
+        (["verify", ".", "--device", "cuda"], "--device cuda is for the rules"),
+        (["verify", ".", "--select", "MP9x"], "MP9x"),
+    ],
+)
+def test_verify_of_paths_refuses(run: Run, args: list[str], told: str) -> None:
+    pytest.importorskip("torch")
+    assert run(*args) == 2
+    assert told in run.err and run.err.count("\n") == 1
 
 
 def test_selecting_only_what_is_in_preview_is_said(

@@ -96,10 +96,10 @@ def execute(case: Case, text: str, path: Path, run: Run) -> Outcome:
         try:
             with region:
                 value = call(*args, **kwargs)
-            outcome.outputs = dict(_flatten(value, "output"))
+            outcome.outputs = dict(flatten(value, "output"))
             if case.backward and case.regime != "training":
                 outcome.raised_in = "backward"
-                _backward(outcome, leaves, run)
+                backpropagate(outcome, leaves, run)
         except Fault:
             raise
         except Exception as error:
@@ -192,22 +192,22 @@ def _build_inputs(
     return tuple(build(value, f"input {i}") for i, value in enumerate(inputs)), {}, leaves
 
 
-def _flatten(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+def flatten(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, (bool, int, float)):
         yield name, torch.tensor(float(value), dtype=torch.float64)
     elif isinstance(value, (tuple, list)):
         for i, item in enumerate(value):
-            yield from _flatten(item, f"{name}[{i}]")
+            yield from flatten(item, f"{name}[{i}]")
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _flatten(item, f"{name}[{key!r}]")
+            yield from flatten(item, f"{name}[{key!r}]")
     elif value is not None:
         raise Fault(f"the entry returns a {type(value).__name__}; return tensors or numbers")
 
 
-def _backward(outcome: Outcome, leaves: dict[str, torch.Tensor], run: Run) -> None:
+def backpropagate(outcome: Outcome, leaves: dict[str, torch.Tensor], run: Run) -> None:
     """Gradients of a weighted mean of every output, times the loss scale.
 
     The weights differ, so that outputs which always sum to one (a softmax) have gradients too.

@@ -82,13 +82,13 @@ class Observation:
 
     def words(self, phase: Phase, unit: str | None) -> str:
         if self.raised is not None:
-            return f"raises {_first_line(self.raised)}"
+            return f"raises {first_line(self.raised)}"
         if phase == "forward":
             return self.forward.words(unit)
         return "gradient " + self.backward.words(None) if self.backward else "no gradient to judge"
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     return text.strip().splitlines()[0][:200] if text.strip() else text
 
 
@@ -96,7 +96,7 @@ def _magnitude(tensor: torch.Tensor) -> float:
     return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
-def _compare(value: torch.Tensor, reference: torch.Tensor, unit: str | None) -> Measure:
+def compare(value: torch.Tensor, reference: torch.Tensor, unit: str | None) -> Measure:
     value, reference = value.detach().double().cpu(), reference.detach().double().cpu()
     if value.shape != reference.shape:
         shapes = f"{tuple(value.shape)} instead of {tuple(reference.shape)}"
@@ -133,7 +133,7 @@ def _observe(case: Case, run: Run, found: Outcome, reference: Outcome) -> Observ
     forward, backward = Measure(), None
     if found.raised is None:
         forward = _worst(
-            _compare(found.outputs[name], reference.outputs[name], case.unit)
+            compare(found.outputs[name], reference.outputs[name], case.unit)
             for name in reference.outputs
             if name in found.outputs
         )
@@ -145,12 +145,14 @@ def _observe(case: Case, run: Run, found: Outcome, reference: Outcome) -> Observ
                 tensor.is_floating_point() and tensor.dtype.itemsize > run.low.itemsize
                 for tensor in found.outputs.values()
             )
-        if case.backward and case.regime != "training" and not _out_of_range(run, found, reference):
-            backward = _worst(_gradient(run, name, found, reference) for name in found.gradients)
+        if case.backward and case.regime != "training" and not out_of_range(run, found, reference):
+            backward = _worst(
+                compare_gradient(run, name, found, reference) for name in found.gradients
+            )
     return Observation(found.raised, found.raised_in, forward, backward)
 
 
-def _out_of_range(run: Run, found: Outcome, reference: Outcome) -> bool:
+def out_of_range(run: Run, found: Outcome, reference: Outcome) -> bool:
     """Whether even exact gradients leave the range of the half tensors they are kept in."""
     limit = torch.finfo(run.low).max
     largest = [
@@ -159,16 +161,16 @@ def _out_of_range(run: Run, found: Outcome, reference: Outcome) -> bool:
     return found.scale_too_large or any(size * run.scale > limit for size in largest)
 
 
-def _gradient(run: Run, name: str, found: Outcome, reference: Outcome) -> Measure:
+def compare_gradient(run: Run, name: str, found: Outcome, reference: Outcome) -> Measure:
     value, exact = found.gradients[name], reference.gradients.get(name)
     if exact is None:
         return Measure()
     missing = value is None
     value = torch.zeros_like(exact) if value is None else value
-    measure = _compare(value, exact, None)
+    measure = compare(value, exact, None)
     largest = max(_magnitude(g) for g in reference.gradients.values() if g is not None)
     if _magnitude(exact) < ROUNDING * largest:  # zero but for rounding: no size to compare with
-        measure.error, measure.vanished = _compare(value, exact, "").error / largest, False
+        measure.error, measure.vanished = compare(value, exact, "").error / largest, False
         return measure
     size = exact.abs().cpu() * run.scale
     normal = torch.isfinite(size) & (size >= torch.finfo(run.low).tiny)
@@ -190,7 +192,7 @@ def _problems(
         if failure.kind in ("vanished", "promoted")
     }
     if seen.raised is not None:
-        return {"forward": [f"raises {_first_line(seen.raised)}"], "backward": []}
+        return {"forward": [f"raises {first_line(seen.raised)}"], "backward": []}
     found: dict[Phase, list[str]] = {"forward": [], "backward": []}
     measures: dict[Phase, tuple[Measure | None, float, str | None]] = {
         "forward": (seen.forward, forward_limit, case.unit),
@@ -228,7 +230,7 @@ def _phases(case: Case) -> tuple[Phase, ...]:
     return ("forward", "backward") if both else ("forward",)
 
 
-def _reference(case: Case, path: Path, texts: Iterable[str | None], run: Run) -> Outcome:
+def reference(case: Case, path: Path, texts: Iterable[str | None], run: Run) -> Outcome:
     """The outcome without autocast and GradScaler, on the inputs of ``run``.
 
     Of the original in float64; where it raises even so (it holds float32 tensors of its own), of
@@ -248,20 +250,20 @@ def _reference(case: Case, path: Path, texts: Iterable[str | None], run: Run) ->
                 if _phases(case)[-1] == "backward" and not any(found):
                     raise Fault("no input or parameter gets a gradient; write backward=False")
                 return outcome
-            raised = raised or f"{width} raises {_first_line(outcome.raised)}"
+            raised = raised or f"{width} raises {first_line(outcome.raised)}"
     raise Fault(f"there is no reference: without autocast {raised}")
 
 
 def _condition(
     case: Case, path: Path, original: str, fixed: str | None, base: Run, dtype: Dtype
 ) -> list[Cell]:
-    reference = _reference(case, path, (original, fixed), base)
+    exact = reference(case, path, (original, fixed), base)
     forward_only = case.regime != "training" and not case.backward
     runs = [base] if forward_only else [replace(base, scale=scale) for scale in case.scales]
 
     def observe(text: str | None) -> list[tuple[Run, Observation]]:
         return [
-            (run, _observe(case, run, execute(case, text, path, run), reference))
+            (run, _observe(case, run, execute(case, text, path, run), exact))
             for run in runs
             if text is not None
         ]
@@ -327,7 +329,7 @@ def _unchanged(case: Case, path: Path, original: str, fixed: str, device: str) -
     for phase in _phases(case):
         reasons, of = [], "" if phase == "forward" else "the gradient of "
         if before.raised is None and after.raised is not None:
-            reasons = [f"after the fix float32 raises {_first_line(after.raised)}"]
+            reasons = [f"after the fix float32 raises {first_line(after.raised)}"]
         elif before.raised is None:
             first: Any = before.outputs if phase == "forward" else before.gradients
             second: Any = after.outputs if phase == "forward" else after.gradients
@@ -346,6 +348,6 @@ def _same(first: torch.Tensor | None, second: torch.Tensor | None, tolerance: fl
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
     if tolerance:
-        measure = _compare(second, first, None)
+        measure = compare(second, first, None)
         return not (measure.inf or measure.nan or measure.missing) and measure.error <= tolerance
     return torch.allclose(first, second, rtol=0.0, atol=0.0, equal_nan=True)

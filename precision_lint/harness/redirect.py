@@ -25,6 +25,9 @@ from precision_lint.harness.policy import require_torch
 _CUDA = re.compile(r"cuda(:\d+)?$")
 
 
+_signature = functools.cache(inspect.signature)
+
+
 @dataclass
 class Redirection:
     """What the code under test did: the dtypes of the autocast regions it switched on."""
@@ -105,7 +108,7 @@ def _patch_autocast(
 ) -> None:
     autocast = torch.amp.autocast_mode.autocast
     plain = autocast.__init__
-    signature = inspect.signature(plain)
+    signature = _signature(plain)
 
     @functools.wraps(plain)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -144,7 +147,7 @@ def _patch_scalers(
 def _scaler_init(
     plain: Callable[..., None], place: Callable[[Any], Any], loss_scale: float | None, amp: bool
 ) -> Callable[..., None]:
-    signature = inspect.signature(plain)
+    signature = _signature(plain)
 
     @functools.wraps(plain)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

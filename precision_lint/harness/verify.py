@@ -7,12 +7,11 @@ declare, and the texts that the real fixer makes of them must not.  What that me
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ import torch
 
 from precision_lint import registry, source
 from precision_lint.api import Applicability, Rule
-from precision_lint.harness import expectations, worker
+from precision_lint.harness import expectations, page, progress, sweep, tables, worker
 from precision_lint.harness.cases import Level
+from precision_lint.harness.children import Children, Stopped
 from precision_lint.harness.collect import InvalidProof, Proof, proof
 from precision_lint.harness.policy import UnsupportedTorch, require_torch
 
@@ -30,7 +30,6 @@ Cell = dict[str, Any]
 """`precision_lint.harness.judge.Cell` as JSON."""
 ORDER = ("failed", "proven", "shown", "unchanged", "harmless", "skipped")
 """Verdicts, the one that tells most of a group of cells first."""
-WORDS = {"harmless": "not a hazard here", "skipped": "not executed", "failed": "FAILED"}
 
 
 @dataclass
@@ -40,6 +39,8 @@ class Result:
     rule: type[Rule]
     cells: dict[str, list[Cell]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    stopped: bool = False
+    """Whether the run ended before all of its cases were executed."""
 
     @property
     def failures(self) -> list[str]:
@@ -66,22 +67,46 @@ class Result:
         ]
 
 
+Done = Callable[[str], None]
+"""Hears of each case that was executed."""
+
+
 def prove(
-    proofs: Iterable[Proof], *, keyword: str = "", device: str = "cpu", jobs: int = 1
-) -> Iterator[Result]:
+    proofs: Iterable[Proof],
+    *,
+    keyword: str = "",
+    device: str = "cpu",
+    jobs: int = 1,
+    children: Children | None = None,
+    done: Done = lambda case: None,
+) -> Generator[Result, None, None]:
     """Execute the cases of each rule whose title contains ``keyword``, in order.
 
     ``device``: ``cpu``, or ``cuda`` for the GPU's own kernels and policy.  ``jobs``: how many child
-    processes run at a time.
+    processes run at a time.  When ``children`` are stopped, rules that were begun come out as far
+    as they are.
     """
     require_torch()
+    children = children or Children()
     with ThreadPoolExecutor(max(1, jobs)) as pool:
+        futures: list[Future[Result]] = []
         try:
-            # texts are made in this thread: ast.parse of CPython 3.11 fails when threads share it
-            prepared = ((one, _prepared(one, keyword)) for one in proofs)
-            yield from pool.map(
-                lambda job: _prove(job[0], job[1][0], job[1][1], keyword, device), prepared
-            )
+            for one in proofs:
+                # texts are made in this thread: ast.parse of 3.11 fails when threads share it
+                pairs, errors = _prepared(one, keyword)
+                futures.append(
+                    pool.submit(_prove, one, pairs, errors, keyword, device, children, done)
+                )
+            for future in futures:
+                yield future.result()
+        except KeyboardInterrupt:
+            children.stop()
+            pool.shutdown(cancel_futures=True)
+            yield from (f.result() for f in futures if f.done() and not f.cancelled())
+            raise
+        except BaseException:
+            children.stop()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -132,18 +157,44 @@ def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
     }, errors
 
 
-def _prove(proof: Proof, pairs: Pairs, errors: list[str], keyword: str, device: str) -> Result:
+def _prove(
+    proof: Proof,
+    pairs: Pairs,
+    errors: list[str],
+    keyword: str,
+    device: str,
+    children: Children,
+    done: Done,
+) -> Result:
     result = Result(proof.rule, errors=errors)
-    if proof.folder is not None:
-        for index, answer in worker.run(worker.Job(proof.folder, pairs, device)):
-            title = proof.cases[index].title
-            if isinstance(answer, str):
-                result.errors.append(f"{title}: {answer}")
-            else:
-                result.cells[title] = answer
+    try:
+        execute(proof, pairs, result, device, children, done)
+    except Stopped:
+        result.stopped = True
+        return result
     if not keyword:
         result.errors += _missing(proof, result)
     return result
+
+
+def execute(
+    proof: Proof,
+    pairs: Pairs,
+    result: Result,
+    device: str = "cpu",
+    children: Children | None = None,
+    done: Done = lambda case: None,
+) -> None:
+    """Execute texts as the cases of a proof say, into ``result``; raises `Stopped`."""
+    if proof.folder is None:
+        return
+    for index, answer in worker.run(worker.Job(proof.folder, pairs, device), children):
+        title = proof.cases[index].title
+        if isinstance(answer, str):
+            result.errors.append(f"{title}: {answer}")
+        else:
+            result.cells[title] = answer
+        done(f"{proof.rule.code} {title}")
 
 
 def _missing(proof: Proof, result: Result) -> list[str]:
@@ -182,33 +233,80 @@ def main(
     jobs: int | None = None,
     device: str = "cpu",
     output_format: str = "text",
+    report: Path | None = None,
 ) -> int:
     """Prove the selected rules (default: all) and print the table; returns the exit status.
 
-    0: everything is proven.  1: something is not.  2: wrong arguments, or no such device.
+    0: everything is proven.  1: something is not.  2: wrong arguments, or no such device.  130:
+    interrupted; what is known by then is printed.
     """
     try:
         require_torch()
         rules = _selected(select)
-    except (UnsupportedTorch, registry.InvalidRule, _Usage) as error:
+        if report is not None:
+            page.require()
+    except (UnsupportedTorch, registry.InvalidRule, page.Missing, _Usage) as error:
         return _usage(str(error))
     if device not in ("cpu", "cuda"):
         return _usage(f"--device {device}: unknown; choose cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         return _usage("--device cuda: torch finds no CUDA device here; leave the option out")
     proofs = [proof(rule, expectations.home()) for rule in rules]
-    if keyword and not any(keyword in case.title for one in proofs for case in one.cases):
+    chosen = [case for one in proofs for case in one.cases if keyword in case.title]
+    if keyword and not chosen:
         return _usage(f"-k {keyword}: matches no case of the selected rules")
     where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    results = []
-    count = jobs or os.cpu_count() or 1
-    for result in prove(proofs, keyword=keyword, device=device, jobs=count):
-        results.append(result)
-        if exitfirst and result.failures:
-            break
-    text = _as_json(results, where) if output_format == "json" else _as_table(results, where)
-    sys.stdout.write(text)
+    results: list[Result] = []
+    interrupted = False
+    with progress.bar(len(chosen)) as tick:
+        proving = prove(
+            proofs,
+            keyword=keyword,
+            device=device,
+            jobs=jobs or os.cpu_count() or 1,
+            done=tick,
+        )
+        try:
+            for result in proving:
+                results.append(result)
+                if exitfirst and result.failures:
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            proving.close()
+    sys.stdout.write(tables.FORMATS[output_format](results, where, interrupted))
+    if report is not None:
+        sweeps = {} if interrupted else _sweeps(proofs, jobs or os.cpu_count() or 1)
+        report.write_text(page.of_rules(results, where, sweeps), encoding="utf-8")
+    if interrupted:
+        sys.stderr.write("precision-lint verify: interrupted; this is what was proven by then\n")
+        return 130
     return 1 if any(result.failures for result in results) else 0
+
+
+def _sweeps(proofs: Sequence[Proof], jobs: int) -> dict[str, sweep.Sweep]:
+    """For each rule a case with a fix at inputs of every magnitude, by code."""
+    todo = []
+    for one in proofs:
+        if one.folder is None:
+            continue
+        for index in sweep.chosen(one.cases):
+            case = one.cases[index]
+            original, fixed = texts(one.rule, one.folder / case.module, case.level)
+            if fixed is not None and fixed != original:
+                todo.append((one.rule.code, one.folder, index, original, fixed))
+                break
+    with progress.bar(len(todo), "plots") as tick, ThreadPoolExecutor(max(1, jobs)) as pool:
+
+        def run(job: tuple[str, Path, int, str, str]) -> sweep.Sweep | None:
+            code, folder, index, original, fixed = job
+            found = sweep.run(folder, index, original, fixed)
+            tick(code)
+            return found
+
+        answers = list(pool.map(run, todo))
+    return {job[0]: found for job, found in zip(todo, answers, strict=True) if found is not None}
 
 
 class _Usage(Exception):
@@ -229,55 +327,3 @@ def _selected(select: Sequence[str]) -> list[type[Rule]]:
             raise _Usage(f"--select {selector}: names no rule; see precision-lint rules")
         codes.update(found)
     return [rule for code, rule in rules.items() if not select or code in codes]
-
-
-def _policy(name: str, where: str) -> str:
-    return f"{name} (emulated)" if name == "cuda" and where == "cpu" else name
-
-
-def _as_table(results: Sequence[Result], where: str) -> str:
-    """The table, and below it one line for each thing that is not proven."""
-    head = ("rule", "policy", "dtype", "forward", "backward")
-    rows = [
-        (
-            f"{result.rule.code} {result.rule.name}",
-            _policy(policy, where),
-            dtype,
-            *(WORDS.get(v := phases.get(phase, "-"), v) for phase in ("forward", "backward")),
-        )
-        for result in results
-        for policy, dtype, phases in result.summary()
-    ]
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *rows]]
-    lines += [""] + [f"{result.rule.code} {line}" for result in results for line in result.failures]
-    cases = sum(len(result.cells) for result in results)
-    failed = sum(len(result.failures) for result in results)
-    count = f"rules: {len(results)}, cases: {cases}, on {where}, torch {torch.__version__}"
-    lines.append(f"{count}: {f'{failed} not proven' if failed else 'all proven'}")
-    return "\n".join(lines) + "\n"
-
-
-def _as_json(results: Sequence[Result], where: str) -> str:
-    return (
-        json.dumps(
-            {
-                "torch": torch.__version__,
-                "device": where,
-                "rules": [
-                    {
-                        "code": result.rule.code,
-                        "name": result.rule.name,
-                        "proven": not result.failures,
-                        "errors": result.errors,
-                        "cases": [
-                            {"case": title, "cells": cells} for title, cells in result.cells.items()
-                        ],
-                    }
-                    for result in results
-                ],
-            },
-            indent=2,
-        )
-        + "\n"
-    )

@@ -6,12 +6,11 @@ limit) is a failed case with the child's last words; a new child takes up the re
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_lint.harness.children import Children, Conversation, TooSlow
+
+GRACE = 60
+"""Seconds beyond its limit after which a child that cannot even end itself is ended."""
 SECONDS = 60
 """Time one case may take, all its runs together."""
 BYTES = 4 << 30
@@ -40,20 +43,27 @@ class Job:
     bytes: int = BYTES
 
 
-def run(job: Job) -> Iterator[tuple[int, list[dict[str, Any]] | str]]:
-    """Execute a job; yields each case's index with its cells, or with why it has none."""
+def run(
+    job: Job, children: Children | None = None
+) -> Iterator[tuple[int, list[dict[str, Any]] | str]]:
+    """Execute a job; yields each case's index with its cells, or with why it has none.
+
+    Raises `Stopped` when ``children`` are.
+    """
     left = dict(job.texts)
     while left:
+        child = Conversation(children or Children(), __name__, job.seconds + GRACE)
         begun: int | None = None
-        ended, last_words = _child(job, left)
-        for message in ended:
-            begun = index = int(message["case"])
-            if "answer" in message:
-                del left[index]
-                yield index, message["answer"]
-                begun = None
+        with contextlib.suppress(TooSlow):
+            for message in child.ask(_payload(job, left)):
+                begun = index = int(message["case"])
+                if "answer" in message:
+                    del left[index]
+                    begun = None
+                    yield index, message["answer"]
         if not left:
             return
+        last_words = _last_words(child.said, child.status, job)
         if begun is None:
             for index in left:
                 yield index, f"the child process ended before the case: {last_words}"
@@ -62,33 +72,14 @@ def run(job: Job) -> Iterator[tuple[int, list[dict[str, Any]] | str]]:
         yield begun, f"the child process died: {last_words}"
 
 
-def _child(job: Job, texts: dict[int, tuple[str, str | None]]) -> tuple[list[dict[str, Any]], str]:
-    """Messages of one child, and the last line that it wrote to its error output."""
-    payload = json.dumps(
-        {
-            "folder": str(job.folder),
-            "texts": {str(index): pair for index, pair in texts.items()},
-            "device": job.device,
-            "seconds": job.seconds,
-            "bytes": job.bytes,
-        }
-    )
-    command = [sys.executable, "-X", "utf8", "-m", __name__]
-    environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        process = subprocess.run(
-            command,
-            input=payload,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            encoding="utf-8",
-            env=environment,
-            check=False,
-        )
-        errors.seek(0)
-        said = [line.strip() for line in errors if line.strip()]
-    messages = [json.loads(line) for line in process.stdout.splitlines()]
-    return messages, _last_words(said, process.returncode, job)
+def _payload(job: Job, texts: dict[int, tuple[str, str | None]]) -> dict[str, Any]:
+    return {
+        "folder": str(job.folder),
+        "texts": {str(index): pair for index, pair in texts.items()},
+        "device": job.device,
+        "seconds": job.seconds,
+        "bytes": job.bytes,
+    }
 
 
 def _last_words(said: Sequence[str], status: int, job: Job) -> str:

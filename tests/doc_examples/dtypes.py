@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .example import HALF, NET, Example, Names, linear, off, wave
+from .example import HALF, NET, Example, Names, infinite, linear, off, wave
 
 
 def points() -> torch.Tensor:
@@ -39,6 +39,19 @@ def between(names: Names) -> torch.Tensor:
     return 0.1 * bins[:, 3] + 0.9 * bins[:, 4]
 
 
+def stuck(names: Names) -> bool:
+    """Whether weights of 1 are what they were after 100 steps."""
+    model, optimizer = names["model"], names["optimizer"]
+    weight = model.head.weight
+    for _ in range(100):
+        optimizer.zero_grad()
+        model(names["x"].to(weight.dtype)).sub(names["y"]).square().mean().backward()
+        optimizer.step()
+    moved = (weight.detach() - 1).abs().max().item()
+    assert moved == 0 or moved > 5e-3, moved
+    return bool(moved == 0)
+
+
 EXAMPLES: dict[str, Example] = {
     "MP401": Example(
         lambda: {"points": torch.rand(2, 5, 3), "batch": 2, "count": 5},
@@ -49,6 +62,16 @@ EXAMPLES: dict[str, Example] = {
         lambda: {"x": wave(2, 16)},
         fails=lambda names: names["y"].dtype is torch.float64,
     ),
+    "MP403": Example(
+        lambda: {"x": wave(2, 3, 4), "mask": torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=bool)},
+        layers="""\
+            self.inner = nn.Linear(4, 4)
+            self.outer = nn.Linear(4, 4)
+            self.half()
+        """,
+        before="x = x.half()",
+        raises="must have the same dtype",
+    ),
     "MP404": Example(
         lambda: {"x": torch.zeros(2, 4096, dtype=HALF), "lengths": torch.tensor([3001, 4096])},
         fails=lambda names: names["mask"].sum(dim=1).tolist() != names["lengths"].tolist(),
@@ -57,6 +80,11 @@ EXAMPLES: dict[str, Example] = {
         lambda: {"t": torch.arange(8192.0)},
         layers='self.register_buffer("inv_freq", 10000.0 ** -(torch.arange(0, 8, 2) / 8))',
         fails=off("cos", cosines, by=1.0),
+        region=HALF,
+    ),
+    "MP406": Example(
+        lambda: {"model": linear(scale=0.0, bias=1.0), "loader": [torch.ones(2, 4)] * 3000},
+        fails=off("total", lambda names: torch.tensor(3000.0), by=500),
         region=HALF,
     ),
     "MP407": Example(
@@ -74,6 +102,13 @@ EXAMPLES: dict[str, Example] = {
                 return below * (left + 1 - target) + above * (target - left)
         """,
         fails=off("loss", between, by=0.5),
+    ),
+    "MP409": Example(
+        lambda: {"x": wave(8, 4), "y": wave(8, 1), "criterion": torch.nn.MSELoss()},
+        prelude=NET.replace(
+            "Linear(4, 1)", "Linear(4, 1)\n        nn.init.ones_(self.head.weight)"
+        ),
+        fails=stuck,
     ),
     "MP501": Example(
         lambda: {"points": points(), "intrinsics": INTRINSICS}, fails=projected, region=HALF
@@ -105,5 +140,13 @@ EXAMPLES: dict[str, Example] = {
     "MP506": Example(
         lambda: {"model": linear().requires_grad_(False), "x": wave(2, 4), "found": []},
         raises="unsupported ScalarType BFloat16",
+    ),
+    "MP507": Example(
+        lambda: {
+            "boxes": torch.rand(2, 4).half(),
+            "widths": torch.tensor([300.0, 16.0]).half(),
+            "heights": torch.tensor([300.0, 16.0]).half(),
+        },
+        fails=infinite("area"),
     ),
 }

@@ -56,16 +56,18 @@ class Example:
     """What stands around the two blocks of a rule's example.
 
     names: the arguments that they use, made anew for each.  fails: whether the harm shows in the
-    names afterwards.  raises: a part of the message, where the harm is an exception.  region: the
-    dtype of the autocast region around them.  before, after: code in front of both and behind
-    them, in the same function.  layers: the body of the module's constructor.  prelude: classes
-    and functions of the file.  project: what is known of the project around it.  deprecated:
-    whether torch's warnings of old names are part of the example; otherwise they are errors.
+    names afterwards.  raises: a part of the message, where the harm is an exception.  harmless: why
+    the installed torch shows no harm at all.  region: the dtype of the autocast region around them.
+    before, after: code in front of both and behind them, in the same function.  layers: the body
+    of the module's constructor.  prelude: classes and functions of the file.  project: what is
+    known of the project around it.  deprecated: whether torch's warnings of old names are part of
+    the example; otherwise they are errors.
     """
 
     names: Callable[[], Names]
     fails: Check | None = None
     raises: str = ""
+    harmless: str = ""
     region: torch.dtype | None = None
     before: str = ""
     after: str = ""

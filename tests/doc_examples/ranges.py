@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .example import HALF, Example, Names, broken_gradient, infinite, off, wave
+from .example import HALF, Example, Names, broken_gradient, finite, infinite, off, wave
 
 
 def masks() -> Names:
@@ -20,6 +20,12 @@ def positions() -> Names:
     banned, padding = torch.zeros(2, 4, dtype=HALF), torch.zeros(2, 4, dtype=HALF)
     banned[1], padding[1] = 1, 1
     return {"banned": banned, "padding": padding}
+
+
+def unseen() -> Names:
+    """The first probability is 0 in float16, and is left out."""
+    a = torch.tensor([-20.0, -2.0, 0.0, 2.0]).requires_grad_()
+    return {"a": a, "b": wave(4), "keep": torch.tensor([False, True, True, True])}
 
 
 EXAMPLES: dict[str, Example] = {
@@ -72,5 +78,18 @@ EXAMPLES: dict[str, Example] = {
         positions,
         after="weights = bias.softmax(dim=-1)",
         fails=infinite("weights"),
+    ),
+    "MP312": Example(
+        lambda: {"x": 1e-3 * wave(2, 4)},
+        after="""\
+            model(x.to(model.weight.dtype)).mean().backward()
+            optimizer.step()
+        """,
+        fails=lambda names: not finite(names),
+    ),
+    "MP313": Example(
+        unseen,
+        after="loss.backward()",
+        fails=broken_gradient("a"),
     ),
 }

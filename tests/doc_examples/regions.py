@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -49,6 +50,38 @@ def diverged(names: Names) -> bool:
     loss: float = names["model"](x).sub(y).square().mean().item()
     assert loss > 100 or loss < 0.1, loss
     return loss > 100
+
+
+class Product(torch.autograd.Function):
+    """A product that needs float32, written without a word on autocast in its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        return grads[0] @ weight, grads[0].t() @ x
+
+
+class Exact(torch.nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", enabled=False):
+            return Product.apply(input.float(), self.weight)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def exact() -> Names:
+    model, images = Exact(4, 1, bias=False), 8 * wave(6, 4)
+    labels = 10 * wave(6, 1, step=1.3)
+    return {
+        "model": model,
+        "images": images,
+        "labels": labels,
+        "criterion": torch.nn.MSELoss(),
+        "scaler": torch.amp.GradScaler("cpu"),
+    }
 
 
 def classifier() -> Names:
@@ -111,9 +144,20 @@ EXAMPLES: dict[str, Example] = {
         fails=lambda names: names["scaler"].get_scale() != 2.0**16,
         deprecated=True,
     ),
+    "MP211": Example(
+        exact,
+        after="gradient = model.weight.grad",
+        fails=infinite("gradient"),
+    ),
     "MP212": Example(
         lambda: {"model": linear(), "batch": torch.rand(2, 4)},
         raises="is deprecated",
+        project=replace(MIXED, torch=(2, 4)),
+    ),
+    "MP213": Example(
+        lambda: {"model": linear(), "earlier": wave(2, 4), "frame": wave(2, 4, step=1.3)},
+        after="out.sum().backward()",
+        harmless="torch before 2.10 left the weights without gradients",
         project=replace(MIXED, torch=(2, 4)),
     ),
     "MP214": Example(

@@ -1,0 +1,260 @@
+"""What is to be searched for a finding of a user's file: slices, inputs, conditions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from precision_lint.api import Applicability, Context, Diagnostic, Edit, Region, Value
+from precision_lint.harness import slicing
+from precision_lint.harness.cases import Failure, as_tuple
+from precision_lint.harness.collect import Proof
+from precision_lint.harness.hypotheses import hypotheses
+from precision_lint.harness.slicing import CannotIsolate, Place
+from precision_lint.source import Source
+
+
+class Examined(Protocol):
+    """A file with findings (`precision_lint.inspection.Examined`)."""
+
+    @property
+    def source(self) -> Source: ...
+    @property
+    def diagnostics(self) -> list[Diagnostic]: ...
+    @property
+    def at(self) -> Callable[[int], Context]: ...
+    @property
+    def fixed(self) -> Callable[[], str]: ...
+
+
+@dataclass
+class Variant:
+    """One slice of a finding: the original, and what fixes make of it, with their names."""
+
+    original: str
+    inputs: list[dict[str, Any]]
+    sizes: list[int]
+    fixed: list[str] = field(default_factory=list)
+    fixes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """All that a child needs for one finding; ``reason``: why there is nothing to run."""
+
+    finding: Diagnostic
+    variants: list[Variant] = field(default_factory=list)
+    conditions: list[dict[str, Any]] = field(default_factory=list)
+    reason: str = ""
+    stands_for: dict[str, str] = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
+
+    def job(self, number: int) -> dict[str, Any]:
+        """What the child is sent."""
+        return {
+            "id": number,
+            "variants": [
+                {
+                    "original": one.original,
+                    "fixed": one.fixed,
+                    "inputs": one.inputs,
+                    "sizes": one.sizes,
+                }
+                for one in self.variants
+            ],
+            "conditions": self.conditions,
+            "claims": self.claims,
+        }
+
+
+Claims = Mapping[str, tuple[str, ...]]
+"""By code, the kinds of failures that a rule's own proof declares."""
+
+
+def claims(proofs: Iterable[Proof]) -> Claims:
+    """What a rule says breaks; a witness of something else proves nothing about its findings."""
+    return {
+        proof.rule.code: tuple(
+            sorted(
+                {
+                    name
+                    for case in proof.cases
+                    for expected in case.before.values()
+                    for failure in as_tuple(expected)
+                    for name in _claim(failure)
+                }
+            )
+        )
+        for proof in proofs
+    }
+
+
+def _claim(failure: Failure) -> tuple[str, ...]:
+    gradient = "gradient " if failure.phase == "backward" else ""
+    kinds = {
+        "raises": ("raises",),
+        "promoted": ("widened",),
+        "vanished": (f"{gradient}error",),
+        "error": (f"{gradient}error",),
+    }
+    return kinds.get(failure.kind, (f"{gradient}nonfinite",))
+
+
+def plans(file: Examined, protocols: frozenset[str], known: Claims) -> list[Plan]:
+    """A plan for each finding of a file.
+
+    ``protocols``: codes of rules whose hazard is the order of calls in a training loop.
+    """
+    whole: dict[str, str] = {}
+
+    def everything() -> str:
+        if "text" not in whole:
+            whole["text"] = file.fixed()
+        return whole["text"]
+
+    found = [_plan(file, one, protocols, everything) for one in file.diagnostics]
+    for one in found:
+        one.claims = known.get(one.finding.code, ())
+    return found
+
+
+def _plan(
+    file: Examined, finding: Diagnostic, protocols: frozenset[str], everything: Callable[[], str]
+) -> Plan:
+    result = Plan(finding)
+    if finding.code in protocols:
+        result.reason = "the hazard is the order of calls in a training loop, not an expression"
+        return result
+    at = file.at(finding.start.row)
+    tree = at.module.index.tree
+    flagged = _flagged(tree, finding, file.source)
+    if flagged is None:
+        result.reason = "what is flagged is no expression"
+        return result
+    try:
+        place = slicing.locate(tree, flagged)
+        for branches in (False, True):
+            variant = _variant(file, at, place, flagged, branches, finding, everything)
+            if all(variant.original != one.original for one in result.variants):
+                result.variants.append(variant)
+    except CannotIsolate as error:
+        if not result.variants:
+            result.reason = str(error)
+            return result
+    result.conditions = _conditions(at, flagged, finding)
+    result.stands_for = {
+        one["name"]: one["stands_for"] for v in result.variants for one in v.inputs
+    }
+    return result
+
+
+def _flagged(tree: ast.Module, finding: Diagnostic, source: Source) -> ast.expr | None:
+    """The outermost expression at the place of a finding."""
+    start, end = source.index(finding.start), source.index(finding.end)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and node.lineno == finding.start.row:
+            if source.offset(node.lineno, node.col_offset) == start:
+                if source.offset(node.end_lineno or 0, node.end_col_offset or 0) == end:
+                    return node
+    return None
+
+
+def _variant(
+    file: Examined,
+    at: Context,
+    place: Place,
+    flagged: ast.expr,
+    branches: bool,
+    finding: Diagnostic,
+    everything: Callable[[], str],
+) -> Variant:
+    tree = at.module.index.tree
+    one, where = slicing.cut(tree, place, flagged, branches)
+    values = {free.name: _known(at, free.node) for free in one.inputs}
+    found, sizes = hypotheses(one, values, _documentation(at, file.source))
+    variant = Variant(one.text, [h.as_json() for h in found], sizes)
+    names = {free.name for free in one.inputs}
+    for title, text in _fixes(file.source, finding, everything):
+        try:
+            after = ast.parse(text)
+            fixed, _ = slicing.cut(after, slicing.follow(where, tree, after), None, branches)
+        except (CannotIsolate, SyntaxError):
+            continue
+        new = {free.name for free in fixed.inputs} - names
+        if not new and fixed.text != one.text and fixed.text not in variant.fixed:
+            variant.fixed.append(fixed.text)
+            variant.fixes.append(title)
+    return variant
+
+
+def _known(at: Context, node: ast.expr | None) -> Value:
+    return at.value(node) if node is not None else Value()
+
+
+def _documentation(at: Context, source: Source) -> str:
+    """The text of a function up to its end, where shapes may be told in words."""
+    node = at.function.node
+    if isinstance(node, ast.Module):
+        return ""
+    rows = source.text.splitlines()[node.lineno - 1 : node.end_lineno]
+    doc = ast.get_docstring(node) or ""
+    comments = "\n".join(row.partition("#")[2] for row in rows if "#" in row)
+    return f"{doc}\n{comments}"
+
+
+def _fixes(
+    source: Source, finding: Diagnostic, everything: Callable[[], str]
+) -> Iterable[tuple[str, str]]:
+    """Fixed texts, the finding's own fix first; the rest of the file's fixes may be needed too."""
+    fix = finding.fix
+    if fix is None or not fix.edits:
+        return
+    shown = " (shown only)" if fix.applicability is Applicability.DISPLAY else ""
+    yield fix.title + shown, _edited(source.text, fix.edits)
+    yield f"{fix.title}, with the other fixes of the file", everything()
+
+
+def _edited(text: str, edits: Sequence[Edit]) -> str:
+    for edit in sorted(set(edits), reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+def _conditions(at: Context, flagged: ast.expr, finding: Diagnostic) -> list[dict[str, Any]]:
+    """How the slice is run, what the finding claims first."""
+    region = _region(at, flagged)
+    words = " ".join([finding.message, *(one.message for one in finding.evidence)])
+    dtypes = [d for d in ("float16", "bfloat16") if re.search(rf"(?<![a-z]){d}", words)]
+    dtypes += [d for d in ("float16", "bfloat16") if d not in dtypes]
+    if region.dtype in ("float16", "bfloat16") and region.on:
+        dtypes = [region.dtype]
+    policy = "cpu" if region.device == "cpu" else "cuda"
+
+    def condition(dtype: str, inputs: str, around: bool, amp: bool = True) -> dict[str, Any]:
+        return {"policy": policy, "dtype": dtype, "inputs": inputs, "region": around, "amp": amp}
+
+    found = []
+    for dtype in dtypes:
+        regional = [condition(dtype, "float32", True), condition(dtype, "low", True)]
+        eager = [condition(dtype, "low", False)]
+        if region.on:
+            found += [*regional, condition(dtype, "low", False, amp=False)]
+        elif region.state == "off" or at.project.autocast is None or at.half_models is not None:
+            found += eager + (regional if region.state != "off" else [])
+        else:
+            found += regional + eager
+    return found
+
+
+def _region(at: Context, flagged: ast.expr) -> Region:
+    node: ast.AST | None = flagged
+    if not isinstance(flagged, (ast.Call, ast.BinOp)):
+        node = next(
+            (n for n in at.ancestors(flagged) if isinstance(n, (ast.Call, ast.BinOp))), None
+        )
+    if isinstance(node, (ast.Call, ast.BinOp)):
+        return at.region(node)
+    return at.module.entry_region(at.function)

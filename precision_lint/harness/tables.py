@@ -1,0 +1,122 @@
+"""What proofs of rules came to, as text, JSON and JUnit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as xml
+
+import torch
+
+if TYPE_CHECKING:
+    from precision_lint.harness.verify import Result
+
+WORDS = {"harmless": "not a hazard here", "skipped": "not executed", "failed": "FAILED"}
+
+
+def policy_words(name: str, where: str) -> str:
+    """``cuda (emulated)`` where CUDA's policy runs on a CPU."""
+    return f"{name} (emulated)" if name == "cuda" and where == "cpu" else name
+
+
+def verdict_words(verdict: str) -> str:
+    """A verdict as the table shows it."""
+    return WORDS.get(verdict, verdict)
+
+
+def as_text(results: Sequence[Result], where: str, interrupted: bool = False) -> str:
+    """The table, and below it one line for each thing that is not proven."""
+    head = ("rule", "policy", "dtype", "forward", "backward")
+    rows = [
+        (
+            f"{result.rule.code} {result.rule.name}",
+            policy_words(policy, where),
+            dtype,
+            *(verdict_words(phases.get(phase, "-")) for phase in ("forward", "backward")),
+        )
+        for result in results
+        for policy, dtype, phases in result.summary()
+    ]
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *rows]]
+    lines += [""] + [f"{result.rule.code} {line}" for result in results for line in result.failures]
+    cases = sum(len(result.cells) for result in results)
+    failed = sum(len(result.failures) for result in results)
+    count = f"rules: {len(results)}, cases: {cases}, on {where}, torch {torch.__version__}"
+    end = f"{failed} not proven" if failed else "all proven"
+    lines.append(f"{count}: {end}{', interrupted' if interrupted else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(results: Sequence[Result], where: str, interrupted: bool = False) -> str:
+    """Every cell of every case, in JSON."""
+    return (
+        json.dumps(
+            {
+                "torch": torch.__version__,
+                "device": where,
+                "interrupted": interrupted,
+                "rules": [
+                    {
+                        "code": result.rule.code,
+                        "name": result.rule.name,
+                        "proven": not result.failures and not result.stopped,
+                        "errors": result.errors,
+                        "cases": [
+                            {"case": title, "cells": cells} for title, cells in result.cells.items()
+                        ],
+                    }
+                    for result in results
+                ],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+def as_junit(results: Sequence[Result], where: str, interrupted: bool = False) -> str:
+    """A suite for each rule, a test for each condition and phase of each case."""
+    root = xml.Element("testsuites", name="precision-lint verify")
+    for result in results:
+        suite = xml.SubElement(root, "testsuite", name=f"{result.rule.code} {result.rule.name}")
+        for error in result.errors:
+            case = xml.SubElement(suite, "testcase", classname=result.rule.code, name="proof")
+            xml.SubElement(case, "error", message=error)
+        for title, cells in result.cells.items():
+            for cell in cells:
+                condition = f"{policy_words(cell['policy'], where)} {cell['dtype']} {cell['phase']}"
+                case = xml.SubElement(
+                    suite,
+                    "testcase",
+                    classname=f"{result.rule.code}.{title}",
+                    name=condition.removeprefix("- "),
+                )
+                words = "; ".join(cell["reasons"])
+                if cell["verdict"] == "failed":
+                    xml.SubElement(case, "failure", message=words)
+                elif cell["verdict"] == "skipped":
+                    xml.SubElement(case, "skipped", message=words)
+        if result.stopped or interrupted:
+            xml.SubElement(suite, "system-err").text = "interrupted"
+    return junit_text(root)
+
+
+def junit_text(root: xml.Element) -> str:
+    """A tree of test suites, counted, as text."""
+    for suite in root:
+        cases = suite.findall("testcase")
+        counts = {kind: sum(c.find(kind) is not None for c in cases) for kind in KINDS}
+        suite.set("tests", str(len(cases)))
+        for kind, name in KINDS.items():
+            suite.set(name, str(counts[kind]))
+    xml.indent(root)
+    return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+KINDS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+FORMATS: Mapping[str, Callable[[Sequence[Result], str, bool], str]] = MappingProxyType(
+    {"text": as_text, "json": as_json, "junit": as_junit}
+)

@@ -1,0 +1,105 @@
+"""A closer look at files than a run takes: what is known at a row, and what `verify` executes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from precision_lint import dispatch, source
+from precision_lint.api import Applicability, Confidence, Diagnostic
+from precision_lint.config import ConfigError, Resolver
+from precision_lint.project import files
+from precision_lint.runner import (
+    Job,
+    Known,
+    Mode,
+    collector_off,
+    cores,
+    deep_recursion,
+    diagnose,
+    is_relevant,
+    job_of,
+    known_of,
+)
+from precision_lint.semantics.context import Context
+from precision_lint.semantics.describe import Description
+from precision_lint.source import Failure, Source
+
+
+def explain_at(
+    shown: Path, row: int, resolver: Resolver
+) -> tuple[Description, list[Diagnostic]] | Failure:
+    """What the analysis knows at a row of a file, and every finding there of any confidence."""
+    path = files.absolute(shown)
+    settings = resolver(path.parent)
+    text = source.read(path, str(shown))
+    if isinstance(text, Failure):
+        return text
+    rows = len(text.text.splitlines())
+    if row > max(rows, 1):
+        raise ConfigError(f"{shown}:{row}: the file has {rows} lines; name one of them")
+    root = files.project_root(path)
+    known = known_of(root, settings, [path], cores())
+    survey, program = known
+    project = survey.around(path)
+    with collector_off(), deep_recursion():
+        description = dispatch.describe(
+            text, row, project, program, program.relative(path) if program else ""
+        )
+        if isinstance(description, Failure):
+            return description
+        job = job_of(files.File(path, str(shown), settings, root), Mode.CHECK)
+        found = diagnose(text, replace(job, confidence=Confidence.POSSIBLE, held=None), known)
+    return description, [d for d in found.diagnostics if d.start.row <= row <= d.end.row]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A file with findings, for who wants to know more of them than a report does.
+
+    ``at``: the analysis at a row.  ``fixed``: the text with every fix that is applied.
+    """
+
+    source: Source
+    diagnostics: list[Diagnostic]
+    at: Callable[[int], Context]
+    fixed: Callable[[], str]
+
+
+def examine(paths: Iterable[Path], resolver: Resolver) -> Iterator[Examined | str]:
+    """The files with findings among what the paths name; a line for each that cannot be read."""
+    found = files.discover(paths, resolver)
+    yield from found.errors
+    projects: dict[Path, Known] = {}
+    for file in found.files:
+        job = job_of(file, Mode.CHECK)
+        text = source.read(file.path, file.name)
+        if isinstance(text, Failure):
+            yield f"{file.name}: {text.message}"
+            continue
+        if not is_relevant(text.text.encode("utf8", "surrogatepass"), job.codes):
+            continue
+        if file.root not in projects:
+            named = {one.path for one in found.files if one.root == file.root}
+            projects[file.root] = known_of(file.root, resolver(file.root), named, cores())
+        survey, program = known = projects[file.root]
+        with deep_recursion():
+            diagnostics = diagnose(text, job, known).diagnostics
+            relative = program.relative(file.path) if program else ""
+            at = dispatch.contexts(text, survey.around(file.path), program, relative)
+            if isinstance(at, Failure):
+                yield f"{file.name}:{at.position.row}: {at.message}"
+            elif diagnostics:
+                yield Examined(text, diagnostics, at, functools.partial(_fixed, text, job, known))
+
+
+def _fixed(text: Source, job: Job, known: Known) -> str:
+    from precision_lint import fixer
+
+    levels = {Applicability.SAFE, Applicability.UNSAFE}
+    with deep_recursion():
+        return fixer.fix(
+            text, lambda one: diagnose(one, job, known).diagnostics, levels
+        ).source.text

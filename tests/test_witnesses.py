@@ -1,0 +1,275 @@
+"""Witnesses end to end: searched in children, proven, cured, contained."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_lint.harness import emit, told, users, witnesses
+from precision_lint.harness.children import Children
+from precision_lint.harness.plan import Plan
+from precision_lint.harness.witnesses import Verdict
+from tests.witnessing import REGION, plans, write
+
+pytest.importorskip("torch")
+
+PROVEN = {
+    "log": REGION + "def loss(x):\n    return torch.log(x.sigmoid() + 1e-8).mean()\n",
+    "backward": (
+        "def loss(x):\n    p = x.half().sigmoid()\n    return torch.log(p.clamp(min=1e-6))\n"
+    ),
+    "einsum": REGION
+    + "def pool(a, b):\n    return torch.einsum('bnhw,bchw->bnc', a.sigmoid(), b)\n",
+    "cdist": "def cost(a, b):\n    return torch.cdist(a.half(), b.half(), p=1)\n",
+    "mismatch": (
+        "def turn(x):\n"
+        "    x = x.half()\n"
+        "    eye = torch.eye(x.shape[-1], device=x.device)\n"
+        "    return x @ eye\n"
+    ),
+}
+HOSTILE = {
+    "hang": "    while True:\n        x = x + 0\n",
+    "write": "    with open({left!r}, 'w') as file:\n        file.write('x')\n    return x\n",
+    "append": "    with open({kept!r}, 'a') as file:\n        file.write('x')\n    return x\n",
+    "stdin": "    return x * float(input())\n",
+    "memory": "    kept = []\n    while True:\n        kept.append([0] * (1 << 20))\n",
+    "leave": "    sys.exit(3)\n",
+    "recursion": "    return helper(x)\n",
+    "inside": "    with open('mine.txt', 'w') as file:\n        file.write('x')\n    return x\n",
+    "noise": "    print('noise')\n    return x\n",
+}
+
+
+def searched(directory: Path, texts: dict[str, str], **limits: Any) -> dict[str, Verdict]:
+    found: list[Plan] = []
+    for name, text in texts.items():
+        [one] = plans(write(directory, text, f"{name}.py"))
+        found.append(one)
+    return {
+        Path(one.finding.filename).stem: one for one in witnesses.search(found, jobs=2, **limits)
+    }
+
+
+@pytest.fixture(scope="module")
+def proven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    return searched(tmp_path_factory.mktemp("proven"), PROVEN)
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_findings_are_proven_and_cured(name: str, proven: dict[str, Verdict]) -> None:
+    one = proven[name]
+    assert one.outcome == "proven", one.reason
+    assert one.fixed is not None and one.fix
+
+
+def test_a_witness_fails_as_its_rule_says(proven: dict[str, Verdict]) -> None:
+    kinds = {name: (one.answer["phase"], one.answer["kind"]) for name, one in proven.items()}
+    assert kinds["log"] == ("forward", "inf")
+    assert kinds["backward"][0] == "backward" and kinds["backward"][1] in ("inf", "nan")
+    assert kinds["einsum"] == ("forward", "inf")
+    assert kinds["cdist"] == kinds["mismatch"] == ("forward", "raises")
+
+
+def test_emitted_tests_stand_alone(proven: dict[str, Verdict], tmp_path: Path) -> None:
+    """They pass, and they fail when the fix is taken away."""
+    paths = emit.write(proven.values(), tmp_path)
+    assert len(paths) == len(PROVEN)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stdout
+    for path in paths:
+        text = path.read_text().replace("run(fixed(", "run(original(")
+        path.write_text(text)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 1
+    assert f"{len(PROVEN)} failed, {len(PROVEN)} passed" in run.stdout, run.stdout
+
+
+def test_inputs_can_be_pasted(proven: dict[str, Verdict]) -> None:
+    import torch
+
+    for one in proven.values():
+        names: dict[str, Any] = {"torch": torch}
+        exec(told.inputs(one), names)
+        function: dict[str, Any] = {}
+        exec(one.variant.original, function)
+        given = [names[each["name"]] for each in one.answer["inputs"]]
+        assert all(isinstance(value, torch.Tensor) for value in given)
+        if one.answer["kind"] == "raises":
+            with pytest.raises(RuntimeError):
+                function["isolated"](*given)
+
+
+def test_code_without_the_hazard_is_not_reproduced(tmp_path: Path) -> None:
+    """The finding claims a value that the code around it keeps away."""
+    text = REGION + (
+        "def loss(x):\n"
+        "    shifted = x.sigmoid().clip(*[0.25, 0.75])\n"
+        "    return torch.log(shifted + 1e-8)\n"
+    )
+    [verdict] = searched(tmp_path, {"safe": text}, seconds=15).values()
+    assert verdict.outcome == "not reproduced"
+    assert verdict.reason.startswith("no inputs were found")
+
+
+@pytest.fixture(scope="module")
+def contained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Verdict], Path]:
+    home = tmp_path_factory.mktemp("hostile")
+    (home / "kept.txt").write_text("kept")
+    paths = {"left": str(home / "left.txt"), "kept": str(home / "kept.txt")}
+    texts = {
+        name: "import sys\ndef helper(x):\n"
+        + (body.format(**paths) if "{" in body else body)
+        + REGION
+        + "def loss(x):\n    return torch.log(helper(x).sigmoid() + 1e-8)\n"
+        for name, body in HOSTILE.items()
+    }
+    return searched(home, texts, seconds=12, memory=1 << 30), home
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("hang", "it ran longer than 12 s and was ended"),
+        ("write", "it writes "),
+        ("append", "it writes "),
+        ("stdin", "EOFError"),
+        ("memory", "MemoryError"),
+        ("leave", "it ends the interpreter"),
+        ("recursion", "RecursionError"),
+    ],
+)
+def test_hostile_code_is_contained(
+    name: str, reason: str, contained: tuple[dict[str, Verdict], Path]
+) -> None:
+    verdict = contained[0][name]
+    assert verdict.outcome == "not isolated"
+    assert reason in verdict.reason
+
+
+@pytest.mark.parametrize("name", ["inside", "noise"])
+def test_harmless_habits_do_not_stop_a_search(
+    name: str, contained: tuple[dict[str, Verdict], Path]
+) -> None:
+    assert contained[0][name].outcome == "proven"
+
+
+def test_nothing_is_left_behind(contained: tuple[dict[str, Verdict], Path]) -> None:
+    home = contained[1]
+    assert {one.name for one in home.iterdir()} == {f"{n}.py" for n in HOSTILE} | {"kept.txt"}
+    assert (home / "kept.txt").read_text() == "kept"
+    assert not Path("mine.txt").exists()
+
+
+REFUSED = {
+    "fork": "os.fork()",
+    "system": "os.system('true')",
+    "spawn": "subprocess.run(['true'])",
+    "kill": "os.kill(os.getppid(), 0)",
+    "connect": "socket.create_connection(('127.0.0.1', PORT), 1)",
+    "remove": "os.remove(KEPT)",
+    "rename": "os.rename(KEPT, KEPT + '.gone')",
+    "mkdir": "os.mkdir(KEPT + '.d')",
+    "truncate": "os.truncate(KEPT, 0)",
+    "low level write": "os.open(KEPT, os.O_WRONLY)",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_child_refuses(name: str, tmp_path: Path) -> None:
+    """In a process that gave up its rights, whatever the slicing let through."""
+    kept = tmp_path / "kept.txt"
+    kept.write_text("kept")
+    home = tmp_path / "home"
+    home.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = REFUSED[name].replace("KEPT", repr(str(kept)))
+        code = code.replace("PORT", str(server.getsockname()[1]))
+        script = (
+            "import os, socket, subprocess\n"
+            "from pathlib import Path\n"
+            "from precision_lint.harness import sandbox\n"
+            "sandbox.limit(1 << 32, 60)\n"
+            "sandbox.refuse(Path.cwd())\n"
+            "Path('inside.txt').write_text('fine')\n"
+            f"try:\n    {code}\n"
+            "except sandbox.Refused:\n    print('refused')\n"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, cwd=home
+        )
+    assert run.stdout == "refused\n", run.stderr
+    assert kept.read_text() == "kept" and [one.name for one in home.iterdir()] == ["inside.txt"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has network namespaces")
+def test_there_is_no_network() -> None:
+    script = (
+        "from precision_lint.harness import sandbox\n"
+        "granted = sandbox.leave_network()\n"
+        "import socket\n"
+        "try:\n    socket.create_connection(('127.0.0.1', PORT), 2)\n    reached = True\n"
+        "except OSError:\n    reached = False\n"
+        "print(granted, reached)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        text = script.replace("PORT", str(server.getsockname()[1]))
+        run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    if run.stdout.startswith("False"):
+        pytest.skip("the kernel grants no network of one's own")
+    assert run.stdout == "True False\n"
+
+
+def test_a_crash_loses_one_finding(tmp_path: Path) -> None:
+    [good] = plans(write(tmp_path, PROVEN["log"]))
+    [bad] = plans(write(tmp_path, PROVEN["log"], "bad.py"))
+    bad.variants[0].original = "import os\ndef isolated(x):\n    os.abort()\n"
+    found = {one.plan.finding.filename: one for one in witnesses.search([bad, good])}
+    assert found[good.finding.filename].outcome == "proven"
+    crashed = found[bad.finding.filename]
+    assert crashed.outcome == "not isolated"
+    assert crashed.reason.startswith("it ended its process (exit status -6")
+
+
+def test_stopped_children_leave_what_was_found(tmp_path: Path) -> None:
+    [one] = plans(write(tmp_path, PROVEN["log"]))
+    children = Children()
+    children.stop()
+    assert list(witnesses.search([one], children=children)) == []
+
+
+def test_main_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from precision_lint import inspection
+    from precision_lint.config import Overrides, Resolver
+
+    path = write(tmp_path, PROVEN["log"])
+    page, tests = tmp_path / "page.html", tmp_path / "tests"
+
+    def files(*paths: Path) -> Any:
+        return inspection.examine(paths, Resolver(Overrides(no_cache=True), None, True))
+
+    assert users.main(files(path), output_format="json", report=page, tests=tests) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("verify executes parts of this code")
+    [entry] = json.loads(captured.out)["findings"]
+    assert (entry["code"], entry["verdict"]) == ("MP301", "proven")
+    assert entry["inputs"] and "isolated" in entry["original"]
+    assert "MP301" in page.read_text() and len(list(tests.iterdir())) == 1
+    assert users.main(files(path), keyword="MP999") == 0
+    assert "no findings" in capsys.readouterr().out
+    assert users.main(files(tmp_path / "absent.py")) == 2
+    assert "absent.py" in capsys.readouterr().err
+
+
+def test_temporary_directories_are_gone() -> None:
+    import tempfile
+
+    left = list(Path(tempfile.gettempdir()).glob("precision-lint-*"))
+    assert left == []
