@@ -49,7 +49,7 @@ class OptimizerEpsInHalf(Rule):
     ```
     Use instead:
     ```python
-    model = nn.Linear(4, 4)  # float32 parameters; autocast runs the products in half
+    model = nn.Linear(4, 4)  # float32 parameters, run under autocast
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ```
 

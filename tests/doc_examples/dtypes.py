@@ -63,7 +63,10 @@ EXAMPLES: dict[str, Example] = {
         fails=lambda names: names["y"].dtype is torch.float64,
     ),
     "MP403": Example(
-        lambda: {"x": wave(2, 3, 4), "mask": torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=bool)},
+        lambda: {
+            "x": wave(2, 3, 4),
+            "mask": torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=torch.bool),
+        },
         layers="""\
             self.inner = nn.Linear(4, 4)
             self.outer = nn.Linear(4, 4)

@@ -58,10 +58,10 @@ class Example:
     names: the arguments that they use, made anew for each.  fails: whether the harm shows in the
     names afterwards.  raises: a part of the message, where the harm is an exception.  harmless: why
     the installed torch shows no harm at all.  region: the dtype of the autocast region around them.
-    before, after: code in front of both and behind them, in the same function.  layers: the body
-    of the module's constructor.  prelude: classes and functions of the file.  project: what is
-    known of the project around it.  deprecated: whether torch's warnings of old names are part of
-    the example; otherwise they are errors.
+    before: code in front of both, in the same function and region.  after: code behind them,
+    outside of the region.  layers: the body of the module's constructor.  prelude: classes and
+    functions of the file.  project: what is known of the project around it.  deprecated: whether
+    torch's warnings of old names are part of the example; otherwise they are errors.
     """
 
     names: Callable[[], Names]
@@ -78,10 +78,11 @@ class Example:
 
     def module(self, block: str) -> str:
         """The file that is linted and executed."""
-        body = f"{textwrap.dedent(self.before)}\n{block}\n{textwrap.dedent(self.after)}"
+        body = f"{textwrap.dedent(self.before)}\n{block}\n"
         if self.region:
             opened = f"with torch.autocast('cuda', dtype={self.region}):\n"
             body = opened + textwrap.indent(body, "    ")
+        body += textwrap.dedent(self.after)
         return MODULE.format(
             prelude=textwrap.dedent(self.prelude),
             layers=textwrap.indent(textwrap.dedent(self.layers), " " * 8),

@@ -52,14 +52,11 @@ EXAMPLES: dict[str, Example] = {
     ),
     "MP306": Example(
         lambda: {
-            "x": wave(3, 8).requires_grad_(),
-            "y": torch.cat((wave(2, 8, step=1.3), wave(3, 8)[2:])),  # the last row is equal
+            "output": wave(3, 8).requires_grad_(),
+            "target": torch.cat((wave(2, 8, step=1.3), wave(3, 8)[2:])),  # the last row is equal
         },
-        layers="self.proj = nn.Linear(8, 4)",
-        before="a, b = self.proj(x), self.proj(y)",
         after="error.backward()",
-        fails=broken_gradient("x"),
-        region=HALF,
+        fails=broken_gradient("output"),
     ),
     "MP307": Example(
         lambda: {"features": torch.stack((wave(8), -torch.ones(8)))}, fails=infinite("unit")
