@@ -102,8 +102,14 @@ def is_computed(node: ast.expr, at: Context, depth: int = 3) -> bool:
             return True
         case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
             return is_computed(inner, at, depth)
-        case ast.Call():
-            return True
+        case ast.Call(func=func):
+            qualified = at.qualify(func)
+            if qualified is None and isinstance(func, ast.Attribute):
+                return True  # a method of a tensor, or a layer
+            if qualified is not None and qualified.startswith("torch."):
+                return True
+            value = at.value(node)  # a function of the project, or one that is not known
+            return value.is_tensor and not value.dtype.startswith("~call")
         case ast.Name(id=name) if depth:
             source = at.definition(name, node)
             return source is not None and is_computed(source, at, depth - 1)
