@@ -174,7 +174,7 @@ SCALES = re.compile(r"scal|accelerator|fabric|engine|deepspeed|booster|amp\b", r
 def tainted(function: Function) -> frozenset[str]:
     """Names that may hold a scaled loss."""
     sources: list[tuple[str, ast.expr]] = []
-    for node in own_nodes(function):
+    for node in function.nodes:
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
             places = node.targets if isinstance(node, ast.Assign) else [node.target]
             sources += [(dotted(n) or "", node.value) for p in places for n in targets(p)]
@@ -194,12 +194,10 @@ def tainted(function: Function) -> frozenset[str]:
         found |= more
 
 
-def plainness(
-    call: ast.Call, owner: ast.expr, function: Function, may_be_scaled: frozenset[str]
-) -> str:
+def plainness(call: ast.Call, owner: ast.expr, function: Function) -> str:
     """How sure it is that a loss whose ``backward`` runs was not scaled."""
     text = ast.unparse(owner)
-    if call.args or SCALES.search(text) or any(mentions(text, n) for n in may_be_scaled):
+    if call.args or SCALES.search(text) or any(mentions(text, n) for n in tainted(function)):
         return ""
     path = dotted(owner)
     if path is None:

@@ -24,7 +24,6 @@ from precision_lint.semantics.bindings import (
     plainness,
     rows,
     stored,
-    tainted,
     targets,
 )
 from precision_lint.semantics.conditions import substituted
@@ -90,7 +89,6 @@ class Outline:
         self.aliases = aliases(function)
         self.scalers = self._scalers()
         self.divisors = divisors(function)
-        self.tainted = tainted(function)
         parameters = [p.arg for p in function.parameters()]
         for name in parameters:
             if name != "self" and (INSPECTING.search(function.name) or INSPECTING.search(name)):
@@ -374,7 +372,7 @@ class Outline:
             scaler = self.scaled_by(owner)
             if scaler is not None:
                 return (self.at(node, fx.BACKWARD, scaler),)
-            plain = plainness(node, owner, self.function, self.tainted)
+            plain = plainness(node, owner, self.function)
             return (self.at(node, fx.BACKWARD, "", self.text(owner), plain),)
         if owner is not None and is_place(owner):
             found = self.method(node, last, self.text(owner))

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from precision_lint.semantics.bindings import own_nodes
 from precision_lint.semantics.conditions import substituted
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
@@ -87,7 +86,7 @@ def bound_once(function: Function) -> dict[str, ast.expr]:
     """Local names that are assigned once, with what they are assigned."""
     found: dict[str, ast.expr] = {}
     count: dict[str, int] = {}
-    for node in own_nodes(function):
+    for node in function.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             count[node.id] = count.get(node.id, 0) + 1
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -99,7 +98,7 @@ def bound_once(function: Function) -> dict[str, ast.expr]:
 def attributes(function: Function) -> tuple[tuple[str, str], ...]:
     """Local names of a method that it stores: ``(("net", "self.net"),)``."""
     found: dict[str, str] = {}
-    for node in own_nodes(function):
+    for node in function.nodes:
         if not isinstance(node, ast.Assign):
             continue
         pairs = [(target, node.value) for target in node.targets]
@@ -171,11 +170,14 @@ def _made(function: Function, state: Typestate) -> dict[str, Roots]:
     scopes = [index.top, function]
     if function.cls is not None:
         scopes += [m for m in function.cls.methods.values() if m is not function]
+    if not OPTIMIZERS & index.calls.keys():
+        return {}
     for scope in scopes:
-        named = bound_once(scope)
-        for node in own_nodes(scope):
+        named: dict[str, ast.expr] | None = None
+        for node in scope.nodes:
             if not isinstance(node, ast.Assign) or not makes_optimizer(node.value):
                 continue
+            named = bound_once(scope) if named is None else named
             call = node.value
             assert isinstance(call, ast.Call)
             given = call.args[0] if call.args else None

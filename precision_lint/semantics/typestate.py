@@ -298,20 +298,20 @@ class Typestate:
         self, runs: list[tuple[Function, Protocol]]
     ) -> Iterator[tuple[Violation, Function]]:
         """Scalers of a class that step in its methods and are updated nowhere in this module."""
-        if any(names_scaler(self.text(o)) for o in self._owners_of("update")) or any(
-            v.kind == UPDATE for v, _ in self._found or ()
-        ):
+        updates = [call for call, _ in self.module.index.calls.get("update", [])]
+        if any(not (call.args or call.keywords) for call in updates):
+            return
+        if any(violation.kind == UPDATE for violation, _ in self._found or ()):
             return
         for function, run in runs:
-            steps = [s for s in fx.sources(run.effects.steps) if s.kind == fx.STEP]
-            mine = [s for s in steps if s.names[0] == run.scaler and s.node is not None]
-            every = list(flat(run.effects.steps))
-            if (
-                not mine
-                or not run.scaler.startswith("self.")
-                or any(s.kind in (fx.TAKEN, fx.PERHAPS) for s in every)
-            ):
-                continue
+            kinds = {s.kind for s in flat(run.effects.steps)}
+            mine = [
+                s
+                for s in fx.sources(run.effects.steps)
+                if s.kind == fx.STEP and s.names[0] == run.scaler and s.names[1][:5] == "self."
+            ]
+            if not mine or fx.BACKWARD not in kinds or kinds & {fx.TAKEN, fx.PERHAPS}:
+                continue  # a wrapper, whose user updates
             cls = function.cls
             if cls is None or not all(b.rpartition(".")[2] in KNOWN_BASES for b in cls.bases):
                 continue  # a parent's method may update it
@@ -325,11 +325,6 @@ class Typestate:
                     ),
                     function,
                 )  # fmt: skip
-
-    def _owners_of(self, method: str) -> Iterator[ast.expr]:
-        for call, _ in self.module.index.calls.get(method, []):
-            if isinstance(call.func, ast.Attribute):
-                yield call.func.value
 
     def _hooks(self, runs: list[tuple[Function, Protocol]]) -> list[tuple[Violation, Function]]:
         """Hooks that clip every backward's gradient, where backwards are scaled."""
