@@ -143,7 +143,11 @@ class Editor:
         import libcst as cst
 
         def to(text: str) -> Callable[[Any], Any]:
-            return lambda _: cst.parse_expression(text)
+            try:
+                new = cst.parse_expression(text)
+            except cst.ParserSyntaxError:  # lines that only parentheses hold together
+                new = cst.parse_expression(f"({text})")
+            return lambda _: new
 
         return self._replace(statement, {node: to(text) for node, text in texts.items()})
 
