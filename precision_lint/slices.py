@@ -156,7 +156,11 @@ class Editor:
 
         def change(text: str) -> Callable[[Any], Any]:
             def replaced(node: Any) -> Any:
-                new: Any = cst.parse_expression(text)
+                new: Any
+                try:
+                    new = cst.parse_expression(text)
+                except cst.ParserSyntaxError:  # lines that only parentheses hold together
+                    new = cst.parse_expression(f"({text})")
                 return new.with_changes(lpar=node.lpar, rpar=node.rpar) if node.lpar else new
 
             return replaced

@@ -475,3 +475,33 @@ def test_import_line(before: str, after: str) -> None:
 
 def test_import_line_without_any_import() -> None:
     assert File("x = 1\n").edit.import_line("import torch") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "new", "expected"),
+    [
+        ("y = f(a, dtype=b.dtype)  # kept\n", "b.dtype", "c", "y = f(a, dtype=c)  # kept\n"),
+        ("y = f(b.dtype)\n", "b.dtype", "c\n.dtype", "y = f((c\n.dtype))\n"),
+    ],
+)
+def test_replace_puts_another_expression_in_place(
+    text: str, place: str, new: str, expected: str
+) -> None:
+    file = File(text)
+    edits = file.edit.replace(file.tree.body[0], {file.expression(place): new})
+    assert file.applied(edits) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "suffix", "expected"),
+    [
+        ("y = (a > 0).float()\n", "(a > 0).float()", ".half()", "y = (a > 0).half()\n"),
+        ("y = x.sum().to(d)\n", "x.sum().to(d)", "", "y = x.sum()\n"),
+    ],
+)
+def test_exchange_puts_another_method_in_place(
+    text: str, place: str, suffix: str, expected: str
+) -> None:
+    file = File(text)
+    edits = file.edit.exchange(file.tree.body[0], {file.expression(place): suffix})
+    assert file.applied(edits) == expected
