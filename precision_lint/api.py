@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.quotients import Quotient, Upcast
+    from precision_lint.semantics.region_end import RegionEnd
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
     from precision_lint.semantics.scalers import Scaler
@@ -74,6 +75,7 @@ __all__ = [
     "Quotient",
     "Reach",
     "Region",
+    "RegionEnd",
     "Remedy",
     "Rule",
     "Scaler",
@@ -310,6 +312,7 @@ _ANALYSIS = {
     "Region": "regions",
     "Remedy": "remedies",
     "Scaler": "scalers",
+    "RegionEnd": "region_end",
     "Sink": "sinks",
     "Upcast": "quotients",
     "Value": "values",

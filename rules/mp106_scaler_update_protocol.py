@@ -77,12 +77,18 @@ class ScalerUpdateProtocol(Rule):
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
         remedy = Remedy(violation, at)
         evidence = []
-        if violation.backward is not None:
+        if violation.backward is not None and violation.how != "again":
             evidence.append(at.note(violation.backward, "the loss is scaled here"))
         evidence += violation.traced(at.note, "it happens here")
         confidence = violation.confidence
         edits: Edits | None
-        if violation.how in ("missing", "skipped"):
+        if violation.how == "never":
+            edits, title = remedy.add_update(), "update the scaler after its steps"
+            message = (
+                f"{violation.scaler} is updated nowhere in this module: the next step of "
+                f"{violation.optimizer} raises RuntimeError"
+            )
+        elif violation.how in ("missing", "skipped"):
             edits = remedy.add_update() if violation.how == "missing" else None
             evidence += [at.note(u, "it is updated only here") for u in remedy.calls("update")]
             title = "update the scaler after its steps"
@@ -101,6 +107,10 @@ class ScalerUpdateProtocol(Rule):
                 "the scale is updated between two steps that share one backward: "
                 f"{violation.optimizer} divides its gradients by another scale than they carry"
             )
+        elif violation.how == "again":
+            edits, title = remedy.drop(), "update once"
+            confidence = Confidence.CERTAIN
+            message = "the scale is updated twice in a row: this raises AssertionError"
         else:
             edits, title = remedy.move_update(), "update only where the scaler steps"
             evidence += [at.note(step, "the scaler steps only here") for step in remedy.steps]

@@ -38,7 +38,7 @@ class ScalerOnHalfParameters(Rule):
     model = Net().half()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.autocast("cuda"):
-        loss = model(x).mean()
+        loss = F.mse_loss(model(x), y)
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     ```
@@ -47,7 +47,7 @@ class ScalerOnHalfParameters(Rule):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.autocast("cuda"):
-        loss = model(x).mean()
+        loss = F.mse_loss(model(x), y)
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     ```

@@ -42,7 +42,7 @@ class AutocastDeviceMismatch(Rule):
     ## Example
     ```python
     with torch.autocast("cuda"):
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast("mps", enabled=False):
             scores = query.float() @ key.float()
     ```
     Use instead:

@@ -15,6 +15,7 @@ from precision_lint.api import (
     Finding,
     Fix,
     Region,
+    RegionEnd,
     Rule,
     Severity,
     calls,
@@ -61,17 +62,18 @@ class AutocastAroundOptimizerStep(Rule):
     Use instead:
     ```python
     for images, labels in loader:
+        optimizer.zero_grad()
         with torch.autocast("cuda"):
-            optimizer.zero_grad()
-            scaler.scale(criterion(model(images), labels)).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            loss = criterion(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
     ```
-    Better still, only the forward pass and the loss stand in the region.
 
     ## Fix safety
-    Safe where the loop is all that the region holds: the two headers change places, and every
-    statement of the body runs under the same autocast state as before. Where the region holds
+    Safe where the loop is all that the region holds: the two headers change places, and the
+    statements of the body run under the same autocast state as before, apart from a backward pass
+    and steps at its end, which need none and are taken out of the region. Where the region holds
     more, moving it is for a person, and `cache_enabled=False`, which casts every weight at each
     use, is shown and not applied.
 
@@ -129,6 +131,7 @@ class Around:
         return [
             self.at.note(self.manager, "the region is opened once, here"),
             *(self.at.note(head, "it is around this loop") for head in heads),
+            *(self.at.note(part, "this may stand behind the region") for part in self.behind),
         ]
 
     def holds(self, node: ast.AST) -> bool:
@@ -182,9 +185,18 @@ class Around:
             return None
         text = self.at.source.text
         moved = [*places[1:], places[0]]
-        return tuple(
+        edits = [
             Edit(start, end, text[a:b]) for (start, end), (a, b) in zip(places, moved, strict=True)
-        )
+        ]
+        if self.behind:
+            indent = self.at.edit.indentation(self.loops[0])
+            edits += RegionEnd.outdented(self.behind, indent, self.at) or ()
+        return tuple(edits)
+
+    @property
+    def behind(self) -> list[ast.stmt]:
+        """What of an iteration may stand behind the region."""
+        return RegionEnd.behind(self.loops[0].body) if self.loops else []
 
     def _header(self, node: ast.stmt) -> tuple[int, int] | None:
         """Where the one line of a compound statement's header is, comment and all."""
@@ -252,8 +264,8 @@ def _steps(node: ast.AST, at: Context) -> bool:
     name = at.text(owner).rpartition(".")[2].lower()
     if OPTIMIZER.search(name) and "sched" not in name:
         return True
-    made = at.value(owner)
-    return made.kind == "callable" and str(made.const).startswith("torch.optim.")
+    made = at.definition(owner.id, owner) if isinstance(owner, ast.Name) else None
+    return isinstance(made, ast.Call) and (at.qualify(made.func) or "").startswith("torch.optim.")
 
 
 def _feeds(loop: Loop) -> bool:

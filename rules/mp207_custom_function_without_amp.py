@@ -30,8 +30,9 @@ class CustomFunctionWithoutAmp(Rule):
     `custom_bwd`.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast, brought
-    to float32 or multiplied elementwise with a saved tensor first, and where the class speaks of
-    autocast itself. In a project that nowhere uses autocast it is only `possible`.
+    to float32 or multiplied elementwise with a saved tensor first, where the class speaks of
+    autocast itself, and where the function is only applied with autocast switched off. In a project
+    that nowhere uses autocast it is only `possible`.
 
     ## Why it breaks
     Under autocast the product in `forward` runs in half, so the gradient arrives in half; what
@@ -47,6 +48,11 @@ class CustomFunctionWithoutAmp(Rule):
         def forward(ctx, x, weight):
             ctx.save_for_backward(x, weight)
             return x @ weight.t()
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            return grad @ weight, grad.t() @ x
     ```
     Use instead:
     ```python
@@ -56,9 +62,14 @@ class CustomFunctionWithoutAmp(Rule):
         def forward(ctx, x, weight):
             ctx.save_for_backward(x, weight)
             return x @ weight.t()
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            return grad @ weight, grad.t() @ x
     ```
-    and `@torch.amp.custom_bwd(device_type="cuda")` on `backward`. For a function that needs
-    float32, `custom_fwd(device_type="cuda", cast_inputs=torch.float32)`.
+    For a function that needs float32, `custom_fwd(device_type="cuda", cast_inputs=torch.float32)`.
 
     ## Fix safety
     Safe: without autocast both decorators only call the function. They need torch 2.4; a project
@@ -93,7 +104,7 @@ class CustomFunctionWithoutAmp(Rule):
         returned = [n.value for n in forward.nodes if isinstance(n, ast.Return) and n.value]
         lowered = next((made for r in returned if (made := _lowered(r, inside, 6))), None)
         product = next((n for n in backward.nodes if _mixes(n, inside, behind)), None)
-        if lowered is None or not isinstance(product, ast.expr):
+        if lowered is None or not isinstance(product, ast.expr) or _applied_outside(node.name, at):
             return
         known = at.project.autocast
         believed = known is not None and at.believes(known)
@@ -110,6 +121,16 @@ class CustomFunctionWithoutAmp(Rule):
         )
 
 
+def _applied_outside(name: str, at: Context) -> bool:
+    """Whether every use of the function in this module stands where autocast is switched off."""
+    regions = [
+        at.inside(function).region(call)
+        for call, function in at.module.index.calls.get("apply", [])
+        if isinstance(call.func, ast.Attribute) and at.text(call.func.value).endswith(name)
+    ]
+    return bool(regions) and all(region.state == "off" for region in regions)
+
+
 def _decorated(node: ast.AST, at: Context) -> bool:
     """Whether a method has a decorator other than ``staticmethod``."""
     decorators = getattr(node, "decorator_list", [])
@@ -123,8 +144,14 @@ def _lowered(node: ast.expr, at: Context, depth: int) -> ast.expr | None:
         return None if found.layer else node
     match node:
         case ast.Name(id=name) if depth:
-            source = at.definition(name, node)
-            return _lowered(source, at, depth - 1) if source is not None else None
+            sources = [
+                source
+                for source in at.analysis.assigned.get(name, [])
+                if not isinstance(at.parents.get(id(source)), ast.AugAssign)  # keeps the dtype
+                and source.lineno < node.lineno
+            ]
+            last = max(sources, key=lambda source: source.lineno, default=None)
+            return _lowered(last, at, depth - 1) if last is not None else None
         case ast.Tuple(elts=[first, *_]):
             return _lowered(first, at, depth)
         case ast.IfExp(body=body, orelse=orelse):

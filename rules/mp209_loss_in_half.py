@@ -32,6 +32,7 @@ OF_CLASSES = frozenset({"cross_entropy", "nll_loss", "multi_margin_loss"})
 LOSSES = frozenset(CLASSES.values())
 HALVES = frozenset({"float16", "bfloat16", "low"})
 NAMED = re.compile(r"criterion|loss_?(fn|func)|(^|_)loss$")
+WITHOUT_GRADIENT = frozenset({"torch.no_grad", "torch.inference_mode"})
 HARM = {
     "sum": "a sum above 65504 is inf",
     "square": "squares of differences above 255 are inf",
@@ -49,8 +50,9 @@ class LossInHalf(Rule):
     network.
 
     It stays silent for losses inside the region, which autocast runs in float32, for scores with
-    `.float()`, and for a float32 target, which brings an elementwise loss up by promotion. A loss
-    of which only the name is known (`criterion(...)`) is `possible`.
+    `.float()`, and for a float32 target, which brings an elementwise loss up by promotion. It is
+    `possible` for a loss of which only the name is known (`criterion(...)`), for two outputs of one
+    call, and in an evaluation, unless it is a sum.
 
     ## Why it breaks
     Behind the region torch takes the loss in the dtype that it finds. In float16 the mean squared
@@ -106,6 +108,7 @@ class LossInHalf(Rule):
         edits = None
         if statement is not None:
             edits = at.edit.append(statement, dict.fromkeys(left, ".float()"))
+        together = len(left) > 1 and len({id(made) for made in left.values()}) == 1
         dtypes = {at.region(made).dtype for made in left.values()}
         name = loss or at.text(node.func)
         if dtypes == {"bfloat16"}:
@@ -115,10 +118,12 @@ class LossInHalf(Rule):
                 HARM["sum"] if _summed(node) else HARM["square" if loss == "mse_loss" else "other"]
             )
             message = f"{name} is taken in half behind the region: in float16 {harm}"
+        # of two outputs of one call, the target may have been passed through as it came
+        sure = loss and not together and not _only_measured(node, at)
         yield at.finding(
             node,
             message,
-            Confidence.LIKELY if loss else Confidence.POSSIBLE,
+            Confidence.LIKELY if sure else Confidence.POSSIBLE,
             evidence=[
                 *(at.note(made, "autocast leaves this in half") for made in left.values()),
                 *at.around(node, "the loss"),
@@ -142,6 +147,21 @@ def _loss(node: ast.Call, at: Context) -> str | None:
         return CLASSES.get(last) if home == "torch.nn" and "instance" in made.tags else None
     last = getattr(func, "attr", getattr(func, "id", "")).lower()
     return "" if NAMED.search(last) else None
+
+
+def _only_measured(node: ast.Call, at: Context) -> bool:
+    """Whether a loss in range is taken without a gradient, as in an evaluation."""
+    if _summed(node):
+        return False
+    managers = [
+        item.context_expr
+        for parent in at.ancestors(node)
+        if isinstance(parent, (ast.With, ast.AsyncWith))
+        for item in parent.items
+    ]
+    return at.without_gradient or any(
+        isinstance(m, ast.Call) and at.qualify(m.func) in WITHOUT_GRADIENT for m in managers
+    )
 
 
 def _argument(node: ast.Call, place: int, name: str) -> ast.expr | None:

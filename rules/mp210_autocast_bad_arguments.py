@@ -29,10 +29,12 @@ class AutocastBadArguments(Rule):
       has the initial scale 0, after which parameters are nan, `torch.cuda.amp.GradScaler(use_amp)`
       the scale 1, and `torch.amp.GradScaler(False)` is on.
     - `autocast("cuda", torch.float32)`, which runs the listed operations in float32, so that
-      nothing is mixed any more; as a warning, and not inside of another region.
+      nothing is mixed any more; as a warning, not inside of another region, and only `possible` in
+      a function that does not train.
 
-    It stays silent for `"cuda:0"`, which works, for `*args` and `**options`, and in a `try` that
-    catches the error.
+    It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
+    same function has a wrong key, for a name that is imported from two places where they differ,
+    and in a `try` that catches the error.
 
     ## Why it breaks
     `torch.autocast(device_type, dtype, enabled)` and `torch.cuda.amp.autocast(enabled, dtype)` take

@@ -102,6 +102,8 @@ class DeprecatedAmpApi(Rule):
         found = OLD.get(at.qualify(callee) or "")
         if found is None or not at.project.has_torch(*found[2]) or _asks_for_version(node, at):
             return
+        if len(BadArguments.meanings(callee, at)) > 1:
+            return  # the new name was tried first
         device, new, release = found
         old = (at.qualify(callee) or "").removeprefix("torch.")
         edits = _edits(node, callee, device, new, at)

@@ -48,11 +48,13 @@ class EpsUnderRoot(Rule):
 
     ## Example
     ```python
-    error = torch.sqrt((a - b) * (a - b) + 1e-8).mean()
+    diff = (output - target).half()
+    error = torch.sqrt(diff * diff + 1e-8).mean()
     ```
     Use instead:
     ```python
-    error = torch.sqrt((a - b).float() * (a - b).float() + 1e-8).mean()
+    diff = (output - target).half()
+    error = torch.sqrt(diff.float() * diff.float() + 1e-8).mean()
     ```
 
     ## Fix safety

@@ -23,6 +23,10 @@ SHAPED = frozenset({
 })  # fmt: skip
 FILLED = frozenset({"full", "full_like", "new_full", "masked_fill", "masked_fill_", "where"})
 
+INFINITE = frozenset({
+    'float("-inf")', '-float("inf")', "-torch.inf", "-math.inf", "-np.inf", "-numpy.inf",
+})  # fmt: skip
+
 
 class MaskMinimumAdded(Rule):
     """Additive mask of a dtype's smallest number, added to another one or to scores.
@@ -32,10 +36,10 @@ class MaskMinimumAdded(Rule):
     expression such as `scores + causal + padding`, where the sum may be half; `finfo(dtype).min`
     times 2 or more. As `possible`: a causal mask as one of the two, which leaves the diagonal to
     the other; one such mask added to scores that may be float16; and `masked_fill(mask, -inf)`
-    right in front of a softmax.
+    in a function with a softmax.
 
     It stays silent for one `masked_fill` with the minimum, for masks of -1e4, for masks whose
-    minimum is taken (`torch.minimum`), and for boolean masks.
+    minimum is taken (`torch.minimum`), for boolean masks, and in bfloat16 for float16's minimum.
 
     ## Why it breaks
     The minimum has no room below it: min + min is -inf, in bfloat16 and float32 too, and in
@@ -70,7 +74,7 @@ class MaskMinimumAdded(Rule):
     code, name = "MP311", "mask-minimum-added"
     severity, applicability = Severity.WARNING, Applicability.UNSAFE
     triggers = operators(ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf") | calls(
-        "Tensor.softmax", "torch.softmax", "torch.nn.functional.softmax"
+        "Tensor.masked_fill", "Tensor.masked_fill_", "torch.masked_fill"
     )
 
     def check(self, node: ast.expr, at: Context) -> Iterator[Finding]:
@@ -88,6 +92,8 @@ class MaskMinimumAdded(Rule):
         if half is None:
             return
         masks = [term for term in _terms(node, at) if _has_minimum(term, at)]
+        if "float16" not in half.dtypes and all(_of_float16(mask, at) for mask in masks):
+            return  # bfloat16 has room for twice that
         if len(masks) > 1:
             yield at.finding(
                 node,
@@ -118,21 +124,17 @@ class MaskMinimumAdded(Rule):
                 )
 
     def _infinite(self, node: ast.Call, at: Context) -> Iterator[Finding]:
-        operation = at.operation(node)
-        inner = at.operation(operation[1]) if operation is not None else None
-        if operation is None or inner is None or inner[0] not in ("masked_fill", "masked_fill_"):
+        """``-inf`` filled into what a softmax of this function may get."""
+        if not node.args or ast.unparse(node.args[-1]).replace("'", '"') not in INFINITE:
             return
-        call = operation[1]
-        text = at.text(call)
-        if not isinstance(call, ast.Call) or "inf" not in text or "causal" in text.lower():
+        text = at.text(node).lower()
+        if "causal" in text or "triu" in text or "tril" in text or not at.mentions(r"[sS]oftmax"):
             return
-        half = at.half(at.value(call), at.region(call))
-        if half is not None and ast.unparse(call.args[-1]).lower().replace("'", '"') in (
-            'float("-inf")', '-float("inf")', "-torch.inf", "-math.inf", "-np.inf",
-        ):  # fmt: skip
+        half = at.half(at.value(node), at.region(node))
+        if half is not None:
             yield at.finding(
                 node,
-                "a row that is masked as a whole is -inf and gives nan in softmax",
+                "a row that is masked as a whole is -inf, and nan in softmax",
                 Confidence.POSSIBLE,
                 evidence=half.evidence,
             )
@@ -172,6 +174,19 @@ def _has_minimum(node: ast.expr, at: Context, depth: int = 4) -> bool:
                 return False  # scores, not a mask
             given = [*arguments, *(keyword.value for keyword in keywords)]
             return operation[0] in FILLED and any(_is_minimum(item, at) for item in given)
+    return False
+
+
+def _of_float16(node: ast.expr, at: Context, depth: int = 4) -> bool:
+    """Whether the smallest number that a mask holds is float16's for certain."""
+    for part in ast.walk(node):
+        if isinstance(part, (ast.Attribute, ast.Constant, ast.UnaryOp)) and _is_minimum(part, at):
+            const = at.value(part).const
+            return isinstance(const, (int, float)) and const >= -LARGEST
+        if isinstance(part, ast.Name) and depth:
+            source = at.definition(part.id, part)
+            if source is not None and _of_float16(source, at, depth - 1):
+                return True
     return False
 
 

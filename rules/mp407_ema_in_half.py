@@ -63,11 +63,19 @@ class EmaInHalf(Rule):
     ```python
     model = Net().to(torch.bfloat16)
     ema = copy.deepcopy(model)
+    for batch in loader:
+        train_step(model, batch)
+        for kept, new in zip(ema.parameters(), model.parameters()):
+            kept.data.mul_(0.999).add_(new.data, alpha=0.001)
     ```
     Use instead:
     ```python
     model = Net().to(torch.bfloat16)
     ema = copy.deepcopy(model).float()
+    for batch in loader:
+        train_step(model, batch)
+        for kept, new in zip(ema.parameters(), model.parameters()):
+            kept.data.mul_(0.999).add_(new.data, alpha=0.001)
     ```
 
     ## Fix safety

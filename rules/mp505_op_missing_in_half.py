@@ -162,6 +162,9 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
         return None
     if Provenance.computed(node, at) is not None and at.plausible and not Care.in_test(at):
         return half
+    named = at.mentions(r"torch\.(b?float16|half)\b")  # half values come here, the code says
+    if named and Care.expects_half(at):
+        return half
     weight = "parameter" in value.tags and at.function.name == "forward"
     if weight and at.project.half is not None:
         return half

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from precision_lint import dispatch, registry
 from precision_lint.api import Evidence
 from precision_lint.project.amp import Project
 from precision_lint.source import Source
+
+from . import projects
 
 AUTOCAST = Project(
     autocast=Evidence("the project uses mixed precision", filename="train.py"),
@@ -164,3 +168,93 @@ def test_zero_vectors(body: str, autocast: list[str], half: list[str]) -> None:
     assert judged("MP307", body) == autocast
     assert judged("MP307", body, HALF) == half
     assert judged("MP305", body) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "project", "expected"),
+    [
+        ("return x.sigmoid().clamp(1e-4, 1 - 1e-4)", "MP308", AUTOCAST, ["likely"]),
+        ("return x.sigmoid().clamp(1e-3, 1 - 1e-3)", "MP308", AUTOCAST, []),
+        ("return x.sigmoid().clamp(1e-3, 1 - 1e-3)", "MP308", BRAIN, ["likely"]),
+        ("return torch.clamp_min(x.relu(), 1e-9)", "MP308", AUTOCAST, ["likely"]),
+        ("return torch.clamp_min(x.relu(), 1e-9)", "MP308", BRAIN, []),
+        ("return torch.log(x.sigmoid().clamp(min=1e-9))", "MP308", AUTOCAST, []),  # MP301
+        ("return y / x.relu().clamp(min=1e-9)", "MP308", AUTOCAST, []),  # MP305
+        ("return x.clamp(min=1e-9)", "MP308", AUTOCAST, ["possible"]),
+        ("p = x.sigmoid()\nreturn torch.logit(p, 1e-3)", "MP309", BRAIN, ["likely"]),
+        ("p = x.sigmoid()\nreturn torch.logit(p, 1e-3)", "MP309", AUTOCAST, []),
+        (
+            "p = x.sigmoid()\nreturn torch.log((p + 1e-6) / (1 - p + 1e-6))",
+            "MP309", AUTOCAST, ["likely"],
+        ),
+        (
+            "p = x.sigmoid()\nreturn torch.log((p + 1e-6) / (1 - p + 1e-6))",
+            "MP301", AUTOCAST, [],
+        ),
+    ],
+)  # fmt: skip
+def test_limits_near_0_and_1(body: str, code: str, project: Project, expected: list[str]) -> None:
+    assert judged(code, body, project) == expected
+
+
+def test_epsilons_of_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    head = """\
+        import torch
+        from torch import nn
+        from limits import EPS, FILL
+
+
+        class Head(nn.Module):
+            def forward(self, x, y, mask):
+                level = torch.relu(x).mean(-1)
+                a = y / (level + EPS)
+                b = torch.rsqrt(level + EPS)
+                c = torch.clamp(torch.sigmoid(x), EPS, 1 - EPS)
+                return a, b, c, (x @ y.mT).masked_fill(mask, FILL)
+        """
+    train = """\
+        import torch
+
+
+        def step(head, x, y, mask):
+            with torch.autocast("cuda", dtype=torch.float16):
+                return head(x, y, mask)
+        """
+    texts = {"head.py": head, "train.py": train, "limits.py": "EPS = 1e-8\nFILL = -1e9\n"}
+    projects.write(tmp_path, texts)
+    assert projects.found(projects.check(tmp_path)) == [
+        "head.py:9 MP305",
+        "head.py:10 MP306",
+        "head.py:11 MP308",
+        "head.py:12 MP310",
+    ]
+    (tmp_path / "limits.py").write_text("EPS = 1e-3\nFILL = -1e4\n")
+    assert projects.found(projects.check(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "body", "half", "brain"),
+    [
+        ("torch.finfo(torch.float16).min", "return x + a * low + b * low", ["likely"], []),
+        ("-65504.0", "return x + (a * low + b * low)", ["likely"], []),
+        ("torch.finfo(x.dtype).min", "return x + a * low + b * low", ["likely"], ["likely"]),
+        (
+            "torch.finfo(x.dtype).min",
+            "return x + a.triu(1) * low + b * low",
+            ["possible"] * 2,
+            None,
+        ),
+        ("torch.finfo(x.dtype).min", "return x + torch.minimum(a * low, b * low)", [], []),
+        ("-1e4", "return x + a * low + b * low", [], []),
+        ("float('-inf')", "return x.masked_fill(m, float('-inf')).softmax(-1)", ["possible"], None),
+    ],
+)
+def test_minima_that_are_added(
+    low: str, body: str, half: list[str], brain: list[str] | None
+) -> None:
+    masks = "a = m.to(x.dtype)\nb = n.to(x.dtype)\n"
+    text = f"low = {low}\n{masks}{body}"
+    assert judged("MP311", text, HALF, "x, m, n")[-1:] == half[-1:]
+    if brain is not None:
+        assert judged("MP311", text, BRAIN, "x, m, n")[-1:] == brain

@@ -111,6 +111,9 @@ def test_a_project_answers_for_every_torch_that_it_allows(tmp_path: Path) -> Non
     assert project.has_torch(1, 13)
     assert not project.has_torch(2, 4)
     assert not Project().has_torch(1, 0)
+    assert Project(torch=(2,)).has_torch(2, 0)
+    assert not Project(torch=(2,)).has_torch(2, 1)
+    assert Project(torch=(2, 10)).has_torch(2, 9)
 
 
 def test_the_setting_wins_over_metadata(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Project:
 
     def has_torch(self, *release: int) -> bool:
         """Whether every torch that the project allows is at least this release."""
-        return self.torch is not None and self.torch >= release
+        return self.torch is not None and (*self.torch, 0, 0) >= release
 
     def with_file(self, filename: str, data: bytes) -> Project:
         """This project with the evidence that one more file's bytes give."""

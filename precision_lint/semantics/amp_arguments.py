@@ -47,11 +47,48 @@ class BadArguments:
     @classmethod
     def of(cls, node: ast.Call, at: Context) -> BadArguments | None:
         """What is wrong with a call of one of them; None: nothing, or it cannot be told."""
-        name = at.qualify(node.func) or ""
+        homes = cls.meanings(node.func, at)
         starred = any(isinstance(a, ast.Starred) for a in node.args)
-        if name not in PARAMETERS or starred or any(k.arg is None for k in node.keywords):
+        if starred or not homes <= PARAMETERS.keys():
             return None
+        known = {parameter for home in homes for parameter in PARAMETERS[home]}
+        for keyword in node.keywords:
+            wrong = _keys(keyword.value, at) - known if keyword.arg is None else set()
+            if wrong:
+                short = " and ".join(sorted(home.removeprefix("torch.") for home in homes))
+                named = " or ".join(sorted(wrong))
+                verb = "have" if len(homes) > 1 else "has"
+                message = f"{short} {verb} no parameter {named}: it raises a TypeError"
+                return cls(message, confidence=Confidence.LIKELY)
+        if len(homes) > 1 or any(k.arg is None for k in node.keywords):
+            return None
+        (name,) = homes
         return next(_problems(node, name, at), None)
+
+    @staticmethod
+    def meanings(func: ast.expr, at: Context) -> set[str]:
+        """Qualified names that a callee may have: a name can be imported from two places."""
+        homes = {at.qualify(func) or ""}
+        for statement in ast.walk(at.module.index.tree) if isinstance(func, ast.Name) else ():
+            if isinstance(statement, ast.ImportFrom):
+                homes |= {
+                    f"{statement.module}.{alias.name}"
+                    for alias in statement.names
+                    if (alias.asname or alias.name) == getattr(func, "id", "")
+                }
+        return homes
+
+
+def _keys(node: ast.expr, at: Context) -> set[str]:
+    """Keys of the dicts that ``**options`` is bound to in this function."""
+    sources = at.analysis.assigned.get(node.id, []) if isinstance(node, ast.Name) else [node]
+    return {
+        key.value
+        for source in sources
+        if isinstance(source, ast.Dict)
+        for key in source.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
 
 
 def _problems(node: ast.Call, name: str, at: Context) -> Iterator[BadArguments]:
@@ -257,9 +294,10 @@ def _dtype(
         )
         if off or region.state == "on":
             return
-        nested = at.plausible and region.state == "inherited"
+        trains = at.mentions(r"\.backward\(|\.step\(")
         yield BadArguments(
             f"a region of {at.text(dtype)} lowers nothing: mixed precision is off without an error",
             severity=Severity.WARNING,
-            confidence=Confidence.POSSIBLE if nested else Confidence.LIKELY,
+            # elsewhere it may bring a part of its caller's region up
+            confidence=Confidence.LIKELY if trains else Confidence.POSSIBLE,
         )

@@ -20,6 +20,8 @@ OPTIMIZERS = frozenset({
     "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD",
     "Rprop", "LBFGS", "SparseAdam", "Adafactor", "Lion", "Lamb", "LAMB", "Muon", "AdamW8bit",
 })  # fmt: skip
+SITES = 8
+"""Calls of a function that are looked at."""
 JOINS = frozenset({"list", "tuple", "chain", "iter", "sorted", "from_iterable", "dict"})
 
 
@@ -122,7 +124,42 @@ def clipped(call: ast.Call, function: Function) -> str:
 
 
 def owners(function: Function, state: Typestate) -> dict[str, Roots]:
-    """Optimizers that a function knows, by source text, each with its modules."""
+    """Optimizers that a function knows, by source text, each with its modules: those made in its
+    reach, and those that the calls of it in this module hand it."""
+    sites = state.module.index.calls.get(function.name, [])
+    given: list[dict[str, Roots]] = []
+    if function.cls is None and function.parameters():
+        for call, caller in sites[:SITES]:
+            if caller is not function and dotted(call.func) == function.name:
+                given.append(_handed(call, function, _made(caller, state)))
+    agreed = (
+        {o: r for o, r in given[0].items() if all(g.get(o) == r for g in given)} if given else {}
+    )
+    return agreed | _made(function, state)
+
+
+def _handed(call: ast.Call, function: Function, made: Mapping[str, Roots]) -> dict[str, Roots]:
+    """Optimizers among a call's arguments whose modules are arguments too, by parameter."""
+    names = {
+        ast.unparse(argument): parameter.arg
+        for parameter, argument in zip(function.parameters(), call.args, strict=False)
+    }
+    names |= {ast.unparse(k.value): k.arg for k in call.keywords if k.arg}
+    found: dict[str, Roots] = {}
+    for optimizer, modules in made.items():
+        if optimizer not in names:
+            continue
+        renamed = set()
+        for module in modules:
+            outer = next((n for n in names if _within(module, n)), None)
+            if outer is not None:
+                renamed.add(names[outer] + module[len(outer) :])
+        if len(renamed) == len(modules):
+            found[names[optimizer]] = frozenset(renamed)
+    return found
+
+
+def _made(function: Function, state: Typestate) -> dict[str, Roots]:
     found: dict[str, Roots] = {}
     unknown: set[str] = set()
 

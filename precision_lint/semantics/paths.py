@@ -48,6 +48,8 @@ class State:
     """A scaled backward and the update after it: its gradients carry the scale before."""
     done: tuple[str, ...] = ()
     """Optimizers stepped with the latest gradients."""
+    fresh: bool = False
+    """Nothing happened since an update."""
     looked: bool = False
     broken: bool = False
     """Something was reported that explains what happens until the next update."""
@@ -65,7 +67,7 @@ class State:
         names = tuple(name for name, _ in self.unscaled)
         return (self.scaled, self.plain, names, self.stepped, bool(self.pending),
                 self.touched, self.spent, self.plainly, self.mixed, self.zeroed, self.stale,
-                self.done, self.looked, self.broken, self.unsure)  # fmt: skip
+                self.done, self.fresh, self.looked, self.broken, self.unsure)  # fmt: skip
 
     def taking(self, test: Condition, truth: bool) -> State | None:
         """This path where a condition is true or false; None if it contradicts what is known."""

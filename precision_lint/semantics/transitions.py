@@ -65,6 +65,7 @@ class Transitions:
         self._caught = 0
         mine = [s for s in flat(effects.steps) if s.kind in (fx.STEP, fx.UNSCALE)]
         self.optimizers = {s.names[1] for s in mine if s.names[0] == scaler}
+        self.zeroed = {s.names[0] for s in flat(effects.steps) if s.kind == fx.ZERO}
 
     def event(self, step: Step, state: State) -> list[State]:
         mine = bool(step.names) and step.names[0] == self.scaler
@@ -81,12 +82,12 @@ class Transitions:
             case fx.PLAIN_STEP:
                 return [self.bypass(step, state)]
             case fx.PERHAPS:
-                return [replace(state, unsure=True)]
+                return [replace(state, unsure=True, fresh=False)]
             case fx.READ | fx.CLIP | fx.SCRUB:
                 if not step.names[0]:
                     return [self.look(step, state)]
             case fx.SELF_CLIP:
-                return [replace(state, scaled=None, unsure=True)]
+                return [replace(state, scaled=None, unsure=True, fresh=False)]
             case fx.UNSCALE if mine:
                 return [self.unscale(step, state)]
             case fx.STEP if mine:
@@ -141,6 +142,7 @@ class Transitions:
             stale=None,
             done=(),
             looked=False,
+            fresh=False,
         )
 
     def plain_backward(self, step: Step, state: State, text: str) -> State:
@@ -148,8 +150,8 @@ class Transitions:
         after = state if state.scaled else replace(state, plain=True)
         sure = len(step.names) > 2 and step.names[2] and "scal" not in text.lower()
         if not sure or self._off(state):  # a framework's own, or another scaler's
-            return replace(after, mixed=True, done=())
-        return replace(after, plainly=self._seen(step), zeroed=(), done=())
+            return replace(after, mixed=True, done=(), fresh=False)
+        return replace(after, plainly=self._seen(step), zeroed=(), done=(), fresh=False)
 
     def zero(self, step: Step, state: State) -> State:
         zeroed = state.zeroed
@@ -187,7 +189,11 @@ class Transitions:
             return replace(state, spent=tuple(n for n in state.spent if n != optimizer))
         seen = self._seen(step)
         return replace(
-            state, unscaled=(*state.unscaled, (optimizer, seen)), pending=(), touched=True
+            state,
+            unscaled=(*state.unscaled, (optimizer, seen)),
+            pending=(),
+            touched=True,
+            fresh=False,
         )
 
     def optimize(self, step: Step, state: State) -> State:
@@ -212,6 +218,7 @@ class Transitions:
             done=_with(state.done, optimizer),
             pending=(),
             touched=True,
+            fresh=False,
         )
 
     def repeated(self, step: Step, state: State, optimizer: str) -> State:
@@ -264,13 +271,16 @@ class Transitions:
         self._note(state, self._updates, step)
         checked = state.unscaled or state.stepped or state.zeroed
         given = isinstance(step.node, ast.Call) and bool(step.node.args or step.node.keywords)
-        if state.scaled and not checked and not given and not self._off(state):
+        if state.fresh and not given and not self._off(state) and not self._caught:
+            number = self.report(ev.UPDATE, self._seen(step), state, "", how="again")
+            self._sites[number] = ALWAYS
+        elif state.scaled and not checked and not given and not self._off(state):
             quiet = state.plain or state.unsure or state.broken or self._caught
             if not quiet and not self._looped(state) and self._in_some_iterations(step):
                 number = self.report(ev.UPDATE, self._seen(step), state, "", how="unchecked")
                 self._sites[number] = ALWAYS
         stale = (state.scaled, self._seen(step)) if state.scaled and checked else None
-        return State(touched=True, facts=state.facts, stale=stale, done=state.done)
+        return State(touched=True, facts=state.facts, stale=stale, done=state.done, fresh=True)
 
     def bypass(self, step: Step, state: State) -> State:
         """``optimizer.step()`` without the scaler."""
@@ -302,8 +312,10 @@ class Transitions:
         return replace(state, open=_added(state.open, number))
 
     def _is_optimizer(self, name: str) -> bool:
+        """Whether something with a ``step()`` is an optimizer: it is used or named as one."""
         last = name.rpartition(".")[2]
-        return name in self.optimizers or name in self.owners or bool(OPTIMIZER.search(last))
+        known = name in self.optimizers or name in self.owners or name in self.zeroed
+        return known or bool(OPTIMIZER.search(last))
 
     def _under_test(self, step: Step, state: State) -> bool:
         """Whether a step depends on a condition that its backward does not depend on."""

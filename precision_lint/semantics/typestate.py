@@ -12,7 +12,7 @@ from precision_lint.semantics import effects as fx
 from precision_lint.semantics.bindings import makes_scaler, names_scaler, own_nodes
 from precision_lint.semantics.conditions import Condition, condition, substituted
 from precision_lint.semantics.effects import Effects, Step, Steps, called_once, flat, weights
-from precision_lint.semantics.events import CLIP_SCALED
+from precision_lint.semantics.events import CLIP_SCALED, UPDATE
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.outline import Outline
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
 
 LIGHTNING = ("LightningModule", "LightningLite", "Callback", "LightningFlow")
+
+
+KNOWN_BASES = ("Module", "object", "ABC", "Protocol")
 
 
 class Typestate:
@@ -234,6 +237,7 @@ class Typestate:
                     if kept is not None:
                         self._found.append((kept, function))
             self._found += self._hooks(runs)
+            self._found += self._never_updated(runs)
         return self._found
 
     def _all(self) -> list[tuple[Function, Protocol]]:
@@ -289,6 +293,43 @@ class Typestate:
                 if (same.origin.place if same.origin is not None else None) == origin:
                     return None
         return violation
+
+    def _never_updated(
+        self, runs: list[tuple[Function, Protocol]]
+    ) -> Iterator[tuple[Violation, Function]]:
+        """Scalers of a class that step in its methods and are updated nowhere in this module."""
+        if any(names_scaler(self.text(o)) for o in self._owners_of("update")) or any(
+            v.kind == UPDATE for v, _ in self._found or ()
+        ):
+            return
+        for function, run in runs:
+            steps = [s for s in fx.sources(run.effects.steps) if s.kind == fx.STEP]
+            mine = [s for s in steps if s.names[0] == run.scaler and s.node is not None]
+            every = list(flat(run.effects.steps))
+            if (
+                not mine
+                or not run.scaler.startswith("self.")
+                or any(s.kind in (fx.TAKEN, fx.PERHAPS) for s in every)
+            ):
+                continue
+            cls = function.cls
+            if cls is None or not all(b.rpartition(".")[2] in KNOWN_BASES for b in cls.bases):
+                continue  # a parent's method may update it
+            if self.active(function, run.scaler):
+                last = mine[-1]
+                assert last.node is not None
+                yield (
+                    Violation(
+                        UPDATE, last.node, run.scaler, last.names[1], None, None, (), (), None,
+                        False, inner=last, how="never",
+                    ),
+                    function,
+                )  # fmt: skip
+
+    def _owners_of(self, method: str) -> Iterator[ast.expr]:
+        for call, _ in self.module.index.calls.get(method, []):
+            if isinstance(call.func, ast.Attribute):
+                yield call.func.value
 
     def _hooks(self, runs: list[tuple[Function, Protocol]]) -> list[tuple[Violation, Function]]:
         """Hooks that clip every backward's gradient, where backwards are scaled."""

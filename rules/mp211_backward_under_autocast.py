@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    RegionEnd,
+    Rule,
+    Severity,
+    calls,
+)
+
+With = ast.With | ast.AsyncWith
+
+
+class BackwardUnderAutocast(Rule):
+    """Backward pass inside the autocast region, which torch's documentation advises against.
+
+    ## What it flags
+    `loss.backward()` and `scaler.scale(loss).backward()` that stand in a `with autocast`. Shown as
+    info: it does not fail a run.
+
+    It stays silent where the statement holds the forward pass as well, where a loop is between the
+    region and the backward pass, which is a matter of MP205 if weights change there, and for
+    regions that the caller opens.
+
+    ## Why it breaks
+    For torch's own operations nothing happens: the backward pass of an operation runs in the dtype
+    that its forward pass had, and measured gradients are the same to the bit. What does change is
+    the backward pass of a custom `autograd.Function`: its products run under the autocast of
+    whoever calls `backward`, so one that was kept in float32 with `autocast(enabled=False)` comes
+    down to half again, and its gradients lose digits or overflow.
+
+    ## Example
+    ```python
+    with torch.autocast("cuda"):
+        loss = criterion(model(images), labels)
+        scaler.scale(loss).backward()
+    ```
+    Use instead:
+    ```python
+    with torch.autocast("cuda"):
+        loss = criterion(model(images), labels)
+    scaler.scale(loss).backward()
+    ```
+
+    ## Fix safety
+    Safe: what is moved behind the region, backward pass, step, update and their logs, computes
+    nothing else. No fix where other statements follow in the region, or strings of several lines.
+
+    ## How to silence
+    `# precision-lint: ignore[MP211] reason` or `# noqa: MP211` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision: "Backward passes under autocast are not recommended".
+    """
+
+    code = "MP211"
+    name = "backward-under-autocast"
+    severity = Severity.INFO
+    applicability = Applicability.SAFE
+    triggers = calls("Tensor.backward")
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        region = at.region(node)
+        if not region.on or region.called is not None or region.foreign:
+            return
+        statement: ast.stmt | None = None
+        for parent in at.ancestors(node):
+            if isinstance(parent, ast.For | ast.AsyncFor | ast.While):
+                return
+            if isinstance(parent, With) and any(
+                i.context_expr is region.node for i in parent.items
+            ):
+                break
+            if isinstance(parent, ast.stmt):
+                statement = parent
+        else:
+            return
+        if statement is None or RegionEnd.first_backward(parent.body) is not node:
+            return  # one report for a region
+        if not RegionEnd.trains(statement):
+            return  # the forward pass is in the same statement
+        moved = RegionEnd.behind(parent.body)
+        indent = at.edit.indentation(parent)
+        edits = RegionEnd.outdented(moved, indent, at) if moved else None
+        evidence = [*at.why(region)]
+        if edits is not None:
+            evidence += [at.note(s, "this may stand behind the region") for s in moved]
+        yield at.finding(
+            node,
+            "the backward pass runs under autocast: products of custom functions come down to half",
+            Confidence.CERTAIN if region.sure else Confidence.LIKELY,
+            evidence=evidence,
+            fix=Fix("end the region before it", Applicability.SAFE, edits) if edits else None,
+        )

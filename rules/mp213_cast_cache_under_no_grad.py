@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    Rule,
+    Severity,
+    operators,
+)
+
+FIXED = (2, 10)
+"""The release from which on a cast that was made without gradient is not used with one."""
+With = ast.With | ast.AsyncWith
+
+
+class CastCacheUnderNoGrad(Rule):
+    """Model run under no_grad and then with gradient in one autocast region of an old torch.
+
+    ## What it flags
+    A module that is called under `torch.no_grad()` and afterwards without it, in one autocast
+    region, in a project that allows torch before 2.10. Shown as info: it does not fail a run.
+
+    It stays silent where the project's metadata (see MP212) say 2.10 or later or nothing at all,
+    where the two calls have regions of their own, for `cache_enabled=False`, and where
+    `torch.clear_autocast_cache()` is called.
+
+    ## Why it breaks
+    Autocast keeps the half copy of each weight until the region ends. Old versions kept the copy
+    that was made under `no_grad` too, which has no history, and gave it to the forward pass with
+    gradients: those weights got none, without an error. Reported for torch 1.9 to 2.9, where a
+    teacher or an earlier frame goes through the same network; not reproducible with 2.13.
+
+    ## Example
+    ```python
+    with torch.autocast("cuda"):
+        with torch.no_grad():
+            history = model(earlier)
+        out = model(frame)
+    ```
+    Use instead:
+    ```python
+    with torch.autocast("cuda"):
+        with torch.no_grad():
+            history = model(earlier)
+        torch.clear_autocast_cache()
+        out = model(frame)
+    ```
+
+    ## Fix safety
+    Shown, not applied: emptying the cache costs one more cast of every weight, and no torch that
+    proofs run on shows what it cures.
+
+    ## How to silence
+    `# precision-lint: ignore[MP213] reason` or `# noqa: MP213` on the line.
+
+    ## Sources
+    PyTorch issues 105211, 112583 and 158232, pull request 165068.
+    """
+
+    code = "MP213"
+    name = "cast-cache-under-no-grad"
+    severity = Severity.INFO
+    applicability = Applicability.DISPLAY
+    triggers = operators(ast.With, pattern=r"no_grad")
+
+    def check(self, node: ast.With, at: Context) -> Iterator[Finding]:
+        if at.project.torch is None or at.project.has_torch(*FIXED):
+            return
+        manager = next(
+            (i.context_expr for i in node.items if _is_no_grad(i.context_expr, at)), None
+        )
+        region = at.region(manager) if isinstance(manager, ast.Call) else None
+        if region is None or not region.on or region.called is not None or region.foreign:
+            return
+        around = _region_statement(node, region.node, at)
+        if around is None or _keeps_no_cache(region.node) or at.mentions("clear_autocast_cache"):
+            return
+        before = {at.text(c.func): c for c in _modules(node, at)}
+        later = next((c for c in _modules(around, at) if _reuses(c, node, before, at)), None)
+        if later is None:
+            return
+        first = before[at.text(later.func)]
+        spelling, imports = at.torch()
+        edits = at.edit.insert_after(node, f"{spelling}.clear_autocast_cache()")
+        fix = None
+        if edits is not None:
+            why = "it costs one more cast of every weight, and helps only before torch 2.10"
+            fix = Fix("empty the cache", Applicability.DISPLAY, (*imports, *edits), why)
+        yield at.finding(
+            first,
+            f"before torch 2.10 autocast keeps the casts that {at.text(first.func)} makes under "
+            "no_grad, and the next call gets no gradients for its weights",
+            Confidence.LIKELY,
+            evidence=[
+                *at.why(region),
+                at.note(later, "the call with gradients"),
+                at.note(manager or node, "no_grad ends behind this"),
+            ],
+            fix=fix,
+        )
+
+
+def _is_no_grad(node: ast.expr, at: Context) -> bool:
+    return isinstance(node, ast.Call) and at.qualify(node.func) == "torch.no_grad"
+
+
+def _region_statement(node: ast.With, region: ast.expr | None, at: Context) -> With | None:
+    """The statement that opens the region around another."""
+    for parent in at.ancestors(node):
+        if isinstance(parent, With) and any(i.context_expr is region for i in parent.items):
+            return parent
+    return None
+
+
+def _keeps_no_cache(region: ast.expr | None) -> bool:
+    given = region.keywords if isinstance(region, ast.Call) else []
+    return any(k.arg == "cache_enabled" for k in given)
+
+
+def _modules(statement: With, at: Context) -> Iterator[ast.Call]:
+    """Calls in a block of what may be a module: a parameter, a local name, ``self.x``."""
+    for node in (n for inner in statement.body for n in ast.walk(inner)):
+        if not isinstance(node, ast.Call) or not node.args or at.qualify(node.func) is not None:
+            continue
+        func, cls = node.func, at.function.cls
+        if isinstance(func, ast.Attribute):
+            own = cls is not None and at.text(func.value) == "self"
+            if own and cls is not None and at.module.index.method(cls, func.attr) is None:
+                yield node
+        elif isinstance(func, ast.Name) and (
+            func.id in {p.arg for p in at.function.parameters()}
+            or at.analysis.assigned.get(func.id)
+        ):
+            yield node
+
+
+def _reuses(call: ast.Call, block: ast.With, before: dict[str, ast.Call], at: Context) -> bool:
+    """Whether a call behind a block runs with gradients a module that ran in it without."""
+    behind = call.lineno > (block.end_lineno or block.lineno)
+    if not behind or at.text(call.func) not in before:
+        return False
+    return not any(
+        isinstance(parent, With) and any(_is_no_grad(i.context_expr, at) for i in parent.items)
+        for parent in at.ancestors(call)
+    )
