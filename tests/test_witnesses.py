@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -269,8 +269,5 @@ def test_main_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "absent.py" in capsys.readouterr().err
 
 
-def test_temporary_directories_are_gone() -> None:
-    import tempfile
-
-    left = [one for one in os.listdir(tempfile.gettempdir()) if one.startswith("precision-lint-")]
-    assert left == []
+def test_temporary_directories_are_gone(contained: tuple[dict[str, Verdict], Path]) -> None:
+    assert list(Path(tempfile.gettempdir()).glob("precision-lint-*")) == []
