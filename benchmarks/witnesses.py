@@ -60,11 +60,11 @@ def table(verdicts: Iterable[Verdict], rules: dict[str, type[Rule]]) -> tuple[st
         share = f"{found['proven'] / found.total():6.0%}" if level else "     -"
         row = "  ".join(f"{found[word]:>18}" for word in words)
         lines.append(f"{code} {rules[code].name:26}  {found.total():>8}  {row}  {share}")
-    share = total["proven"] / total.total() if total else 0.0
+    proven = total["proven"] / total.total() if total else 0.0
     lines.append(
-        f"expression-level findings: {total.total()}, proven: {total['proven']} ({share:.1%})"
+        f"expression-level findings: {total.total()}, proven: {total['proven']} ({proven:.1%})"
     )
-    return "\n".join(lines), share
+    return "\n".join(lines), proven
 
 
 def main() -> int:

@@ -172,7 +172,7 @@ def read(text: str) -> _Page:
 
 def a_sweep(code: str) -> sweep.Sweep:
     errors: list[float | str | None] = [1e-4, 0.0, sweep.BROKEN, None]
-    both = {"before": errors, "after": [0.0, 1e-6, 1e-3, None]}
+    both: dict[str, list[float | str | None]] = {"before": errors, "after": [0.0, 1e-6, 1e-3, None]}
     return sweep.Sweep(
         f"{code}.py", "cuda", "factor of the inputs", [0.5, 1, 2, 4],
         dict.fromkeys(sweep.DTYPES, both),
