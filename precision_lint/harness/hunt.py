@@ -135,10 +135,9 @@ def wave(shape: tuple[int, ...], low: float, high: float) -> str:
     count = math.prod(shape)
     text = f"torch.sin(0.7 * torch.arange({count}, dtype=torch.float64) ** 1.1 + 0.5)"
     middle, half = (low + high) / 2, (high - low) / 2
-    text = (
-        f"{_number(middle)} + {_number(half)} * {text}" if middle else f"{_number(half)} * {text}"
-    )
-    return f"({text}).reshape({shape})"
+    text = text if half == 1.0 else f"{_number(half)} * {text}"
+    text = f"{_number(middle)} + {text}" if middle else text
+    return f"{text}.reshape({shape})" if text.startswith("torch.") else f"({text}).reshape({shape})"
 
 
 def fills(hypothesis: dict[str, Any], form: Form) -> list[str]:
@@ -308,7 +307,7 @@ class Hunt:
                 break
             found = self._try(self._arguments(combination, chosen), condition)
             if found is not None:
-                return found
+                return self._plainer(found, lists, end)
         for start in [[each[0] for each in lists], [each[len(each) // 2] for each in lists]]:
             found = self._climb(self._arguments(combination, start), condition, end)
             if found is not None:
@@ -340,6 +339,20 @@ class Hunt:
             return None
         kind, words, scale = back
         return self._judge(Witness(arguments, condition, "backward", kind, words, scale), seen)
+
+    def _plainer(self, witness: Witness, lists: Sequence[Sequence[str]], end: float) -> Witness:
+        """The same failure with the most plausible values for each input, one after the other."""
+        for position, each in enumerate(lists):
+            for text in each:
+                given = list(witness.arguments)
+                if text == given[position].text or time.monotonic() > end:
+                    break
+                given[position] = Argument(given[position].name, text, given[position].wide)
+                found = self._try(tuple(given), witness.condition)
+                if found is not None and (found.phase, found.kind) == (witness.phase, witness.kind):
+                    witness = found
+                    break
+        return witness
 
     def _judge(self, witness: Witness, seen: trial.Seen) -> Witness | None:
         if not self.fixed:

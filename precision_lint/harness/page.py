@@ -50,6 +50,7 @@ table { border-collapse: collapse; font-size: .875rem; margin: .75rem 0; width: 
 th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 th { font-weight: 600; color: var(--soft); white-space: nowrap; }
+.overview th { white-space: normal; } .overview td:first-child { white-space: nowrap; }
 .matrix td { white-space: nowrap; } .matrix td:nth-child(4) { white-space: normal; }
 a { color: inherit; }
 .good { color: var(--good); } .bad { color: var(--bad); } .none { color: var(--none); }
@@ -149,7 +150,7 @@ def _overview(results: Sequence[Result], where: str) -> str:
             cells.append(_span(CLASSES.get(best, "none"), verdict_words(best)))
         rows.append(cells)
     head = ["rule", *(html.escape(f"{policy_words(p, where)} {d}") for p, d in conditions)]
-    return _table(head, rows)
+    return _table(head, rows, "overview")
 
 
 def _rule(result: Result, where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -112,10 +113,19 @@ def junit_text(root: xml.Element) -> str:
         suite.set("tests", str(len(cases)))
         for kind, name in KINDS.items():
             suite.set(name, str(counts[kind]))
+    for element in root.iter():
+        element.attrib.update({name: _printable(value) for name, value in element.items()})
+        element.text = element.text and _printable(element.text)
     xml.indent(root)
     return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
+def _printable(text: str) -> str:
+    """XML has no way to write most control characters."""
+    return CONTROL.sub("?", text)
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 KINDS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 FORMATS: Mapping[str, Callable[[Sequence[Result], str, bool], str]] = MappingProxyType(
     {"text": as_text, "json": as_json, "junit": as_junit}

@@ -83,6 +83,8 @@ def as_text(verdicts: Sequence[Verdict], interrupted: bool = False) -> str:
         if answer["note"]:
             lines.append(f"  but:    {answer['note']}")
         lines.append("")
+    if interrupted and not verdicts:
+        return "nothing was judged yet, interrupted\n"
     lines.append(summary(verdicts) + (", interrupted" if interrupted else ""))
     return "\n".join(lines) + "\n"
 
