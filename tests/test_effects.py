@@ -10,7 +10,13 @@ import pytest
 
 from precision_lint.semantics.conditions import assume, condition, substituted
 from precision_lint.semantics.effects import CALL, CLIP, READ, RETURN, UNSCALE, Effects, flat
-from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
+from precision_lint.semantics.events import (
+    BYPASSED,
+    CLIP_SCALED,
+    READ_SCALED,
+    UNSCALED_TWICE,
+    UPDATE,
+)
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.scaler import Violation
@@ -35,6 +41,11 @@ def finish(amp, opt):
 def clip_by_hook(net, limit):
     for p in net.parameters():
         p.register_hook(lambda g: torch.clamp(g, -limit, limit))
+
+def plain(opt, clear=False):
+    if clear:
+        opt.zero_grad()
+    opt.step()
 
 def double(x):
     return x * 2
@@ -118,6 +129,9 @@ def test_calls_of_a_third_file_are_linked() -> None:
         ("utils.bad([batch])\n" + STEP, []),
         ("scaler.unscale_(optimizer)\nutils.finish(scaler, optimizer)\n", []),
         ("utils.clip_by_hook(model, 1.0)\n" + STEP, [CLIP_SCALED]),
+        ("utils.plain(optimizer)\n", [BYPASSED]),
+        ("utils.plain(optimizer, clear=True)\n", []),
+        ("utils.finish(scaler, optimizer)\nutils.finish(scaler, other)\n", [UPDATE]),
         ("utils.unknown(model, scaler)\nclip_grad_norm_(model.parameters(), 1)\n" + STEP, []),
     ],
 )
