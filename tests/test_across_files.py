@@ -282,7 +282,8 @@ import torch
 {imports}
 
 def loss(p, eps={default}):
-    return torch.log(p + {eps})
+    terms = torch.log(p + {eps})
+    return terms.mean()
 """
     texts = {
         "constants.py": CONSTANTS,
@@ -525,7 +526,8 @@ def test_edits_are_seen_through_a_cache(here: Path) -> None:
     (here / "train.py").unlink()
     assert cached(here) == []
     (here / "loss.py").write_text(
-        "import torch\nfrom util import EPS\ndef loss(p):\n    return torch.log(p + EPS)\n"
+        "import torch\nfrom util import EPS\ndef loss(p):\n    terms = torch.log(p + EPS)\n"
+        "    return terms.mean()\n"
     )
     (here / "amp.py").write_text(
         "import torch\nautocast = torch.autocast('cuda', dtype=torch.float16)\n"
