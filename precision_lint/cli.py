@@ -383,7 +383,7 @@ def verify(
     isolated: bool,
     **options: Any,
 ) -> int:
-    """Prove rules and fixes, or the findings in PATHS, by running them in half precision.
+    """Prove rules, or the findings in PATHS, by running the code.
 
     Without PATHS, each fixture runs as it is and as fixed, in float16 and bfloat16, forward and
     backward: the hazard must show before the fix and be gone after it.

@@ -15,6 +15,8 @@ from benchmarks.realworld.cases import CONTEXTS, HERE, categories, load
 
 README = HERE / "README.md"
 VERDICTS = ("right", "arguable", "wrong")
+GROUPS = ("libraries", "projects")
+"""Of read alarms: of well-kept libraries, and of projects of research."""
 TEXT = {"Context", "Rule", "Linter", "Category", "What it is", "Repository"}
 ORDER = ("precision-lint", "torchfix", "dslinter", "semgrep", "ruff")
 
@@ -70,17 +72,16 @@ def known() -> Iterator[str]:
 
 
 def alarms() -> Iterator[str]:
-    """One row a rule: what the sample of alarms came to when it was read."""
+    """One row a rule: what the alarms came to when they were read, in each group."""
     read = [json.loads(line) for line in (HERE / "alarms.jsonl").read_text().splitlines()]
-    yield from _head("Rule", "right", "arguable", "wrong", "share right")
-    by_rule: dict[str, Counter[str]] = {}
+    yield from _head("Rule", *(f"{group}: {word}" for group in GROUPS for word in VERDICTS))
+    by_rule: dict[str, Counter[tuple[str, str]]] = {}
     for alarm in read:
-        by_rule.setdefault(alarm["rule"], Counter())[alarm["verdict"]] += 1
-        by_rule.setdefault("~", Counter())[alarm["verdict"]] += 1
+        for rule in (alarm["rule"], "~"):
+            by_rule.setdefault(rule, Counter())[alarm["group"], alarm["verdict"]] += 1
     for rule, verdicts in sorted(by_rule.items()):
-        numbers = [verdicts[verdict] for verdict in VERDICTS]
-        share = f"{100 * numbers[0] / sum(numbers):.0f} %"
-        yield _row("all" if rule == "~" else rule, *map(str, numbers), share)
+        numbers = [verdicts[group, verdict] for group in GROUPS for verdict in VERDICTS]
+        yield _row("all" if rule == "~" else rule, *(str(n or "") for n in numbers))
 
 
 def counts() -> Iterator[str]:
