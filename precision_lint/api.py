@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.lowered import Lowered
+    from precision_lint.semantics.noise import Noise
+    from precision_lint.semantics.outgrown import Outgrown
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.regions import Region
@@ -68,6 +70,8 @@ __all__ = [
     "Leaving",
     "LogOdds",
     "Lowered",
+    "Noise",
+    "Outgrown",
     "Position",
     "Promotion",
     "Provenance",
@@ -290,6 +294,8 @@ _ANALYSIS = {
     "Kernels": "kernels",
     "HalfCast": "halfcasts",
     "LogOdds": "logits",
+    "Noise": "noise",
+    "Outgrown": "outgrown",
     "Promotion": "events",
     "Provenance": "provenance",
     "Quotient": "quotients",

@@ -123,4 +123,8 @@ EXAMPLES: dict[str, Example] = {
         lambda: {"a": torch.rand(3, 4), "b": torch.rand(5, 4)},
         raises="not implemented for 'Half'",
     ),
+    "MP608": Example(
+        lambda: {"logits": torch.zeros(65536)},
+        fails=infinite("noise"),
+    ),
 }
