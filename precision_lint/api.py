@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.leaving import Leaving
     from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.lowered import Lowered
+    from precision_lint.semantics.moments import HandNorm, Mean, Power
     from precision_lint.semantics.noise import Noise
     from precision_lint.semantics.outgrown import Outgrown
     from precision_lint.semantics.provenance import Provenance
@@ -64,15 +65,18 @@ __all__ = [
     "Guard",
     "Half",
     "HalfCast",
+    "HandNorm",
     "Halved",
     "Kernels",
     "LateScale",
     "Leaving",
     "LogOdds",
     "Lowered",
+    "Mean",
     "Noise",
     "Outgrown",
     "Position",
+    "Power",
     "Promotion",
     "Provenance",
     "Quotient",
@@ -294,7 +298,10 @@ _ANALYSIS = {
     "Kernels": "kernels",
     "HalfCast": "halfcasts",
     "LogOdds": "logits",
+    "HandNorm": "moments",
+    "Mean": "moments",
     "Noise": "noise",
+    "Power": "moments",
     "Outgrown": "outgrown",
     "Promotion": "events",
     "Provenance": "provenance",

@@ -53,7 +53,7 @@ class Outgrown:
         if half.outside or (at.region(operand).known and value.dtype in ("float16", "low")):
             return half.confidence
         if pure and at.half_models is not None and at.project.autocast is None:
-            return Doubt.strict(half, value, operand, at)
+            return Doubt.lowered(half, value, operand, at)
         return Confidence.POSSIBLE
 
     @staticmethod
