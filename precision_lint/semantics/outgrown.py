@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from precision_lint.api import Confidence
 from precision_lint.semantics.doubts import Doubt
 from precision_lint.semantics.ops import SHAPES
+from precision_lint.semantics.quotients import ends_in_term
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context, Half
@@ -30,7 +31,7 @@ KEEPS = SHAPES | {
 SMALL = re.compile(
     r"(^|_)(p|probs?|probabilit\w+|attn|attention|weights?|masks?|alphas?|gates?|cos|sin|iou|giou"
     r"|noise|norm(ed|alized)?|unit|directions?|dirs?|rgb|colou?rs?|imgs?|images?|pixels?|sigmas?"
-    r"|scores?|confidence|similarity|sim|bias|gamma|beta|lr|temperature|eps|std|quat\w*|rot\w*)\d*$"
+    r"|confidence|similarity|sim|bias|gamma|beta|lr|temperature|eps|std|quat\w*|rot\w*)\d*$"
 )
 """Names of values that are of the size of 1 by what they are."""
 NORM_LAYER = re.compile(
@@ -55,6 +56,11 @@ class Outgrown:
         if pure and at.half_models is not None and at.project.autocast is None:
             return Doubt.lowered(half, value, operand, at)
         return Confidence.POSSIBLE
+
+    @staticmethod
+    def ends(node: ast.expr, at: Context) -> bool:
+        """Whether a value ends in a loss or a metric, which may be float32."""
+        return ends_in_term(node, at)
 
     @staticmethod
     def bounded(node: ast.expr, at: Context, limit: float, depth: int = 6) -> bool:
