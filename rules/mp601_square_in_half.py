@@ -9,6 +9,7 @@ from precision_lint.api import (
     Context,
     Finding,
     HandNorm,
+    Mean,
     Outgrown,
     Power,
     Rule,
@@ -34,7 +35,8 @@ class SquareInHalf(Rule):
     normalised vector, noise), for bfloat16, for `x ** 2` and `pow` in CUDA autocast, which runs
     them in float32, and where another rule says more: MP604 for norm layers, MP605 for variances,
     MP304 for a square that is upcast right behind, MP306 for a root with an epsilon. It is only
-    `possible` where the project alone suggests half.
+    `possible` for the square of a difference of two tensors, which are close as a rule, and where
+    the project alone suggests half.
 
     ## Why it breaks
     float16 ends at 65504: the square of 256 is inf, the cube of 41, the fourth power of 16. Logits,
@@ -78,11 +80,13 @@ class SquareInHalf(Rule):
         half = at.half(value, at.region(node))
         if half is None or "float16" not in half.dtypes:
             return
-        confidence = Outgrown.confidence(half, power.base, at)
+        confidence = Outgrown.reaching(half, power.base, at)
         if confidence is Confidence.POSSIBLE and (value.wide or not at.plausible):
             return
         if Outgrown.bounded(power.base, at, power.limit) or _elsewhere(node, at):
             return
+        if power.exponent == 2 and _residual(power.base, at):
+            confidence = Confidence.POSSIBLE
         subject = at.text(power.base) if isinstance(power.base, ast.Name) else "the operand"
         yield at.finding(
             node,
@@ -91,6 +95,16 @@ class SquareInHalf(Rule):
             evidence=half.evidence,
             fix=Upcast.of(list(power.operands), node, at, fits=False),
         )
+
+
+def _residual(node: ast.expr, at: Context) -> bool:
+    """Whether a value is the difference of two tensors, which are close as a rule."""
+    source = at.definition(node.id, node) if isinstance(node, ast.Name) else node
+    return (
+        isinstance(source, ast.BinOp)
+        and isinstance(source.op, ast.Sub)
+        and all(at.value(side).kind != "number" for side in (source.left, source.right))
+    )
 
 
 def _elsewhere(node: ast.expr, at: Context) -> bool:
@@ -102,8 +116,11 @@ def _elsewhere(node: ast.expr, at: Context) -> bool:
                 return True  # MP304
             case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=value)) if value != 2:
                 return True
-            case ast.BinOp(op=ast.Sub(), left=left) if left is inner and "mean(" in at.text(left):
-                return True  # MP605
+            case ast.BinOp(op=ast.Sub(), left=left, right=right):
+                squares = Mean.of(left, at)
+                pair = squares is not None and Power.of(squares.inner, at) is not None
+                if pair and (left is inner or Power.of(right, at) is not None):
+                    return True  # MP605
             case ast.Call():
                 operation = at.operation(parent)
                 if operation is not None and operation[0] in ROOTS:

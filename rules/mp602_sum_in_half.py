@@ -74,7 +74,7 @@ class SumInHalf(Rule):
         half = at.half(at.value(node), at.region(node))
         if half is None or "float16" not in half.dtypes or "normalized" in value.tags:
             return
-        confidence = Outgrown.confidence(half, operand, at)
+        confidence = Outgrown.reaching(half, operand, at)
         over = _many(node, operand, at)
         if confidence is Confidence.POSSIBLE or over is None or not at.is_tensor(operand):
             return

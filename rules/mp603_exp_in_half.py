@@ -81,7 +81,7 @@ class ExpInHalf(Rule):
             return
         if not given.maybe_tensor or not at.is_tensor(operand):
             return
-        confidence = Outgrown.confidence(half, operand, at)
+        confidence = Outgrown.reaching(half, operand, at)
         if confidence is Confidence.POSSIBLE and (value.wide or not at.plausible):
             return
         if _below(operand, at) or Outgrown.bounded(operand, at, limit) or _elsewhere(node, at):

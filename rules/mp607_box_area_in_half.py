@@ -84,7 +84,7 @@ class BoxAreaInHalf(Rule):
             return
         if any(Outgrown.bounded(side, at, 255.0) for side in (node.left, node.right)):
             return
-        confidence = Outgrown.confidence(half, node.left, at)
+        confidence = Outgrown.reaching(half, node.left, at)
         if confidence is Confidence.POSSIBLE and not at.plausible:
             return
         if not at.mentions(PIXELS.pattern) or at.mentions(UNIT.pattern):

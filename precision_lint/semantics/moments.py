@@ -147,7 +147,9 @@ def _without_number(node: ast.expr, at: Context) -> ast.expr | None:
     return node
 
 
-def _spread(node: ast.expr, at: Context, depth: int = 3) -> tuple[ast.expr, tuple[ast.expr, ...]] | None:
+def _spread(
+    node: ast.expr, at: Context, depth: int = 3
+) -> tuple[ast.expr, tuple[ast.expr, ...]] | None:
     """The square under a mean, or the variance, and where its operand stands."""
     if isinstance(node, ast.Name):
         source = at.definition(node.id, node) if depth else None

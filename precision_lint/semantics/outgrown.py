@@ -58,6 +58,12 @@ class Outgrown:
         return Confidence.POSSIBLE
 
     @staticmethod
+    def reaching(half: Half, operand: ast.expr, at: Context) -> Confidence:
+        """The same where the harm takes a magnitude, which no dtype proves."""
+        confidence = Outgrown.confidence(half, operand, at)
+        return min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
+
+    @staticmethod
     def ends(node: ast.expr, at: Context) -> bool:
         """Whether a value ends in a loss or a metric, which may be float32."""
         return ends_in_term(node, at)
