@@ -14,6 +14,7 @@ from precision_lint.api import (
     Outgrown,
     Rule,
     Severity,
+    Upcast,
     calls,
 )
 
@@ -98,6 +99,6 @@ def _fix(norm: HandNorm, at: Context) -> tuple[Fix | None, list[Evidence]]:
     touched = []
     if at.statement(norm.spread) is not at.statement(norm.quotient):
         touched.append(at.note(norm.spread, "squared in half here"))
-    names = ", ".join(dict.fromkeys(at.text(place) for place in norm.places))
+    names = Upcast.named(norm.places, at)
     title = f"square in float32: upcast {names}, and return to its dtype"
     return Fix(title, Applicability.SAFE, edits), touched

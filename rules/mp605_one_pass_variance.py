@@ -78,13 +78,15 @@ class OnePassVariance(Rule):
         half = at.half(at.value(node), at.region(node))
         if half is None:
             return
+        unused = _only_here(node.left, at)
+        touched = [at.note(unused, "the mean of the squares")] if unused is not None else []
         from_mean = 20 if half.dtype == "bfloat16" else 100
         yield at.finding(
             node,
             f"variance as a difference of means cancels in {half.dtype}: with a mean of "
             f"{from_mean} and a deviation of 1 it is 0 or negative",
             Outgrown.confidence(half, inner.base, at, pure=True),
-            evidence=half.evidence,
+            evidence=[*half.evidence, *touched],
             fix=_fix(node, squares, inner.base, at),
         )
 
@@ -106,4 +108,29 @@ def _fix(node: ast.BinOp, mean: Mean, base: ast.expr, at: Context) -> Fix | None
         return None  # the second is keepdim here, and the deviation's correction there
     text = f"{at.text(base)}.var({', '.join([*given, 'unbiased=False'])})"
     edits = at.edit.replace(statement, {node: text})
+    unused = _only_here(node.left, at)
+    if edits is not None and unused is not None:
+        removed = at.edit.remove(unused, _siblings(unused, at))
+        edits = (*edits, *removed) if removed is not None else None
     return Fix("take the variance", Applicability.UNSAFE, edits, ROUNDING) if edits else None
+
+
+def _only_here(node: ast.expr, at: Context) -> ast.stmt | None:
+    """The statement that binds a name which is used here and nowhere else."""
+    if not isinstance(node, ast.Name):
+        return None
+    uses = at.uses(node.id)
+    source = at.definition(node.id, node)
+    statement = at.statement(source) if source is not None else None
+    if len(uses) != 2 or not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    return statement if isinstance(statement.targets[0], ast.Name) else None
+
+
+def _siblings(statement: ast.stmt, at: Context) -> list[ast.stmt]:
+    block = at.parents.get(id(statement))
+    for name in ("body", "orelse", "finalbody"):
+        found: list[ast.stmt] = getattr(block, name, None) or []
+        if statement in found:
+            return found
+    return [statement]

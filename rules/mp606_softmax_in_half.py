@@ -90,7 +90,8 @@ class SoftmaxInHalf(Rule):
             confidence = Confidence.POSSIBLE
         if at.reaches_layer(node) or _in_log(node, at):
             return
-        if confidence is Confidence.POSSIBLE and not at.plausible:
+        unfounded = at.half_models is None and not half.outside
+        if confidence is Confidence.POSSIBLE and (unfounded or not at.plausible):
             return
         what = "weights of a softmax are rounded to 3 digits" if name == "softmax" else ""
         yield at.finding(

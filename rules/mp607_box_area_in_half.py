@@ -16,8 +16,8 @@ from precision_lint.api import (
     operators,
 )
 
-WIDTH = re.compile(r"(^|_)(w|width|widths|ws|dx)\d?$|^[a-z]w\d?$|^w_\w+$")
-HEIGHT = re.compile(r"(^|_)(h|height|heights|hs|dy)\d?$|^[a-z]h\d?$|^h_\w+$")
+WIDTH = re.compile(r"(^|_)(w|width|widths|ws)\d?$|^[bgpta]w\d?$|^w_\w+$")
+HEIGHT = re.compile(r"(^|_)(h|height|heights|hs)\d?$|^[bgpta]h\d?$|^h_\w+$")
 RIGHT = re.compile(r"x_?(2|max|b|right)|right|x2|xmax")
 BOTTOM = re.compile(r"y_?(2|max|b|bottom)|bottom|y2|ymax")
 BOXES = re.compile(r"box|wh|size|whs|rois?|anchors?|proposals?", re.I)
@@ -26,6 +26,7 @@ PIXELS = re.compile(
     r"|target_sizes|scale_fct|input_size"
 )
 UNIT = re.compile(r"normali[sz]ed|relative")
+SIZED = frozenset({"view", "reshape", "expand", "zeros", "ones", "empty", "arange", "repeat"})
 STEPS = frozenset({"clamp", "clamp_min", "clip", "relu", "float", "to", "squeeze", "unsqueeze"})
 
 
@@ -82,6 +83,8 @@ class BoxAreaInHalf(Rule):
             return
         if not (at.is_tensor(node.left) and at.is_tensor(node.right)):
             return
+        if _is_size(node, at):
+            return
         if any(Outgrown.bounded(side, at, 255.0) for side in (node.left, node.right)):
             return
         confidence = Outgrown.reaching(half, node.left, at)
@@ -96,6 +99,15 @@ class BoxAreaInHalf(Rule):
             evidence=half.evidence,
             fix=Upcast.of([node.left, node.right], node, at, fits=False),
         )
+
+
+def _is_size(node: ast.expr, at: Context) -> bool:
+    """Whether a product is a size in a call, such as that of a view."""
+    parent = at.parents.get(id(node))
+    if isinstance(parent, (ast.BinOp, ast.Tuple, ast.List)):
+        parent = at.parents.get(id(parent))
+    operation = at.operation(parent) if isinstance(parent, ast.Call) else None
+    return operation is not None and operation[0] in SIZED
 
 
 def _side(node: ast.expr, at: Context, depth: int = 3) -> str:

@@ -12,6 +12,7 @@ from precision_lint.api import (
     Outgrown,
     Rule,
     Severity,
+    Upcast,
     calls,
 )
 
@@ -77,7 +78,7 @@ class ScheduleInHalf(Rule):
         fix = None
         if edits is not None:
             why = "the schedule is float32 then, and promotes what it meets"
-            title = f"make the schedule in float32: upcast {at.text(origin)}"
+            title = f"make the schedule in float32: upcast {Upcast.named([origin], at)}"
             fix = Fix(title, Applicability.UNSAFE, edits, why)
         touched = []
         if at.statement(origin) is not at.statement(node):
