@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.meeting import Meeting
+    from precision_lint.semantics.moments import HandNorm, Mean, Power
+    from precision_lint.semantics.noise import Noise
+    from precision_lint.semantics.outgrown import Outgrown
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.quotients import Quotient, Upcast
     from precision_lint.semantics.region_end import RegionEnd
@@ -66,14 +69,19 @@ __all__ = [
     "Half",
     "HalfCast",
     "Halved",
+    "HandNorm",
     "Hardcoded",
     "Kernels",
     "LateScale",
     "Leaving",
     "LogOdds",
     "Lowered",
+    "Mean",
     "Meeting",
+    "Noise",
+    "Outgrown",
     "Position",
+    "Power",
     "Promotion",
     "Provenance",
     "Quotient",
@@ -311,6 +319,11 @@ _ANALYSIS = {
     "HalfCast": "halfcasts",
     "LogOdds": "logits",
     "Meeting": "meeting",
+    "HandNorm": "moments",
+    "Mean": "moments",
+    "Noise": "noise",
+    "Power": "moments",
+    "Outgrown": "outgrown",
     "Promotion": "events",
     "Provenance": "provenance",
     "Quotient": "quotients",

@@ -14,6 +14,7 @@ from precision_lint.api import (
     Guard,
     Half,
     LogOdds,
+    Noise,
     Rule,
     Severity,
     Value,
@@ -108,6 +109,8 @@ class EpsBeforeLog(Rule):
             return  # MP303
         if guard.others and LogOdds.of(argument, node, at) is not None:
             return  # MP309
+        if Noise.behind(guard.operand, at) is not None:
+            return  # MP608
         if _bounded_after(node, at):
             return
         half = _half(guard, node, at)

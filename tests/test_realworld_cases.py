@@ -137,7 +137,16 @@ def test_every_read_alarm_has_a_place_a_verdict_and_a_reason() -> None:
     read = [json.loads(line) for line in (HERE / "alarms.jsonl").read_text().splitlines()]
     assert len(read) >= 100
     for alarm in read:
-        assert set(alarm) == {"repo", "commit", "file", "line", "rule", "group", "verdict", "reason"}
+        assert set(alarm) == {
+            "repo",
+            "commit",
+            "file",
+            "line",
+            "rule",
+            "group",
+            "verdict",
+            "reason",
+        }
         assert alarm["verdict"] in figures.VERDICTS and alarm["group"] in figures.GROUPS
         assert len(alarm["reason"].split()) >= 4
         assert alarm["line"] > 0

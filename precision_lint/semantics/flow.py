@@ -83,15 +83,15 @@ def reaches_layer(node: ast.expr, at: Context, depth: int = 4) -> bool:
                 if last == "to" and func is inner:
                     if not only_moves(parent, at):
                         return False
-                elif last == "append" and isinstance(func, ast.Attribute) and depth:
+                elif last == "append" and isinstance(func, ast.Attribute) and depth > 0:
                     return isinstance(func.value, ast.Name) and _any_use(
                         func.value.id, None, at, depth
                     )
                 elif last not in PASSING and last not in SHAPES and last not in JOINING:
                     return func is not inner and _is_layer(func, at)
-            case ast.Assign(targets=[ast.Name(id=name)], value=source) if depth:
+            case ast.Assign(targets=[ast.Name(id=name)], value=source) if depth > 0:
                 return _any_use(name, source, at, depth)
-            case ast.Return() if depth:
+            case ast.Return() if depth > 1:
                 return any(
                     reaches_layer(call, at.inside(caller), depth - 2)
                     for call, caller in at.module.call_sites(at.function)

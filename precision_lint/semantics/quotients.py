@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -154,14 +155,19 @@ class Upcast:
     """Upcasts of the operand of a function, and the way back to its dtype."""
 
     @staticmethod
+    def named(places: Sequence[ast.expr], at: Context) -> str:
+        """The places in a title; one of several lines is not spelled out."""
+        texts = (at.text(place) for place in places)
+        return ", ".join(dict.fromkeys("the operand" if "\n" in t else t for t in texts))
+
+    @staticmethod
     def of(places: list[ast.expr], node: ast.expr, at: Context, *, fits: bool = True) -> Fix | None:
         """``.float()`` on places; ``fits``: the result of ``node`` is in half's range.
 
         Where the result goes on as an activation it returns to its dtype.
         """
         suffixes = dict.fromkeys(places, ".float()")
-        names = ", ".join(dict.fromkeys(at.text(place) for place in places))
-        title = f"compute in float32: upcast {names}"
+        title = f"compute in float32: upcast {Upcast.named(places, at)}"
         level, reason = Applicability.SAFE, None
         if at.value(node).dtype != "float32" and not ends_in_term(node, at):
             owners = (owner_of(node, place, at) for place in places)

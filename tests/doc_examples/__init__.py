@@ -6,7 +6,7 @@ the entry says so; ``fails`` looks at the names afterwards and says whether the 
 
 from __future__ import annotations
 
-from . import dtypes, ranges, regions, scaler
+from . import dtypes, overflow, ranges, regions, scaler
 from .example import HALF, Example, Names, finite
 
 EXAMPLES: dict[str, Example] = {
@@ -14,6 +14,7 @@ EXAMPLES: dict[str, Example] = {
     **regions.EXAMPLES,
     **ranges.EXAMPLES,
     **dtypes.EXAMPLES,
+    **overflow.EXAMPLES,
 }
 
 __all__ = ["EXAMPLES", "HALF", "Example", "Names", "finite"]

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    Outgrown,
+    Rule,
+    Severity,
+    calls,
+)
+
+TAKES_NO_FLOAT = "the result is float32 then, and a layer in half would not take it"
+
+
+class SumInHalf(Rule):
+    """Sum of float16 values of one sign over all elements, or over height and width.
+
+    ## What it flags
+    `x.sum()`, `x.sum(dim=(-2, -1))` and `x.cumsum(d)` that run on float16: after a cast, of what a
+    region has left in half, in CPU autocast. Only values that cannot cancel (squares, absolute
+    values, probabilities, masks) are `likely`; other sums are `possible`.
+
+    It stays silent for `dtype=torch.float32`, for upcast operands, for bfloat16, inside CUDA
+    autocast, which runs `sum`, `cumsum` and `prod` in float32, for `mean` and `norm`, which
+    accumulate in float32, and for a sum of softmax weights, which is 1.
+
+    ## Why it breaks
+    The sum accumulates in float32, but its result has to fit into float16, which ends at 65504: a
+    mask of 256 x 256 ones has the sum 65536, which is inf, and the division by the area that
+    follows comes too late. `mean` divides before it rounds. Counts above 2048 are rounded too:
+    2049 ones have the sum 2048.
+
+    ## Example
+    ```python
+    mask = torch.sigmoid(logits.half())
+    area = mask.sum()
+    ```
+    Use instead:
+    ```python
+    mask = torch.sigmoid(logits.half())
+    area = mask.sum(dtype=torch.float32)
+    ```
+    or `mask.mean()`.
+
+    ## Fix safety
+    Safe where the sum ends in a loss or a metric: with `dtype=torch.float32` a float32 sum is the
+    same to the bit. Elsewhere unsafe: the sum stays in float32, and a layer in half would not take
+    it.
+
+    ## How to silence
+    `# precision-lint: ignore[MP602] reason` or `# noqa: MP602` on the line.
+
+    ## Sources
+    PyTorch, `torch.sum` (`dtype`); Automatic Mixed Precision: CUDA ops that autocast to float32.
+    """
+
+    code, name = "MP602", "sum-in-half"
+    severity, applicability = Severity.WARNING, Applicability.SAFE
+    triggers = calls("Tensor.sum", "torch.sum", "Tensor.cumsum", "torch.cumsum", "torch.nansum",
+                     "Tensor.nansum")  # fmt: skip
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        operation = at.operation(node)
+        if operation is None or any(k.arg in ("dtype", None, "out") for k in node.keywords):
+            return
+        name, operand = operation
+        value = at.value(operand)
+        half = at.half(at.value(node), at.region(node))
+        if half is None or "float16" not in half.dtypes or "normalized" in value.tags:
+            return
+        confidence = Outgrown.reaching(half, operand, at)
+        over = _many(node, operand, at)
+        if confidence is Confidence.POSSIBLE or over is None or not at.is_tensor(operand):
+            return
+        if value.lo < 0 or value.hi == 0:
+            confidence = Confidence.POSSIBLE  # the terms may cancel
+        statement = at.statement(node)
+        torch, imports = at.torch()
+        edits = None
+        if statement is not None:
+            edits = at.edit.add_keyword(statement, node, "dtype", f"{torch}.float32")
+        fix = None
+        if edits is not None:
+            ends = Outgrown.ends(node, at)
+            level = Applicability.SAFE if ends else Applicability.UNSAFE
+            reason = None if ends else TAKES_NO_FLOAT
+            fix = Fix(f"take the {name} in float32", level, (*imports, *edits), reason)
+        yield at.finding(
+            node,
+            f"{name} {over} in float16 is inf above 65504, as of 256 x 256 ones",
+            confidence,
+            evidence=half.evidence,
+            fix=fix,
+        )
+
+
+def _many(node: ast.Call, operand: ast.expr, at: Context) -> str | None:
+    """Over what a sum runs, if that may be many elements; None: over one dimension."""
+    given = [a for a in node.args if a is not operand]
+    given += [k.value for k in node.keywords if k.arg in ("dim", "axis")]
+    if not given:
+        return "of all elements" if at.value(operand).ndim != 0 else None
+    dims = at.value(given[0])
+    if isinstance(given[0], (ast.Tuple, ast.List)):
+        found = {at.value(item).const for item in given[0].elts}
+        return "over height and width" if len(found) > 1 else None
+    if {"spatial-last"} & at.value(operand).tags and dims.const == -1:
+        return "over all pixels"
+    return None

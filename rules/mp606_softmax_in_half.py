@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Finding,
+    Fix,
+    Outgrown,
+    Rule,
+    Severity,
+    calls,
+)
+
+TAKES_NO_FLOAT = "the result is float32 then, and a layer in half would not take it"
+HARM = {
+    "float16": "log-probabilities near -10 are off by up to 0.005",
+    "bfloat16": "log-probabilities near -10 are off by up to 0.04",
+}
+
+
+class SoftmaxInHalf(Rule):
+    """Log-probabilities or a cross entropy of half logits outside of autocast.
+
+    ## What it flags
+    `log_softmax` and `cross_entropy` on logits that are half for certain and no region around:
+    after `.half()` or `.bfloat16()`, in a function that is given such tensors, in a project that
+    runs its models in half. A `softmax` whose weights do not go into a product is `possible`.
+
+    It stays silent inside autocast, which runs all of them in float32, for `dtype=torch.float32`
+    and upcast logits, for attention (the kernel works in float32 inside, and weights of a sum may
+    be rounded), and where another rule says more: MP209 for a loss behind its region, MP303 for
+    `log(softmax(x))`.
+
+    ## Why it breaks
+    The kernel computes in float32 and rounds the result: measured, log-probabilities between -8
+    and -16 are off by up to 0.005 in float16 and 0.038 in bfloat16, so the ratio `exp(new - old)`
+    of a policy is off by 4 % before anything was learnt, and a difference of two sequences'
+    log-probabilities, as in DPO, by more than its margin. A summed cross entropy is inf above
+    65504.
+
+    ## Example
+    ```python
+    logits = scores.bfloat16()
+    logp = F.log_softmax(logits, dim=-1)
+    ```
+    Use instead:
+    ```python
+    logits = scores.bfloat16()
+    logp = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    ```
+
+    ## Fix safety
+    Safe where the result ends in a loss or a metric: with `dtype=torch.float32` a float32 result
+    is the same to the bit. Elsewhere unsafe: the next operand in half has to meet float32.
+
+    ## How to silence
+    `# precision-lint: ignore[MP606] reason` or `# noqa: MP606` on the line.
+
+    ## Sources
+    PyTorch, `torch.nn.functional.log_softmax` (`dtype`: "useful for preventing data type
+    overflows"); Automatic Mixed Precision: CUDA ops that autocast to float32.
+    """
+
+    code, name = "MP606", "softmax-in-half"
+    severity, applicability = Severity.WARNING, Applicability.SAFE
+    triggers = calls(
+        "torch.nn.functional.log_softmax", "torch.log_softmax", "Tensor.log_softmax",
+        "torch.nn.functional.softmax", "torch.softmax", "Tensor.softmax",
+        "torch.nn.functional.cross_entropy",
+    )  # fmt: skip
+
+    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        operation = at.operation(node)
+        region = at.region(node)
+        if operation is None or region.on or any(k.arg in ("dtype", None) for k in node.keywords):
+            return
+        name, operand = operation
+        value = at.value(operand)
+        half = at.half(value, region)
+        if half is None or not at.is_tensor(operand) or at.mentions("autocast"):
+            return
+        if name != "cross_entropy" and len(node.args) > (3 if at.qualify(node.func) else 1):
+            return  # a dtype by position
+        confidence = Outgrown.confidence(half, operand, at, pure=True)
+        if name == "softmax" or "amp" in value.tags:
+            confidence = Confidence.POSSIBLE
+        if at.reaches_layer(node) or _in_log(node, at):
+            return
+        unfounded = at.half_models is None and not half.outside
+        if confidence is Confidence.POSSIBLE and (unfounded or not at.plausible):
+            return
+        what = "weights of a softmax are rounded to 3 digits" if name == "softmax" else ""
+        yield at.finding(
+            node,
+            f"{name} of {half.dtype} logits: {what or HARM[half.dtype]}",
+            confidence,
+            evidence=half.evidence,
+            fix=_fix(node, name, operand, at),
+        )
+
+
+def _in_log(node: ast.Call, at: Context) -> bool:
+    for around in at.ancestors(node):
+        operation = at.operation(around) if isinstance(around, ast.Call) else None
+        if operation is not None and operation[0] in ("log", "log2", "float"):
+            return True
+        if isinstance(around, ast.stmt):
+            break
+    return False
+
+
+def _fix(node: ast.Call, name: str, operand: ast.expr, at: Context) -> Fix | None:
+    statement = at.statement(node)
+    if statement is None:
+        return None
+    torch, imports = at.torch()
+    if name == "cross_entropy":
+        edits, imports = at.append({operand: ".float()"}), ()
+    else:
+        edits = at.edit.add_keyword(statement, node, "dtype", f"{torch}.float32")
+    if edits is None:
+        return None
+    title = f"take {name} in float32"
+    if name == "cross_entropy" or Outgrown.ends(node, at):
+        return Fix(title, Applicability.SAFE, (*imports, *edits))
+    return Fix(title, Applicability.UNSAFE, (*imports, *edits), TAKES_NO_FLOAT)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Context,
+    Finding,
+    Outgrown,
+    Rule,
+    Severity,
+    Upcast,
+    operators,
+)
+
+WIDTH = re.compile(r"(^|_)(w|width|widths|ws)\d?$|^[bgpta]w\d?$|^w_\w+$")
+HEIGHT = re.compile(r"(^|_)(h|height|heights|hs)\d?$|^[bgpta]h\d?$|^h_\w+$")
+RIGHT = re.compile(r"x_?(2|max|b|right)|right|x2|xmax")
+BOTTOM = re.compile(r"y_?(2|max|b|bottom)|bottom|y2|ymax")
+BOXES = re.compile(r"box|wh|size|whs|rois?|anchors?|proposals?", re.I)
+PIXELS = re.compile(
+    r"stride|im(g|age)_?(size|shape|w|h|width|height)|imgsz|pixel|anchor|\* ?\d{2,}|orig_?size"
+    r"|target_sizes|scale_fct|input_size"
+)
+UNIT = re.compile(r"normali[sz]ed|relative")
+SIZED = frozenset({"view", "reshape", "expand", "zeros", "ones", "empty", "arange", "repeat"})
+STEPS = frozenset({"clamp", "clamp_min", "clip", "relu", "float", "to", "squeeze", "unsqueeze"})
+
+
+class BoxAreaInHalf(Rule):
+    """Width times height of boxes in pixels, in float16.
+
+    ## What it flags
+    `w * h`, `(x2 - x1) * (y2 - y1)`, `(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])` and
+    `wh[..., 0] * wh[..., 1]` of float16 boxes. It is `likely` where the function works in pixels
+    (strides, anchors, image sizes, literal factors), otherwise `possible`.
+
+    It stays silent for normalised boxes (a sigmoid, a clamp, bounds that are known), for
+    `.float()`, for bfloat16, and for sizes that are Python numbers.
+
+    ## Why it breaks
+    A box of 300 x 300 pixels has the area 90,000, and float16 ends at 65504: the area is inf, the
+    union is inf, and the IoU is 0 or nan, for the largest objects in the image only. Autocast does
+    not help: it lists neither `mul` nor `sub`, and outputs of layers are half inside a region.
+
+    ## Example
+    ```python
+    boxes = outputs.half() * stride
+    w, h = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area = w * h
+    ```
+    Use instead:
+    ```python
+    boxes = outputs.half() * stride
+    w, h = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area = w.float() * h.float()
+    ```
+
+    ## Fix safety
+    Safe where the area ends in a loss or a metric such as an IoU: `.float()` on float32 does
+    nothing. Elsewhere unsafe: the area stays in float32, because half does not hold it.
+
+    ## How to silence
+    `# precision-lint: ignore[MP607] reason` or `# noqa: MP607` on the line; or normalise the boxes.
+
+    ## Sources
+    PyTorch, `torch.finfo`; torchvision, `torchvision.ops.box_area`, which upcasts for this reason.
+    """
+
+    code, name = "MP607", "box-area-in-half"
+    severity, applicability = Severity.ERROR, Applicability.SAFE
+    triggers = operators(ast.Mult, pattern=r"\*")
+
+    def check(self, node: ast.BinOp, at: Context) -> Iterator[Finding]:
+        sides = {_side(node.left, at), _side(node.right, at)}
+        if sides != {"w", "h"}:
+            return
+        half = at.half(at.value(node), at.region(node))
+        if half is None or "float16" not in half.dtypes or not at.value(node).maybe_tensor:
+            return
+        if not (at.is_tensor(node.left) and at.is_tensor(node.right)):
+            return
+        if _is_size(node, at):
+            return
+        if any(Outgrown.bounded(side, at, 255.0) for side in (node.left, node.right)):
+            return
+        confidence = Outgrown.reaching(half, node.left, at)
+        if confidence is Confidence.POSSIBLE and not at.plausible:
+            return
+        if not at.mentions(PIXELS.pattern) or at.mentions(UNIT.pattern):
+            confidence = Confidence.POSSIBLE
+        yield at.finding(
+            node,
+            "area of boxes in float16: 300 x 300 pixels are 90000, and float16 ends at 65504",
+            confidence,
+            evidence=half.evidence,
+            fix=Upcast.of([node.left, node.right], node, at, fits=False),
+        )
+
+
+def _is_size(node: ast.expr, at: Context) -> bool:
+    """Whether a product is a size in a call, such as that of a view."""
+    parent = at.parents.get(id(node))
+    if isinstance(parent, (ast.BinOp, ast.Tuple, ast.List)):
+        parent = at.parents.get(id(parent))
+    operation = at.operation(parent) if isinstance(parent, ast.Call) else None
+    return operation is not None and operation[0] in SIZED
+
+
+def _side(node: ast.expr, at: Context, depth: int = 3) -> str:
+    """``w`` or ``h``: which side of a box a value is, by its name or what it is made from."""
+    operation = at.operation(node)
+    if operation is not None and operation[0] in STEPS:
+        return _side(operation[1], at, depth)
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            found = _named(name.lower())
+            if found or not depth or not isinstance(node, ast.Name):
+                return found
+            source = at.definition(name, node)
+            return _side(source, at, depth - 1) if source is not None else ""
+        case ast.Subscript(value=inner, slice=index):
+            place = _last_index(index)
+            words = at.text(inner).lower()
+            if not BOXES.search(words):
+                return ""
+            if "wh" in words.rpartition(".")[2]:
+                return {0: "w", 1: "h"}.get(place, "")
+            return {2: "w", 3: "h"}.get(place, "")
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return _difference(left, right, at)
+        case ast.BinOp(left=left, op=ast.Add(), right=ast.Constant()):
+            return _side(left, at, depth)
+    return ""
+
+
+def _named(name: str) -> str:
+    if WIDTH.search(name):
+        return "w"
+    return "h" if HEIGHT.search(name) else ""
+
+
+def _difference(left: ast.expr, right: ast.expr, at: Context) -> str:
+    if isinstance(left, ast.Subscript) and isinstance(right, ast.Subscript):
+        pair = _last_index(left.slice), _last_index(right.slice)
+        return {(2, 0): "w", (3, 1): "h"}.get(pair, "")
+    words = at.text(left).lower()
+    if RIGHT.search(words):
+        return "w"
+    return "h" if BOTTOM.search(words) else ""
+
+
+def _last_index(index: ast.expr) -> int | None:
+    """The number that ends an index, as in ``[..., 2]`` and ``[:, 2:3]``."""
+    if isinstance(index, ast.Tuple) and index.elts:
+        index = index.elts[-1]
+    if isinstance(index, ast.Slice) and index.lower is not None:
+        index = index.lower
+    if isinstance(index, ast.Constant) and isinstance(index.value, int):
+        return index.value
+    return None
