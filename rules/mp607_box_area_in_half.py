@@ -48,13 +48,15 @@ class BoxAreaInHalf(Rule):
 
     ## Example
     ```python
-    boxes = outputs.half() * stride
+    stride = 32
+    boxes = stride * outputs.half()
     w, h = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     area = w * h
     ```
     Use instead:
     ```python
-    boxes = outputs.half() * stride
+    stride = 32
+    boxes = stride * outputs.half()
     w, h = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     area = w.float() * h.float()
     ```
@@ -127,9 +129,8 @@ def _side(node: ast.expr, at: Context, depth: int = 3) -> str:
             words = at.text(inner).lower()
             if not BOXES.search(words):
                 return ""
-            if "wh" in words.rpartition(".")[2]:
-                return {0: "w", 1: "h"}.get(place, "")
-            return {2: "w", 3: "h"}.get(place, "")
+            sides = (0, 1) if "wh" in words.rpartition(".")[2] else (2, 3)
+            return "wh"[sides.index(place)] if place in sides else ""
         case ast.BinOp(left=left, op=ast.Sub(), right=right):
             return _difference(left, right, at)
         case ast.BinOp(left=left, op=ast.Add(), right=ast.Constant()):
@@ -145,8 +146,12 @@ def _named(name: str) -> str:
 
 def _difference(left: ast.expr, right: ast.expr, at: Context) -> str:
     if isinstance(left, ast.Subscript) and isinstance(right, ast.Subscript):
-        pair = _last_index(left.slice), _last_index(right.slice)
-        return {(2, 0): "w", (3, 1): "h"}.get(pair, "")
+        match _last_index(left.slice), _last_index(right.slice):
+            case (2, 0):
+                return "w"
+            case (3, 1):
+                return "h"
+        return ""
     words = at.text(left).lower()
     if RIGHT.search(words):
         return "w"
