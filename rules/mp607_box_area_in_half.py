@@ -158,12 +158,12 @@ def _difference(left: ast.expr, right: ast.expr, at: Context) -> str:
     return "h" if BOTTOM.search(words) else ""
 
 
-def _last_index(index: ast.expr) -> int | None:
-    """The number that ends an index, as in ``[..., 2]`` and ``[:, 2:3]``."""
+def _last_index(index: ast.expr) -> int:
+    """The number that ends an index (-1: none), as in ``[..., 2]`` and ``[:, 2:3]``."""
     if isinstance(index, ast.Tuple) and index.elts:
         index = index.elts[-1]
     if isinstance(index, ast.Slice) and index.lower is not None:
         index = index.lower
     if isinstance(index, ast.Constant) and isinstance(index.value, int):
         return index.value
-    return None
+    return -1

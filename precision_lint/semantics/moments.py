@@ -37,9 +37,8 @@ class Power:
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 same = not isinstance(left, ast.Constant) and ast.dump(left) == ast.dump(right)
                 return cls(node, (left, right)) if same else None
-            case ast.BinOp(left=left, op=ast.Pow(), right=right):
-                exponent = _exponent(right)
-                return cls(node, (left,), exponent) if exponent else None
+            case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(exponent))):
+                return cls(node, (left,), exponent) if exponent in (2, 3, 4) else None
             case ast.Call(args=arguments):
                 operation = at.operation(node)
                 if operation is None:
@@ -47,9 +46,10 @@ class Power:
                 name, base = operation
                 if name == "square":
                     return cls(node, (base,))
-                if name == "pow" and arguments and arguments[-1] is not base:
-                    exponent = _exponent(arguments[-1])
-                    return cls(node, (base,), exponent) if exponent else None
+                if name == "pow" and arguments and isinstance(arguments[-1], ast.Constant):
+                    exponent = arguments[-1].value
+                    if isinstance(exponent, int) and exponent in (2, 3, 4):
+                        return cls(node, (base,), exponent)
         return None
 
 
