@@ -14,6 +14,8 @@ import torch
 from precision_lint.harness.tables import junit_text
 from precision_lint.harness.witnesses import Verdict
 
+NO_FIX = ("no fix is offered", "the fix cannot be followed to here")
+"""Why there is nothing to compare with: by whether the finding has a fix."""
 WORDS = {"not isolated": "cannot be isolated"}
 
 
@@ -79,7 +81,7 @@ def as_text(verdicts: Sequence[Verdict], interrupted: bool = False) -> str:
         if one.fix is not None:
             lines.append(f"  after:  {answer['after']} ({one.fix})")
         else:
-            lines.append("  after:  no fix is offered")
+            lines.append(f"  after:  {NO_FIX[finding.fix is not None]}")
         if answer["note"]:
             lines.append(f"  but:    {answer['note']}")
         lines.append("")
