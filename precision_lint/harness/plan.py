@@ -67,7 +67,14 @@ class Plan:
             ],
             "conditions": self.conditions,
             "claims": self.claims,
+            "cure": self.cure,
         }
+
+    @property
+    def cure(self) -> bool:
+        """Whether a proof has to show that the fix cures; one that is shown only need not."""
+        fix = self.finding.fix
+        return fix is not None and fix.applicability is not Applicability.DISPLAY
 
 
 Claims = Mapping[str, tuple[str, ...]]

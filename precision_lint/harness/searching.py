@@ -94,6 +94,10 @@ class _Search:
                     self.isolated = True
                     if witness is not None:
                         return witness, index
+            if not self.job["cure"]:
+                for index, hunt in self.hunts.items():
+                    if hunt.uncured is not None:
+                        return hunt.uncured, index
         return None
 
 

@@ -14,14 +14,22 @@ import torch
 from precision_lint.harness.tables import junit_text
 from precision_lint.harness.witnesses import Verdict
 
-NO_FIX = ("no fix is offered", "the fix cannot be followed to here")
-"""Why there is nothing to compare with: by whether the finding has a fix."""
 WORDS = {"not isolated": "cannot be isolated"}
 
 
 def outcome(one: Verdict) -> str:
     """A verdict in words."""
     return WORDS.get(one.outcome, one.outcome)
+
+
+def without_fix(one: Verdict) -> str:
+    """Why a proven finding has nothing to compare with."""
+    fix = one.finding.fix
+    if fix is None:
+        return "no fix is offered"
+    if not one.plan.cure:
+        return f"the fix is only shown ({fix.reason})" if fix.reason else "the fix is only shown"
+    return "the fix cannot be followed to here"
 
 
 def counts(verdicts: Sequence[Verdict]) -> Counter[str]:
@@ -81,7 +89,7 @@ def as_text(verdicts: Sequence[Verdict], interrupted: bool = False) -> str:
         if one.fix is not None:
             lines.append(f"  after:  {answer['after']} ({one.fix})")
         else:
-            lines.append(f"  after:  {NO_FIX[finding.fix is not None]}")
+            lines.append(f"  after:  {without_fix(one)}")
         if answer["note"]:
             lines.append(f"  but:    {answer['note']}")
         lines.append("")
