@@ -416,13 +416,10 @@ class _Slicer:
         }
         for one in inputs:
             one.annotation = annotations.get(one.name, "")
-        function = ast.FunctionDef(
-            name=NAME,
-            args=ast.arguments([], [ast.arg(one.name) for one in inputs], None, [], [], None, []),
-            body=[*head, *body],
-            decorator_list=[],
-            returns=None,
-        )
+        function = ast.parse(f"def {NAME}(): ...").body[0]  # with the fields of this Python
+        assert isinstance(function, ast.FunctionDef)
+        function.args.args = [ast.arg(one.name) for one in inputs]
+        function.body = [*head, *body]
         module = ast.Module([*needs.carried.statements(self.scope.order), function], [])
         ast.fix_missing_locations(module)
         return Slice(ast.unparse(module) + "\n", tuple(inputs), function)
