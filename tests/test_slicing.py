@@ -106,9 +106,10 @@ def test_loops_and_branches_are_entered_once(tmp_path: Path) -> None:
         "    return total\n"
     )
     found = plan(tmp_path, text, "MP301")
-    first, second = (variant.original for variant in found.variants)
+    first, second, third = (variant.original for variant in found.variants)
     assert "level = 0" in first and "scale" not in first
     assert "x = x * scale" in second and "scale = 3.0" in second
+    assert "return torch.log(p + 1e-08)\n" in third, "the flagged expression alone"
     assert "for" not in first + second and "if" not in first + second
 
 

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from precision_lint.api import Applicability
 from precision_lint.harness import emit, told, users, witnesses
 from precision_lint.harness.children import Children
 from precision_lint.harness.plan import Plan
@@ -118,6 +120,23 @@ def test_code_without_the_hazard_is_not_reproduced(tmp_path: Path) -> None:
     [verdict] = searched(tmp_path, {"safe": text}, seconds=15).values()
     assert verdict.outcome == "not reproduced"
     assert verdict.reason.startswith("no inputs were found")
+
+
+def test_a_fix_that_does_not_cure_proves_nothing(tmp_path: Path) -> None:
+    """Unless it is only shown, and says so itself."""
+    [one] = plans(write(tmp_path, PROVEN["log"]))
+    for variant in one.variants:
+        variant.fixed = [variant.original.replace("1e-08", "1e-09")]
+    [verdict] = witnesses.search([one], seconds=15)
+    assert verdict.outcome == "not reproduced"
+    assert verdict.reason.endswith("but after the fix it does so as well")
+    fix = one.finding.fix
+    assert fix is not None
+    shown = replace(fix, applicability=Applicability.DISPLAY, reason="too late")
+    one.finding = replace(one.finding, fix=shown)
+    [verdict] = witnesses.search([one], seconds=15)
+    assert verdict.outcome == "proven" and verdict.fixed is None
+    assert "  after:  the fix is only shown (too late)\n" in told.as_text([verdict])
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,12 @@ class Cutter(ast.NodeTransformer):
         finally:
             self.kept = None
 
+    def forget(self) -> None:
+        """Drop what is known of an expression that was given up."""
+        self.needs = Needs()
+        self._texts.clear()
+        self._counts.clear()
+
     def statement(self, node: ast.stmt) -> ast.stmt:
         """The same of a whole statement."""
         self.kept = None

@@ -67,7 +67,14 @@ class Plan:
             ],
             "conditions": self.conditions,
             "claims": self.claims,
+            "cure": self.cure,
         }
+
+    @property
+    def cure(self) -> bool:
+        """Whether a proof has to show that the fix cures; one that is shown only need not."""
+        fix = self.finding.fix
+        return fix is not None and fix.applicability is not Applicability.DISPLAY
 
 
 Claims = Mapping[str, tuple[str, ...]]
@@ -136,9 +143,10 @@ def _plan(
         return result
     try:
         place = slicing.locate(tree, flagged)
-        for branches in (False, True):
-            variant = _variant(file, at, place, flagged, branches, finding, everything)
-            if all(variant.original != one.original for one in result.variants):
+        for how in ({}, {"branches": True}, {"narrow": True}):
+            variant = _variant(file, at, place, flagged, how, finding, everything)
+            new = all(variant.original != one.original for one in result.variants)
+            if new and (variant.fixed or not result.variants or finding.fix is None):
                 result.variants.append(variant)
     except CannotIsolate as error:
         if not result.variants:
@@ -167,12 +175,12 @@ def _variant(
     at: Context,
     place: Place,
     flagged: ast.expr,
-    branches: bool,
+    how: Mapping[str, bool],
     finding: Diagnostic,
     everything: Callable[[], str],
 ) -> Variant:
     tree = at.module.index.tree
-    one, where = slicing.cut(tree, place, flagged, branches)
+    one, where = slicing.cut(tree, place, flagged, **how)
     values = {free.name: _known(at, free.node) for free in one.inputs}
     found, sizes = hypotheses(one, values, _documentation(at, file.source))
     variant = Variant(one.text, [h.as_json() for h in found], sizes)
@@ -180,7 +188,7 @@ def _variant(
     for title, text in _fixes(file.source, finding, everything):
         try:
             after = ast.parse(text)
-            fixed, _ = slicing.cut(after, slicing.follow(where, tree, after), None, branches)
+            fixed, _ = slicing.cut(after, slicing.follow(where, tree, after), None, **how)
         except (CannotIsolate, SyntaxError):
             continue
         new = {free.name for free in fixed.inputs} - names

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -122,7 +124,7 @@ class Scope:
             else:
                 local, home = alias.asname or alias.name, f"{node.module}.{alias.name}"
                 only = ast.ImportFrom(node.module, [alias], 0)
-            if home.partition(".")[0] in LIBRARIES and alias.name != "*":
+            if _at_hand(home.partition(".")[0]) and alias.name != "*":
                 self._imports.setdefault(local, (home, only))
 
     def _note(self, statement: ast.stmt, row: int) -> None:
@@ -279,6 +281,12 @@ def loaded(node: ast.AST) -> set[str]:
             items = value if isinstance(value, list) else [value]
             stack.extend(item for item in items if isinstance(item, ast.AST))
     return found
+
+
+@functools.cache
+def _at_hand(library: str) -> bool:
+    """Whether a slice may import a library, and can."""
+    return library in LIBRARIES and importlib.util.find_spec(library) is not None
 
 
 def _first(node: ast.Call) -> ast.Call:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import Any
 
@@ -15,7 +14,7 @@ from precision_lint.harness.trial import Argument, Condition, Program, Witness
 Answer = dict[str, Any]
 
 
-ROUNDS = ((GLANCE_SECONDS, (1.0,)), (VALUE_SECONDS, (1.0,)), (GLANCE_SECONDS, (1024.0, 65536.0)))
+ROUNDS = ((GLANCE_SECONDS, (1.0,)), (GLANCE_SECONDS, (1024.0, 65536.0)), (VALUE_SECONDS, (1.0,)))
 """Time for each condition, and loss scales of the backward pass: what fails without a loss scale
 says more than what a GradScaler would avoid by lowering its own."""
 
@@ -34,43 +33,72 @@ def warm_up() -> None:
 def search(job: dict[str, Any], seconds: float) -> Answer:
     """The verdict on one finding: ``proven``, ``not reproduced`` or ``not isolated``."""
     started = time.monotonic()
-    tries = 0
-    reason = "no inputs were found on which half precision fails and float32 does not"
-    isolated = False
-    uncured: Witness | None = None
-    for index, variant in enumerate(job["variants"]):
-        try:
-            plan = Job(**variant, claims=job["claims"])
-            hunt = Hunt(plan, seconds - (time.monotonic() - started))
-            for (patience, scales), written in itertools.product(ROUNDS, job["conditions"]):
-                if time.monotonic() > hunt.deadline:
-                    break
-                condition = Condition(**written)
-                try:
-                    witness = hunt.run(condition, patience, scales)
-                except Fault as fault:
-                    reason = str(fault)
-                    continue
-                isolated = True
-                if witness is not None:
-                    return _proven(witness, index, tries + hunt.tries, started)
-            tries += hunt.tries
-            uncured = uncured or hunt.uncured
-        except NothingRuns as error:
-            if not isolated:
-                reason = f"no inputs were found with which it runs: {error}"
-        except Refused as refused:
-            return _verdict("not isolated", f"{refused}, which is refused", tries, started)
-        except SystemExit:
-            return _verdict("not isolated", "it ends the interpreter", tries, started)
-        except Exception as error:  # what the slice does when it is defined
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            if not isolated:
-                reason = f"the slice cannot be defined: {what[:160]}"
-    if uncured is not None:
-        where = uncured.condition.words
-        reason = f"it fails ({where}: {uncured.before}), but after the fix it does so as well"
-    return _verdict("not reproduced" if isolated else "not isolated", reason, tries, started)
+    state = _Search(job, started + seconds)
+    try:
+        found = state.run()
+    except Refused as refused:
+        return _verdict("not isolated", f"{refused}, which is refused", state.tries, started)
+    except SystemExit:
+        return _verdict("not isolated", "it ends the interpreter", state.tries, started)
+    if found is not None:
+        return _proven(*found, state.tries, started)
+    outcome = "not reproduced" if state.isolated else "not isolated"
+    return _verdict(outcome, state.reason(), state.tries, started)
+
+
+class _Search:
+    """All slices of a finding: each is glanced at before any is searched long."""
+
+    def __init__(self, job: dict[str, Any], deadline: float) -> None:
+        self.job = job
+        self.deadline = deadline
+        self.hunts: dict[int, Hunt] = {}
+        self.isolated = False
+        self.why = "no inputs were found on which half precision fails and float32 does not"
+        self.not_defined = ""
+
+    @property
+    def tries(self) -> int:
+        return sum(hunt.tries for hunt in self.hunts.values())
+
+    def reason(self) -> str:
+        uncured = next((h.uncured for h in self.hunts.values() if h.uncured is not None), None)
+        if uncured is not None:
+            where = uncured.condition.words
+            return f"it fails ({where}: {uncured.before}), but after the fix it does so as well"
+        return self.why if self.isolated else self.not_defined or self.why
+
+    def run(self) -> tuple[Witness, int] | None:
+        for index, variant in enumerate(self.job["variants"]):
+            try:
+                plan = Job(**variant, claims=self.job["claims"])
+                self.hunts[index] = Hunt(plan, self.deadline)
+            except Exception as error:  # what the slice does when it is defined
+                what = f"{type(error).__name__}: {error}".splitlines()[0]
+                self.not_defined = f"the slice cannot be defined: {what[:160]}"
+        alive = dict(self.hunts)
+        for patience, scales in ROUNDS:
+            for index, hunt in list(alive.items()):
+                for written in self.job["conditions"]:
+                    if time.monotonic() > self.deadline:
+                        return None
+                    try:
+                        witness = hunt.run(Condition(**written), patience, scales)
+                    except Fault as fault:
+                        self.why = str(fault)
+                        continue
+                    except NothingRuns as error:
+                        self.not_defined = f"no inputs were found with which it runs: {error}"
+                        del alive[index]
+                        break
+                    self.isolated = True
+                    if witness is not None:
+                        return witness, index
+            if not self.job["cure"]:
+                for index, hunt in self.hunts.items():
+                    if hunt.uncured is not None:
+                        return hunt.uncured, index
+        return None
 
 
 def _verdict(verdict: str, reason: str, tries: int, started: float) -> Answer:

@@ -161,15 +161,20 @@ def _function(tree: ast.Module, path: tuple[str, ...]) -> tuple[FunctionNode, as
 
 
 def cut(
-    tree: ast.Module, place: Place, flagged: ast.expr | None = None, branches: bool = False
+    tree: ast.Module,
+    place: Place,
+    flagged: ast.expr | None = None,
+    branches: bool = False,
+    narrow: bool = False,
 ) -> tuple[Slice, Place]:
     """The slice at a place, and the place with the way to what it observes.
 
-    ``flagged`` must be part of it.  ``branches``: enter an earlier ``if`` that redefines a name,
+    ``flagged`` must be part of it, or with ``narrow`` all of it.  Without it, the place says what
+    is observed.  ``branches``: enter an earlier ``if`` that redefines a name,
     rather than pass it.  Raises `CannotIsolate`.
     """
     function, cls = _function(tree, place.function)
-    return _Slicer(Scope(tree), function, cls, place, branches).run(flagged)
+    return _Slicer(Scope(tree), function, cls, place, branches).run(flagged, narrow)
 
 
 class _Slicer:
@@ -192,12 +197,18 @@ class _Slicer:
             self.arguments += [one for one in (a.vararg, a.kwarg) if one is not None]
             locals_ |= {one.arg for one in self.arguments}
         self.cutter = Cutter(scope, cls, locals_, place.layers)
-        self.needed = self.cutter.needs.names
         self._inputs: set[str] = set()
 
-    def run(self, flagged: ast.expr | None) -> tuple[Slice, Place]:
+    @property
+    def needed(self) -> set[str]:
+        """Local names that what was taken so far asks for."""
+        return self.cutter.needs.names
+
+    def run(self, flagged: ast.expr | None, narrow: bool) -> tuple[Slice, Place]:
         target = statements(self.function)[self.place.statement]
-        observed, way = self._observe(value_of(target), flagged, isinstance(target, ast.Expr))
+        observed, way = self._observe(
+            value_of(target), flagged, isinstance(target, ast.Expr), narrow
+        )
         chain = _chain(self.function.body, target)
         body: list[ast.stmt] = [ast.Return(observed)]
         for block, inner in reversed(chain):
@@ -213,7 +224,7 @@ class _Slicer:
         )
 
     def _observe(
-        self, value: ast.expr, flagged: ast.expr | None, discarded: bool
+        self, value: ast.expr, flagged: ast.expr | None, discarded: bool, narrow: bool
     ) -> tuple[ast.expr, tuple[Step, ...]]:
         """The widest part of a statement's value that runs and has the flagged expression."""
         way: list[Step] = []
@@ -226,11 +237,13 @@ class _Slicer:
             return self.cutter.expression(value), self.place.way
         if discarded and value is not flagged:  # ``losses.append(...)``: what matters is passed
             value = self._down(value, flagged, way)
+        while narrow and value is not flagged:
+            value = self._down(value, flagged, way)
         while True:
             try:
                 return self.cutter.expression(value, flagged), tuple(way)
             except WouldLose:
-                pass
+                self.cutter.forget()
             if value is flagged:
                 raise CannotIsolate(
                     f"it calls {ast.unparse(getattr(flagged, 'func', flagged))[:60]}, which cannot "
@@ -314,7 +327,7 @@ class _Slicer:
         if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             return self._assignment(statement, hits)
         if isinstance(statement, ast.FunctionDef) and hits:
-            self.needed -= hits
+            self.needed.difference_update(hits)
             return [self.cutter.statement(statement)]
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             func = statement.value.func
@@ -365,7 +378,7 @@ class _Slicer:
             stands_for = self.cutter.needs.free[value.id].stands_for
             self.cutter.needs.free = free
             self.needed.clear()
-            self.needed |= needed
+            self.needed.update(needed)
             single = len(targets) == 1 and isinstance(targets[0], ast.Name)
             for name in hits:
                 node = origin if single else free[name].node if name in free else None
@@ -376,7 +389,7 @@ class _Slicer:
         if not isinstance(statement, ast.AugAssign):
             kills = {n.id for t in targets for n in _names(t)}
             reads = loaded(value)
-            self.needed -= kills - reads
+            self.needed.difference_update(kills - reads)
         return [copy]
 
     def _fixed_free(self, name: str) -> None:
@@ -403,13 +416,10 @@ class _Slicer:
         }
         for one in inputs:
             one.annotation = annotations.get(one.name, "")
-        function = ast.FunctionDef(
-            name=NAME,
-            args=ast.arguments([], [ast.arg(one.name) for one in inputs], None, [], [], None, []),
-            body=[*head, *body],
-            decorator_list=[],
-            returns=None,
-        )
+        function = ast.parse(f"def {NAME}(): ...").body[0]  # with the fields of this Python
+        assert isinstance(function, ast.FunctionDef)
+        function.args.args = [ast.arg(one.name) for one in inputs]
+        function.body = [*head, *body]
         module = ast.Module([*needs.carried.statements(self.scope.order), function], [])
         ast.fix_missing_locations(module)
         return Slice(ast.unparse(module) + "\n", tuple(inputs), function)

@@ -22,6 +22,16 @@ def outcome(one: Verdict) -> str:
     return WORDS.get(one.outcome, one.outcome)
 
 
+def without_fix(one: Verdict) -> str:
+    """Why a proven finding has nothing to compare with."""
+    fix = one.finding.fix
+    if fix is None:
+        return "no fix is offered"
+    if not one.plan.cure:
+        return f"the fix is only shown ({fix.reason})" if fix.reason else "the fix is only shown"
+    return "the fix cannot be followed to here"
+
+
 def counts(verdicts: Sequence[Verdict]) -> Counter[str]:
     """How many of each outcome."""
     return Counter(outcome(one) for one in verdicts)
@@ -79,7 +89,7 @@ def as_text(verdicts: Sequence[Verdict], interrupted: bool = False) -> str:
         if one.fix is not None:
             lines.append(f"  after:  {answer['after']} ({one.fix})")
         else:
-            lines.append("  after:  no fix is offered")
+            lines.append(f"  after:  {without_fix(one)}")
         if answer["note"]:
             lines.append(f"  but:    {answer['note']}")
         lines.append("")
