@@ -37,8 +37,9 @@ class Power:
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 same = not isinstance(left, ast.Constant) and ast.dump(left) == ast.dump(right)
                 return cls(node, (left, right)) if same else None
-            case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(exponent))):
-                return cls(node, (left,), exponent) if exponent in (2, 3, 4) else None
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                exponent = _exponent(right)
+                return cls(node, (left,), exponent) if exponent else None
             case ast.Call(args=arguments):
                 operation = at.operation(node)
                 if operation is None:
@@ -46,10 +47,9 @@ class Power:
                 name, base = operation
                 if name == "square":
                     return cls(node, (base,))
-                if name == "pow" and arguments and isinstance(arguments[-1], ast.Constant):
-                    exponent = arguments[-1].value
-                    if isinstance(exponent, int) and exponent in (2, 3, 4):
-                        return cls(node, (base,), exponent)
+                if name == "pow" and arguments and arguments[-1] is not base:
+                    exponent = _exponent(arguments[-1])
+                    return cls(node, (base,), exponent) if exponent else None
         return None
 
 
@@ -196,6 +196,6 @@ def _names(node: ast.expr, at: Context) -> set[str]:
 def _exponent(node: ast.expr) -> int | None:
     """2, 3 or 4, if that is what an expression is."""
     match node:
-        case ast.Constant(value=(2 | 3 | 4) as exponent):
-            return int(exponent)
+        case ast.Constant(value=int(exponent)) if exponent in (2, 3, 4):
+            return exponent
     return None
