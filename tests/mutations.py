@@ -39,9 +39,13 @@ from precision_lint.harness.cases import Level
 from precision_lint.harness.collect import Proof
 
 REASONS: tuple[tuple[str, str, str], ...] = (
-    ("MP...", r"Confidence.LIKELY becomes possible",
-     "other places of the rule judge what is executed; the `# expect: ... likely` lines of its "
-     "fixtures hold this one (tests/test_rules.py)"),
+    ("MP10[12]", r"Confidence.LIKELY becomes possible",
+     "a gap: fixtures are single files, and none has its backward pass elsewhere"),
+    ("MP401", r"Confidence.LIKELY becomes possible",
+     "held by the expectations of beside_weights.py (tests/test_rules.py), whose fix is unsafe"),
+    ("MP502", r"Confidence.LIKELY becomes possible",
+     "the expectations of apart.py hold one of two places, which has no fix; a gap: no fixture "
+     "depends on the other"),
     ("MP...", r"without 'einops.einsum'", "einops is not installed where proofs run"),
     ("MP...", r"without 'torch.pdist'",
      "an older name of torch.nn.functional.pdist, which is executed"),
@@ -50,7 +54,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ("MP301", r"guard.epsilon < NORMAL is turned round",
      "findings of subnormal guards have no fix"),
     ("MP401", r"judged\[0\].rank > best\[0\].rank is turned round",
-     "chooses which of several uses of one tensor is named; its fix is the same"),
+     "a gap: no fixture uses one tensor at two places of different confidence"),
     ("MP501", r"projection.py: an upcast is missing",
      "its operands are float32, so leaving autocast is enough; half_points.py has half ones"),
 )  # fmt: skip
