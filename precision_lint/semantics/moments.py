@@ -47,9 +47,9 @@ class Power:
                 if name == "square":
                     return cls(node, (base,))
                 if name == "pow" and arguments and isinstance(arguments[-1], ast.Constant):
-                    exponent = arguments[-1].value
-                    if isinstance(exponent, int) and exponent in (2, 3, 4):
-                        return cls(node, (base,), exponent)
+                    number = arguments[-1].value
+                    if isinstance(number, int) and number in (2, 3, 4):
+                        return cls(node, (base,), number)
         return None
 
 
