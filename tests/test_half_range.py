@@ -90,17 +90,3 @@ def test_silent_behind_an_upcast(body: str) -> None:
 )
 def test_silent_where_it_is_bounded_or_float32(body: str) -> None:
     assert judged(body, LINKED) == []
-
-
-def test_a_value_that_its_own_callers_return_ends() -> None:
-    text = """\
-import torch.nn.functional as F
-def head(x, deep):
-    y = F.softmax(x.half(), -1)
-    return head(y, deep) if deep else y
-def top(x):
-    z = head(x, True)
-    return z
-"""
-    found = dispatch.lint(Source("a.py", text), RULES, Project())
-    assert not any(d.internal for d in found)
