@@ -76,7 +76,7 @@ class OnePassVariance(Rule):
         base = at.text(inner.base)
         if base != at.text(mean.inner) or not at.same_at(base, mean.call, node):
             return
-        half = at.half(at.value(node), at.region(node))
+        half = at.half(at.value(inner.node), at.region(inner.node))
         if half is None:
             return
         unused = _only_here(node.left, at)
