@@ -29,9 +29,10 @@ class ScalerWithBfloat16(Rule):
     ## Why it breaks
     bfloat16 has the range of float32: gradients do not underflow, so the scale protects nothing. It
     costs a check of all gradients in each step, and since nothing overflows it keeps doubling, from
-    65536 on, until the scaled loss itself overflows in float32 (after 110 doublings, one in 2000
-    steps by default). From then on it throws a step away each time. Steps with real infinities are
-    skipped without a word, where one would want to see them. Lightning raises for this combination.
+    65536 on, until a scaled gradient overflows in float32 (for a gradient of 1 after 112 doublings,
+    one in 2000 steps by default). From then on it throws a step away each time. Steps with real
+    infinities are skipped without a word, where one would want to see them. Lightning raises for this
+    combination.
 
     ## Example
     ```python
