@@ -31,8 +31,7 @@ class ScalerWithBfloat16(Rule):
     costs a check of all gradients in each step, and since nothing overflows it keeps doubling, from
     65536 on, until a scaled gradient overflows in float32 (for a gradient of 1 after 112 doublings,
     one in 2000 steps by default). From then on it throws a step away each time. Steps with real
-    infinities are skipped without a word, where one would want to see them. Lightning raises for this
-    combination.
+    infinities are skipped without a word, where one would want to see them. Lightning raises here.
 
     ## Example
     ```python
