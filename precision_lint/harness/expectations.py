@@ -157,10 +157,13 @@ def fixtures(root: Path) -> list[Fixture]:
 def linter(rules: Collection[type[Rule]], path: Path) -> Lint:
     """A function from any text of a fixture to its findings of every confidence.
 
-    A fixture is a project of its own: what other files do is no evidence for it.
+    A fixture is a project of its own: what other files do is no evidence for it.  Rules in preview
+    look at their own fixtures only.
     """
+    own = path.parent.name[:5].upper()
+    rules = [rule for rule in rules if not rule.preview or rule.code == own]
     project = Survey.scan(path.parent, [path]).around(path)
-    return lambda source: dispatch.lint(source, list(rules), project)
+    return lambda source: dispatch.lint(source, rules, project)
 
 
 def shown(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
