@@ -9,7 +9,11 @@ from precision_lint import registry
 
 ENGINE_DOCS = {
     "MP001": ("error", None, "A file cannot be read or decoded, so nothing in it was checked."),
-    "MP002": ("error", None, "A file is not valid Python, so nothing in it was checked."),
+    "MP002": (
+        "error",
+        None,
+        "A file that names torch is not valid Python: nothing in it was checked.",
+    ),
     "MP003": ("error", None, "A rule or the analysis failed; the other rules and files went on."),
     "MP004": ("warning", "safe", "A comment silences a rule that finds nothing there."),
 }

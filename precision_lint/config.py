@@ -376,6 +376,8 @@ def load(file: Path, base: Path, extended: tuple[Path, ...] = ()) -> Settings | 
         return from_table(_parse(file, data), file, base, extended)
     # a pyproject that never names the tool costs no parse, and its mistakes are not ours
     tool = _parse(file, data).get("tool") if b"precision-lint" in data else None
+    if b"[tool.precision_lint]" in data:
+        raise ConfigError(f"{file}: [tool.precision_lint] is not read; write [tool.precision-lint]")
     if not isinstance(tool, dict) or "precision-lint" not in tool:
         return None
     return from_table(tool["precision-lint"], file, base, extended)

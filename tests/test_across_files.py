@@ -837,3 +837,26 @@ def test_cdist_in_a_function_that_looks_at_dtypes(line: str) -> None:
         "train.py": "import torch\nscaler = torch.amp.GradScaler()\n",
     }
     assert places(check(texts)) == ["box.py:6 MP214"] * (not line)
+
+
+@pytest.mark.parametrize("after", ["", ".mean()", ".sum()[0]", " * 2"])
+def test_what_follows_a_call_does_not_hide_it(after: str) -> None:
+    texts = {
+        "net.py": MODEL,
+        "train.py": f"""\
+import torch
+from net import Net
+
+
+def train(model, loader, scaler, optimizer):
+    net = Net()
+    for x in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(model(x)){after}
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    }
+    (found,) = check(texts)
+    assert [message for _, _, message in links(found)][-1].startswith("Net.forward() is reached")

@@ -384,6 +384,12 @@ def test_rules_in_preview_are_asked_for(
     assert ("MP912" in codes) == on and "MP001" in codes
 
 
+def test_a_table_with_an_underscore_is_a_mistake(here: Path) -> None:
+    write(here / "pyproject.toml", "[tool.precision_lint]\nselect = ['MP9']\n")
+    with pytest.raises(ConfigError, match=r"write \[tool.precision-lint\]"):
+        Resolver()(here)
+
+
 def test_keys_are_fields() -> None:
     keys = {key.replace("-", "_") for key in config.KEYS} - {"extend"}
     assert keys <= set(Settings.__dataclass_fields__)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from precision_lint.semantics.violations import Violation
 
 Edits = tuple[Edit, ...]
+BINDING = (ast.stmt, ast.comprehension, ast.NamedExpr)
+"""What binds a name, or holds what does."""
 
 
 def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.stmt, ...]] | None:
@@ -29,6 +31,8 @@ def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.s
     step = violation.steps[0]
     optimizers = list(dict.fromkeys(ast.unparse(s.args[0]) for s in violation.steps if s.args))
     if not optimizers:
+        return None
+    if not all(_same_there(s.args[0], violation.node, at) for s in violation.steps if s.args):
         return None
     lines = [f"{violation.scaler}.unscale_({optimizer})" for optimizer in optimizers]
     step_path, read_path = _path(step, at), _path(violation.node, at)
@@ -70,6 +74,33 @@ def unscale_first(violation: Violation, at: Context) -> tuple[Edits, tuple[ast.s
             edits += gone
             removed.append(statement)
     return (edits, tuple(removed)) if keeps_protocol(edits, violation, at) else None
+
+
+def _same_there(optimizer: ast.expr, place: ast.AST, at: Context) -> bool:
+    """Whether an optimizer's name stands for the same object in front of the read at ``place``.
+
+    It does for arguments and attributes, for what is assigned before in a block around the place,
+    and for the target of a loop around it.
+    """
+    name = dotted(optimizer)
+    if name is None:
+        return False  # a call may give another object the next time
+    head = name.partition(".")[0]
+    around = [place, *at.ancestors(place)]
+    row = getattr(place, "lineno", 0)
+    for use in at.uses(head):
+        if isinstance(use.ctx, ast.Load):
+            continue
+        binding = next((n for n in at.ancestors(use) if isinstance(n, BINDING)), None)
+        if isinstance(binding, (ast.For, ast.AsyncFor)) and binding in around:
+            continue
+        if not isinstance(binding, (ast.Assign, ast.AnnAssign)) or use.lineno >= row:
+            return False
+        if at.parents.get(id(binding)) not in around and not isinstance(
+            at.function.node, ast.Module
+        ):
+            return False
+    return True
 
 
 def remove(call: ast.Call, at: Context) -> Edits | None:

@@ -386,12 +386,16 @@ class _Summariser:
         sources = self.bound[id(scope)][name]
         found: list[Origin | None] = []
         for value, place in sources[:SOURCES]:
-            origin = self.origin(value, scope, depth - 1)
-            if origin is not None and place is not None:
-                origin = ("item", origin, place)
-            found.append(origin)
-        self.locals[key] = _any(found)
-        return self.locals[key]
+            part = self.origin(value, scope, depth - 1)
+            if part is not None and place is not None:
+                part = ("item", part, place)
+            found.append(part)
+        origin = _any(found)
+        if origin is None and depth < DEPTH:
+            del self.locals[key]  # asked with more depth, there may be an answer
+        else:
+            self.locals[key] = origin
+        return origin
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, int | None]]:
