@@ -50,8 +50,8 @@ class BceUnderAutocast(Rule):
     logits. That is unsafe: float32 results change in the last digits, and where the sigmoid
     saturates (beyond 16.6 in float32) the plain form stops at its clamp of 100 with a gradient of
     0, and the new one goes on. Everywhere else the loss is taken in float32 under
-    `autocast(enabled=False)`, which is safe; a sigmoid that ran in half before it has lost its
-    digits near 1 nevertheless.
+    `autocast(enabled=False)`, which is safe. The upcast goes on what a sigmoid in sight is taken of:
+    one that ran in half is 1 from logits of 8.3 on, where the gradient of the loss is infinite.
 
     ## How to silence
     `# precision-lint: ignore[MP206] reason` or `# noqa: MP206` on the line.
@@ -129,9 +129,22 @@ class BceUnderAutocast(Rule):
     def _outside(node: ast.Call, at: Context) -> Fix | None:
         inputs = [o for o in (_input(node), _argument(node, 1, "target")) if o is not None]
         bare = [o for o in inputs if at.value(o).dtype not in ("float32", "float64")]
+        # a sigmoid that is 1 in half has an infinite gradient: upcast what it is taken of
+        early: tuple[Edit, ...] = ()
+        for place, operand in enumerate(bare):
+            logits = _logits(operand, at)
+            if logits is not None:
+                bare[place] = logits
+        sigmoid = _producer(node, at)
+        logits = _logits(sigmoid, at) if sigmoid is not None else None
+        made = at.statement(sigmoid) if sigmoid is not None else None
+        if logits is not None and made is not None and made is not at.statement(node):
+            added = at.edit.append(made, {logits: ".float()"})
+            if added is not None:
+                early, bare = added, [o for o in bare if o is not _input(node)]
         edits = at.without_autocast(node, bare, "bce", inputs)
         title = "take the loss in float32, outside autocast"
-        return Fix(title, Applicability.SAFE, edits) if edits is not None else None
+        return Fix(title, Applicability.SAFE, early + edits) if edits is not None else None
 
 
 def _loss(node: ast.Call, at: Context) -> str | None:

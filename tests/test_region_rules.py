@@ -205,7 +205,7 @@ class TestBce:
     def test_a_function_imported_by_name_is_not_renamed(self) -> None:
         head = HEAD + "from torch.nn.functional import binary_cross_entropy as bce\n"
         text = fixed("MP206", region("return bce(q.sigmoid(), k)"), head=head)
-        assert "return bce(q.sigmoid().float(), k.float())" in text
+        assert "return bce(q.float().sigmoid(), k.float())" in text
 
     @pytest.mark.parametrize("opened", ['torch.autocast("cpu")', "torch.cpu.amp.autocast()"])
     def test_the_cpu_runs_it(self, opened: str) -> None:
