@@ -50,8 +50,8 @@ class BceUnderAutocast(Rule):
     logits. That is unsafe: float32 results change in the last digits, and where the sigmoid
     saturates (beyond 16.6 in float32) the plain form stops at its clamp of 100 with a gradient of
     0, and the new one goes on. Everywhere else the loss is taken in float32 under
-    `autocast(enabled=False)`, which is safe. The upcast goes on what a sigmoid in sight is taken of:
-    one that ran in half is 1 from logits of 8.3 on, where the gradient of the loss is infinite.
+    `autocast(enabled=False)`, which is safe. The upcast goes on what a sigmoid in sight is taken
+    of: one that ran in half is 1 from logits of 8.3 on, where the gradient of the loss is infinite.
 
     ## How to silence
     `# precision-lint: ignore[MP206] reason` or `# noqa: MP206` on the line.

@@ -146,7 +146,9 @@ def _plan(
         for how in ({}, {"branches": True}, {"narrow": True}):
             variant = _variant(file, at, place, flagged, how, finding, everything)
             new = all(variant.original != one.original for one in result.variants)
-            if new and (variant.fixed or not result.variants or finding.fix is None):
+            # what is around a flagged expression may keep its values away: alone, it needs a cure
+            unfixed = finding.fix is None and "narrow" not in how
+            if new and (variant.fixed or not result.variants or unfixed):
                 result.variants.append(variant)
     except CannotIsolate as error:
         if not result.variants:
