@@ -210,13 +210,13 @@ def test_a_file_extends_another(here: Path) -> None:
 
 def test_extended_files_may_lie_elsewhere(here: Path) -> None:
     write(here / "build" / "shared" / "base.toml", 'exclude = ["/gen"]\ncache-dir = "cache"\n')
-    write(here / "build" / "shared" / "plain.toml", 'confidence = "certain"\n')
+    write(here / "build" / "common" / "plain.toml", 'confidence = "certain"\n')
     pyproject(here / "a", 'extend = "../build/shared/base.toml"')
     found = Resolver()(here / "a")
     assert found.exclude.verdict(here / "a" / "gen") is True
     assert found.exclude.verdict(here / "a" / "x" / "gen") is None
     assert found.cache_dir == here / "a" / "cache"
-    pyproject(here / "build" / "b", 'extend = "../shared/plain.toml"')
+    pyproject(here / "build" / "b", 'extend = "../common/plain.toml"')
     found = Resolver()(here / "build" / "b")
     assert found.confidence is Confidence.CERTAIN
     assert found.exclude.verdict(here / "build" / "b" / "m.py") is None
