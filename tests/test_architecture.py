@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "suppress": {"api", "registry", "source"},
     "config": {"api", "patterns", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
-    "project": {"api", "patterns", "source"},
+    "project": {"api", "cache", "patterns", "source"},
     "semantics": {"api", "cache", "pool", "project", "slices", "source", "torchfacts"},
     "slices": {"api", "source"},
     "dispatch": {"api", "project", "semantics", "slices", "source"},
