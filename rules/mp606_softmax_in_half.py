@@ -30,8 +30,8 @@ class SoftmaxInHalf(Rule):
     ## What it flags
     - `log_softmax` and `cross_entropy` on logits that are half for certain and no region around:
       after `.half()` or `.bfloat16()`, in a function that is given such tensors. They are
-      `possible` in a project that runs its models in half, and so is a `softmax` whose weights do
-      not go into a product.
+      `possible` in a project that runs its models in half, and so is a `softmax` of what is half
+      for certain whose weights do not go into a product.
     - `sigmoid` of scores that may be half, where another branch of the same `if` takes the softmax
       of the same scores in float32, as a router of experts that offers both.
 
@@ -97,6 +97,8 @@ class SoftmaxInHalf(Rule):
         if name != "cross_entropy" and len(node.args) > (3 if at.qualify(node.func) else 1):
             return  # a dtype by position
         confidence = Outgrown.confidence(half, operand, at)
+        if name == "softmax" and confidence is Confidence.POSSIBLE:
+            return
         if name == "softmax" or "amp" in value.tags:
             confidence = Confidence.POSSIBLE
         if at.reaches_layer(node) or _in_log(node, at):

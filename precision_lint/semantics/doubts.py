@@ -62,7 +62,7 @@ class Doubt:
         confidence = Doubt.lowered(half, value, operand, at)
         if confidence is Confidence.CERTAIN or half.outside:
             return confidence
-        if "+" in value.dtype and not is_product(operand, at):
+        if value.promoted and not is_product(operand, at):
             return Confidence.POSSIBLE
         if value.dtype.startswith(("~self.", "~buffer.", "~parameter.")):
             return Confidence.POSSIBLE
