@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import cast
 
@@ -18,6 +19,8 @@ from precision_lint.api import (
 )
 
 TAKES_NO_FLOAT = "the result is float32 then, and a layer in half would not take it"
+HALVED = re.compile(r"\bmodel\.(half|bfloat16)\(\)")
+"""A file that makes its model half, and calls it outside of modules."""
 HARM = {
     "float16": "log-probabilities near -10 are off by up to 0.005",
     "bfloat16": "log-probabilities near -10 are off by up to 0.04",
@@ -104,7 +107,8 @@ class SoftmaxInHalf(Rule):
         if at.reaches_layer(node) or _in_log(node, at):
             return
         unfounded = at.half_models is None and not half.outside
-        if confidence is Confidence.POSSIBLE and (unfounded or not at.plausible):
+        plausible = at.plausible or HALVED.search(at.source.text) is not None
+        if confidence is Confidence.POSSIBLE and (unfounded or not plausible):
             return
         what = "weights of a softmax are rounded to 3 digits" if name == "softmax" else ""
         yield at.finding(
