@@ -21,7 +21,6 @@ from precision_lint.api import (
     operators,
 )
 
-
 PRODUCTS = frozenset({"einsum", "outer", "matmul"})
 
 
