@@ -152,7 +152,7 @@ def _helped(node: ast.Call | ast.BinOp, at: Context) -> Lowered | None:
     operands: dict[int, ast.expr] = {}
     for part in helper.function.nodes:
         made = Lowered.of(part, inside) if isinstance(part, ast.Call) else None
-        if made is not None and made.layer and inside.region(part).state == "inherited":
+        if made is not None and made.layer and inside.region(made.node).state == "inherited":
             given = helper.passed(made.operands[0])
             if given is not None:
                 operands[id(given)] = given

@@ -217,7 +217,9 @@ def _helped(call: ast.Call, at: Context) -> Iterator[Place]:
     if not any(_may_be_big(a) and abs(_constant(a, at) or 0.0) > LARGEST["float16"] for a in given):
         return
     helper = Helper.of(call, at)
-    for node in helper.function.nodes if helper is not None else ():
+    if helper is None:
+        return
+    for node in helper.function.nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         filled, name = node.args, node.func.attr
