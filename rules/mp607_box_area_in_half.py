@@ -12,6 +12,7 @@ from precision_lint.api import (
     Finding,
     Helper,
     Outgrown,
+    Provenance,
     Rule,
     Severity,
     Upcast,
@@ -41,7 +42,7 @@ class BoxAreaInHalf(Rule):
     `wh[..., 0] * wh[..., 1]` of float16 boxes. It is `likely` where the function works in pixels
     (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
     pixels, so is a call of a function of the project that computes the IoU of its arguments
-    without an upcast; `possible` if the boxes are arguments themselves.
+    without an upcast; `possible` where no layer in sight made the boxes.
 
     It stays silent for normalised boxes (a sigmoid, a clamp, bounds that are known), for
     `.float()`, for bfloat16, and for sizes that are Python numbers.
@@ -130,7 +131,9 @@ class BoxAreaInHalf(Rule):
         ]
         if not judged:
             return
-        _, half, confidence = max(judged, key=lambda found: found[2].rank)
+        box, half, confidence = max(judged, key=lambda found: found[2].rank)
+        if Provenance.computed(box, at) is None:
+            confidence = Confidence.POSSIBLE  # anchors and ground truth are float32 as a rule
         yield at.finding(
             node,
             "IoU of boxes in float16: beyond 512 pixels coordinates are multiples of 0.5, and an "
