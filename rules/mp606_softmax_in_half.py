@@ -76,6 +76,7 @@ class SoftmaxInHalf(Rule):
     """
 
     code, name = "MP606", "softmax-in-half"
+    preview = True
     severity, applicability = Severity.WARNING, Applicability.SAFE
     triggers = calls(
         "torch.nn.functional.log_softmax", "torch.log_softmax", "Tensor.log_softmax",
