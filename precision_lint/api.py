@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.halved import Halved
     from precision_lint.semantics.hardcoded import Hardcoded
+    from precision_lint.semantics.helpers import Helper
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
@@ -71,6 +72,7 @@ __all__ = [
     "Halved",
     "HandNorm",
     "Hardcoded",
+    "Helper",
     "Kernels",
     "LateScale",
     "Leaving",
@@ -315,6 +317,7 @@ _ANALYSIS = {
     "Lowered": "lowered",
     "Halved": "halved",
     "Hardcoded": "hardcoded",
+    "Helper": "helpers",
     "Kernels": "kernels",
     "HalfCast": "halfcasts",
     "LogOdds": "logits",

@@ -10,7 +10,10 @@ from precision_lint.api import (
     Evidence,
     Finding,
     Fix,
+    Helper,
     Lowered,
+    Provenance,
+    Region,
     Rule,
     Severity,
     operators,
@@ -25,7 +28,9 @@ class AutocastDisabledWithoutUpcast(Rule):
     ## What it flags
     `@`, `matmul`, `bmm`, `einsum`, `F.linear`, convolutions, attention and layers with weights
     under `autocast(enabled=False)`, on tensors that the region around it has made half (the output
-    of a layer, a product), or that the caller hands over from one, without `.float()`.
+    of a layer, a product), or that the caller hands over from one, without `.float()`. Functions of
+    the same file that hand their arguments to layers count as layers, and `autocast(dtype=
+    torch.float32)` as switched off, which it is.
 
     It stays silent for tensors that are float32 for certain: upcast operands, softmax, norms and
     sums, parameters, and under `custom_fwd(cast_inputs=torch.float32)`, which casts its arguments.
@@ -71,10 +76,10 @@ class AutocastDisabledWithoutUpcast(Rule):
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
         region = at.region(node)
-        if region.state != "off" or region.node is None or _casts_arguments(region.node, at):
+        if not _is_off(region) or region.node is None or _casts_arguments(region.node, at):
             return
-        found = Lowered.of(node, at)
-        if found is None:
+        found = Lowered.of(node, at) or _helped(node, at)
+        if found is None or not found.operands:
             return
         values = [at.value(operand) for operand in found.operands]
         if any(v.dtype == "float64" for v in values) or self._is_geometry(found, at):
@@ -91,9 +96,10 @@ class AutocastDisabledWithoutUpcast(Rule):
         edits = None
         if statement is not None:
             edits = at.edit.append(statement, dict.fromkeys(halves, ".float()"))
-        what = ", ".join(at.text(o)[:40] for o in halves)
+        names = list(dict.fromkeys(at.text(o)[:40] for o in halves))
+        what = ", ".join(names)
         evidence = [*dict.fromkeys(evidence), *at.around(node, "this is to run in float32")]
-        verb = "are" if len(halves) > 1 else "is"
+        verb = "are" if len(names) > 1 else "is"
         raises = found.layer or any(v.dtype == "float32" for v in values)
         harm = "raises beside float32" if raises else "runs in half as before"
         yield at.finding(
@@ -118,6 +124,41 @@ def _casts_arguments(node: ast.expr, at: Context) -> bool:
     return str(name).endswith(("custom_fwd", "force_fp32"))
 
 
+def _is_off(region: Region) -> bool:
+    return region.state == "off" or (region.state == "on" and region.dtype == "float32")
+
+
+def _made_within(operand: ast.expr, at: Context) -> bool:
+    """Whether a value comes out of a function or product in the region, whose own operands are
+    reported, or was brought up on the way there."""
+    source = at.definition(operand.id, operand) if isinstance(operand, ast.Name) else None
+    if source is not None and at.value(source).dtype == "float32":
+        return True  # on one of several ways
+    if isinstance(source, ast.Tuple) and all(at.value(e).dtype == "float32" for e in source.elts):
+        return True
+    return any(
+        _is_off(at.region(origin)) and (_helped(origin, at) or Lowered.of(origin, at)) is not None
+        for origin in Provenance.of(operand, at)
+        if isinstance(origin, (ast.Call, ast.BinOp))
+    )
+
+
+def _helped(node: ast.Call | ast.BinOp, at: Context) -> Lowered | None:
+    """A function of this file whose layers get what it is given, as it is."""
+    helper = Helper.of(node, at) if isinstance(node, ast.Call) else None
+    if helper is None or helper.module is not at.module or not isinstance(node, ast.Call):
+        return None
+    inside = at.inside(helper.function)
+    operands: dict[int, ast.expr] = {}
+    for part in helper.function.nodes:
+        made = Lowered.of(part, inside) if isinstance(part, ast.Call) else None
+        if made is not None and made.layer and inside.region(made.node).state == "inherited":
+            given = helper.passed(made.operands[0])
+            if given is not None:
+                operands[id(given)] = given
+    return Lowered(at.text(node.func), node, tuple(operands.values()), layer=True)
+
+
 def _half(operand: ast.expr, at: Context) -> tuple[Confidence, tuple[Evidence, ...]] | None:
     """How sure it is that an operand came half into the region, and why; None: it did not."""
     value = at.value(operand)
@@ -126,6 +167,8 @@ def _half(operand: ast.expr, at: Context) -> tuple[Confidence, tuple[Evidence, .
         return None
     if "cast" in value.tags or value.dtype == "~cast":
         return None  # of this dtype on purpose
+    if value.variable and _made_within(operand, at):
+        return None
     source = at.definition(operand.id, operand) if isinstance(operand, ast.Name) else None
     made = Lowered.of(source, at) if source is not None else None
     if made is not None and source is not None:

@@ -10,13 +10,14 @@ from precision_lint.api import (
     Applicability,
     Confidence,
     Context,
+    Evidence,
     Finding,
     Fix,
     Half,
+    Helper,
     Rule,
     Severity,
     Value,
-    calls,
     operators,
 )
 
@@ -99,14 +100,9 @@ class MaskFillOverflow(Rule):
 
     code, name = "MP310", "mask-fill-overflow"
     severity, applicability = Severity.ERROR, Applicability.UNSAFE
-    triggers = calls(
-        "torch.masked_fill", "Tensor.masked_fill", "Tensor.masked_fill_", "torch.full",
-        "torch.full_like", "Tensor.new_full", "Tensor.fill_", "torch.where", "Tensor.where",
-        "torch.nn.functional.pad", "torch.index_fill", "Tensor.index_fill", "Tensor.index_fill_",
-        "torch.scatter", "Tensor.scatter", "Tensor.scatter_", "torch.clamp", "Tensor.clamp",
-        "Tensor.clamp_", "torch.clamp_min", "Tensor.clamp_min",
-    ) | operators(
-        ast.Mult, ast.Assign, pattern=r"[eE]\+?\d|\d{6}|finfo|INF|NEG|MIN|BIG|LARGE",
+    triggers = operators(
+        ast.Call, ast.Mult, ast.Assign,
+        pattern=r"[eE]\+?\d|\d{6}|finfo|INF|NEG|MIN|BIG|LARGE|fill|where|full|clamp|scatter|pad\(",
     )  # fmt: skip
 
     def check(self, node: ast.expr | ast.Assign, at: Context) -> Iterator[Finding]:
@@ -125,6 +121,8 @@ class MaskFillOverflow(Rule):
             evidence = [*half.evidence]
             if not isinstance(place.constant, (ast.Constant, ast.UnaryOp)):
                 evidence.append(at.note(place.constant, f"this is {number:g}"))
+            if place.within is not None:
+                evidence.append(place.within)
             yield at.finding(
                 node,
                 f"{number:g} is beyond the range of {dtype}, which ends at {LARGEST[dtype]:.4g}: "
@@ -140,7 +138,8 @@ class MaskFillOverflow(Rule):
 class Place:
     """A constant that is written into a tensor.
 
-    ``raises``: the operation refuses it; ``added``: the result is a mask to be added to scores.
+    ``raises``: the operation refuses it; ``added``: the result is a mask to be added to scores;
+    ``within``: where a function of the project does it.
     """
 
     name: str
@@ -148,6 +147,7 @@ class Place:
     constant: ast.expr
     raises: bool = True
     added: bool = False
+    within: Evidence | None = None
 
 
 def _places(node: ast.expr | ast.Assign, at: Context) -> Iterator[Place]:
@@ -161,6 +161,11 @@ def _places(node: ast.expr | ast.Assign, at: Context) -> Iterator[Place]:
                     yield Place("the product", tensor, constant, raises=False, added=True)
         case ast.Call(func=func, args=arguments, keywords=keywords):
             qualified = at.qualify(func)
+            if qualified is None or not qualified.startswith("torch."):
+                helped = list(_helped(node, at))
+                yield from helped
+                if helped or qualified is not None:
+                    return
             operands = list(arguments)
             if qualified is None and isinstance(func, ast.Attribute):
                 operands.insert(0, func.value)
@@ -204,6 +209,31 @@ def _filled(
         for limit in limits:
             if limit is not None:
                 yield Place("clamp on the CPU", operands[0], limit)
+
+
+def _helped(call: ast.Call, at: Context) -> Iterator[Place]:
+    """What a function of the project fills into one argument, where another is the constant."""
+    given = (*call.args, *(k.value for k in call.keywords))
+    if not any(_may_be_big(a) and abs(_constant(a, at) or 0.0) > LARGEST["float16"] for a in given):
+        return
+    helper = Helper.of(call, at)
+    if helper is None:
+        return
+    for node in helper.function.nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        filled, name = node.args, node.func.attr
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if name in FILLS and len(filled) == FILLS[name]:
+            pairs = [(node.func.value, filled[-1])]
+        elif name == "where" and len(filled) == 3:
+            pairs = [(filled[1], filled[2]), (filled[2], filled[1])]
+        for tensor, constant in pairs:
+            owner, number = helper.passed(tensor), helper.passed(constant)
+            if owner is not None and number is not None:
+                note = helper.note(node, f"{name} by {helper.function.name}()")
+                spelled = f"{at.text(call.func)}()"
+                yield Place(spelled, owner, number, raises=name != "where", within=note)
 
 
 def _may_be_big(node: ast.expr) -> bool:
@@ -263,7 +293,7 @@ def _confidence(half: Half, value: Value, place: Place, at: Context) -> Confiden
         return half.confidence
     if _is_product(place.tensor, at):
         return half.confidence  # half under autocast, whatever goes in
-    if "+" in value.dtype or value.dtype.startswith(("~self.", "~buffer.", "~parameter.")):
+    if value.promoted or value.dtype.startswith(("~self.", "~buffer.", "~parameter.")):
         return Confidence.POSSIBLE
     if value.variable and _handed_in(place.tensor, at):
         return Confidence.POSSIBLE

@@ -38,7 +38,8 @@ PASSES = frozenset({
     "view", "reshape", "expand", "expand_as", "unsqueeze", "squeeze", "repeat", "flatten", "cat",
     "stack", "transpose", "permute", "interpolate", "pad", "to", "cuda", "contiguous", "round",
     "floor", "clamp", "where", "gather", "meshgrid", "type_as", "cpu", "clone", "add", "mul",
-    "repeat_interleave", "broadcast_to", "index_select", "tile", "roll", "max_pool2d",
+    "repeat_interleave", "broadcast_to", "index_select", "tile", "roll", "max_pool2d", "view_as",
+    "reshape_as", "max_pool1d", "max_pool3d",
 })  # fmt: skip
 COMPARED = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
@@ -51,7 +52,8 @@ class IntegersInHalf(Rule):
       tensors (positions, ids, label maps, lengths) cast to one, where the result is compared or
       turned back into integers: masks from lengths, resized label maps, lookups;
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
-    - a flat index `y * width + x` computed from half coordinates.
+    - a flat index `y * width + x` computed from half coordinates;
+    - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.
 
     It stays silent on ranges that are provably short, on masks and one-hot vectors, on integers
     that stay integers or go to float32, on ranges that are only scaled, and for positions of a
@@ -113,7 +115,8 @@ class IntegersInHalf(Rule):
         uses = _uses(node, at, set())
         named = value.dtype in ("float16", "bfloat16")
         known = named and EXACT[half.dtype] < integers.hi < float("inf")
-        if not known and not uses & {"compared", "index"}:
+        labels = "label" in uses and name == "arange" and _counts_cells(node, at)
+        if not known and not labels and not uses & {"compared", "index"}:
             if not (named and name == "arange" and COUNTED.search(at.text(node))):
                 return
         if Angle.uses(node, at):
@@ -121,21 +124,23 @@ class IntegersInHalf(Rule):
         confidence = _sure(half, value, dtype, at)
         if not known:
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
-            if not COUNTED.search(at.text(node)) and not INDICES.search(at.text(node).lower()):
+            named_so = labels or COUNTED.search(at.text(node))
+            if not named_so and not INDICES.search(at.text(node).lower()):
                 confidence = Confidence.POSSIBLE  # as likely the rows of an image
         ends = "masks and comparisons" if "compared" in uses else "the integers made of them"
         ends = "neighbours" if not uses & {"compared", "index"} else ends
+        ends = "labels" if labels else ends
         yield at.finding(
             node,
             f"integers in {half.dtype} are exact up to {EXACT[half.dtype]}: beyond it {ends} "
             "coincide",
             confidence,
             evidence=half.evidence,
-            fix=None if "other" in uses or named else self._fix(node, at),
+            fix=None if "other" in uses or named else self._fix(node, at, labels),
         )
 
-    def _fix(self, node: ast.Call, at: Context) -> Fix | None:
-        """The same in float32."""
+    def _fix(self, node: ast.Call, at: Context, labels: bool) -> Fix | None:
+        """The same in float32, as which labels are returned."""
         statement = at.statement(node)
         spelling, imports = at.torch()
         if statement is None or imports:
@@ -147,7 +152,12 @@ class IntegersInHalf(Rule):
             edits = at.edit.exchange(statement, {node: ".float()"})
         else:
             return None
-        return Fix("count in float32", Applicability.SAFE, edits) if edits is not None else None
+        if edits is None:
+            return None
+        if labels:
+            why = "the function returns float32 then, because half does not hold the labels"
+            return Fix("count in float32", Applicability.UNSAFE, edits, why)
+        return Fix("count in float32", Applicability.SAFE, edits)
 
     def _flat_index(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """``(y * width + x).long()``"""
@@ -238,8 +248,23 @@ def _wide_stride(stride: ast.expr, at: Context) -> bool:
     return not isinstance(value.const, (int, float)) or abs(value.const) > 16
 
 
-def _uses(node: ast.expr, at: Context, seen: set[int]) -> set[str]:
-    """What becomes of the integers: ``compared``, an ``index``, or something ``other``."""
+def _counts_cells(node: ast.Call, at: Context) -> bool:
+    """Whether a range gives each cell of a grid a number: its end is a product of extents."""
+    return any(
+        isinstance(part, ast.BinOp)
+        and isinstance(part.op, ast.Mult)
+        and not any(at.value(side).const is not None for side in (part.left, part.right))
+        for end in node.args[:2]
+        for part in ast.walk(end)
+    )
+
+
+def _uses(node: ast.expr, at: Context, seen: set[int], changed: bool = False) -> set[str]:
+    """What becomes of the integers: ``compared``, an ``index``, a ``label`` that is returned as
+    it is, or something ``other``.
+
+    ``changed``: something was computed from them.
+    """
     if id(node) in seen or len(seen) > 40:
         return {"other"}
     seen.add(id(node))
@@ -260,8 +285,12 @@ def _uses(node: ast.expr, at: Context, seen: set[int]) -> set[str]:
             case ast.Subscript(value=value):
                 if value is not inner:
                     return {"other"}
-            case ast.BinOp() | ast.UnaryOp() | ast.Tuple() | ast.List() | ast.keyword():
+            case ast.BinOp(left=left, right=right):
+                changed |= not any(at.value(side).dtype == "bool" for side in (left, right))
+            case ast.UnaryOp() | ast.Tuple() | ast.List() | ast.keyword():
                 pass
+            case ast.Return() if not changed:
+                return {"label"}
             case ast.Call(func=func):
                 last = at.text(func).rpartition(".")[2]
                 if last in COMPARED:
@@ -270,11 +299,13 @@ def _uses(node: ast.expr, at: Context, seen: set[int]) -> set[str]:
                     return {"index"}
                 if last not in PASSES:
                     return {"other"}
+                if last in ("add", "mul"):
+                    changed |= not any(at.value(given).dtype == "bool" for given in parent.args)
             case ast.Assign(targets=[ast.Name(id=name)], value=source):
                 found: set[str] = set()
                 for use in at.uses(name):
                     if isinstance(use.ctx, ast.Load) and at.definition(name, use) is source:
-                        found |= _uses(use, at, seen)
+                        found |= _uses(use, at, seen, changed)
                 return found or {"other"}
             case _:
                 return {"other"}

@@ -18,7 +18,10 @@ from precision_lint.api import (
     Rule,
     Severity,
     calls,
+    operators,
 )
+
+PRODUCTS = frozenset({"einsum", "outer", "matmul"})
 
 
 class RotaryTableInHalf(Rule):
@@ -76,12 +79,19 @@ class RotaryTableInHalf(Rule):
     name = "rotary-table-in-half"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = calls("torch.cos", "Tensor.cos", "torch.polar")
+    triggers = calls(
+        "torch.cos", "Tensor.cos", "torch.polar", "torch.einsum", "torch.outer", "torch.matmul",
+    ) | operators(ast.MatMult, ast.Mult, pattern="arange|linspace")  # fmt: skip
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
-        angle = Angle.of(node, at)
-        if angle is None or _first(angle, at) is not node:
-            return
+    def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.BinOp) or at.text(node.func).rpartition(".")[2] in PRODUCTS:
+            angle = Angle.handed_on(node, at)
+            if angle is None:
+                return
+        else:
+            angle = Angle.of(node, at)
+            if angle is None or _first(angle, at) is not node:
+                return
         region = at.region(angle.product)
         half = at.half(at.value(angle.product), region)
         if half is None:

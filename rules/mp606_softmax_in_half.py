@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import cast
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -16,6 +19,8 @@ from precision_lint.api import (
 )
 
 TAKES_NO_FLOAT = "the result is float32 then, and a layer in half would not take it"
+HALVED = re.compile(r"\bmodel\.(half|bfloat16)\(\)")
+"""A file that makes its model half, and calls it outside of modules."""
 HARM = {
     "float16": "log-probabilities near -10 are off by up to 0.005",
     "bfloat16": "log-probabilities near -10 are off by up to 0.04",
@@ -23,16 +28,19 @@ HARM = {
 
 
 class SoftmaxInHalf(Rule):
-    """Log-probabilities or a cross entropy of half logits outside of autocast.
+    """Log-probabilities, a cross entropy or scores of half logits outside of autocast.
 
     ## What it flags
-    `log_softmax` and `cross_entropy` on logits that are half for certain and no region around:
-    after `.half()` or `.bfloat16()`, in a function that is given such tensors, in a project that
-    runs its models in half. A `softmax` whose weights do not go into a product is `possible`.
+    - `log_softmax` and `cross_entropy` on logits that are half for certain and no region around:
+      after `.half()` or `.bfloat16()`, in a function that is given such tensors. They are
+      `possible` in a project that runs its models in half, and so is a `softmax` of what is half
+      for certain whose weights do not go into a product.
+    - `sigmoid` of scores that may be half, where another branch of the same `if` takes the softmax
+      of the same scores in float32, as a router of experts that offers both.
 
-    It stays silent inside autocast, which runs all of them in float32, for `dtype=torch.float32`
-    and upcast logits, for attention (the kernel works in float32 inside, and weights of a sum may
-    be rounded), and where another rule says more: MP209 for a loss behind its region, MP303 for
+    It stays silent inside autocast for what that runs in float32, for `dtype=torch.float32` and
+    upcast logits, for attention (the kernel works in float32 inside, and weights of a sum may be
+    rounded), and where another rule says more: MP209 for a loss behind its region, MP303 for
     `log(softmax(x))`.
 
     ## Why it breaks
@@ -40,7 +48,9 @@ class SoftmaxInHalf(Rule):
     and -16 are off by up to 0.005 in float16 and 0.038 in bfloat16, so the ratio `exp(new - old)`
     of a policy is off by 4 % before anything was learnt, and a difference of two sequences'
     log-probabilities, as in DPO, by more than its margin. A summed cross entropy is inf above
-    65504.
+    65504. Sigmoids above 0.5 are 4.9e-4 apart in float16 and 3.9e-3 in bfloat16: scores tie, the
+    order of the indices decides which experts are chosen, and the loss that balances their load
+    does not see the difference.
 
     ## Example
     ```python
@@ -71,11 +81,15 @@ class SoftmaxInHalf(Rule):
     triggers = calls(
         "torch.nn.functional.log_softmax", "torch.log_softmax", "Tensor.log_softmax",
         "torch.nn.functional.softmax", "torch.softmax", "Tensor.softmax",
-        "torch.nn.functional.cross_entropy",
+        "torch.nn.functional.cross_entropy", "torch.sigmoid", "Tensor.sigmoid",
+        "torch.nn.functional.sigmoid",
     )  # fmt: skip
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         operation = at.operation(node)
+        if operation is not None and operation[0] == "sigmoid":
+            yield from self._alternative(node, operation[1], at)
+            return
         region = at.region(node)
         if operation is None or region.on or any(k.arg in ("dtype", None) for k in node.keywords):
             return
@@ -86,13 +100,16 @@ class SoftmaxInHalf(Rule):
             return
         if name != "cross_entropy" and len(node.args) > (3 if at.qualify(node.func) else 1):
             return  # a dtype by position
-        confidence = Outgrown.confidence(half, operand, at, pure=True)
+        confidence = Outgrown.confidence(half, operand, at)
+        if name == "softmax" and confidence is Confidence.POSSIBLE:
+            return
         if name == "softmax" or "amp" in value.tags:
             confidence = Confidence.POSSIBLE
         if at.reaches_layer(node) or _in_log(node, at):
             return
         unfounded = at.half_models is None and not half.outside
-        if confidence is Confidence.POSSIBLE and (unfounded or not at.plausible):
+        plausible = at.plausible or HALVED.search(at.source.text) is not None
+        if confidence is Confidence.POSSIBLE and (unfounded or not plausible):
             return
         what = "weights of a softmax are rounded to 3 digits" if name == "softmax" else ""
         yield at.finding(
@@ -102,6 +119,54 @@ class SoftmaxInHalf(Rule):
             evidence=half.evidence,
             fix=_fix(node, name, operand, at),
         )
+
+    def _alternative(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
+        """A sigmoid where the other branch takes a softmax of the same in float32."""
+        half = at.half(at.value(operand), at.region(node))
+        if half is None or Care.in_test(at):
+            return
+        other = next(_softmaxes_instead(node, operand, at), None)
+        if other is None:
+            return
+        edits = at.append({operand: ".float()"})
+        note = at.note(other, "float32 in the other branch")
+        yield at.finding(
+            node,
+            f"sigmoid of {half.dtype} scores, whose softmax is taken in float32: scores that "
+            "differ in their third digit tie",
+            Confidence.LIKELY,
+            evidence=[note, *half.evidence],
+            fix=Fix("take the sigmoid in float32", Applicability.SAFE, edits) if edits else None,
+        )
+
+
+def _softmaxes_instead(node: ast.expr, operand: ast.expr, at: Context) -> Iterator[ast.Call]:
+    """Softmaxes in float32 of the same operand that the same name is given in other branches."""
+    statement = at.statement(node)
+    if not isinstance(statement, ast.Assign) or statement.value is not node:
+        return
+    wanted, target = ast.dump(operand), ast.dump(statement.targets[0])
+    for branch in at.ancestors(statement):
+        if not isinstance(branch, ast.If):
+            return
+        for part in (*branch.body, *branch.orelse):
+            for other in ast.walk(part):
+                if not isinstance(other, ast.Assign) or ast.dump(other.targets[0]) != target:
+                    continue
+                found = at.operation(other.value)
+                if found is None or found[0] != "softmax" or other is statement:
+                    continue
+                same = ast.dump(_plain(found[1])) == wanted
+                if same and at.value(other.value).dtype == "float32":
+                    yield cast(ast.Call, other.value)
+
+
+def _plain(node: ast.expr) -> ast.expr:
+    """What ``x.float()`` upcasts."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=inner, attr="float" | "to")):
+            return inner
+    return node
 
 
 def _in_log(node: ast.Call, at: Context) -> bool:

@@ -8,8 +8,11 @@ from precision_lint.api import (
     Applicability,
     Confidence,
     Context,
+    Doubt,
     Finding,
+    Helper,
     Outgrown,
+    Provenance,
     Rule,
     Severity,
     Upcast,
@@ -25,6 +28,7 @@ PIXELS = re.compile(
     r"stride|im(g|age)_?(size|shape|w|h|width|height)|imgsz|pixel|anchor|\* ?\d{2,}|orig_?size"
     r"|target_sizes|scale_fct|input_size"
 )
+OVERLAP = re.compile(r"(^|_)[a-z]{0,3}ious?(_|$)|overlaps?$")
 UNIT = re.compile(r"normali[sz]ed|relative")
 SIZED = frozenset({"view", "reshape", "expand", "zeros", "ones", "empty", "arange", "repeat"})
 STEPS = frozenset({"clamp", "clamp_min", "clip", "relu", "float", "to", "squeeze", "unsqueeze"})
@@ -36,15 +40,19 @@ class BoxAreaInHalf(Rule):
     ## What it flags
     `w * h`, `(x2 - x1) * (y2 - y1)`, `(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])` and
     `wh[..., 0] * wh[..., 1]` of float16 boxes. It is `likely` where the function works in pixels
-    (strides, anchors, image sizes, literal factors), otherwise `possible`.
+    (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
+    pixels, so is a call of a function of the project that computes the IoU of its arguments
+    without an upcast; `possible` where no layer in sight made the boxes.
 
     It stays silent for normalised boxes (a sigmoid, a clamp, bounds that are known), for
     `.float()`, for bfloat16, and for sizes that are Python numbers.
 
     ## Why it breaks
     A box of 300 x 300 pixels has the area 90,000, and float16 ends at 65504: the area is inf, the
-    union is inf, and the IoU is 0 or nan, for the largest objects in the image only. Autocast does
-    not help: it lists neither `mul` nor `sub`, and outputs of layers are half inside a region.
+    union is inf, and the IoU is 0 or nan, for the largest objects in the image only. Behind 512
+    pixels coordinates are multiples of 0.5, so that corners taken from centres and sizes are off,
+    and the overlap of small boxes exceeds their union. Autocast does not help: it lists neither
+    `mul` nor `sub`, and outputs of layers are half inside a region.
 
     ## Example
     ```python
@@ -74,9 +82,12 @@ class BoxAreaInHalf(Rule):
 
     code, name = "MP607", "box-area-in-half"
     severity, applicability = Severity.ERROR, Applicability.SAFE
-    triggers = operators(ast.Mult, pattern=r"\*")
+    triggers = operators(ast.Mult, pattern=r"\*") | operators(ast.Call, pattern="iou|overlaps")
 
-    def check(self, node: ast.BinOp, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.BinOp | ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.Call):
+            yield from self._overlap(node, at)
+            return
         sides = {_side(node.left, at), _side(node.right, at)}
         if sides != {"w", "h"}:
             return
@@ -101,6 +112,49 @@ class BoxAreaInHalf(Rule):
             evidence=half.evidence,
             fix=Upcast.of([node.left, node.right], node, at, fits=False),
         )
+
+    def _overlap(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A function of the project that computes the IoU of what it is given, as it is."""
+        name = at.text(node.func).rpartition(".")[2].lower()
+        if not OVERLAP.search(name) or not at.plausible or not at.mentions(PIXELS.pattern):
+            return
+        helper = Helper.of(node, at)
+        if helper is None or at.mentions(UNIT.pattern) or not _divides(helper):
+            return
+        judged = [
+            (box, half, Doubt.strict(half, at.value(box), box, at))
+            for box in dict.fromkeys(helper.given.values())
+            if (half := at.half(at.value(box), at.region(node))) is not None
+            and "float16" in half.dtypes
+            and BOXES.search(at.text(box).lower())
+            and max(-at.value(box).lo, at.value(box).hi) > 255.0
+        ]
+        if not judged:
+            return
+        box, half, confidence = max(judged, key=lambda found: found[2].rank)
+        if Provenance.computed(box, at) is None:
+            confidence = Confidence.POSSIBLE  # anchors and ground truth are float32 as a rule
+        yield at.finding(
+            node,
+            "IoU of boxes in float16: beyond 512 pixels coordinates are multiples of 0.5, and an "
+            "area of 300 x 300 is inf",
+            min(confidence, Confidence.LIKELY, key=lambda c: c.rank),
+            severity=Severity.WARNING,
+            evidence=half.evidence,
+            fix=Upcast.of([box for box, *_ in judged], node, at, fits=False),
+        )
+
+
+def _divides(helper: Helper) -> bool:
+    """Whether a function divides in the dtype of what it is given."""
+    nodes = helper.function.nodes
+    upcasts = any(
+        isinstance(node, ast.Attribute) and node.attr in ("float", "float32", "double", "dtype")
+        for node in nodes
+    )
+    return not upcasts and any(
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) for node in nodes
+    )
 
 
 def _is_size(node: ast.expr, at: Context) -> bool:

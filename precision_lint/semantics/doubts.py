@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from precision_lint.api import Confidence
 from precision_lint.semantics.flow import PRODUCERS
 from precision_lint.semantics.guards import made
+from precision_lint.semantics.ops import VIEWS
+from precision_lint.semantics.provenance import Provenance
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context, Half
@@ -60,7 +62,9 @@ class Doubt:
         confidence = Doubt.lowered(half, value, operand, at)
         if confidence is Confidence.CERTAIN or half.outside:
             return confidence
-        if "+" in value.dtype or value.dtype.startswith(("~self.", "~buffer.", "~parameter.")):
+        if value.promoted and not is_product(operand, at):
+            return Confidence.POSSIBLE
+        if value.dtype.startswith(("~self.", "~buffer.", "~parameter.")):
             return Confidence.POSSIBLE
         if at.without_gradient or not at.is_tensor(operand) or not is_computed(operand, at):
             return Confidence.POSSIBLE
@@ -93,6 +97,20 @@ def is_named(names: re.Pattern[str], node: ast.expr, at: Context, depth: int = 3
                 source is not None and is_named(names, source, at, depth - 1)
             )
     return False
+
+
+def is_product(node: ast.expr, at: Context, depth: int = 4) -> bool:
+    """Whether a value is a layer's output or a matrix product, reshaped at most: of one dtype,
+    and half under autocast, whatever goes in."""
+    match node:
+        case ast.Subscript(value=inner):
+            return is_product(inner, at, depth)
+        case ast.Name(id=name) if depth:
+            source = at.definition(name, node)
+            return source is not None and is_product(source, at, depth - 1)
+        case ast.Call() if (found := at.operation(node)) is not None and found[0] in VIEWS:
+            return is_product(found[1], at, depth)
+    return Provenance.is_layer(node, at)
 
 
 def is_computed(node: ast.expr, at: Context, depth: int = 3) -> bool:

@@ -73,6 +73,11 @@ class Value:
         return self.kind in ("tensor", "unknown")
 
     @property
+    def promoted(self) -> bool:
+        """Whether the dtype is what several promote to, whichever branch was taken."""
+        return all("+" in choice for choice in self.dtype.split("|"))
+
+    @property
     def variable(self) -> bool:
         return self.dtype.startswith("~")
 
