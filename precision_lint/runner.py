@@ -406,9 +406,17 @@ def check(
 
 
 def check_stdin(
-    data: bytes, name: Path | None, resolver: Resolver, *, mode: Mode = Mode.CHECK
+    data: bytes,
+    name: Path | None,
+    resolver: Resolver,
+    *,
+    mode: Mode = Mode.CHECK,
+    alone: bool = False,
 ) -> Result:
-    """Lint one text as if it were the file ``name``; ``Result.stdin`` is the text after fixes."""
+    """Lint one text as if it were the file ``name``; ``Result.stdin`` is the text after fixes.
+
+    ``alone``: whether no other file is looked at.
+    """
     started = time.perf_counter()
     path = files.absolute(name or Path("-"))
     settings = resolver(path.parent)
@@ -418,7 +426,7 @@ def check_stdin(
     job = job_of(files.File(path, str(name or "-"), settings, root), mode)
     known: Known = Survey(root), None
     if is_relevant(data, job.codes):
-        survey, program = known_of(root, settings, [path], cores())
+        survey, program = known if alone else known_of(root, settings, [path], cores())
         known = survey.with_file(path, job.name, data), program
     outcome = _judge(job, data, known)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)

@@ -53,6 +53,8 @@ ROOMS: dict[str, set[str]] = {
     "summary": {"api", "runner"},
     "shell": {"api", "config"},
     "schema": {"api", "config", "registry", "report"},
+    "library": {"api", "config", "runner", "source"},
+    "pytest_plugin": {"config", "registry", "report", "runner"},
     "silence": {"api", "fixer", "report", "runner", "shell", "suppress"},
     "show": {"config", "project", "registry", "shell"},
     "branch": {
