@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_lint import baseline, dispatch, pool, registry, source, suppress
+from precision_lint import baseline, dispatch, pool, progress, registry, source, suppress
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -271,7 +271,10 @@ def _run(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
     frozen = gc.get_freeze_count()
     with collector_off():
-        outcomes = [_run_one(job, projects) for job in jobs]
+        outcomes = []
+        for job in jobs:
+            outcomes.append(_run_one(job, projects))
+            progress.step()
     if not frozen:
         gc.unfreeze()
     return outcomes
@@ -396,6 +399,7 @@ def check(
     for root, settings in roots.items():
         named = {file.path for file in found.files if file.root == root}
         projects[root] = known_of(root, settings, named, workers)
+    progress.begin("Linting", len(jobs))
     if workers > 1 and len(jobs) > POOL_FROM:
         outcomes = pool.run(_run, jobs, projects, lost=_died, workers=workers)
     else:

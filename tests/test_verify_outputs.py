@@ -13,9 +13,9 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-from precision_lint import registry
+from precision_lint import progress, registry
 from precision_lint.api import Confidence, Diagnostic, Position, Severity
-from precision_lint.harness import page, plots, progress, sweep, tables, told
+from precision_lint.harness import page, plots, sweep, tables, told
 from precision_lint.harness.plan import Plan, Variant
 from precision_lint.harness.verify import Result
 from precision_lint.harness.witnesses import Verdict
@@ -232,7 +232,7 @@ def test_a_bar_on_a_terminal() -> None:
     import pty
 
     script = (
-        "from precision_lint.harness import progress\n"
+        "from precision_lint import progress\n"
         "with progress.bar(2) as tick:\n    tick('MP301 loss')\n    tick('MP301 other')\n"
     )
     reading, writing = pty.openpty()

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from precision_lint import registry
+from precision_lint import progress, registry
 from precision_lint.api import Rule
-from precision_lint.harness import emit, page, plan, progress, told, witnesses
+from precision_lint.harness import emit, page, plan, told, witnesses
 from precision_lint.harness.children import Children
 from precision_lint.harness.collect import proof
 from precision_lint.harness.plan import Examined, Plan

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from precision_lint import registry, source
+from precision_lint import progress, registry, source
 from precision_lint.api import Applicability, Rule
-from precision_lint.harness import expectations, page, progress, sweep, tables, worker
+from precision_lint.harness import expectations, page, sweep, tables, worker
 from precision_lint.harness.cases import Level
 from precision_lint.harness.children import Children, Stopped
 from precision_lint.harness.collect import InvalidProof, Proof, proof
