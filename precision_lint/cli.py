@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem
 import precision_lint
 from precision_lint import adopt
 from precision_lint.report import FORMATS, MACHINE, Aside
+from precision_lint.shell import Sectioned
 from precision_lint.shell import cache_options as _cache_options
 from precision_lint.shell import color as _color
 from precision_lint.shell import complete_files as _complete_files
@@ -75,7 +76,7 @@ def cli() -> None:
     """
 
 
-class Check(click.Command):
+class Check(Sectioned):
     """A command whose ``--add-noqa`` takes its reason after a ``=`` only, never the next word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

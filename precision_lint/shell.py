@@ -21,6 +21,37 @@ LINE = 100
 """Characters of a line of prose at most."""
 
 
+SECTIONS = {
+    "Fixes": ("fix", "unsafe_fixes", "diff", "add_noqa"),
+    "Rules": ("select", "extend_select", "ignore", "preview", "confidence"),
+    "Files": (
+        "exclude", "extend_exclude", "force_exclude", "respect_gitignore", "stdin_filename",
+        "show_files",
+    ),
+    "What counts": ("since", "baseline", "fail_on", "exit_zero"),
+    "Reports": ("output_format", "output_file", "reports", "statistics", "quiet"),
+    "Configuration and speed": (
+        "config", "isolated", "show_settings", "jobs", "cache_dir", "no_cache",
+    ),
+}  # fmt: skip
+"""Headings of a long help text, and the options below each."""
+
+
+class Sectioned(click.Command):
+    """A command whose help lists its options by what they are about."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        sections = {
+            title: [records.pop(name, None) for name in names] for title, names in SECTIONS.items()
+        }
+        for title, found in {**sections, "Other": list(records.values())}.items():
+            if rows := [record for record in found if record is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=26)
+
+
 def split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
     parts = tuple(part.strip() for value in values for part in value.split(",") if part.strip())
     if values and not parts:  # a script's empty variable must not mean everything

@@ -63,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "branch": {
         "baseline", "cache", "config", "fingerprint", "patterns", "project", "runner",
     },
-    "adopt": {"baseline", "config", "fingerprint", "report", "runner", "shell"},
+    "adopt": {"baseline", "config", "fingerprint", "progress", "report", "runner", "shell"},
     "cli": {
         "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "progress",
         "registry", "report", "runner", "shell", "show", "silence", "source", "summary",

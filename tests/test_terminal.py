@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -130,6 +132,29 @@ def test_no_bar_where_nobody_looks(project: Path) -> None:
 def test_the_last_line_has_files_lines_and_time(project: Path) -> None:
     last = in_pipe(*run("--no-cache", "--statistics"), cwd=project).splitlines()[-1]
     assert last.startswith("Linted 7 files, 35 lines in ") and last.endswith(" s.")
+
+
+def commands(group: click.Group = cli.cli) -> Iterator[tuple[str, click.Command]]:
+    """Every command by its words."""
+    for name, command in group.commands.items():
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", found) for inner, found in commands(command))
+
+
+@pytest.mark.parametrize(("words", "command"), [("", cli.cli), *commands()])
+def test_help_fits_a_terminal(words: str, command: click.Command) -> None:
+    context = click.Context(command, info_name=f"precision-lint {words}", terminal_width=80)
+    text = command.get_help(context)
+    assert max(map(len, text.splitlines())) <= 80
+    for option in command.params:
+        assert not isinstance(option, click.Option) or all(flag in text for flag in option.opts)
+
+
+def test_options_are_listed_by_what_they_are_about() -> None:
+    context = click.Context(cli.cli.commands["check"], info_name="check")
+    _, _, other = context.get_help().partition("\nOther:\n")
+    assert [line.split()[0] for line in other.splitlines()] == ["--help"]
 
 
 def completed(*words: str) -> list[str]:
