@@ -309,7 +309,7 @@ def known_of(root: Path, settings: Settings, named: Iterable[Path], workers: int
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
     directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
     with closing(Cache(None if settings.no_cache else directory)) as cache:
-        survey = Survey.scan(root, members)
+        survey = Survey.scan(root, members, cache)
         if settings.torch_version is not None:
             survey = replace(survey, torch=requirements.parse(settings.torch_version))
         return survey, gather(root, code, cache, workers)

@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "suppress": {"api", "registry", "source"},
     "config": {"api", "patterns", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
-    "project": {"api", "patterns", "progress", "source"},
+    "project": {"api", "cache", "patterns", "progress", "source"},
     "semantics": {
         "api", "cache", "pool", "progress", "project", "slices", "source", "torchfacts",
     },
