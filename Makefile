@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: test lint bless schema verify new-rule
+.PHONY: test lint bless schema verify docs new-rule
 
 test:
 	$(PYTHON) -m pytest -q
@@ -18,6 +18,9 @@ schema:
 
 verify:
 	$(PYTHON) -m precision_lint verify
+
+docs:
+	$(PYTHON) -m mkdocs build --strict
 
 new-rule:
 	$(PYTHON) scripts/new_rule.py $(CODE) $(NAME)

@@ -31,7 +31,8 @@ def commands() -> None:
 
 def _command(function: Callable[..., int]) -> click.Command:
     run = shell.run_options(function)
-    return commands.command()(click.argument("paths", nargs=-1, metavar="[PATHS]...")(run))
+    command = commands.command(cls=shell.Sectioned)
+    return command(click.argument("paths", nargs=-1, metavar="[PATHS]...")(run))
 
 
 @_command
@@ -87,7 +88,7 @@ def _renew(options: dict[str, Any], add: bool) -> int:
 
 def _run(options: dict[str, Any], new: bool) -> tuple[Path, bool, Result]:
     """The baseline's file, whether anybody named it, and what a run finds that it does not hold."""
-    from precision_lint import runner
+    from precision_lint import progress, runner
     from precision_lint.baseline import NAME
     from precision_lint.config import Settings
 
@@ -101,7 +102,8 @@ def _run(options: dict[str, Any], new: bool) -> tuple[Path, bool, Result]:
     def settings(directory: Path) -> Settings:
         return replace(resolver(directory), baseline=None if new else file)
 
-    result = runner.check(paths, settings, workers=here.jobs)
+    with progress.shown():
+        result = runner.check(paths, settings, workers=here.jobs)
     for line in (*result.errors, *result.warnings):
         shell.echo(line, sys.stderr)
     return file, here.baseline is not None, result

@@ -26,6 +26,7 @@ GROUPS = {
     "MP4": "Dtypes of created and stored values",
     "MP5": "Operands that do not fit together, operations that half lacks",
     "MP6": "Values that leave the range of half",
+    **{f"MP{digit}": "Rules of other packages" for digit in registry.OTHERS},
 }
 """What the rules of a prefix are about."""
 

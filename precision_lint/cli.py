@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 import precision_lint
 from precision_lint import adopt
 from precision_lint.report import FORMATS, MACHINE, Aside
+from precision_lint.shell import Sectioned
 from precision_lint.shell import cache_options as _cache_options
 from precision_lint.shell import color as _color
+from precision_lint.shell import complete_files as _complete_files
+from precision_lint.shell import complete_rules as _complete_rules
 from precision_lint.shell import echo as _echo
+from precision_lint.shell import echo_markdown as _echo_markdown
 from precision_lint.shell import list_option as _list_option
 from precision_lint.shell import paths as _paths
 from precision_lint.shell import resolver as _resolver
@@ -38,9 +43,19 @@ class Commands(click.Group):
     """Commands of which ``check`` need not be written: ``precision-lint src/``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] not in {*self.commands, *ctx.help_option_names, "--version"}:
+        completing = ctx.resilient_parsing and not args  # the first word is being written
+        known = {*self.commands, *ctx.help_option_names, "--version"}
+        if not completing and not (args and args[0] in known):
             args = ["check", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        check = self.commands["check"]
+        found = super().shell_complete(ctx, incomplete)
+        found += check.shell_complete(click.Context(check, ctx, "check"), incomplete)
+        if incomplete[:1] != "-":  # first: the script for bash forgets what comes before it
+            found.insert(0, CompletionItem(incomplete, type="file"))
+        return found
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[check] [OPTIONS] [PATHS]...")
@@ -61,7 +76,7 @@ def cli() -> None:
     """
 
 
-class Check(click.Command):
+class Check(Sectioned):
     """A command whose ``--add-noqa`` takes its reason after a ``=`` only, never the next word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -80,7 +95,7 @@ def _reports(
 
 
 @cli.command(cls=Check)
-@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.argument("paths", nargs=-1, metavar="[PATHS]...", shell_complete=_complete_files)
 @click.option("--fix", is_flag=True, help="Apply safe fixes and write the files.")
 @click.option(
     "--unsafe-fixes/--no-unsafe-fixes",
@@ -150,7 +165,7 @@ def check(
     PATHS are files and directories, by default the working directory; - reads standard input, and
     with --fix writes the fixed text to standard output.
     """
-    from precision_lint import runner
+    from precision_lint import progress, runner
 
     stdin = "-" in paths or (stdin_filename is not None and not paths)
     if stdin and len(paths) > 1:
@@ -180,9 +195,11 @@ def check(
     elif since is not None:
         from precision_lint import branch
 
-        result = branch.check(named, resolver, since, mode=mode, workers=settings.jobs)
+        with progress.shown(not quiet):
+            result = branch.check(named, resolver, since, mode=mode, workers=settings.jobs)
     else:
-        result = runner.check(named, resolver, mode=mode, workers=settings.jobs)
+        with progress.shown(not quiet):
+            result = runner.check(named, resolver, mode=mode, workers=settings.jobs)
     for line in result.errors if quiet else [*result.errors, *result.warnings]:
         _echo(line, sys.stderr)
     if add_noqa is not None:
@@ -269,8 +286,8 @@ def _format_option(*more: str) -> Callable[[F], F]:
 
 
 @cli.command()
-@click.argument("rule", metavar="CODE|NAME")
-@_format_option()
+@click.argument("rule", metavar="CODE|NAME", shell_complete=_complete_rules)
+@_format_option("markdown")
 def explain(rule: str, output_format: str) -> int:
     """Explain a rule: what breaks, why, and what the fix promises."""
     from precision_lint import catalogue, registry
@@ -285,7 +302,8 @@ def explain(rule: str, output_format: str) -> int:
     if output_format == "json":
         _echo(json.dumps(described, indent=2), sys.stdout)
     else:
-        _echo(catalogue.explanation(described), sys.stdout)
+        show = _echo if output_format == "markdown" else _echo_markdown
+        show(catalogue.explanation(described), sys.stdout)
     return 0
 
 
@@ -355,7 +373,7 @@ cli.add_command(adopt.commands)
 
 
 @cli.command()
-@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.argument("paths", nargs=-1, metavar="[PATHS]...", shell_complete=_complete_files)
 @_list_option("--select", "Codes, prefixes or names of the rules to prove; by default all.")
 @click.option("-k", "keyword", default="", metavar="TEXT", help="Only what has this in its title.")
 @click.option("-x", "--exitfirst", is_flag=True, help="Stop at the first failure.")

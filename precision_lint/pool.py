@@ -11,6 +11,8 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, TypeVar
 
+from precision_lint import progress
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Work = Callable[[Sequence[Item], Any], list[Answer]]
@@ -27,6 +29,7 @@ _state: Any = None
 def _start(state: Any) -> None:
     global _state
     _state = state
+    progress.hide()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     gc.freeze()
@@ -74,6 +77,7 @@ def run(
         for index, found in zip(todo, got, strict=True):
             if found:
                 answers[index] = found[0]
+                progress.step()
             else:
                 missing.append(index)
         if alone and missing:  # one worker takes the items in order: the first lost killed it

@@ -10,12 +10,21 @@ import inspect
 import pkgutil
 import re
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING
 
 from precision_lint.api import Applicability, Rule, Severity, Triggers
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 PACKAGE = "precision_lint.rules"
+GROUP = "precision_lint.rules"
+"""Group of the entry points by which other distributions name a package of rules."""
+OTHERS = "789"
+"""First digits of the codes that are left to rules of other distributions."""
 SECTIONS = (
     "What it flags",
     "Why it breaks",
@@ -107,16 +116,26 @@ def _module(name: str) -> ModuleType:
     except SyntaxError as error:
         where, what = f"{error.filename}:{error.lineno}", error.msg
     except Exception as error:
-        spec = importlib.util.find_spec(name)
-        path = str(spec.origin if spec else name)
+        path = _origin(name)
         frames = traceback.extract_tb(error.__traceback__)
         where = next((f"{path}:{f.lineno}" for f in frames[::-1] if f.filename == path), path)
         what = " ".join(f"{type(error).__name__}: {error}".split())
     raise InvalidRule(f"{where}: cannot be imported ({what}); repair the module")
 
 
-def load(package: str = PACKAGE) -> dict[str, type[Rule]]:
-    """All rules of a package by code, in order of code."""
+def _origin(name: str) -> str:
+    """The file of a module, or its name where that cannot be told."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:  # what finds it imports the packages around it
+        spec = None
+    return str(spec.origin if spec else name)
+
+
+def load(
+    package: str = PACKAGE, taken: Mapping[str, type[Rule]] = MappingProxyType({})
+) -> dict[str, type[Rule]]:
+    """All rules of a package by code, in order of code; ``taken`` are those of other packages."""
     try:
         root = importlib.import_module(package)
     except ModuleNotFoundError as error:
@@ -135,9 +154,9 @@ def load(package: str = PACKAGE) -> dict[str, type[Rule]]:
             raise InvalidRule(f"{module.__file__}:1: has {len(own)} rules; write one a module")
         rule = own[0]
         validate(rule, module)
-        for other in found.values():
-            taken = {other.name, *other.aliases}
-            if rule.code == other.code or not taken.isdisjoint({rule.name, *rule.aliases}):
+        for other in (*taken.values(), *found.values()):
+            names = {other.name, *other.aliases}
+            if rule.code == other.code or not names.isdisjoint({rule.name, *rule.aliases}):
                 raise InvalidRule(
                     f"{_where(rule)}: code or name is taken by {_where(other)}; take another"
                 )
@@ -145,10 +164,41 @@ def load(package: str = PACKAGE) -> dict[str, type[Rule]]:
     return dict(sorted(found.items()))
 
 
+def _external(entry: EntryPoint, taken: Mapping[str, type[Rule]]) -> dict[str, type[Rule]]:
+    """The rules of a package that another distribution names."""
+    by = f" of {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    rules_by = f'entry point "{entry.name}"{by}'
+    remedy = "repair or uninstall that"
+    try:
+        package = entry.load()
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what = f"{entry.value} cannot be imported ({what})"
+        raise InvalidRule(f"{rules_by}: {what}; {remedy}") from None
+    if not (isinstance(package, ModuleType) and hasattr(package, "__path__")):
+        raise InvalidRule(f"{rules_by}: {entry.value} is no package of rules; {remedy}")
+    found = load(package.__name__, taken)
+    for code, rule in found.items():
+        if code[2] not in OTHERS:
+            what = f"code is {code}; those below MP{OTHERS[0]}00 ship with precision-lint"
+            raise InvalidRule(f"{_where(rule)}: {what}, take another")
+    return found
+
+
 @functools.cache
 def rules() -> dict[str, type[Rule]]:
-    """The rules that ship, by code."""
-    return load()
+    """The rules that ship and those of other installed distributions, by code."""
+    from importlib.metadata import entry_points
+
+    found = load()
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        found |= _external(entry, found)
+    return dict(sorted(found.items()))
+
+
+def ships(rule: type[Rule]) -> bool:
+    """Whether a rule comes with precision-lint itself."""
+    return rule.__module__.startswith(f"{PACKAGE}.")
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_lint import baseline, dispatch, pool, registry, source, suppress
+from precision_lint import baseline, dispatch, pool, progress, registry, source, suppress
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -271,7 +271,10 @@ def _run(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
     frozen = gc.get_freeze_count()
     with collector_off():
-        outcomes = [_run_one(job, projects) for job in jobs]
+        outcomes = []
+        for job in jobs:
+            outcomes.append(_run_one(job, projects))
+            progress.step()
     if not frozen:
         gc.unfreeze()
     return outcomes
@@ -396,6 +399,7 @@ def check(
     for root, settings in roots.items():
         named = {file.path for file in found.files if file.root == root}
         projects[root] = known_of(root, settings, named, workers)
+    progress.begin("Linting", len(jobs))
     if workers > 1 and len(jobs) > POOL_FROM:
         outcomes = pool.run(_run, jobs, projects, lost=_died, workers=workers)
     else:
@@ -406,9 +410,17 @@ def check(
 
 
 def check_stdin(
-    data: bytes, name: Path | None, resolver: Resolver, *, mode: Mode = Mode.CHECK
+    data: bytes,
+    name: Path | None,
+    resolver: Resolver,
+    *,
+    mode: Mode = Mode.CHECK,
+    alone: bool = False,
 ) -> Result:
-    """Lint one text as if it were the file ``name``; ``Result.stdin`` is the text after fixes."""
+    """Lint one text as if it were the file ``name``; ``Result.stdin`` is the text after fixes.
+
+    ``alone``: whether no other file is looked at.
+    """
     started = time.perf_counter()
     path = files.absolute(name or Path("-"))
     settings = resolver(path.parent)
@@ -418,7 +430,7 @@ def check_stdin(
     job = job_of(files.File(path, str(name or "-"), settings, root), mode)
     known: Known = Survey(root), None
     if is_relevant(data, job.codes):
-        survey, program = known_of(root, settings, [path], cores())
+        survey, program = known if alone else known_of(root, settings, [path], cores())
         known = survey.with_file(path, job.name, data), program
     outcome = _judge(job, data, known)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)

@@ -56,7 +56,7 @@ def generate() -> Schema:
             "selectors": {"type": "array", "items": {"$ref": "#/definitions/selector"}},
             "selector": {
                 "description": "A rule's code or name, a prefix of codes, or ALL.",
-                "enum": _selectors(),
+                "anyOf": [{"enum": _selectors()}, {"type": "string", "pattern": _OTHERS}],
             },
         },
     }
@@ -73,15 +73,19 @@ def _with_default(key: str, shape: Schema) -> Schema:
 
 def _selectors() -> list[str]:
     """All that ``select`` takes, in order: ALL, codes and their prefixes, names."""
-    codes = registry.known("ALL")
+    rules = registry.rules()
+    codes = [c for c in registry.known("ALL") if c not in rules or registry.ships(rules[c])]
+    names = {name for name, code in registry.names().items() if code in codes}
     prefixes = {code[:length] for code in codes for length in range(2, len(codes[0]) + 1)}
-    return ["ALL", *sorted(prefixes), *sorted(registry.names())]
+    return ["ALL", *sorted(prefixes), *sorted(names)]
 
 
 def _enum(kind: type[Confidence] | type[Severity]) -> Schema:
     return {"enum": [level.value for level in kind]}
 
 
+_OTHERS = rf"^MP[{registry.OTHERS}]\d{{0,2}}$"
+"""Codes of other packages, whichever are installed."""
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}}
 _SHAPES: Mapping[Callable[[Any], Any], Schema] = {
     config._strings: _STRINGS,

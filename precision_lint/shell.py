@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from precision_lint.config import Resolver
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+LINE = 100
+"""Characters of a line of prose at most."""
+
+
+SECTIONS = {
+    "Fixes": ("fix", "unsafe_fixes", "diff", "add_noqa"),
+    "Rules": ("select", "extend_select", "ignore", "preview", "confidence"),
+    "Files": (
+        "exclude", "extend_exclude", "force_exclude", "respect_gitignore", "stdin_filename",
+        "show_files",
+    ),
+    "What counts": ("since", "baseline", "fail_on", "exit_zero"),
+    "Reports": ("output_format", "output_file", "reports", "statistics", "quiet"),
+    "Configuration and speed": (
+        "config", "isolated", "show_settings", "jobs", "cache_dir", "no_cache",
+    ),
+}  # fmt: skip
+"""Headings of a long help text, and the options below each."""
+
+
+class Sectioned(click.Command):
+    """A command whose help lists its options by what they are about."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        sections = {
+            title: [records.pop(name, None) for name in names] for title, names in SECTIONS.items()
+        }
+        for title, found in {**sections, "Other": list(records.values())}.items():
+            if rows := [record for record in found if record is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=26)
 
 
 def split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
@@ -22,8 +59,30 @@ def split(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple
     return parts
 
 
+def complete_rules(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Codes and names that go on as what was typed behind the last comma does."""
+    from precision_lint import registry
+
+    before, comma, word = incomplete.rpartition(",")
+    pairs = [(code, name) for name, code in registry.names().items()]
+    words = [*pairs, *((name, code) for code, name in pairs)]
+    return [
+        CompletionItem(f"{before}{comma}{found}", help=beside)
+        for found, beside in words
+        if found.startswith((word, word.upper()))
+    ]
+
+
+def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Leaves it to the shell."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 def list_option(name: str, what: str, metavar: str = "CODES") -> Callable[[F], F]:
-    return click.option(name, multiple=True, callback=split, metavar=metavar, help=what)
+    complete = complete_rules if metavar == "CODES" else None
+    return click.option(
+        name, multiple=True, callback=split, metavar=metavar, help=what, shell_complete=complete
+    )
 
 
 def cache_options(command: F) -> F:
@@ -121,6 +180,27 @@ def color(stream: TextIO | None) -> bool:
     if os.environ.get("FORCE_COLOR"):
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def echo_markdown(text: str, stream: TextIO | None) -> None:
+    """Print Markdown: laid out on a terminal, as it is in a pipe."""
+    if stream is None or not (stream.isatty() or color(stream)):
+        echo(text, stream)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.theme import Theme
+
+    console = Console(
+        file=io.StringIO(),
+        width=min(shutil.get_terminal_size().columns, LINE),
+        force_terminal=True,
+        no_color=not color(stream),
+        theme=Theme({"markdown.code": "cyan", "markdown.h2": "bold"}),  # no background
+    )
+    console.print(Markdown(text, code_theme="ansi_dark"))
+    assert isinstance(console.file, io.StringIO)
+    echo(console.file.getvalue(), stream, newline=False)
 
 
 def echo(text: str | bytes, stream: TextIO | None, newline: bool = True) -> None:

@@ -51,7 +51,7 @@ class EpsBeforeLog(Rule):
     large gradients, and for a subnormal constant such as 1e-45 next to float32 values.
 
     ## Why it breaks
-    float16's smallest subnormal is 2**-24, about 6e-8. A guard up to 2**-25 (2.98e-8), such as
+    float16's smallest subnormal is `2**-24`, about 6e-8. A guard up to `2**-25` (2.98e-8), such as
     1e-8, rounds to 0: the sum is still 0 and the logarithm is -inf, under CUDA autocast too,
     because the addition runs in half *before* `log` is cast up. A guard between 2.98e-8 and
     1.53e-5, such as 1e-7 or 1e-6, survives, so the forward pass is finite, but the gradient 1/eps

@@ -35,7 +35,7 @@ class LogOneMinusSigmoid(Rule):
     clamped below 6.24. Softmax, exp and other producers are MP301's.
 
     ## Why it breaks
-    Next to 1, float16 has steps of 2**-11 and bfloat16 of 2**-8. A sigmoid is 1 in float16 from
+    Next to 1, float16 has steps of `2**-11` and bfloat16 of `2**-8`. A sigmoid is 1 in float16 from
     logits of 8.32 on and in bfloat16 from 6.24 on, and one minus it is 0. In float16 an epsilon up
     to 2.98e-8 is 0 too, so the logarithm is -inf. In bfloat16 `log(0 + 1e-8)` is finite and
     wrong: at x = 9 it is -18.4 instead of -9.0, off by 9.4, and its gradient with respect to x

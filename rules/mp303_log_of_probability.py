@@ -36,7 +36,7 @@ class LogOfProbability(Rule):
     bounded, and where a name holds the probability, which other code may need (MP301).
 
     ## Why it breaks
-    A sigmoid or a softmax below 2**-25 is 0 in float16, which is reached 17 below the largest
+    A sigmoid or a softmax below `2**-25` is 0 in float16, which is reached 17 below the largest
     logit, and its logarithm is -inf; the gradient, 0/0, is nan. An exponential is inf from 11.09
     on. The sigmoid stays half under autocast as well. `F.logsigmoid`, `log_softmax` and
     `logsumexp` are one step, in which nothing of this is formed: they are finite, forward and

@@ -37,7 +37,7 @@ class EpsInDenominator(Rule):
     and for an epsilon that survives where the numerator vanishes with the denominator.
 
     ## Why it breaks
-    float16's smallest subnormal is 2**-24, about 6e-8. A guard up to 2**-25 (2.98e-8), such as
+    float16's smallest subnormal is `2**-24`, about 6e-8. A guard up to `2**-25` (2.98e-8), such as
     1e-8, rounds to 0: 0/0 is nan and a/0 is inf. A guard between 2.98e-8 and 1.53e-5, such as 1e-7
     or 1e-6, survives, but its reciprocal exceeds 65504: a quotient whose numerator does not
     vanish too is inf, and so is the gradient 1/eps of one whose numerator does.

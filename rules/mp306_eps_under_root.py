@@ -40,7 +40,7 @@ class EpsUnderRoot(Rule):
     trains under autocast for what autocast makes float32.
 
     ## Why it breaks
-    float16's smallest subnormal is 2**-24, about 6e-8, so 1e-8 rounds to 0. `rsqrt(0)` is inf.
+    float16's smallest subnormal is `2**-24`, about 6e-8, so 1e-8 rounds to 0. `rsqrt(0)` is inf.
     `sqrt(0)` is 0, which a division turns into inf or nan, and its gradient is 1/0: the square of
     a difference that is 0 (two equal pixels) gets the gradient inf * 0, which is nan. autocast
     does not help: `sqrt` is not on its lists, and for `rsqrt`, which is, the sum is made in half

@@ -37,7 +37,7 @@ class NormalizeZeroVector(Rule):
     epsilon from 2.98e-8 to 1.53e-5, which only makes gradients infinite.
 
     ## Why it breaks
-    float16's smallest subnormal is 2**-24, about 6e-8: 1e-8 and 1e-12 round to 0. A vector of
+    float16's smallest subnormal is `2**-24`, about 6e-8: 1e-8 and 1e-12 round to 0. A vector of
     zeros (a padded token, a dead feature behind a ReLU, a masked row) is divided by 0, and 0/0 is
     nan, which a similarity matrix or an attention spreads over the batch. In float32 the result
     is 0, which is what the epsilon is for.

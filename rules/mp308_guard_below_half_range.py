@@ -36,7 +36,7 @@ class GuardBelowHalfRange(Rule):
 
     ## Why it breaks
     A limit takes the dtype of the tensor. 1e-8 is 0 in float16, so zeros pass. Next to 1 float16
-    has steps of 2**-11 and bfloat16 of 2**-8, so 1 - 1e-4 is 1 in both: behind
+    has steps of `2**-11` and bfloat16 of `2**-8`, so 1 - 1e-4 is 1 in both: behind
     `p.clamp(1e-4, 1 - 1e-4)` p is still 1, `log(1 - p)` and `atanh(p)` are -inf and inf, and the
     gradient of `acos(p)` is infinite.
 
@@ -62,7 +62,7 @@ class GuardBelowHalfRange(Rule):
     `torch.finfo(x.dtype).eps`.
 
     ## Sources
-    PyTorch, `torch.finfo` (`eps` is 2**-10 for float16 and 2**-7 for bfloat16), `torch.clamp`.
+    PyTorch, `torch.finfo` (`eps` is `2**-10` for float16 and `2**-7` for bfloat16), `torch.clamp`.
     """
 
     code, name = "MP308", "guard-below-half-range"

@@ -36,7 +36,7 @@ class RandomLogInHalf(Rule):
     and `exponential_()`, which have no logarithm of 0.
 
     ## Why it breaks
-    `rand` draws multiples of 2**-11 in float16 and of 2**-8 in bfloat16: measured, 2.5e-4 and
+    `rand` draws multiples of `2**-11` in float16 and of `2**-8` in bfloat16: measured, 2.5e-4 and
     1.9e-3 of all elements are exactly 0 (6e-8 in float32), and their logarithm is -inf. In a batch
     of 4,000 logits one is chosen by an infinite noise in every step, and its gradient is nan. The
     usual `+ 1e-8` or `+ 1e-20` rounds to 0 in float16. Autocast does not help: it takes the

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from precision_lint import registry
 from precision_lint.api import Rule
-from precision_lint.harness import collect, expectations, verify
+from precision_lint.harness import collect, verify
 from precision_lint.harness.cases import Level
 from precision_lint.harness.collect import Proof
 
@@ -269,7 +269,7 @@ def main() -> int:
     chosen = {code for one in given.select.split(",") for code in registry.known(one)}
     mutants: list[Mutant] = []
     for code, rule in registry.rules().items():
-        proof = collect.proof(rule, expectations.home())
+        proof = collect.proof(rule)
         if code in chosen and proof.folder is not None:
             mutants += [*of_fix(proof, given.limit), *of_threshold(proof, given.limit)]
     killed: dict[tuple[str, str], int] = {}

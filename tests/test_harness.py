@@ -145,7 +145,7 @@ LOSS = declare()
 
 @pytest.fixture(scope="session")
 def results() -> dict[str, verify.Result]:
-    proofs = [collect.proof(rule, expectations.home()) for rule in RULES.values()]
+    proofs = [collect.proof(rule) for rule in RULES.values()]
     return {result.rule.code: result for result in verify.prove(proofs, jobs=2)}
 
 
@@ -512,7 +512,7 @@ def test_malformed_proofs_are_refused(text: str, told: str, tmp_path: Path) -> N
 def shipped() -> tuple[type[Rule], Proof]:
     """A rule with a safe fix, and the first of its cases that it cures."""
     rule = RULES["MP301"]
-    proof = collect.proof(rule, expectations.home())
+    proof = collect.proof(rule)
     assert proof.error is None
     first = next(case for case in proof.cases if case.level == "safe")
     return rule, Proof(rule, proof.folder, (first,))

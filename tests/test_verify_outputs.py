@@ -13,9 +13,9 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-from precision_lint import registry
+from precision_lint import progress, registry
 from precision_lint.api import Confidence, Diagnostic, Position, Severity
-from precision_lint.harness import page, plots, progress, sweep, tables, told
+from precision_lint.harness import page, plots, sweep, tables, told
 from precision_lint.harness.plan import Plan, Variant
 from precision_lint.harness.verify import Result
 from precision_lint.harness.witnesses import Verdict
@@ -204,9 +204,9 @@ def test_a_report_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sweep_sees_the_hazard_and_the_cure() -> None:
     """Of a real case: the original breaks where the inputs are large, the fixed text never."""
-    from precision_lint.harness import collect, expectations, verify
+    from precision_lint.harness import collect, verify
 
-    proof = collect.proof(RULES["MP504"], expectations.home())
+    proof = collect.proof(RULES["MP504"])
     assert proof.folder is not None
     index = next(iter(sweep.chosen(proof.cases)))
     case = proof.cases[index]
@@ -232,7 +232,7 @@ def test_a_bar_on_a_terminal() -> None:
     import pty
 
     script = (
-        "from precision_lint.harness import progress\n"
+        "from precision_lint import progress\n"
         "with progress.bar(2) as tick:\n    tick('MP301 loss')\n    tick('MP301 other')\n"
     )
     reading, writing = pty.openpty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,22 @@ class Proof:
     error: str | None = None
 
 
-def proof(rule: type[Rule], root: Path) -> Proof:
-    """The proof of a rule, from the folder under ``root`` that is named as its module."""
+def home(rule: type[Rule]) -> Path | None:
+    """Where a rule's folder of fixtures lies: in the package ``fixtures`` beside that of its rules.
+
+    None: there is no such package.
+    """
+    beside = rule.__module__.split(".")[:-2]
+    spec = importlib.util.find_spec(".".join([*beside, "fixtures"])) if beside else None
+    places = spec.submodule_search_locations if spec else None
+    return Path(next(iter(places))) if places else None
+
+
+def proof(rule: type[Rule], root: Path | None = None) -> Proof:
+    """The proof of a rule, from the folder under ``root`` (`home`) that is named as its module."""
+    root = root or home(rule)
+    if root is None:
+        return Proof(rule)
     folder = root / f"{rule.code.lower()}_{rule.name.replace('-', '_')}"
     if not (folder / "proof.py").is_file():
         return Proof(rule)

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from precision_lint import registry
+from precision_lint import progress, registry
 from precision_lint.api import Rule
-from precision_lint.harness import emit, expectations, page, plan, progress, told, witnesses
+from precision_lint.harness import emit, page, plan, told, witnesses
 from precision_lint.harness.children import Children
 from precision_lint.harness.collect import proof
 from precision_lint.harness.plan import Examined, Plan
@@ -33,7 +33,7 @@ def protocols(rules: Iterable[type[Rule]]) -> frozenset[str]:
 def plans(files: Iterable[Examined | str], errors: list[str]) -> list[Plan]:
     """What is to be searched in some files; why others cannot be read goes to ``errors``."""
     rules = registry.rules()
-    known = plan.claims(proof(rule, expectations.home()) for rule in rules.values())
+    known = plan.claims(proof(rule) for rule in rules.values())
     found: list[Plan] = []
     for one in files:
         if isinstance(one, str):

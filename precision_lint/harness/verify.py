@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from precision_lint import registry, source
+from precision_lint import progress, registry, source
 from precision_lint.api import Applicability, Rule
-from precision_lint.harness import expectations, page, progress, sweep, tables, worker
+from precision_lint.harness import expectations, page, sweep, tables, worker
 from precision_lint.harness.cases import Level
 from precision_lint.harness.children import Children, Stopped
 from precision_lint.harness.collect import InvalidProof, Proof, proof
@@ -251,7 +251,7 @@ def main(
         return _usage(f"--device {device}: unknown; choose cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         return _usage("--device cuda: torch finds no CUDA device here; leave the option out")
-    proofs = [proof(rule, expectations.home()) for rule in rules]
+    proofs = [proof(rule) for rule in rules]
     chosen = [case for one in proofs for case in one.cases if keyword in case.title]
     if keyword and not chosen:
         return _usage(f"-k {keyword}: matches no case of the selected rules")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
+from precision_lint import progress
 from precision_lint.api import Evidence, Position
 from precision_lint.cache import Cache, digest
 from precision_lint.project import code, configs, hints, requirements
@@ -196,7 +197,9 @@ class Survey:
         members = sorted(set(files), key=lambda path: (len(path.parts), path))
         crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
         survey = cls(root, torch=requirements.minimum(root))
+        progress.begin("Looking around", len(members))
         for path in members:
+            progress.step()
             relative = survey._relative(path)
             is_config = configs.is_config(path.name)
             if _TESTS & set(relative.parts[:-1]) or not (is_config or path.suffix == ".py"):

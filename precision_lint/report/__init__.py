@@ -58,6 +58,7 @@ FORMATS: dict[str, Format] = {
     "gitlab": _late("gitlab"),
     "junit": _late("junit"),
     "markdown": _late("markdown"),
+    "html": _late("html"),
 }
 """Formats by the name that ``--output-format`` takes; a format's module is imported when used."""
 MACHINE = frozenset(FORMATS) - {"text", "concise"}

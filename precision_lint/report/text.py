@@ -58,7 +58,7 @@ def _line(diagnostic: Diagnostic, pen: _Pen) -> str:
     mark = " [*]" if fix and fix.applicability is Applicability.SAFE else ""
     place = pen(_place(diagnostic.filename, diagnostic.start), bold=True)
     code = pen(diagnostic.code, fg=_COLORS[diagnostic.severity], bold=True)
-    return f"{place}: {code}{pen(mark, fg='cyan')} {_printable(diagnostic.message)}"
+    return f"{place}: {code}{pen(mark, fg='cyan')} {printable(diagnostic.message)}"
 
 
 def _block(diagnostic: Diagnostic, source: Source | None, pen: _Pen) -> str:
@@ -68,7 +68,7 @@ def _block(diagnostic: Diagnostic, source: Source | None, pen: _Pen) -> str:
         fg=_COLORS[diagnostic.severity],
         bold=True,
     )
-    header = f"{place}: {level} {diagnostic.name}: {pen(_printable(diagnostic.message), bold=True)}"
+    header = f"{place}: {level} {diagnostic.name}: {pen(printable(diagnostic.message), bold=True)}"
     frame = _frame(diagnostic, source, pen) if source else []
     margin = max((len(label) for label, _ in frame), default=1)
     lines = [f"{pen.gutter(f'{label:>{margin}} |')} {body}".rstrip() for label, body in frame]
@@ -87,10 +87,10 @@ def _notes(diagnostic: Diagnostic, pen: _Pen) -> list[str]:
 
 
 def _evidence(link: Evidence, filename: str, pen: _Pen) -> str:
-    note = f"{pen('note', bold=True)}: {_printable(link.message)}"
+    note = f"{pen('note', bold=True)}: {printable(link.message)}"
     if link.start:
         return f"{note} ({_place(link.filename or filename, link.start)})"
-    return f"{note} ({_printable(link.filename)})" if link.filename else note
+    return f"{note} ({printable(link.filename)})" if link.filename else note
 
 
 def _fix(fix: Fix, pen: _Pen) -> str:
@@ -99,16 +99,16 @@ def _fix(fix: Fix, pen: _Pen) -> str:
         Applicability.UNSAFE: ("unsafe", "; --unsafe-fixes"),
         Applicability.DISPLAY: ("by hand", ""),
     }[fix.applicability]
-    reason = f": {_printable(fix.reason)}" if fix.reason else ""
+    reason = f": {printable(fix.reason)}" if fix.reason else ""
     title = pen("fix", fg="green", bold=True)
-    return f"{title}: {_printable(fix.title)} ({label}{reason}{option})"
+    return f"{title}: {printable(fix.title)} ({label}{reason}{option})"
 
 
 def _place(filename: str, position: Position) -> str:
-    return f"{_printable(filename)}:{position.row}:{position.column}"
+    return f"{printable(filename)}:{position.row}:{position.column}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Control characters, direction marks and surrogates must not reach a terminal."""
     if text.isascii() and text.isprintable():
         return text
@@ -150,7 +150,7 @@ def _line_at(source: Source, row: int, column: int) -> _Line:
             character = " " * width
         elif unicodedata.combining(character):
             width = 0
-        shown.append(_printable(character))
+        shown.append(printable(character))
         columns.append(columns[-1] + width)
     return _Line("".join(shown), columns, first)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from precision_lint import pool
+from precision_lint import pool, progress
 from precision_lint.cache import Cache, digest
 from precision_lint.semantics.link import link
 from precision_lint.semantics.program import Program
@@ -96,8 +96,12 @@ def _imported(
 
 
 def _summarise_all(items: Sequence[bytes], _: Any) -> list[Summary]:
+    found = []
     with _seldom_collected():
-        return [summarise(data) for data in items]
+        for data in items:
+            found.append(summarise(data))
+            progress.step()
+    return found
 
 
 def _summaries(
@@ -109,6 +113,7 @@ def _summaries(
     }
     missing = [name for name in contents if name not in found]
     items = [contents[name] for name in missing]
+    progress.begin("Reading the project", len(items))
     if workers > 1 and len(items) > POOL_FROM:
         made = pool.run(_summarise_all, items, None, lost=lambda _: Summary(), workers=workers)
     else:

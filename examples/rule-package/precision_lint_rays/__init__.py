@@ -1,0 +1,1 @@
+"""Rules of precision-lint for volume rendering."""

@@ -1,0 +1,92 @@
+"""Pages of the documentation site that are made when it is built: one for each rule.
+
+MkDocs calls the functions (`hooks` in mkdocs.yml).  A rule is addressed by its code, which stays.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from precision_lint import catalogue, registry
+
+LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
+CODE = re.compile(r"(```.*?```|`[^`]*`)", re.DOTALL)
+MENTION = re.compile(r"\bMP\d{3}\b")
+CODES = [
+    *registry.ENGINE_CODES,
+    *(code for code, rule in registry.rules().items() if registry.ships(rule)),
+]
+
+
+def address(code: str) -> str:
+    """A rule's page, from the root of the documentation."""
+    return f"rules/{code.lower()}.md"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the rules into the navigation, by group."""
+    groups: list[Any] = ["rules/index.md"]
+    for prefix, title in catalogue.GROUPS.items():
+        pages = [
+            {f"{code} {catalogue.described(code)['name']}": address(code)}
+            for code in CODES
+            if code.startswith(prefix)
+        ]
+        if pages:
+            groups.append({f"{prefix}: {title}": pages})
+    config["nav"] = [{"Rules": groups} if "Rules" in entry else entry for entry in config["nav"]]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Make the page of each rule, and the list of all."""
+    listed = re.sub(
+        r"^\| (MP\d{3}) \|",
+        lambda match: f"| [{match[1]}]({match[1].lower()}.md) |",
+        catalogue.markdown(CODES),
+        flags=re.MULTILINE,
+    )
+    files.append(File.generated(config, "rules/index.md", content=f"{listed}\n"))
+    for code in CODES:
+        files.append(File.generated(config, address(code), content=page(code)))
+    return files
+
+
+def page(code: str) -> str:
+    """A rule's documentation under a title that begins with its code."""
+    rule = catalogue.described(code)
+    text = catalogue.explanation(rule)
+    _, _, rest = text.partition("\n\n")
+    parts = CODE.split(rest)
+    parts[::2] = [MENTION.sub(lambda match: _linked(match[0], code), part) for part in parts[::2]]
+    return f"# {code} {rule['name']}\n\n{''.join(parts)}\n"
+
+
+def _linked(mentioned: str, code: str) -> str:
+    known = mentioned in CODES and mentioned != code
+    return f"[{mentioned}]({mentioned.lower()}.md)" if known else mentioned
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Name files of the repository that are no pages, and link to them if it has an address."""
+    here = posixpath.dirname(page.file.src_uri)
+
+    def replace(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(here, match[2]))
+        if not target.startswith("../"):
+            return match[0]
+        path = target.removeprefix("../")
+        if not (Path(config["docs_dir"]).parent / path).exists():
+            return match[0]  # MkDocs says what is wrong with it
+        if config.repo_url:
+            return f"[{match[1]}]({config.repo_url.rstrip('/')}/blob/HEAD/{path})"
+        return match[1] if match[1].startswith("`") else f"`{path}`"
+
+    return LINK.sub(replace, markdown)

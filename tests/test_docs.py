@@ -1,0 +1,161 @@
+"""The documentation site: it builds, every rule has its page, and what it shows was executed."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from html.parser import HTMLParser
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from precision_lint import registry
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+CODES = [*registry.ENGINE_CODES, *registry.rules()]
+
+
+class Links(HTMLParser):
+    """Addresses that a page leads to, and those that it loads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.hrefs: set[str] = set()
+        self.loaded: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "href" and tag == "a":
+                self.hrefs.add(str(value))
+            elif name in ("src", "href"):
+                self.loaded.add(str(value))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site; MkDocs refuses a link that leads nowhere and a page outside of the navigation."""
+    pytest.importorskip("material")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_every_rule_is_in_the_navigation(site: Path) -> None:
+    pages = {path.parent.name.upper() for path in site.glob("rules/mp*/index.html")}
+    assert pages == set(CODES)
+    for page in ("index.html", "rules/index.html"):
+        found = Links((site / page).read_text("utf8")).hrefs
+        prefix = "" if "/" in page else "rules/"
+        assert {f"{prefix}{code.lower()}/" for code in CODES} <= found, page
+
+
+@pytest.mark.parametrize("code", ["MP004", "MP301"])
+def test_a_page_is_the_docstring(site: Path, code: str) -> None:
+    text = (site / "rules" / code.lower() / "index.html").read_text("utf8")
+    assert f'<h1 id="{code.lower()}-' in text
+    if code in registry.rules():
+        for title in registry.SECTIONS:
+            assert f">{title}<" in text
+        assert 'href="../mp302/"' in text  # a rule that it speaks of
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    loaded = set()
+    for path in (site / "index.html", site / "tutorial" / "index.html"):
+        loaded |= Links(path.read_text("utf8")).loaded
+    assert loaded and not [address for address in loaded if "//" in address]
+
+
+def test_files_that_are_no_pages_are_named(site: Path) -> None:
+    text = (site / "integrations" / "index.html").read_text("utf8")
+    assert "examples/ci/gitlab.yml" in text and "../examples" not in text
+
+
+@pytest.mark.parametrize("code", registry.rules())
+def test_powers_in_documentation_are_code(code: str) -> None:
+    doc = registry.document(registry.rules()[code])
+    prose = re.sub(r"```.*?```|`[^`]*`", "", "\n".join(doc.sections.values()), flags=re.DOTALL)
+    assert not re.search(r"\d\*\*", prose)  # Markdown takes it for the begin of bold letters
+
+
+# what is shown
+
+
+FILE = re.compile(r'^```python title="([^"]+)"\n(.+?)^```$', re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n(.+?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_tutorial(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = (DOCS / "tutorial.md").read_text("utf8")
+    for name, content in [*FILE.findall(text), ("pyproject.toml", "")]:
+        (tmp_path / name).write_text(content)
+    executed = 0
+    for block in CONSOLE.findall(text):
+        _, *commands = re.split(r"^\$ (.+)\n", block, flags=re.MULTILINE)
+        for command, shown in zip(commands[::2], commands[1::2], strict=True):
+            program, *words = command.split()
+            module = ["-m", "precision_lint"] if program == "precision-lint" else []
+            output = subprocess.run(
+                [sys.executable, *module, *words],
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if "--diff" in words else subprocess.DEVNULL,
+                text=True,
+                env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"},
+            ).stdout
+            assert re.fullmatch(pattern(shown), output), f"{command}\n{output}"
+            executed += 1
+    assert executed == 8
+
+
+def pattern(shown: str) -> str:
+    """A regular expression for output, of which ``...`` leaves out a part."""
+    escaped = re.escape(shown)
+    return escaped.replace(re.escape("...\n"), "(?:.*\n)*?").replace(re.escape("..."), ".*?")
+
+
+def test_output_that_differs_is_seen() -> None:
+    assert re.fullmatch(pattern("a\n...\nb ...: 1\n"), "a\nx\ny\nb 2+cpu: 1\n")
+    assert not re.fullmatch(pattern("a\n...\nb ...: 1\n"), "a\nx\nb: 1\nc\n")
+
+
+def test_the_page_of_the_library() -> None:
+    text = (DOCS / "api.md").read_text("utf8")
+    [code] = re.findall(r"^```python\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
+    [shown] = re.findall(r"^```text\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
+    written = io.StringIO()
+    with redirect_stdout(written):
+        exec(code, {})
+    assert written.getvalue() == shown
+
+
+def test_the_picture_shows_the_tutorial() -> None:
+    pytest.importorskip("torch")
+    spec = importlib.util.spec_from_file_location("session", ROOT / "scripts" / "make_session.py")
+    assert spec and spec.loader
+    session = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(session)
+    picture = (DOCS / "assets" / "session.svg").read_text("utf8")
+    assert set(session.files()) == {"losses.py", "train.py"}
+    assert len(picture) < 60_000 and "url(http" not in picture and "@font-face" not in picture
+    words = re.sub(r"<[^>]+>", "", picture).replace("&#160;", " ")
+    for command, _ in groupby(session.COMMANDS):
+        assert f"$ {command}" in words
+    for line in ("error[MP301]", "eps-before-log: proven", "Found 1 error (1 fixed, 0 remaining)."):
+        assert line in words
