@@ -30,9 +30,10 @@ class CustomFunctionWithoutAmp(Rule):
     `custom_bwd`.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast, brought
-    to float32 or multiplied elementwise with a saved tensor first, where `forward` speaks of autocast
-    itself or `backward` multiplies in a region of its own, and where the function is only applied with autocast switched off. In a project
-    that nowhere uses autocast it is only `possible`.
+    to float32 or multiplied elementwise with a saved tensor first, where `forward` speaks of
+    autocast itself or `backward` multiplies in a region of its own, and where the function is
+    only applied with autocast switched off. In a project that nowhere uses autocast it is only
+    `possible`.
 
     ## Why it breaks
     Under autocast the product in `forward` runs in half, so the gradient arrives in half; what
