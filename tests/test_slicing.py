@@ -179,7 +179,7 @@ def test_einsum_equations_give_ranks(tmp_path: Path) -> None:
             "    scaler.step(optimizer)\n"
             "    scaler.update()\n",
             "MP102",
-            "the hazard is the order of calls in a training loop, not an expression",
+            "the hazard is in a training loop, not in an expression",
         ),
     ],
 )

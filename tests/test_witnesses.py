@@ -236,12 +236,13 @@ def test_the_child_refuses(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has network namespaces")
 def test_there_is_no_network() -> None:
     script = (
+        "from pathlib import Path\n"
         "from precision_lint.harness import sandbox\n"
-        "granted = sandbox.leave_network()\n"
+        "granted = sandbox.part(Path.cwd())\n"
         "import socket\n"
         "try:\n    socket.create_connection(('127.0.0.1', PORT), 2)\n    reached = True\n"
         "except OSError:\n    reached = False\n"
-        "print(granted, reached)\n"
+        "print(granted, reached, flush=True)\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         text = script.replace("PORT", str(server.getsockname()[1]))

@@ -28,9 +28,9 @@ SIZES = (3, 4, 2, 32)
 SHAPES = 2500
 """Combinations of kinds and shapes tried for one size, of even and of any dimensions each."""
 SHAPE_SECONDS = 2.0
-"""Time for one size."""
+"""Processor time for one size."""
 GLANCE_SECONDS = 0.5
-"""Time for the values of one condition at first, so that none waits for the others."""
+"""Processor time for the values of one condition at first, so that none waits for the others."""
 VALUE_SECONDS = 2.0
 """Time for them afterwards."""
 TRIES = 500
@@ -44,6 +44,19 @@ THRESHOLDS = (
 256, integers end at 2048, products at 65504, subnormals begin at 6.1e-5 and end at 6e-8."""
 CLIMBS = 12
 """Steps of the gradient search."""
+
+
+class Patience:
+    """How long a part of the search may take: processor seconds, so that a busy machine changes no
+    verdict, and in any case the deadline of the whole search, by the clock."""
+
+    def __init__(self, seconds: float, deadline: float) -> None:
+        self._end = time.process_time() + seconds
+        self._deadline = deadline
+
+    @property
+    def over(self) -> bool:
+        return time.process_time() > self._end or time.monotonic() > self._deadline
 
 
 @dataclass(frozen=True)
@@ -229,9 +242,9 @@ class Hunt:
                 self.shapes = list(self._shapes(condition))
             if not self.shapes:
                 raise NothingRuns(self.last_error)
-            end = time.monotonic() + seconds
+            patience = Patience(seconds, self.deadline)
             for size, combination in self.shapes:
-                found = self._values(size, combination, condition, min(end, self.deadline))
+                found = self._values(size, combination, condition, patience)
                 if found is not None:
                     return found
         return None
@@ -249,9 +262,9 @@ class Hunt:
     def _shapes(self, condition: Condition) -> Iterator[tuple[int, tuple[Form, ...]]]:
         """Combinations that run in float32: the first of each size."""
         for size in SIZES:
-            end = min(time.monotonic() + SHAPE_SECONDS, self.deadline)
+            patience = Patience(SHAPE_SECONDS, self.deadline)
             for combination in self._combinations(size):
-                if time.monotonic() > end:
+                if patience.over:
                     break
                 if self._runs(size, combination, condition):
                     yield size, combination
@@ -295,7 +308,7 @@ class Hunt:
     # values
 
     def _values(
-        self, size: int, combination: tuple[Form, ...], condition: Condition, end: float
+        self, size: int, combination: tuple[Form, ...], condition: Condition, patience: Patience
     ) -> Witness | None:
         lists = [texts(h, form, size) for h, form in zip(self.job.inputs, combination, strict=True)]
         seen: set[tuple[str, ...]] = set()
@@ -303,13 +316,13 @@ class Hunt:
             if chosen in seen:
                 continue
             seen.add(chosen)
-            if len(seen) > TRIES or time.monotonic() > end:
+            if len(seen) > TRIES or patience.over:
                 break
             found = self._try(self._arguments(combination, chosen), condition)
             if found is not None:
-                return self._plainer(found, lists, end)
+                return self._plainer(found, lists, patience)
         for start in [[each[0] for each in lists], [each[len(each) // 2] for each in lists]]:
-            found = self._climb(self._arguments(combination, start), condition, end)
+            found = self._climb(self._arguments(combination, start), condition, patience)
             if found is not None:
                 return found
         return self._widens(self._arguments(combination, [each[0] for each in lists]), condition)
@@ -340,12 +353,14 @@ class Hunt:
         kind, words, scale = back
         return self._judge(Witness(arguments, condition, "backward", kind, words, scale), seen)
 
-    def _plainer(self, witness: Witness, lists: Sequence[Sequence[str]], end: float) -> Witness:
+    def _plainer(
+        self, witness: Witness, lists: Sequence[Sequence[str]], patience: Patience
+    ) -> Witness:
         """The same failure with the most plausible values for each input, one after the other."""
         for position, each in enumerate(lists):
             for text in each:
                 given = list(witness.arguments)
-                if text == given[position].text or time.monotonic() > end:
+                if text == given[position].text or patience.over:
                     break
                 given[position] = Argument(given[position].name, text, given[position].wide)
                 found = self._try(tuple(given), witness.condition)
@@ -379,13 +394,13 @@ class Hunt:
         return self._judge(Witness(arguments, condition, "forward", "widened", words), seen)
 
     def _climb(
-        self, start: tuple[Argument, ...], condition: Condition, end: float
+        self, start: tuple[Argument, ...], condition: Condition, patience: Patience
     ) -> Witness | None:
         """Follow the gradient of the result's size, up and down, in float32; replay each step."""
         for direction in (1.0, -1.0):
             arguments = start
             for _ in range(CLIMBS):
-                if time.monotonic() > end:
+                if patience.over:
                     return None
                 stepped = self._step(arguments, condition, direction)
                 if stepped is None or stepped == arguments:

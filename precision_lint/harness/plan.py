@@ -110,10 +110,10 @@ def _claim(failure: Failure) -> tuple[str, ...]:
     return kinds.get(failure.kind, (f"{gradient}nonfinite",))
 
 
-def plans(file: Examined, protocols: frozenset[str], known: Claims) -> list[Plan]:
+def plans(file: Examined, loops: frozenset[str], known: Claims) -> list[Plan]:
     """A plan for each finding of a file.
 
-    ``protocols``: codes of rules whose hazard is the order of calls in a training loop.
+    ``loops``: codes of rules whose hazard is the order of calls in a training loop.
     """
     whole: dict[str, str] = {}
 
@@ -122,18 +122,18 @@ def plans(file: Examined, protocols: frozenset[str], known: Claims) -> list[Plan
             whole["text"] = file.fixed()
         return whole["text"]
 
-    found = [_plan(file, one, protocols, everything) for one in file.diagnostics]
+    found = [_plan(file, one, loops, everything) for one in file.diagnostics]
     for one in found:
         one.claims = known.get(one.finding.code, ())
     return found
 
 
 def _plan(
-    file: Examined, finding: Diagnostic, protocols: frozenset[str], everything: Callable[[], str]
+    file: Examined, finding: Diagnostic, loops: frozenset[str], everything: Callable[[], str]
 ) -> Plan:
     result = Plan(finding)
-    if finding.code in protocols:
-        result.reason = "the hazard is the order of calls in a training loop, not an expression"
+    if finding.code in loops:
+        result.reason = "the hazard is in a training loop, not in an expression"
         return result
     at = file.at(finding.start.row)
     tree = at.module.index.tree

@@ -136,6 +136,19 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     return original.text, fixed.source.text
 
 
+def missed(rule: type[Rule], path: Path) -> list[str]:
+    """The places where a fixture module expects a rule, and the rule finds nothing."""
+    original = source.read(path)
+    assert isinstance(original, source.Source)  # `texts` has read it
+    found = expectations.linter([rule], path)(original)
+    lost, _ = expectations.unmet(original.text, found)
+    return [
+        f"{path.name}:{one.row}: the rule does not find {one}"
+        for one in lost
+        if one.code == rule.code
+    ]
+
+
 Pairs = dict[int, tuple[str, str | None]]
 """Original and fixed text by the index of the case."""
 
@@ -152,6 +165,8 @@ def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
             fixed[module, level] = texts(proof.rule, proof.folder / module, level)
         except InvalidProof as error:
             errors.append(str(error))
+    for module in sorted({module for module, _ in fixed}):
+        errors += missed(proof.rule, proof.folder / module)
     return {
         i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed
     }, errors
