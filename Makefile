@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: test lint bless schema verify new-rule
+.PHONY: test lint bless schema verify verify-cuda new-rule
 
 test:
 	$(PYTHON) -m pytest -q
@@ -18,6 +18,10 @@ schema:
 
 verify:
 	$(PYTHON) -m precision_lint verify
+
+verify-cuda:
+	$(PYTHON) -m precision_lint verify --device cuda --output-format json > verify-cuda.json
+	$(PYTHON) -m precision_lint verify --device cuda
 
 new-rule:
 	$(PYTHON) scripts/new_rule.py $(CODE) $(NAME)

@@ -82,14 +82,13 @@ def of_fixtures(codes: Iterable[str], home: Path, errors: list[str]) -> list[Fou
 
 def of_cases(
     entries: Sequence[Entry], codes: Sequence[str], trees: Trees, cache: Path, errors: list[str]
-) -> list[Found]:
-    """Plans for the findings that hit a case, by a rule that fits it, in its whole tree."""
+) -> Iterator[list[Found]]:
+    """Plans for the findings that hit a case, by a rule that fits it, tree after tree."""
     fitting = LINTERS["precision-lint"].fitting()
     wanted: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in entries:
         if fitting[entry.category] & set(codes):
             wanted[entry.repo, entry.commit].append(entry)
-    found = []
     for (repo, commit), cases in wanted.items():
         try:
             top = trees.get(repo, commit).path
@@ -107,6 +106,7 @@ def of_cases(
             None,
             True,
         )
+        found = []
         paths = {case.id: top / case.file for case in cases}
         for one in inspection.examine(sorted({*paths.values()}), resolver):
             if isinstance(one, str):
@@ -124,7 +124,7 @@ def of_cases(
                     Found(plan, f"{case.id} {case.file}:{plan.finding.start.row}")
                     for plan in users.plans([replace(one, diagnostics=hits)], errors)
                 ]
-    return found
+        yield found
 
 
 def hit(entry: Entry, row: int) -> bool:
@@ -227,7 +227,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--mirrors", type=Path, metavar="DIR", help="git repositories in DIR/<owner>+<name>/")
     add("--clone", nargs="?", const="https://github.com", metavar="URL", help="clone the others")
     add("--work", type=Path, default=CACHE, metavar="DIR", help="for trees and clones")
-    add("--only", default="", metavar="REPO|ID", help="a part of a repository's name, or an id")
+    add("--only", default="", metavar="REPO|ID", help="parts of names, or ids")
     return parser
 
 
@@ -237,20 +237,35 @@ def main() -> int:
     codes = sorted({code for one in given.select.split(",") for code in registry.known(one)})
     codes = [code for code in codes if code in registry.rules()]
     errors: list[str] = []
+    found: list[Found] = []
+    verdicts: list[Verdict] = []
+    stopped = False
     with tempfile.TemporaryDirectory() as home:
         if given.realworld:
-            entries = [e for e in load("case") if given.only in e.repo or given.only == e.id]
+            parts = given.only.split(",")
+            entries = [e for e in load("case") if any(p in e.repo or p == e.id for p in parts)]
             trees = Trees(given.work, given.mirrors, given.clone)
-            found = of_cases(entries, codes, trees, given.work / "cache", errors)
+            groups = of_cases(entries, codes, trees, given.work / "cache", errors)
         else:
-            found = of_fixtures(codes, Path(home), errors)
-        verdicts = searched(found, given.jobs, given.seconds)
+            groups = iter([of_fixtures(codes, Path(home), errors)])
+        try:
+            for group in groups:
+                verdicts += searched(group, given.jobs, given.seconds)
+                found += group
+        except KeyboardInterrupt:  # what is known by then counts
+            stopped = True
+    found = found[: len(verdicts)]
     for line in errors:
         sys.stderr.write(f"{line}\n")
     text, figures = table(verdicts, users.loops())
     print(text)
     if given.realworld:
-        figures = {"cases": len(entries), "flagged": of_places(found, verdicts), **figures}
+        figures = {
+            "stopped": stopped,
+            "cases": len(entries),
+            "flagged": of_places(found, verdicts),
+            **figures,
+        }
         print(f"cases: {len(entries)}, flagged: {figures['flagged']}")
     if given.output:
         given.output.write_text(written(figures, found, verdicts, given.seconds))

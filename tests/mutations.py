@@ -50,7 +50,39 @@ from precision_lint.harness.collect import Proof
 from precision_lint.harness.execute import Fault
 
 KINDS = ("fix", "rule", "proof")
-REASONS: tuple[tuple[str, str, str], ...] = ()
+PROMOTED = "one of two upcasts is enough: float32 with half is computed in float32"
+WIDENED = "float32 is right as well there: what is written to, or returned to, casts it down"
+UNSEEN = "the place is in the module, and no case executes it: other cases hold the same fix"
+SPELLING = "another spelling of a call that the fixtures have; tests/test_amp_spellings.py holds it"
+NAMES_ONLY = "a gap: the list has more operations than the fixtures use"
+SECOND = "a gap: the fixtures have no place where only this confidence or condition decides"
+SUBNORMAL = "a wider bound: what is between the two is in no fixture; tests/test_half_range.py"
+
+REASONS: tuple[tuple[str, str, str], ...] = (
+    ("MP10[12]|MP202|MP307", r"Confidence\.\w+ becomes possible", SECOND),
+    ("MP109", r"fix order.py: without", "a moved line is two hunks; either alone zeroes twice"),
+    ("MP109", r"Confidence.LIKELY becomes possible", SECOND),
+    ("MP113|MP114|MP210", r"fix .*without", UNSEEN),
+    ("MP205", r"fix .*without ''", "backward computes the same inside of the region"),
+    ("MP212", r"fix .*without", "a GradScaler is for cuda where nothing is said"),
+    ("MP303", r"fix .*without 'torch'", "F.log_softmax is the same function"),
+    ("MP209", r"(fix|proof) .*", "the scores were rounded before, which errs as much as the loss"),
+    ("MP202|MP203|MP205|MP206|MP401|MP404|MP406|MP505",
+     r"rule .*(is always true|is turned round)", SECOND),
+    ("MP208", r"half_model.py: without", "q is scaled twice, which is smaller, not larger"),
+    ("MP401", r"proof .*no failure is declared", "promotion counts where a proof declares it only"),
+    ("MP213", r"the finding has no fix", "the fix is shown only"),
+    ("MP302|MP303|MP305|MP604|MP607|MP407|MP603|MP312|MP308|MP309|MP307|MP310|MP507|MP304|MP301",
+     r"rule .*( becomes |turned round)", SUBNORMAL),
+    ("MP305|MP306|MP309|MP601|MP607", r"fix .*without '(.float|float)", PROMOTED),
+    ("MP405|MP501", r"an upcast is missing", "autocast is off, and the operands are float32 there"),
+    ("MP402|MP407|MP503|MP604", r"fix .*(goes up|is missing|not followed)", WIDENED),
+    ("MP506", r"an upcast goes down", "NumPy has float16, what it lacks is bfloat16"),
+    ("MP311", r"two_masks.py: without ','", "an entry that the case does not call"),
+    ("MP313", r"fix .*: 1.0 is", "any number that is not 0 keeps the gradient finite"),
+    ("MP...", r"rule without '(torch\.(cpu|cuda)\.|einops)", SPELLING),
+    ("MP...", r"rule without '", NAMES_ONLY),
+)  # fmt: skip
 """Code, a part of what was changed, and why the mutant is right to survive."""
 SABOTAGE: tuple[tuple[str, str, str], ...] = (
     (r"\.float\(\)", ".half()", "an upcast goes down"),
@@ -289,9 +321,12 @@ def _ruling(proof: Proof, changed: type[Rule]) -> Callable[[], str]:
 
     def run() -> str:
         assert proof.folder is not None
+        negatives = proof.folder / "negatives.py"
+        if negatives.is_file() and (lines := verify.mistaken(changed, negatives)):
+            return lines[0]
         for name, level in dict.fromkeys((case.module, case.level) for case in proof.cases):
             fixture = proof.folder / name
-            for line in verify.missed(changed, fixture):
+            for line in verify.mistaken(changed, fixture):
                 return line
             original, genuine = verify.texts(proof.rule, fixture, level)
             try:
@@ -383,7 +418,8 @@ def reason(verdict: Verdict) -> str:
         (
             why
             for code, part, why in REASONS
-            if re.fullmatch(code, verdict.code) and part in f"{verdict.kind} {verdict.what}"
+            if re.fullmatch(code, verdict.code)
+            and re.search(part, f"{verdict.kind} {verdict.what}")
         ),
         "",
     )

@@ -23,8 +23,9 @@ from precision_lint.harness.execute import Fault
 from precision_lint.harness.judge import first_line
 from precision_lint.harness.trial import Argument, Condition, Program, Witness
 
-SIZES = (3, 4, 2, 32)
-"""Sizes tried for dimensions that are not known; 3 and 4 are those of cameras and boxes."""
+SIZES = (3, 4, 2, 32, 2050)
+"""Sizes tried for dimensions that are not known; 3 and 4 are those of cameras and boxes, and half
+precision cannot count to the last."""
 SHAPES = 2500
 """Combinations of kinds and shapes tried for one size, of even and of any dimensions each."""
 SHAPE_SECONDS = 2.0
@@ -42,6 +43,8 @@ THRESHOLDS = (
 )  # fmt: skip
 """Where float16 and bfloat16 break: sigmoid is 0 below -17.4 and 1 above 8.3, squares overflow from
 256, integers end at 2048, products at 65504, subnormals begin at 6.1e-5 and end at 6e-8."""
+LONG = (2049, 4099)
+"""Integers of which half precision has only some: bfloat16 from 256, float16 from 2048."""
 CLIMBS = 12
 """Steps of the gradient search."""
 
@@ -106,6 +109,8 @@ def forms(hypothesis: dict[str, Any], size: int, mentioned: Sequence[int]) -> li
                 if rank >= 2:
                     add(kind, (size,) * (rank - 2) + (special, special), cost + more + 0.25)
                     add(kind, (size,) * (rank - 2) + (special, size), cost + more + 0.5)
+                    if size > 64:  # a long sequence
+                        add(kind, (1,) * (rank - 2) + (size, special), cost + more)
             for order, long in enumerate(one for one in mentioned if 64 < one <= LARGEST // 4):
                 if rank:
                     add(kind, (1,) * (rank - 1) + (2 * long,), cost + 3 + order / 4)
@@ -188,11 +193,11 @@ def texts(hypothesis: dict[str, Any], form: Form, size: int) -> list[str]:
     steps = f"torch.arange({count}).reshape({form.shape})"
     kind, _, number = form.kind.partition(" ")
     if kind == "int":
-        return [number or str(size)]
+        return list(dict.fromkeys([number or str(size), *map(str, LONG)]))
     if kind == "sizes":
         return [f"({number or size},)"]
     return {
-        "index": [f"{steps} % 2", f"0 * {steps}"],
+        "index": [f"{steps} % 2", f"0 * {steps}", *(f"{steps} + {one}" for one in LONG)],
         "mask": [f"{steps} % 2 == 0"],
         "float": ["1.0", "0.5", "0.0", "100.0"],
         "small": ["1e-06"],
@@ -230,6 +235,7 @@ class Hunt:
         self.tries = 0
         self.uncured: Witness | None = None
         self.last_error = "no combination of shapes runs"
+        self.always = False  # whether it raises in every precision, and a fixed text does not
         self.scales: Sequence[float] = ()
         self.shapes: list[tuple[int, tuple[Form, ...]]] | None = None
 
@@ -292,16 +298,20 @@ class Hunt:
         chosen = [
             texts(h, form, size)[0] for h, form in zip(self.job.inputs, combination, strict=True)
         ]
+        arguments = self._arguments(combination, chosen)
         try:
-            outcome = self.program.call(self._arguments(combination, chosen), condition, "float32")
+            outcome = self.program.call(arguments, condition, "float32")
+            if outcome.raised is not None and self._always(arguments, condition) is not None:
+                self.always = True
+                return True
         except Fault as fault:
             self.last_error = str(fault).partition(";")[0]
             return False
         if outcome.raised is not None:
             self.last_error = first_line(outcome.raised)
             return False
-        if not any(t.is_floating_point() and t.numel() for t in outcome.outputs.values()):
-            self.last_error = "it returns no floating tensor"
+        if not any(t.dtype != torch.bool and t.numel() for t in outcome.outputs.values()):
+            self.last_error = "it returns no numbers"
             return False
         return True
 
@@ -332,7 +342,7 @@ class Hunt:
         self.tries += 1
         seen = trial.full(self.program, arguments, condition)
         if seen is None:
-            return None
+            return self._always(arguments, condition) if self.always else None
         failure = trial.forward_failure(self.program, arguments, condition, seen)
         if failure is not None:
             kind, words = failure
@@ -352,6 +362,22 @@ class Hunt:
             return None
         kind, words, scale = back
         return self._judge(Witness(arguments, condition, "backward", kind, words, scale), seen)
+
+    def _always(self, arguments: tuple[Argument, ...], condition: Condition) -> Witness | None:
+        """A witness that raises in every precision, where the fixed text runs."""
+        raised = self.program.call(arguments, condition, "float32").raised
+        words = f"raises {first_line(raised or '')}"
+        if raised is None or not trial.claimed("raises", "forward", words, self.job.claims):
+            return None
+        for index, fixed in enumerate(self.fixed):
+            seen = trial.full(fixed, arguments, condition)
+            if seen is not None and self.program.call(arguments, condition).raised is not None:
+                witness = Witness(arguments, condition, "forward", "raises", words)
+                witness.after = trial.cure(fixed, witness, seen) or ""
+                witness.cured_by = index if witness.after else None
+                if witness.after:
+                    return witness
+        return None
 
     def _plainer(
         self, witness: Witness, lists: Sequence[Sequence[str]], patience: Patience

@@ -77,9 +77,11 @@ def part(home: Path) -> bool:
     apart = NEWNS | NEWPID | NEWNET
     if all(libc.unshare(flags) for flags in (NEWUSER | apart, apart)):
         return False
-    process = os.fork()
-    if process:
-        _repeat(os.waitpid(process, 0)[1])
+    if first := os.fork():
+        _repeat(_end(first))
+    libc.prctl(PDEATHSIG, signal.SIGKILL)
+    if second := os.fork():  # the first process there cannot be ended by signals of its own
+        os._exit(_end(second))
     libc.prctl(PDEATHSIG, signal.SIGKILL)  # setsid leaves the group that is killed at the end
     own = os.fsencode(home.resolve())
     granted = not libc.mount(None, b"/", None, PRIVATE, None)
@@ -96,12 +98,19 @@ def part(home: Path) -> bool:
     return True
 
 
-def _repeat(status: int) -> NoReturn:
+def _end(process: int) -> int:
+    """How a child process ended, as a shell says it: 128 and the signal, or its exit status."""
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return 128 - code if code < 0 else code
+
+
+def _repeat(code: int) -> NoReturn:
     """End as a child process did."""
-    if os.WIFSIGNALED(status):
-        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status))
+    if code - 128 in signal.valid_signals():
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(code - 128, signal.SIG_DFL)
+        os.kill(os.getpid(), code - 128)
+    os._exit(code)
 
 
 def refuse(home: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 
 from precision_lint import registry, source
 from precision_lint.api import Applicability, Rule
-from precision_lint.harness import expectations, page, progress, sweep, tables, worker
+from precision_lint.harness import expectations, page, probes, progress, sweep, tables, worker
 from precision_lint.harness.cases import Level
 from precision_lint.harness.children import Children, Stopped
 from precision_lint.harness.collect import InvalidProof, Proof, proof
@@ -136,17 +136,15 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     return original.text, fixed.source.text
 
 
-def missed(rule: type[Rule], path: Path) -> list[str]:
-    """The places where a fixture module expects a rule, and the rule finds nothing."""
+def mistaken(rule: type[Rule], path: Path) -> list[str]:
+    """Where a rule does not find what its fixture module expects, or reports what it does not."""
     original = source.read(path)
     assert isinstance(original, source.Source)  # `texts` has read it
-    found = expectations.linter([rule], path)(original)
-    lost, _ = expectations.unmet(original.text, found)
-    return [
-        f"{path.name}:{one.row}: the rule does not find {one}"
-        for one in lost
-        if one.code == rule.code
-    ]
+    found = [d for d in expectations.linter([rule], path)(original) if d.code == rule.code]
+    lost, left = expectations.unmet(original.text, found)
+    lines = [f"{one.row}: the rule does not find {one}" for one in lost if one.code == rule.code]
+    lines += [f"{one.start.row}: a false alarm: {one.message}" for one in expectations.shown(left)]
+    return [f"{path.name}:{line}" for line in lines]
 
 
 Pairs = dict[int, tuple[str, str | None]]
@@ -166,7 +164,7 @@ def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
         except InvalidProof as error:
             errors.append(str(error))
     for module in sorted({module for module, _ in fixed}):
-        errors += missed(proof.rule, proof.folder / module)
+        errors += mistaken(proof.rule, proof.folder / module)
     return {
         i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed
     }, errors
@@ -252,8 +250,8 @@ def main(
 ) -> int:
     """Prove the selected rules (default: all) and print the table; returns the exit status.
 
-    0: everything is proven.  1: something is not.  2: wrong arguments, or no such device.  130:
-    interrupted; what is known by then is printed.
+    0: everything is proven.  1: something is not, or a GPU casts otherwise than the emulation.
+    2: wrong arguments, or no such device.  130: interrupted; what is known by then is printed.
     """
     try:
         require_torch()
@@ -271,6 +269,9 @@ def main(
     if keyword and not chosen:
         return _usage(f"-k {keyword}: matches no case of the selected rules")
     where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    differing = probes.disagreements(device) if device == "cuda" else []
+    for line in differing:
+        sys.stderr.write(f"the emulated policy differs: {line}\n")
     results: list[Result] = []
     interrupted = False
     with progress.bar(len(chosen)) as tick:
@@ -297,7 +298,7 @@ def main(
     if interrupted:
         sys.stderr.write("precision-lint verify: interrupted; this is what was proven by then\n")
         return 130
-    return 1 if any(result.failures for result in results) else 0
+    return 1 if differing or any(result.failures for result in results) else 0
 
 
 def _sweeps(proofs: Sequence[Proof], jobs: int) -> dict[str, sweep.Sweep]:
