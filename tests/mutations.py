@@ -19,7 +19,7 @@ survivor a reason in `REASONS`.
 
     python -m tests.mutations [--select MP301] [--limit 4] [--jobs 2]
 
-With two idle cores it takes about three minutes.
+It takes two minutes of processor time.
 
 Exit code 1: a rule has no killed mutant of a kind, or a mutant survives without a reason.
 """

@@ -291,3 +291,12 @@ def test_main_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no findings" in capsys.readouterr().out
     assert users.main(files(tmp_path / "absent.py")) == 2
     assert "absent.py" in capsys.readouterr().err
+
+
+def test_what_raises_in_every_precision_is_proven_by_its_fix(tmp_path: Path) -> None:
+    """No region can be entered with this argument, so float32 is no reference; the fix is."""
+    text = 'def pool(a, b):\n    with torch.autocast("cuda", True):\n        return a @ b\n'
+    [verdict] = searched(tmp_path, {"argument": text}).values()
+    assert verdict.outcome == "proven", verdict.reason
+    assert verdict.answer["kind"] == "raises" and "TypeError" in verdict.answer["before"]
+    assert verdict.fixed is not None and "enabled=True" in verdict.fixed
