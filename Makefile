@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: test lint bless schema verify docs new-rule
+.PHONY: test lint bless schema verify verify-cuda docs new-rule
 
 test:
 	$(PYTHON) -m pytest -q
@@ -21,6 +21,10 @@ verify:
 
 docs:
 	$(PYTHON) -m mkdocs build --strict
+
+verify-cuda:
+	$(PYTHON) -m precision_lint verify --device cuda --output-format json > verify-cuda.json
+	$(PYTHON) -m precision_lint verify --device cuda
 
 new-rule:
 	$(PYTHON) scripts/new_rule.py $(CODE) $(NAME)

@@ -27,6 +27,7 @@ from precision_lint.harness.expectations import (
     linter,
     negatives,
     shown,
+    unmet,
 )
 from precision_lint.source import Source, decode
 
@@ -50,22 +51,9 @@ def describe(diagnostic: Diagnostic) -> str:
 
 def unmet_expectations(text: str, diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
     """Missed alarms and false alarms: expectations and diagnostics pair up one to one."""
-    left = list(diagnostics)
-    # the narrowest first, so that a plain code does not take the diagnostic of another
-    wanted = sorted(expectations(text), key=lambda e: (e.confidence is None) + (e.severity is None))
-    for want in wanted:
-        for d in left:
-            if (
-                (d.start.row, d.code) == (want.row, want.code)
-                and want.confidence in (None, d.confidence)
-                and want.severity in (None, d.severity)
-            ):
-                left.remove(d)
-                break
-        else:
-            words = (want.confidence, want.severity)
-            narrow = "".join(f" {word.value}" for word in words if word)
-            yield f"row {want.row}: missed alarm: {want.code}{narrow} is expected"
+    missed, left = unmet(text, diagnostics)
+    for want in missed:
+        yield f"row {want.row}: missed alarm: {want} is expected"
     for d in shown(left):
         reason = next((n.reason for n in negatives(text) if (n.row, n.code) == _at(d)), "")
         yield f"{describe(d)} is a false alarm" + (f" ({reason})" if reason else "")

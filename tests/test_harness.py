@@ -17,7 +17,7 @@ from precision_lint.api import Applicability, Rule
 from precision_lint.harness import collect, expectations, judge, verify, worker
 from precision_lint.harness.cases import Case, Failure, InvalidCase
 from precision_lint.harness.collect import InvalidProof, Proof
-from precision_lint.harness.execute import Fault
+from precision_lint.harness.execute import Fault, flatten
 from precision_lint.harness.judge import Cell
 from precision_lint.source import Source
 
@@ -616,3 +616,9 @@ def test_a_missing_gpu_is_never_faked(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert verify.main(device="cuda") == 2
     assert "--device cuda: torch finds no CUDA device here" in capsys.readouterr().err
+
+
+def test_arrays_are_compared_as_tensors() -> None:
+    numpy = pytest.importorskip("numpy")
+    found = dict(flatten([numpy.arange(3), numpy.float32(0.5)], "output"))
+    assert found["output[0]"].tolist() == [0, 1, 2] and float(found["output[1]"]) == 0.5

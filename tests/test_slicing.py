@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from precision_lint.harness import slicing
 from tests.witnessing import REGION, plan, plans, write
 
 pytest.importorskip("torch")
@@ -47,7 +48,7 @@ def test_the_fixed_text_is_cut_at_the_same_place(tmp_path: Path) -> None:
         "    pooled = torch.einsum('bnhw,bchw->bnc', masks.sigmoid(), features)\n"
         "    return pooled\n"
     )
-    [variant] = plan(tmp_path, text, "MP201").variants
+    [variant, *_] = plan(tmp_path, text, "MP201").variants
     [fixed] = variant.fixed
     assert "enabled=False" in fixed and "features.float()" in fixed
     assert fixed.count("return") == 1 and "features.float()" not in variant.original
@@ -179,7 +180,7 @@ def test_einsum_equations_give_ranks(tmp_path: Path) -> None:
             "    scaler.step(optimizer)\n"
             "    scaler.update()\n",
             "MP102",
-            "the hazard is the order of calls in a training loop, not an expression",
+            "the hazard is in a training loop, not in an expression",
         ),
     ],
 )
@@ -226,3 +227,23 @@ def test_claims_are_what_proofs_declare(tmp_path: Path) -> None:
     [found] = plans(path, "MP301")
     assert "nonfinite" in found.claims and "gradient nonfinite" in found.claims
     assert "raises" not in found.claims
+
+
+def test_onward_is_what_a_function_makes_of_a_place() -> None:
+    tree = ast.parse(
+        "def loss(x):\n"
+        "    p = x.sigmoid().clamp(1e-6)\n"
+        "    if x.ndim:\n"
+        "        y = p.log()\n"
+        "    return y.mean()\n"
+        "def last(x):\n"
+        "    return x\n"
+    )
+    guard = next(node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    place = slicing.locate(tree, guard)
+    assert slicing.onward(tree, place).key == "Return"
+    one, _ = slicing.cut(tree, slicing.onward(tree, place), branches=True)
+    assert "clamp(1e-06)" in one.text and "return y.mean()" in one.text
+    returned = tree.body[1].body[0].value  # type: ignore[attr-defined]
+    with pytest.raises(slicing.CannotIsolate, match="nothing is computed from it"):
+        slicing.onward(tree, slicing.locate(tree, returned))

@@ -236,12 +236,13 @@ def test_the_child_refuses(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has network namespaces")
 def test_there_is_no_network() -> None:
     script = (
+        "from pathlib import Path\n"
         "from precision_lint.harness import sandbox\n"
-        "granted = sandbox.leave_network()\n"
+        "granted = sandbox.part(Path.cwd())\n"
         "import socket\n"
         "try:\n    socket.create_connection(('127.0.0.1', PORT), 2)\n    reached = True\n"
         "except OSError:\n    reached = False\n"
-        "print(granted, reached)\n"
+        "print(granted, reached, flush=True)\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         text = script.replace("PORT", str(server.getsockname()[1]))
@@ -290,3 +291,12 @@ def test_main_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no findings" in capsys.readouterr().out
     assert users.main(files(tmp_path / "absent.py")) == 2
     assert "absent.py" in capsys.readouterr().err
+
+
+def test_what_raises_in_every_precision_is_proven_by_its_fix(tmp_path: Path) -> None:
+    """No region can be entered with this argument, so float32 is no reference; the fix is."""
+    text = 'def pool(a, b):\n    with torch.autocast("cuda", True):\n        return a @ b\n'
+    [verdict] = searched(tmp_path, {"argument": text}).values()
+    assert verdict.outcome == "proven", verdict.reason
+    assert verdict.answer["kind"] == "raises" and "TypeError" in verdict.answer["before"]
+    assert verdict.fixed is not None and "enabled=True" in verdict.fixed

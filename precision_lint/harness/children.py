@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 Message = dict[str, Any]
+LONGEST = 1 << 24
+"""Characters of one answer at most."""
 
 
 class TooSlow(Exception):
@@ -64,6 +66,14 @@ def _kill(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
+def _message(line: str) -> Message | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
 class Conversation:
     """One child: what it was asked on its standard input, its answers line by line as JSON.
 
@@ -77,6 +87,7 @@ class Conversation:
         self.seconds = seconds
         self.status = 0
         self.said: list[str] = []
+        self._garbled = False
 
     def ask(self, payload: Message, *, apart: bool = False) -> Iterator[Message]:
         """The child's messages; ``apart``: its working directory is a temporary one."""
@@ -114,6 +125,8 @@ class Conversation:
                 self.status = process.wait()
                 errors.seek(0)
                 self.said = [line.strip() for line in errors if line.strip()]
+                if self._garbled:
+                    self.said.append("it wrote where its answers go")
 
     def _listen(self, process: subprocess.Popen[str], payload: str) -> Iterator[Message]:
         assert process.stdin is not None and process.stdout is not None
@@ -124,7 +137,7 @@ class Conversation:
         stdout = process.stdout
 
         def read() -> None:
-            for line in stdout:
+            while line := stdout.readline(LONGEST):
                 lines.put(line)
             lines.put(None)
 
@@ -139,7 +152,11 @@ class Conversation:
                 if line is None:
                     process.wait()
                     break
-                yield json.loads(line)
+                message = _message(line)
+                if message is None:
+                    self._garbled = True
+                    break
+                yield message
         finally:
             _kill(process)
             reader.join()

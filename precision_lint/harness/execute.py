@@ -203,6 +203,8 @@ def flatten(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from flatten(item, f"{name}[{key!r}]")
+    elif type(value).__module__ == "numpy":  # an array, or a number of its own
+        yield name, torch.as_tensor(value)
     elif value is not None:
         raise Fault(f"the entry returns a {type(value).__name__}; return tensors or numbers")
 

@@ -44,6 +44,10 @@ class Expectation:
     confidence: Confidence | None = None
     severity: Severity | None = None
 
+    def __str__(self) -> str:
+        words = (self.confidence, self.severity)
+        return self.code + "".join(f" {word.value}" for word in words if word)
+
 
 @dataclass(frozen=True)
 class Negative:
@@ -174,6 +178,31 @@ def shown(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 def fixed(source: Source, lint: Lint, levels: Collection[Applicability]) -> fixer.Fixed:
     """The text as ``--fix`` (``SAFE``) or ``--unsafe-fixes`` (``UNSAFE``) leaves it."""
     return fixer.fix(source, lambda text: shown(lint(text)), levels)
+
+
+def unmet(
+    text: str, diagnostics: Iterable[Diagnostic]
+) -> tuple[list[Expectation], list[Diagnostic]]:
+    """The expectations of a text that nothing meets, and the diagnostics that meet none.
+
+    They pair up one to one.
+    """
+    left = list(diagnostics)
+    missed = []
+    # the narrowest first, so that a plain code does not take the diagnostic of another
+    wanted = sorted(expectations(text), key=lambda e: (e.confidence is None) + (e.severity is None))
+    for want in wanted:
+        for d in left:
+            if (
+                (d.start.row, d.code) == (want.row, want.code)
+                and want.confidence in (None, d.confidence)
+                and want.severity in (None, d.severity)
+            ):
+                left.remove(d)
+                break
+        else:
+            missed.append(want)
+    return missed, left
 
 
 def goldens(fixture: Fixture, source: Source, lint: Lint) -> dict[Path, bytes | None]:

@@ -23,14 +23,15 @@ from precision_lint.harness.execute import Fault
 from precision_lint.harness.judge import first_line
 from precision_lint.harness.trial import Argument, Condition, Program, Witness
 
-SIZES = (3, 4, 2, 32)
-"""Sizes tried for dimensions that are not known; 3 and 4 are those of cameras and boxes."""
+SIZES = (3, 4, 2, 32, 2050)
+"""Sizes tried for dimensions that are not known; 3 and 4 are those of cameras and boxes, and half
+precision cannot count to the last."""
 SHAPES = 2500
 """Combinations of kinds and shapes tried for one size, of even and of any dimensions each."""
 SHAPE_SECONDS = 2.0
-"""Time for one size."""
+"""Processor time for one size."""
 GLANCE_SECONDS = 0.5
-"""Time for the values of one condition at first, so that none waits for the others."""
+"""Processor time for the values of one condition at first, so that none waits for the others."""
 VALUE_SECONDS = 2.0
 """Time for them afterwards."""
 TRIES = 500
@@ -42,8 +43,23 @@ THRESHOLDS = (
 )  # fmt: skip
 """Where float16 and bfloat16 break: sigmoid is 0 below -17.4 and 1 above 8.3, squares overflow from
 256, integers end at 2048, products at 65504, subnormals begin at 6.1e-5 and end at 6e-8."""
+LONG = (2049, 4099)
+"""Integers of which half precision has only some: bfloat16 from 256, float16 from 2048."""
 CLIMBS = 12
 """Steps of the gradient search."""
+
+
+class Patience:
+    """How long a part of the search may take: processor seconds, so that a busy machine changes no
+    verdict, and in any case the deadline of the whole search, by the clock."""
+
+    def __init__(self, seconds: float, deadline: float) -> None:
+        self._end = time.process_time() + seconds
+        self._deadline = deadline
+
+    @property
+    def over(self) -> bool:
+        return time.process_time() > self._end or time.monotonic() > self._deadline
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,8 @@ def forms(hypothesis: dict[str, Any], size: int, mentioned: Sequence[int]) -> li
                 if rank >= 2:
                     add(kind, (size,) * (rank - 2) + (special, special), cost + more + 0.25)
                     add(kind, (size,) * (rank - 2) + (special, size), cost + more + 0.5)
+                    if size > 64:  # a long sequence
+                        add(kind, (1,) * (rank - 2) + (size, special), cost + more)
             for order, long in enumerate(one for one in mentioned if 64 < one <= LARGEST // 4):
                 if rank:
                     add(kind, (1,) * (rank - 1) + (2 * long,), cost + 3 + order / 4)
@@ -175,11 +193,11 @@ def texts(hypothesis: dict[str, Any], form: Form, size: int) -> list[str]:
     steps = f"torch.arange({count}).reshape({form.shape})"
     kind, _, number = form.kind.partition(" ")
     if kind == "int":
-        return [number or str(size)]
+        return list(dict.fromkeys([number or str(size), *map(str, LONG)]))
     if kind == "sizes":
         return [f"({number or size},)"]
     return {
-        "index": [f"{steps} % 2", f"0 * {steps}"],
+        "index": [f"{steps} % 2", f"0 * {steps}", *(f"{steps} + {one}" for one in LONG)],
         "mask": [f"{steps} % 2 == 0"],
         "float": ["1.0", "0.5", "0.0", "100.0"],
         "small": ["1e-06"],
@@ -217,6 +235,7 @@ class Hunt:
         self.tries = 0
         self.uncured: Witness | None = None
         self.last_error = "no combination of shapes runs"
+        self.always = False  # whether it raises in every precision, and a fixed text does not
         self.scales: Sequence[float] = ()
         self.shapes: list[tuple[int, tuple[Form, ...]]] | None = None
 
@@ -229,9 +248,9 @@ class Hunt:
                 self.shapes = list(self._shapes(condition))
             if not self.shapes:
                 raise NothingRuns(self.last_error)
-            end = time.monotonic() + seconds
+            patience = Patience(seconds, self.deadline)
             for size, combination in self.shapes:
-                found = self._values(size, combination, condition, min(end, self.deadline))
+                found = self._values(size, combination, condition, patience)
                 if found is not None:
                     return found
         return None
@@ -249,9 +268,9 @@ class Hunt:
     def _shapes(self, condition: Condition) -> Iterator[tuple[int, tuple[Form, ...]]]:
         """Combinations that run in float32: the first of each size."""
         for size in SIZES:
-            end = min(time.monotonic() + SHAPE_SECONDS, self.deadline)
+            patience = Patience(SHAPE_SECONDS, self.deadline)
             for combination in self._combinations(size):
-                if time.monotonic() > end:
+                if patience.over:
                     break
                 if self._runs(size, combination, condition):
                     yield size, combination
@@ -279,23 +298,27 @@ class Hunt:
         chosen = [
             texts(h, form, size)[0] for h, form in zip(self.job.inputs, combination, strict=True)
         ]
+        arguments = self._arguments(combination, chosen)
         try:
-            outcome = self.program.call(self._arguments(combination, chosen), condition, "float32")
+            outcome = self.program.call(arguments, condition, "float32")
+            if outcome.raised is not None and self._always(arguments, condition) is not None:
+                self.always = True
+                return True
         except Fault as fault:
             self.last_error = str(fault).partition(";")[0]
             return False
         if outcome.raised is not None:
             self.last_error = first_line(outcome.raised)
             return False
-        if not any(t.is_floating_point() and t.numel() for t in outcome.outputs.values()):
-            self.last_error = "it returns no floating tensor"
+        if not any(t.dtype != torch.bool and t.numel() for t in outcome.outputs.values()):
+            self.last_error = "it returns no numbers"
             return False
         return True
 
     # values
 
     def _values(
-        self, size: int, combination: tuple[Form, ...], condition: Condition, end: float
+        self, size: int, combination: tuple[Form, ...], condition: Condition, patience: Patience
     ) -> Witness | None:
         lists = [texts(h, form, size) for h, form in zip(self.job.inputs, combination, strict=True)]
         seen: set[tuple[str, ...]] = set()
@@ -303,13 +326,13 @@ class Hunt:
             if chosen in seen:
                 continue
             seen.add(chosen)
-            if len(seen) > TRIES or time.monotonic() > end:
+            if len(seen) > TRIES or patience.over:
                 break
             found = self._try(self._arguments(combination, chosen), condition)
             if found is not None:
-                return self._plainer(found, lists, end)
+                return self._plainer(found, lists, patience)
         for start in [[each[0] for each in lists], [each[len(each) // 2] for each in lists]]:
-            found = self._climb(self._arguments(combination, start), condition, end)
+            found = self._climb(self._arguments(combination, start), condition, patience)
             if found is not None:
                 return found
         return self._widens(self._arguments(combination, [each[0] for each in lists]), condition)
@@ -319,7 +342,7 @@ class Hunt:
         self.tries += 1
         seen = trial.full(self.program, arguments, condition)
         if seen is None:
-            return None
+            return self._always(arguments, condition) if self.always else None
         failure = trial.forward_failure(self.program, arguments, condition, seen)
         if failure is not None:
             kind, words = failure
@@ -340,12 +363,30 @@ class Hunt:
         kind, words, scale = back
         return self._judge(Witness(arguments, condition, "backward", kind, words, scale), seen)
 
-    def _plainer(self, witness: Witness, lists: Sequence[Sequence[str]], end: float) -> Witness:
+    def _always(self, arguments: tuple[Argument, ...], condition: Condition) -> Witness | None:
+        """A witness that raises in every precision, where the fixed text runs."""
+        raised = self.program.call(arguments, condition, "float32").raised
+        words = f"raises {first_line(raised or '')}"
+        if raised is None or not trial.claimed("raises", "forward", words, self.job.claims):
+            return None
+        for index, fixed in enumerate(self.fixed):
+            seen = trial.full(fixed, arguments, condition)
+            if seen is not None and self.program.call(arguments, condition).raised is not None:
+                witness = Witness(arguments, condition, "forward", "raises", words)
+                witness.after = trial.cure(fixed, witness, seen) or ""
+                witness.cured_by = index if witness.after else None
+                if witness.after:
+                    return witness
+        return None
+
+    def _plainer(
+        self, witness: Witness, lists: Sequence[Sequence[str]], patience: Patience
+    ) -> Witness:
         """The same failure with the most plausible values for each input, one after the other."""
         for position, each in enumerate(lists):
             for text in each:
                 given = list(witness.arguments)
-                if text == given[position].text or time.monotonic() > end:
+                if text == given[position].text or patience.over:
                     break
                 given[position] = Argument(given[position].name, text, given[position].wide)
                 found = self._try(tuple(given), witness.condition)
@@ -379,13 +420,13 @@ class Hunt:
         return self._judge(Witness(arguments, condition, "forward", "widened", words), seen)
 
     def _climb(
-        self, start: tuple[Argument, ...], condition: Condition, end: float
+        self, start: tuple[Argument, ...], condition: Condition, patience: Patience
     ) -> Witness | None:
         """Follow the gradient of the result's size, up and down, in float32; replay each step."""
         for direction in (1.0, -1.0):
             arguments = start
             for _ in range(CLIMBS):
-                if time.monotonic() > end:
+                if patience.over:
                     return None
                 stepped = self._step(arguments, condition, direction)
                 if stepped is None or stepped == arguments:

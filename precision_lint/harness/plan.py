@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,11 @@ class Plan:
             "cure": self.cure,
         }
 
+    def add(self, variant: Variant) -> None:
+        """Search this as well, unless the same text is searched."""
+        if all(variant.original != one.original for one in self.variants):
+            self.variants.append(variant)
+
     @property
     def cure(self) -> bool:
         """Whether a proof has to show that the fix cures; one that is shown only need not."""
@@ -102,7 +108,7 @@ def claims(proofs: Iterable[Proof]) -> Claims:
 def _claim(failure: Failure) -> tuple[str, ...]:
     gradient = "gradient " if failure.phase == "backward" else ""
     kinds = {
-        "raises": ("raises",),
+        "raises": ("raises", f"raises {failure.text}"),
         "promoted": ("widened",),
         "vanished": (f"{gradient}error",),
         "error": (f"{gradient}error",),
@@ -110,10 +116,10 @@ def _claim(failure: Failure) -> tuple[str, ...]:
     return kinds.get(failure.kind, (f"{gradient}nonfinite",))
 
 
-def plans(file: Examined, protocols: frozenset[str], known: Claims) -> list[Plan]:
+def plans(file: Examined, loops: frozenset[str], known: Claims) -> list[Plan]:
     """A plan for each finding of a file.
 
-    ``protocols``: codes of rules whose hazard is the order of calls in a training loop.
+    ``loops``: codes of rules whose hazard is the order of calls in a training loop.
     """
     whole: dict[str, str] = {}
 
@@ -122,18 +128,18 @@ def plans(file: Examined, protocols: frozenset[str], known: Claims) -> list[Plan
             whole["text"] = file.fixed()
         return whole["text"]
 
-    found = [_plan(file, one, protocols, everything) for one in file.diagnostics]
+    found = [_plan(file, one, loops, everything) for one in file.diagnostics]
     for one in found:
         one.claims = known.get(one.finding.code, ())
     return found
 
 
 def _plan(
-    file: Examined, finding: Diagnostic, protocols: frozenset[str], everything: Callable[[], str]
+    file: Examined, finding: Diagnostic, loops: frozenset[str], everything: Callable[[], str]
 ) -> Plan:
     result = Plan(finding)
-    if finding.code in protocols:
-        result.reason = "the hazard is the order of calls in a training loop, not an expression"
+    if finding.code in loops:
+        result.reason = "the hazard is in a training loop, not in an expression"
         return result
     at = file.at(finding.start.row)
     tree = at.module.index.tree
@@ -143,17 +149,30 @@ def _plan(
         return result
     try:
         place = slicing.locate(tree, flagged)
-        for how in ({}, {"branches": True}, {"narrow": True}):
-            variant = _variant(file, at, place, flagged, how, finding, everything)
-            new = all(variant.original != one.original for one in result.variants)
-            # what is around a flagged expression may keep its values away: alone, it needs a cure
-            unfixed = finding.fix is None and "narrow" not in how
-            if new and (variant.fixed or not result.variants or unfixed):
-                result.variants.append(variant)
     except CannotIsolate as error:
-        if not result.variants:
-            result.reason = str(error)
-            return result
+        result.reason = str(error)
+        return result
+    for how in ({}, {"branches": True}, {"narrow": True}):
+        if not isinstance(flagged, ast.expr):
+            result.reason = "what is flagged is no expression"
+            break
+        try:
+            variant = _variant(file, at, place, flagged, how, finding, everything)
+        except CannotIsolate as error:
+            result.reason = result.reason or str(error)
+            break
+        # what is around a flagged expression may keep its values away: alone, it needs a cure
+        unfixed = finding.fix is None and "narrow" not in how
+        if variant.fixed or not result.variants or unfixed:
+            result.add(variant)
+    with contextlib.suppress(CannotIsolate):
+        variant = _variant(file, at, slicing.onward(tree, place), None, {}, finding, everything)
+        raises = not result.variants and ast.unparse(flagged) in variant.original
+        if raises or (variant.fixed and result.cure):
+            result.add(variant)
+    if not result.variants:
+        return result
+    result.reason = ""
     result.conditions = _conditions(at, flagged, finding)
     result.stands_for = {
         one["name"]: one["stands_for"] for v in result.variants for one in v.inputs
@@ -161,22 +180,27 @@ def _plan(
     return result
 
 
-def _flagged(tree: ast.Module, finding: Diagnostic, source: Source) -> ast.expr | None:
-    """The outermost expression at the place of a finding."""
+def _flagged(tree: ast.Module, finding: Diagnostic, source: Source) -> ast.expr | ast.stmt | None:
+    """The outermost expression at the place of a finding, or the statement that changes a value."""
     start, end = source.index(finding.start), source.index(finding.end)
+    changed: ast.stmt | None = None
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and node.lineno == finding.start.row:
-            if source.offset(node.lineno, node.col_offset) == start:
-                if source.offset(node.end_lineno or 0, node.end_col_offset or 0) == end:
+        if not isinstance(node, (ast.expr, ast.stmt)) or node.lineno != finding.start.row:
+            continue
+        if source.offset(node.lineno, node.col_offset) == start:
+            if source.offset(node.end_lineno or 0, node.end_col_offset or 0) == end:
+                if isinstance(node, ast.expr):
                     return node
-    return None
+                if isinstance(node, (ast.Assign, ast.AugAssign)):
+                    changed = node
+    return changed
 
 
 def _variant(
     file: Examined,
     at: Context,
     place: Place,
-    flagged: ast.expr,
+    flagged: ast.expr | None,
     how: Mapping[str, bool],
     finding: Diagnostic,
     everything: Callable[[], str],
@@ -233,7 +257,7 @@ def _edited(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def _conditions(at: Context, flagged: ast.expr, finding: Diagnostic) -> list[dict[str, Any]]:
+def _conditions(at: Context, flagged: ast.AST, finding: Diagnostic) -> list[dict[str, Any]]:
     """How the slice is run, what the finding claims first."""
     region = _region(at, flagged)
     words = " ".join([finding.message, *(one.message for one in finding.evidence)])
@@ -259,7 +283,7 @@ def _conditions(at: Context, flagged: ast.expr, finding: Diagnostic) -> list[dic
     return found
 
 
-def _region(at: Context, flagged: ast.expr) -> Region:
+def _region(at: Context, flagged: ast.AST) -> Region:
     node: ast.AST | None = flagged
     if not isinstance(flagged, (ast.Call, ast.BinOp)):
         node = next(

@@ -81,7 +81,7 @@ class _Search:
             for index, hunt in list(alive.items()):
                 for written in self.job["conditions"]:
                     if time.monotonic() > self.deadline:
-                        return None
+                        return self._shown()
                     try:
                         witness = hunt.run(Condition(**written), patience, scales)
                     except Fault as fault:
@@ -94,11 +94,16 @@ class _Search:
                     self.isolated = True
                     if witness is not None:
                         return witness, index
-            if not self.job["cure"]:
-                for index, hunt in self.hunts.items():
-                    if hunt.uncured is not None:
-                        return hunt.uncured, index
+            if (shown := self._shown()) is not None:
+                return shown
         return None
+
+    def _shown(self) -> tuple[Witness, int] | None:
+        """A failure that no fix cures, of a finding that need not be cured."""
+        if self.job["cure"]:
+            return None
+        failing = ((h.uncured, index) for index, h in self.hunts.items() if h.uncured is not None)
+        return next(failing, None)
 
 
 def _verdict(verdict: str, reason: str, tries: int, started: float) -> Answer:

@@ -115,13 +115,15 @@ def value_of(statement: ast.stmt) -> ast.expr:
     raise CannotIsolate(f"the statement ({type(statement).__name__.lower()}) computes no value")
 
 
-def locate(tree: ast.Module, flagged: ast.expr) -> Place:
-    """Where an expression of a tree is, and which layer it calls."""
+def locate(tree: ast.Module, flagged: ast.AST) -> Place:
+    """Where an expression or a statement of a tree is, and which layer it calls."""
     best: Place | None = None
     for path, function, _ in functions(tree):
         for number, statement in enumerate(statements(function)):
             heads = _heads(statement)
-            if any(node is flagged for head in heads for node in ast.walk(head)):
+            if statement is flagged or any(
+                node is flagged for head in heads for node in ast.walk(head)
+            ):
                 best = Place(path, number, _key(statement))
     if best is None:
         raise CannotIsolate("it is in no statement of a function (a default or a decorator)")
@@ -151,6 +153,28 @@ def follow(place: Place, before: ast.Module, after: ast.Module) -> Place:
             number = block.b + place.statement - block.a
             return Place(place.function, number, place.key, place.way, place.layers)
     raise CannotIsolate("the fix replaces the statement")
+
+
+def onward(tree: ast.Module, place: Place) -> Place:
+    """Where a function returns what a place contributes to; raises `CannotIsolate`.
+
+    What is flagged may only be the cause: a guard that is too small, a mask, a region.
+    """
+    later = statements(_function(tree, place.function)[0])[place.statement + 1 :]
+    returns = [one for one in later if isinstance(one, ast.Return) and one.value is not None]
+    values = [one for one in later if isinstance(one, (ast.Assign, ast.AugAssign))]
+    target = (returns[:1] or values[-1:] or [None])[0]
+    if target is None:
+        raise CannotIsolate("nothing is computed from it in its function")
+    number = place.statement + 1 + next(i for i, one in enumerate(later) if one is target)
+    layers = {
+        node.func.attr
+        for node in ast.walk(target)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and dotted(node.func) == f"self.{node.func.attr}"
+    }
+    return Place(place.function, number, _key(target), (), place.layers | layers)
 
 
 def _function(tree: ast.Module, path: tuple[str, ...]) -> tuple[FunctionNode, ast.ClassDef | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -27,6 +29,28 @@ def verdict_words(verdict: str) -> str:
     return WORDS.get(verdict, verdict)
 
 
+def environment(where: str) -> dict[str, str | None]:
+    """What a result depends on: date, torch, and of a GPU its name, CUDA and driver."""
+    found: dict[str, str | None] = {
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "device": where,
+    }
+    if where != "cpu":
+        found |= {"cuda": torch.version.cuda, "driver": _driver()}
+    return found
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, None where nothing tells."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return run.stdout.strip().splitlines()[0] if run.stdout.strip() else None
+
+
 def as_text(results: Sequence[Result], where: str, interrupted: bool = False) -> str:
     """The table, and below it one line for each thing that is not proven."""
     head = ("rule", "policy", "dtype", "forward", "backward")
@@ -45,7 +69,10 @@ def as_text(results: Sequence[Result], where: str, interrupted: bool = False) ->
     lines += [""] + [f"{result.rule.code} {line}" for result in results for line in result.failures]
     cases = sum(len(result.cells) for result in results)
     failed = sum(len(result.failures) for result in results)
-    count = f"rules: {len(results)}, cases: {cases}, on {where}, torch {torch.__version__}"
+    told = environment(where)
+    gpu = f", CUDA {told['cuda']}, driver {told['driver']}" if "cuda" in told else ""
+    count = f"rules: {len(results)}, cases: {cases}, on {where}, torch {torch.__version__}{gpu}"
+    count += f", {told['date']}" if gpu else ""
     end = f"{failed} not proven" if failed else "all proven"
     lines.append(f"{count}: {end}{', interrupted' if interrupted else ''}")
     return "\n".join(lines) + "\n"
@@ -56,8 +83,7 @@ def as_json(results: Sequence[Result], where: str, interrupted: bool = False) ->
     return (
         json.dumps(
             {
-                "torch": torch.__version__,
-                "device": where,
+                **environment(where),
                 "interrupted": interrupted,
                 "rules": [
                     {

@@ -35,6 +35,8 @@ LOOSE = 4.0
 """Half counts as wrong beyond this many times the error that a proof allows (`TOLERANCE`)."""
 SMALLEST_GRADIENT = 1e-9
 """A true gradient below this, times the loss scale, is zero but for rounding."""
+EXACT = 256
+"""Every half dtype has all integers up to here."""
 SMALLEST = 1e-30
 """A reference whose largest element is below this is zero: there is nothing to compare with."""
 
@@ -141,18 +143,19 @@ def _wide(width: Width) -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
-DTYPES = re.compile(r"Half|BFloat16|dtype|scalar type|c10::")
+DTYPES = re.compile(r"Half|BFloat16|dtype|scalar type|c10::|autocast")
 """What exceptions about dtypes say."""
 
 
 def claimed(kind: str, phase: str, words: str, claims: Sequence[str]) -> bool:
     """Whether a rule claims this kind of failure; one without claims may show any.
 
-    ``claims``: ``raises``, ``nonfinite``, ``error``, ``widened``, those of gradients with
-    ``gradient`` in front.
+    ``claims``: ``raises`` (alone, and with words of the exception), ``nonfinite``, ``error``,
+    ``widened``, those of gradients with ``gradient`` in front.
     """
     if kind == "raises":
-        return ("raises" in claims or not claims) and DTYPES.search(words) is not None
+        declared = any(one.startswith("raises ") and one[7:] in words for one in claims)
+        return declared or (("raises" in claims or not claims) and DTYPES.search(words) is not None)
     name = "nonfinite" if kind in ("inf", "nan") else kind
     return not claims or (f"gradient {name}" if phase == "backward" else name) in claims
 
@@ -314,6 +317,9 @@ def _wrong(low: Outcome, seen: Seen, condition: Condition) -> tuple[str, str] | 
         if float(reference.abs().max()) <= SMALLEST and _finite([low.outputs[name]]):
             continue
         found = compare(low.outputs[name], reference, None)
+        whole = not reference.is_floating_point() and float(reference.abs().max()) > EXACT
+        if whole and found.error:  # an index is right, or it is not
+            return "error", f"other integers, off by {100 * found.error:.3g} % of the largest"
         total.inf |= found.inf
         total.nan |= found.nan
         total.error = max(total.error, found.error)

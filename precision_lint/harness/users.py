@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from precision_lint import progress, registry
-from precision_lint.api import Rule
 from precision_lint.harness import emit, page, plan, told, witnesses
 from precision_lint.harness.children import Children
-from precision_lint.harness.collect import proof
+from precision_lint.harness.collect import Proof, proof
 from precision_lint.harness.plan import Examined, Plan
 from precision_lint.harness.policy import UnsupportedTorch, require_torch
 from precision_lint.harness.witnesses import BYTES, SECONDS, Verdict
@@ -21,25 +20,31 @@ NOTICE = (
     f"{SECONDS} s and {BYTES >> 30} GiB a finding, without network where the platform allows, in a "
     "temporary directory"
 )
-LOOP = frozenset({"scaled-gradient-read", "scaled-gradient-clipped", "unscaled-twice"})
-"""Events of rules whose hazard is the order of calls, which no expression shows."""
 
 
-def protocols(rules: Iterable[type[Rule]]) -> frozenset[str]:
-    """Codes of rules that judge a training loop."""
-    return frozenset(rule.code for rule in rules if rule.triggers.events & LOOP)
+def loops() -> frozenset[str]:
+    """Codes of rules whose proofs execute training loops only: no expression shows the hazard."""
+    return _loops(proof(rule) for rule in registry.rules().values())
+
+
+def _loops(proofs: Iterable[Proof]) -> frozenset[str]:
+    return frozenset(
+        one.rule.code
+        for one in proofs
+        if one.cases and all(case.regime == "training" for case in one.cases)
+    )
 
 
 def plans(files: Iterable[Examined | str], errors: list[str]) -> list[Plan]:
     """What is to be searched in some files; why others cannot be read goes to ``errors``."""
-    rules = registry.rules()
-    known = plan.claims(proof(rule) for rule in rules.values())
+    proofs = [proof(rule) for rule in registry.rules().values()]
+    known, training = plan.claims(proofs), _loops(proofs)
     found: list[Plan] = []
     for one in files:
         if isinstance(one, str):
             errors.append(one)
         else:
-            found += plan.plans(one, protocols(rules.values()), known)
+            found += plan.plans(one, training, known)
     return found
 
 

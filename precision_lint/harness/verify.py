@@ -20,7 +20,7 @@ import torch
 
 from precision_lint import progress, registry, source
 from precision_lint.api import Applicability, Rule
-from precision_lint.harness import expectations, page, sweep, tables, worker
+from precision_lint.harness import expectations, page, probes, sweep, tables, worker
 from precision_lint.harness.cases import Level
 from precision_lint.harness.children import Children, Stopped
 from precision_lint.harness.collect import InvalidProof, Proof, proof
@@ -136,6 +136,17 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     return original.text, fixed.source.text
 
 
+def mistaken(rule: type[Rule], path: Path) -> list[str]:
+    """Where a rule does not find what its fixture module expects, or reports what it does not."""
+    original = source.read(path)
+    assert isinstance(original, source.Source)  # `texts` has read it
+    found = [d for d in expectations.linter([rule], path)(original) if d.code == rule.code]
+    lost, left = expectations.unmet(original.text, found)
+    lines = [f"{one.row}: the rule does not find {one}" for one in lost if one.code == rule.code]
+    lines += [f"{one.start.row}: a false alarm: {one.message}" for one in expectations.shown(left)]
+    return [f"{path.name}:{line}" for line in lines]
+
+
 Pairs = dict[int, tuple[str, str | None]]
 """Original and fixed text by the index of the case."""
 
@@ -152,6 +163,8 @@ def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
             fixed[module, level] = texts(proof.rule, proof.folder / module, level)
         except InvalidProof as error:
             errors.append(str(error))
+    for module in sorted({module for module, _ in fixed}):
+        errors += mistaken(proof.rule, proof.folder / module)
     return {
         i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed
     }, errors
@@ -237,8 +250,8 @@ def main(
 ) -> int:
     """Prove the selected rules (default: all) and print the table; returns the exit status.
 
-    0: everything is proven.  1: something is not.  2: wrong arguments, or no such device.  130:
-    interrupted; what is known by then is printed.
+    0: everything is proven.  1: something is not, or a GPU casts otherwise than the emulation.
+    2: wrong arguments, or no such device.  130: interrupted; what is known by then is printed.
     """
     try:
         require_torch()
@@ -256,6 +269,9 @@ def main(
     if keyword and not chosen:
         return _usage(f"-k {keyword}: matches no case of the selected rules")
     where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    differing = probes.disagreements(device) if device == "cuda" else []
+    for line in differing:
+        sys.stderr.write(f"the emulated policy differs: {line}\n")
     results: list[Result] = []
     interrupted = False
     with progress.bar(len(chosen)) as tick:
@@ -282,7 +298,7 @@ def main(
     if interrupted:
         sys.stderr.write("precision-lint verify: interrupted; this is what was proven by then\n")
         return 130
-    return 1 if any(result.failures for result in results) else 0
+    return 1 if differing or any(result.failures for result in results) else 0
 
 
 def _sweeps(proofs: Sequence[Proof], jobs: int) -> dict[str, sweep.Sweep]:

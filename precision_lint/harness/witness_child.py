@@ -7,19 +7,19 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from precision_lint.harness import sandbox
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Search for each job on standard input; one line of JSON at the begin and end of each."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     payload = json.load(sys.stdin)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)  # nobody answers what the code asks
     os.dup2(nothing, 1)
-    sandbox.leave_network()
+    sandbox.part(Path.cwd())
     sandbox.limit(payload["bytes"], payload["seconds"] * (len(payload["jobs"]) + 1))
 
     import torch  # after the limits are set
@@ -37,8 +37,8 @@ def main() -> int:
     for job in payload["jobs"]:
         answer(begun=job["id"])
         answer(id=job["id"], answer=searching.search(job, payload["seconds"] * 0.6))
-    return 0
+    os._exit(0)  # threads and exit handlers of the code do not get another turn
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
