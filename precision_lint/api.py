@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
+    from precision_lint.semantics.left_half import LeftHalf
     from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.meeting import Meeting
@@ -74,6 +75,7 @@ __all__ = [
     "Kernels",
     "LateScale",
     "Leaving",
+    "LeftHalf",
     "LogOdds",
     "Lowered",
     "Mean",
@@ -312,6 +314,7 @@ _ANALYSIS = {
     "Half": "context",
     "LateScale": "late_scale",
     "Leaving": "leaving",
+    "LeftHalf": "left_half",
     "Lowered": "lowered",
     "Halved": "halved",
     "Hardcoded": "hardcoded",

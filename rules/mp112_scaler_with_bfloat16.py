@@ -126,8 +126,10 @@ def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
     if scaler is None or scaler.off or (direct and not any(True for _ in scaler.calls("scale"))):
         return
     chosen = next(((r, n) for r, n, d in Scaler.choices(at) if {"bfloat16", "float16"} <= d), None)
-    if chosen is None or at.mentions(r"is_bf16_supported") or not (
-        direct or Scaler.wrapped(call, at)
+    if (
+        chosen is None
+        or at.mentions(r"is_bf16_supported")
+        or not (direct or Scaler.wrapped(call, at))
     ):
         return
     region, name = chosen
@@ -140,7 +142,7 @@ def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
             fix = Fix("scale in float16 only", Applicability.UNSAFE, (*imports, *edits), why)
     yield at.finding(
         call,
-        f"the loss is scaled whatever {at.text(name)} is: bfloat16, which it may be, needs no scale",
+        f"the loss is scaled whatever {at.text(name)} is, also in bfloat16, which needs no scale",
         Confidence.LIKELY,
         evidence=(at.note(region, "bfloat16 or float16 autocast region opened here"),),
         fix=fix,
