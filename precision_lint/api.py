@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.amp_arguments import BadArguments
     from precision_lint.semantics.angles import Angle
     from precision_lint.semantics.apart import Apart
+    from precision_lint.semantics.blanket import Blanket
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
@@ -57,6 +58,7 @@ __all__ = [
     "Apart",
     "Applicability",
     "BadArguments",
+    "Blanket",
     "Care",
     "Confidence",
     "Context",
@@ -307,6 +309,7 @@ _ANALYSIS = {
     "Angle": "angles",
     "Apart": "apart",
     "BadArguments": "amp_arguments",
+    "Blanket": "blanket",
     "Care": "care",
     "Context": "context",
     "Doubt": "doubts",
