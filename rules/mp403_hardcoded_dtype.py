@@ -17,6 +17,7 @@ from precision_lint.api import (
     Severity,
     Sink,
     calls,
+    operators,
 )
 
 CREATED = ("zeros", "ones", "full", "eye", "tensor", "arange", "linspace")
@@ -39,7 +40,8 @@ class HardcodedDtype(Rule):
     A buffer that `torch.FloatTensor(n, m)` makes for a kernel of an extension, which takes it for
     the dtype of its inputs. A module that its owner's `forward` casts (`self.gate =
     self.gate.float()`). A helper that casts every tensor in nested containers to half, integers
-    too.
+    too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
+    the file.
 
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where the result is cast at once, under autocast, which casts the next layer's
@@ -88,9 +90,12 @@ class HardcodedDtype(Rule):
         "Tensor.half",
         *Hardcoded.LEGACY,
         *(f"torch.{name}" for name in CREATED),
-    )
+    ) | operators(ast.arguments, pattern=r"torch\.(?:float64|double)")
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.arguments, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.arguments):
+            yield from _default(node, at)
+            return
         name = Blanket.module(node, at)
         if name is not None:
             yield at.finding(
@@ -185,3 +190,29 @@ def _filled(node: ast.Call, at: Context) -> Iterator[Finding]:
         Confidence.LIKELY if believed else Confidence.POSSIBLE,
         evidence=(at.note(call, "both go into the kernel here"), *at.settings[:1]),
     )
+
+
+def _default(node: ast.arguments, at: Context) -> Iterator[Finding]:
+    """A ``dtype`` that is float64 by default, where those of its neighbours are float32."""
+    names = [*node.posonlyargs, *node.args][-len(node.defaults) :] if node.defaults else []
+    pairs = [*zip(names, node.defaults, strict=True)]
+    pairs += [(p, d) for p, d in zip(node.kwonlyargs, node.kw_defaults, strict=True) if d]
+    for parameter, default in pairs:
+        if parameter.arg != "dtype" or at.qualify(default) not in ("torch.float64", "torch.double"):
+            continue
+        others = [
+            other
+            for function in at.module.index.functions
+            if (other := function.defaults().get("dtype")) is not None
+        ]
+        narrow = [o for o in others if at.qualify(o) in ("torch.float32", "torch.float")]
+        wide = [o for o in others if at.qualify(o) in ("torch.float64", "torch.double")]
+        if len(narrow) < 2 or len(wide) > 1:
+            continue
+        yield at.finding(
+            default,
+            f"dtype is float64 by default here and float32 in {len(narrow)} other functions of the "
+            "file: their results do not go together in a product",
+            Confidence.LIKELY,
+            evidence=(at.note(narrow[0], "the default is float32 here"),),
+        )
