@@ -167,6 +167,11 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
         return
     passed_on = any(sink.kind == "module" for sink in Sink.of(met.use, at))
     inside = at.function.cls is not None and not at.text(node.func).endswith(RANGES)
+    averaged = any(
+        isinstance(a, ast.Attribute) and a.attr in ("sum", "mean") for a in at.ancestors(node)
+    )
+    if averaged and not (isinstance(met.use, ast.BinOp) and isinstance(met.use.op, ast.Div)):
+        inside = False  # a share that goes into a loss, not a count to divide by
     expected = Care.expects_half(at) and (inside or passed_on)
     text = " ".join(at.text(met.other).split())[:40]
     yield at.finding(

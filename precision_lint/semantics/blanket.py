@@ -63,7 +63,7 @@ class Blanket:
             and re.search(r"Tensor\b|is_tensor|'half'|\"half\"", at.text(a.test))
             for a in at.ancestors(call)
         )
-        containers = at.mentions(r"\b(dict|list|tuple|Mapping|Sequence|Iterable)\b")
+        containers = at.mentions(r"\b(dict|Mapping)\b|\.items\(")
         return name if recursive and asked and containers else None
 
 
