@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.amp_arguments import BadArguments
     from precision_lint.semantics.angles import Angle
     from precision_lint.semantics.apart import Apart
+    from precision_lint.semantics.blanket import Blanket
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.kernels import Kernels
     from precision_lint.semantics.late_scale import LateScale
     from precision_lint.semantics.leaving import Leaving
+    from precision_lint.semantics.left_half import LeftHalf
     from precision_lint.semantics.logits import LogOdds
     from precision_lint.semantics.lowered import Lowered
     from precision_lint.semantics.meeting import Meeting
@@ -57,6 +59,7 @@ __all__ = [
     "Apart",
     "Applicability",
     "BadArguments",
+    "Blanket",
     "Care",
     "Confidence",
     "Context",
@@ -76,6 +79,7 @@ __all__ = [
     "Kernels",
     "LateScale",
     "Leaving",
+    "LeftHalf",
     "LogOdds",
     "Lowered",
     "Mean",
@@ -307,6 +311,7 @@ _ANALYSIS = {
     "Angle": "angles",
     "Apart": "apart",
     "BadArguments": "amp_arguments",
+    "Blanket": "blanket",
     "Care": "care",
     "Context": "context",
     "Doubt": "doubts",
@@ -314,6 +319,7 @@ _ANALYSIS = {
     "Half": "context",
     "LateScale": "late_scale",
     "Leaving": "leaving",
+    "LeftHalf": "left_half",
     "Lowered": "lowered",
     "Halved": "halved",
     "Hardcoded": "hardcoded",

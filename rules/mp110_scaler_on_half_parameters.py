@@ -10,11 +10,14 @@ from precision_lint.api import (
     Finding,
     Fix,
     HalfCast,
+    LeftHalf,
     Rule,
     Scaler,
     Severity,
     calls,
 )
+
+METHODS = ("half", "to", "add_adapter")
 
 
 class ScalerOnHalfParameters(Rule):
@@ -23,6 +26,11 @@ class ScalerOnHalfParameters(Rule):
     ## What it flags
     `model.half()` or `model.to(torch.float16)` where an optimizer is made of that model's (or a
     submodule's) parameters and a GradScaler of the same function or class unscales or steps it.
+
+    `model.half()` in an evaluation that is given the model, which a caller goes on to train: the
+    cast is in place, and nothing in the evaluation takes it back. `model.add_adapter(...)` after
+    the model was cast to a dtype that may be float16, where an optimizer gets its parameters: the
+    adapters follow that dtype.
 
     It stays silent for models that no optimizer trains (a frozen encoder, a copy for inference),
     for casts after the training, for bfloat16, where parameters are cast back to float32, and for a
@@ -68,10 +76,18 @@ class ScalerOnHalfParameters(Rule):
     severity = Severity.ERROR
     applicability = Applicability.UNSAFE
     triggers = calls(
-        "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler"
+        "torch.amp.GradScaler",
+        "torch.cuda.amp.GradScaler",
+        "torch.cpu.amp.GradScaler",
+        "Tensor.half",
+        "Tensor.to",
+        "Tensor.add_adapter",
     )
 
     def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS:
+            yield from _left(call, call.func.attr, at)
+            return
         scaler = Scaler.made(call, at)
         if scaler is None or scaler.off:
             return
@@ -97,3 +113,19 @@ class ScalerOnHalfParameters(Rule):
                 evidence=evidence,
                 fix=fix,
             )
+
+
+def _left(call: ast.Call, method: str, at: Context) -> Iterator[Finding]:
+    """Models that are float16 when they are trained, without a look at the scaler."""
+    if method == "add_adapter":
+        found = LeftHalf.adapted(call, at)
+        message = "{0} may be float16, and so are the adapters that are trained: unscaling their \
+gradients raises ValueError"
+    else:
+        found = LeftHalf.lent(call, at)
+        message = "{0} stays float16 after this function: the cast is in place, and the caller \
+trains it"
+    if found is not None:
+        yield at.finding(
+            call, message.format(found.model), found.confidence, evidence=found.evidence
+        )

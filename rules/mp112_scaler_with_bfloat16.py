@@ -13,7 +13,10 @@ from precision_lint.api import (
     Scaler,
     Severity,
     calls,
+    operators,
 )
+
+WORDS = ("16", "dtype", "half", "precision")
 
 
 class ScalerWithBfloat16(Rule):
@@ -23,8 +26,13 @@ class ScalerWithBfloat16(Rule):
     A GradScaler that scales losses in code whose every autocast region is bfloat16 for certain,
     unless `enabled` is False or says something about a dtype.
 
-    `enabled=(dtype == torch.float16)` is the right form and silent. Regions of which the dtype is
-    not known, or of which one is float16, are silent as well.
+    A scaler that is on whatever the dtype is, beside an autocast region whose dtype the same
+    function chooses between bfloat16 and others. The scaler may be inside an object of another
+    class (`loss_scaler = NativeScaler()`).
+
+    `enabled=(dtype == torch.float16)` is the right form and silent, as is a scaler that is made
+    under such a condition. Regions of which the dtype is not known, or of which one is float16, are
+    silent as well, and so is a choice by what the device supports.
 
     ## Why it breaks
     bfloat16 has the range of float32: gradients do not underflow, so the scale protects nothing. It
@@ -64,14 +72,18 @@ class ScalerWithBfloat16(Rule):
     applicability = Applicability.UNSAFE
     triggers = calls(
         "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler"
-    )
+    ) | operators(ast.Assign, pattern=r"Scaler")
 
-    def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.Assign):
+            yield from _chosen(node, at)
+            return
+        call = node
         scaler = Scaler.made(call, at)
         if scaler is None or scaler.off:
             return
         enabled = ast.unparse(scaler.enabled) if scaler.enabled is not None else ""
-        if any(word in enabled for word in ("16", "dtype", "half", "precision")):
+        if _names_dtype(enabled):
             return
         regions = scaler.regions(at)
         if not regions or {dtype for _, dtype in regions} != {"bfloat16"}:
@@ -98,3 +110,45 @@ class ScalerWithBfloat16(Rule):
             ),
             fix=fix,
         )
+
+
+def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
+    """A scaler that is on for each of the dtypes that its function chooses from."""
+    call = made.value
+    if not isinstance(call, ast.Call) or "Scaler" not in at.text(call.func):
+        return
+    scaler = Scaler.made(call, at)
+    direct = at.text(call.func).rpartition(".")[2] == "GradScaler"
+    given = " ".join(at.text(part) for part in (*call.args, *(k.value for k in call.keywords)))
+    tests = [n.test for n in at.ancestors(made) if isinstance(n, (ast.If, ast.IfExp))]
+    if _names_dtype(given) or any(_names_dtype(at.text(test)) for test in tests):
+        return
+    if scaler is None or scaler.off or (direct and not any(True for _ in scaler.calls("scale"))):
+        return
+    chosen = next(((r, n) for r, n, d in Scaler.choices(at) if {"bfloat16", "float16"} <= d), None)
+    if (
+        chosen is None
+        or at.mentions(r"is_bf16_supported")
+        or not (direct or Scaler.wrapped(call, at))
+    ):
+        return
+    region, name = chosen
+    fix = None
+    if direct and scaler.enabled is None and at.bound_before(at.text(name), call):
+        torch, imports = at.torch()
+        edits = at.edit.add_keyword(made, call, "enabled", f"{at.text(name)} == {torch}.float16")
+        if edits is not None:
+            why = "a disabled scaler does not skip steps whose gradients are inf or nan"
+            fix = Fix("scale in float16 only", Applicability.UNSAFE, (*imports, *edits), why)
+    yield at.finding(
+        call,
+        f"the loss is scaled whatever {at.text(name)} is, also in bfloat16, which needs no scale",
+        Confidence.LIKELY,
+        evidence=(at.note(region, "bfloat16 or float16 autocast region opened here"),),
+        fix=fix,
+    )
+
+
+def _names_dtype(text: str) -> bool:
+    """Whether a condition says something about a dtype."""
+    return any(word in text for word in WORDS)

@@ -19,7 +19,7 @@ CREATORS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.
 
 
 class ScalerNotCheckpointed(Rule):
-    """Checkpoint with the optimizer's state and without the scaler's.
+    """Checkpoint with the optimizer's state from which the scaler's does not come back.
 
     ## What it flags
     `torch.save`, or a function named so (`save_checkpoint`), of a dict literal that holds
@@ -27,13 +27,17 @@ class ScalerNotCheckpointed(Rule):
     GradScaler that steps this optimizer, and the module saves no `state_dict` of one. A dict that
     is saved several times is reported once.
 
+    A scaler's `load_state_dict` that reads another key than the only one under which the module
+    saves the state of a scaler of that name, and that the module writes nowhere.
+
     It stays silent for weights alone, for a scaler that is off, where the dict is built in several
     places, and where the dict has an entry of the scaler's or amp's name.
 
     ## Why it breaks
     A new scaler starts at 65536. The run that continues throws steps away until it has found its
     scale again (9 in a measured run), and forgets when to grow. In a run that had grown the scale,
-    gradients underflow for 2000 steps at a time until it is back.
+    gradients underflow for 2000 steps at a time until it is back. A key that is not in the file
+    raises `KeyError` when the run is resumed, or, behind a test for it, skips the scaler.
 
     ## Example
     ```python
@@ -53,7 +57,8 @@ class ScalerNotCheckpointed(Rule):
 
     ## Fix safety
     Safe: the file gets one more entry. Loading it (`scaler.load_state_dict`) has to be written by
-    hand where it is missing. There is no automatic fix where the scaler may be None.
+    hand where it is missing. There is no automatic fix where the scaler may be None. Reading the
+    key that is written is unsafe: files of other code may hold the other one.
 
     ## How to silence
     `# precision-lint: ignore[MP113] reason` or `# noqa: MP113` on the line.
@@ -66,9 +71,12 @@ class ScalerNotCheckpointed(Rule):
     name = "scaler-not-checkpointed"
     severity = Severity.INFO
     applicability = Applicability.SAFE
-    triggers = calls(*CREATORS)
+    triggers = calls(*CREATORS, "Tensor.load_state_dict")
 
     def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
+            yield from _misread(call, call.func.value, at)
+            return
         scaler = Scaler.made(call, at)
         if scaler is None or scaler.off or not any(True for _ in scaler.calls("scale")):
             return
@@ -133,3 +141,75 @@ def _forgets(entries: ast.Dict, stepped: set[str]) -> bool:
     states = {v.rpartition(".")[0] for v in values if v.endswith(".state_dict()")}
     saved = states & stepped if stepped else {s for s in states if "opt" in s.lower()}
     return bool(saved) and "scaler" not in words and "amp" not in words
+
+
+def _misread(load: ast.Call, owner: ast.expr, at: Context) -> Iterator[Finding]:
+    """The state of a scaler that is read under a key that nothing in the module writes."""
+    name = _last(owner)
+    key = _key(load.args[0]) if len(load.args) == 1 else None
+    if key is None or "scaler" not in name.lower() or "standard" in name.lower():
+        return
+    functions = (at.module.index.top, *at.module.index.functions)
+    written = [entry for function in functions for entry in _written(function.nodes)]
+    saved = [(k, node) for k, node, value in written if _state_of(value) == name]
+    keys = {k for k, _ in saved}
+    if len(keys) != 1 or key.value in {k for k, _, _ in written}:
+        return
+    for function in functions:  # another branch may read older files
+        for node in function.nodes:
+            if isinstance(node, ast.Call) and node is not load and node.args:
+                other = _key(node.args[0])
+                if other is not None and other.value in keys:
+                    return
+    statement, quote = at.statement(load), at.text(key)[-1]
+    edits = at.edit.rewrite(statement, {key: f"{quote}{saved[0][0]}{quote}"}) if statement else None
+    why = "files that other code has written may hold the other key"
+    yield at.finding(
+        load,
+        f"the state of {name} is read from {key.value!r} and saved under {saved[0][0]!r}: a run "
+        "that is resumed does not get its scale back",
+        Confidence.LIKELY,
+        evidence=(at.note(saved[0][1], "the state is saved here"),),
+        fix=Fix("read the key that is saved", Applicability.UNSAFE, edits, why) if edits else None,
+    )
+
+
+def _last(node: ast.expr | None) -> str:
+    """The last word of a chain of names."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _key(node: ast.expr) -> ast.Constant | None:
+    """The key in ``state["key"]`` or ``state.get("key")``."""
+    match node:
+        case ast.Subscript(value=ast.Name() | ast.Attribute(), slice=ast.Constant() as key):
+            pass
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant() as key, *_]):
+            pass
+        case _:
+            return None
+    return key if isinstance(key.value, str) else None
+
+
+def _written(nodes: list[ast.AST]) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    """Keys that dicts are given, each with its place and what is stored there."""
+    for node in nodes:
+        pairs: list[tuple[ast.expr | None, ast.expr]] = []
+        if isinstance(node, ast.Dict):
+            pairs = list(zip(node.keys, node.values, strict=True))
+        elif isinstance(node, ast.Assign):
+            pairs = [(t.slice, node.value) for t in node.targets if isinstance(t, ast.Subscript)]
+        elif isinstance(node, ast.Call):
+            yield from ((k.arg, k.value, k.value) for k in node.keywords if k.arg)
+        for key, value in pairs:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, key, value
+
+
+def _state_of(value: ast.expr) -> str:
+    """Whose state is stored, a scaler that may be None included."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "state_dict":
+                return _last(node.func.value)
+    return ""

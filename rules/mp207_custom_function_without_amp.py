@@ -113,11 +113,11 @@ class CustomFunctionWithoutAmp(Rule):
         believed = known is not None and at.believes(known)
         fix = None if "setup_context" in cls.methods else _fix(forward.node, backward.node, at)
         evidence = [] if known is None else [known]
-        evidence.append(at.note(lowered, "autocast runs this in half, so the gradient is half"))
+        evidence.append(at.note(product, "the gradient meets a float32 tensor that was saved"))
         yield at.finding(
-            product,
-            f"{node.name}.backward multiplies the gradient, half under autocast, with a float32 "
-            "tensor that was saved: it raises",
+            lowered,
+            f"autocast runs this in half, so that {node.name}.backward multiplies a half gradient "
+            "with a float32 tensor that was saved: it raises",
             Confidence.LIKELY if believed else Confidence.POSSIBLE,
             evidence=evidence,
             fix=fix,

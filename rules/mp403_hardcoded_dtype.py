@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Blanket,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -13,10 +15,14 @@ from precision_lint.api import (
     Meeting,
     Rule,
     Severity,
+    Sink,
     calls,
+    operators,
 )
 
-CREATED = ("zeros", "ones", "full", "eye", "tensor")
+CREATED = ("zeros", "ones", "full", "eye", "tensor", "arange", "linspace")
+
+RANGES = ("arange", "linspace")
 
 
 class HardcodedDtype(Rule):
@@ -27,16 +33,27 @@ class HardcodedDtype(Rule):
     (`mask.float()`), constants with `dtype=torch.float32` and `torch.FloatTensor(...)` that are
     multiplied with, added to or joined with the output of a layer and go on into the next layer.
 
-    Where the widened result is returned or goes elsewhere it is only possible. The rule stays
-    silent where the numbers themselves need float32 (activations that are upcast, positions,
-    denominators, buffers), where the result is cast at once, under autocast, which casts the next
-    layer's input down again, and in projects that show no half models. A float32 tensor that goes
-    into a layer or a product directly is MP502's.
+    Where the widened result is returned or goes elsewhere it is only possible. The same in other
+    functions, with tensors that they are given, positions and counts included: likely where the
+    project runs the module in half models, otherwise possible.
+
+    A buffer that `torch.FloatTensor(n, m)` makes for a kernel of an extension, which takes it for
+    the dtype of its inputs. A module that its owner's `forward` casts (`self.gate =
+    self.gate.float()`). A helper that casts every tensor in nested containers to half, integers
+    too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
+    the file.
+
+    The rule stays silent where the numbers themselves need float32 (activations that are upcast,
+    losses, buffers), where the result is cast at once, under autocast, which casts the next layer's
+    input down again, and in projects that show no half models. A float32 tensor that goes into a
+    layer or a product directly is MP502's.
 
     ## Why it breaks
     A float32 tensor with dimensions promotes half activations, and the next layer raises `mat1 and
     mat2 must have the same dtype, but got Float and Half`. In float32 and under autocast the code
-    works.
+    works. A kernel raises, or reads bytes of float32 as halves. A module that is cast in `forward`
+    gets new parameters each time that something has made it half again (ZeRO and FSDP hold views of
+    the old ones). Whole numbers above 2048 are not exact in float16.
 
     ## Example
     ```python
@@ -53,7 +70,8 @@ class HardcodedDtype(Rule):
 
     ## Fix safety
     Safe: in a float32 model the dtype is what it was. Zeros and ones are exact in half; a constant
-    is rounded as every weight of the model is.
+    is rounded as every weight of the model is. Only the dtype of a mask, one-hot vector or constant
+    in `forward` is fixed; a position or a count may need float32 until its last step.
 
     ## How to silence
     `# precision-lint: ignore[MP403] reason` or `# noqa: MP403` on the line.
@@ -67,13 +85,42 @@ class HardcodedDtype(Rule):
     severity = Severity.WARNING
     applicability = Applicability.SAFE
     triggers = calls(
-        "Tensor.float", "Tensor.to", *Hardcoded.LEGACY, *(f"torch.{name}" for name in CREATED)
-    )
+        "Tensor.float",
+        "Tensor.to",
+        "Tensor.half",
+        *Hardcoded.LEGACY,
+        *(f"torch.{name}" for name in CREATED),
+    ) | operators(ast.arguments, pattern=r"torch\.(?:float64|double)")
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.arguments, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.arguments):
+            yield from _default(node, at)
+            return
+        name = Blanket.module(node, at)
+        if name is not None:
+            yield at.finding(
+                node,
+                f"{name} is cast in each forward pass, and its parameters are replaced under the "
+                "optimizer's hands",
+                Confidence.LIKELY,
+            )
+            return
+        name = Blanket.any_tensor(node, at)
+        if name is not None:
+            yield at.finding(
+                node,
+                f"every tensor in {name} is cast, ids and labels too: from 2048 (float16) or 256 "
+                "(bfloat16) on they collide",
+                Confidence.LIKELY if at.project.evidence else Confidence.POSSIBLE,
+                evidence=at.project.evidence[:1],
+            )
+            return
         met = Hardcoded.meeting(node, at)
+        if met is None:
+            yield from _beside(node, at)
+            return
         half = at.half(at.value(met.other), at.region(met.use)) if met is not None else None
-        if met is None or half is None:
+        if half is None:
             return
         reaches = at.reaches_layer(met.use)
         text = " ".join(at.text(met.other).split())[:40]
@@ -107,3 +154,70 @@ class HardcodedDtype(Rule):
         if edits is None:
             return None
         return Fix(f"follow the dtype of {other.id}", Applicability.SAFE, edits)
+
+
+def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """float32 that widens what the function is given."""
+    met = Hardcoded.beside(node, at)
+    if met is None:
+        yield from _filled(node, at)
+        return
+    half = at.half(at.value(met.other), at.region(met.use))
+    if half is None:
+        return
+    passed_on = any(sink.kind == "module" for sink in Sink.of(met.use, at))
+    inside = at.function.cls is not None and not at.text(node.func).endswith(RANGES)
+    averaged = any(
+        isinstance(a, ast.Attribute) and a.attr in ("sum", "mean") for a in at.ancestors(node)
+    )
+    if averaged and not (isinstance(met.use, ast.BinOp) and isinstance(met.use.op, ast.Div)):
+        inside = False  # a share that goes into a loss, not a count to divide by
+    expected = Care.expects_half(at) and (inside or passed_on)
+    text = " ".join(at.text(met.other).split())[:40]
+    yield at.finding(
+        node,
+        f"float32 is named here and promotes {text}, which may be {half.dtype}",
+        half.confidence if expected else Confidence.POSSIBLE,
+        evidence=dict.fromkeys((*half.evidence, at.note(met.use, "both meet here"))),
+    )
+
+
+def _filled(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """A float32 buffer that a kernel of an extension fills from a tensor of any dtype."""
+    kernel = Hardcoded.kernel(node, at)
+    if kernel is None:
+        return
+    call, tensor = kernel
+    believed = any(at.believes(evidence) for evidence in at.settings)
+    yield at.finding(
+        node,
+        f"the buffer is float32 and {tensor}, from which the kernel fills it, may be half",
+        Confidence.LIKELY if believed else Confidence.POSSIBLE,
+        evidence=(at.note(call, "both go into the kernel here"), *at.settings[:1]),
+    )
+
+
+def _default(node: ast.arguments, at: Context) -> Iterator[Finding]:
+    """A ``dtype`` that is float64 by default, where those of its neighbours are float32."""
+    names = [*node.posonlyargs, *node.args][-len(node.defaults) :] if node.defaults else []
+    pairs = [*zip(names, node.defaults, strict=True)]
+    pairs += [(p, d) for p, d in zip(node.kwonlyargs, node.kw_defaults, strict=True) if d]
+    for parameter, default in pairs:
+        if parameter.arg != "dtype" or at.qualify(default) not in ("torch.float64", "torch.double"):
+            continue
+        others = [
+            other
+            for function in at.module.index.functions
+            if (other := function.defaults().get("dtype")) is not None
+        ]
+        narrow = [o for o in others if at.qualify(o) in ("torch.float32", "torch.float")]
+        wide = [o for o in others if at.qualify(o) in ("torch.float64", "torch.double")]
+        if len(narrow) < 2 or len(wide) > 1:
+            continue
+        yield at.finding(
+            default,
+            f"dtype is float64 by default here and float32 in {len(narrow)} other functions of the "
+            "file: their results do not go together in a product",
+            Confidence.LIKELY,
+            evidence=(at.note(narrow[0], "the default is float32 here"),),
+        )

@@ -24,6 +24,8 @@ DISTANCES = ("torch.cdist", "torch.nn.functional.pdist")
 """Reported with their own numbers elsewhere."""
 PAIRS = frozenset({"svd", "qr", "eig", "eigh", "slogdet", "lstsq", "lu", "lu_factor", "inv_ex"})
 
+HALF = re.compile(r"torch\.(b?float16|half)\b")
+
 
 class OpMissingInHalf(Rule):
     """Operation without a kernel for half tensors: linalg, fft, quantile, ctc_loss, histc.
@@ -164,7 +166,9 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
         return None
     if Provenance.computed(node, at) is not None and at.plausible and not Care.in_test(at):
         return half
-    named = at.mentions(r"torch\.(b?float16|half)\b")  # half values come here, the code says
+    if _asked(node, at):
+        return Half(half.dtypes, Confidence.LIKELY, half.evidence, half.outside)
+    named = at.mentions(HALF.pattern)  # half values come here, the code says
     if named and Care.expects_half(at):
         return half
     weight = "parameter" in value.tags and at.function.name == "forward"
@@ -183,6 +187,22 @@ def _brought_up(node: ast.Call, at: Context) -> bool:
         return False
     to = any(at.qualify(a) in ("torch.float32", "torch.float") for a in call.args[:1])
     return at.is_upcast(call) or (at.text(method).endswith(".to") and to)
+
+
+def _asked(node: ast.expr, at: Context) -> bool:
+    """Whether the code asks if what an operand is computed from is half, and casts that only."""
+    asked = {
+        at.text(test.left.value)
+        for test in at.function.nodes
+        if isinstance(test, ast.Compare)
+        and isinstance(test.left, ast.Attribute)
+        and test.left.attr == "dtype"
+        and any(HALF.search(at.text(side)) for side in test.comparators)
+    }
+    return any(
+        isinstance(origin, (ast.Name, ast.Attribute)) and at.text(origin) in asked
+        for origin in Provenance.of(node, at)
+    )
 
 
 def _power_of_two(node: ast.Call, at: Context) -> bool:

@@ -58,7 +58,10 @@ class BadArguments:
             return None
         known = {parameter for home in homes for parameter in PARAMETERS[home]}
         for keyword in node.keywords:
-            wrong = _keys(keyword.value, at) - known if keyword.arg is None else set()
+            if keyword.arg is None:
+                wrong = _keys(keyword.value, at) - known
+            else:  # of two homes of the name, neither has it
+                wrong = {keyword.arg} - known if len(homes) > 1 else set()
             if wrong:
                 short = " and ".join(sorted(home.removeprefix("torch.") for home in homes))
                 named = " or ".join(sorted(wrong))

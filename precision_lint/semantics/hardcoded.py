@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
 
 FLAGS = re.compile(
-    r"(?<![a-z])(\w*masks?|one_?hot|valid\w*|keep|kept|present|is_\w+|gates?|visible|padding)(?![a-z])"
+    r"(?<![a-z])(\w*mask(?:s|ed)?|one_?hot|valid\w*|keep|kept|present|is_\w+|gates?|visible|padding)(?![a-z])"
 )
 """Names of tensors of zeros and ones."""
 LEGACY = frozenset({"torch.FloatTensor", "torch.cuda.FloatTensor"})
+NUMERIC = re.compile(r"loss|metric|accura|dice|iou|assign|match|target|schedule|sample|plot|draw")
+"""Words of functions whose numbers had better be float32, whatever comes in."""
 _FLOAT32 = ("torch.float32", "torch.float")
 
 
@@ -39,10 +41,56 @@ class Hardcoded:
         return met
 
     @staticmethod
+    def beside(call: ast.Call, at: Context) -> Meeting | None:
+        """Where what a call makes float32 widens a tensor that the function is given.
+
+        Nothing says that it is an activation; flags that are counted, to divide by, take part.
+        """
+        if Care.in_test(at) or not (_names_float32(call, at) or _counts_up(call, at)):
+            return None
+        if not at.function.parameters() or NUMERIC.search(at.function.name):
+            return None
+        met = Meeting.of(call, at, _given, counted=True)
+        if met is None or at.region(met.use).on:
+            return None
+        return met
+
+    @staticmethod
+    def kernel(call: ast.Call, at: Context) -> tuple[ast.Call, str] | None:
+        """Where a buffer that is made float32 goes into a call beside a tensor that
+        ``torch.autograd.Function.forward`` is given, and the name of that."""
+        parameters = [p.arg for p in at.function.parameters()]
+        if parameters[:1] != ["ctx"] or at.qualify(call.func) not in LEGACY or not call.args:
+            return None
+        if isinstance(call.args[0], (ast.List, ast.Tuple)) or at.function.name != "forward":
+            return None
+        statement = at.statement(call)
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            return None
+        for use in at.uses(statement.targets[0].id):
+            parent = at.parents.get(id(use))
+            if isinstance(parent, ast.keyword):
+                parent = at.parents.get(id(parent))
+            if isinstance(parent, ast.Call) and use is not parent.func:
+                if at.text(parent.func).startswith("ctx."):
+                    continue
+                given = [*parent.args, *(k.value for k in parent.keywords)]
+                for other in given:
+                    value = at.value(other)
+                    if isinstance(other, ast.Name) and value.variable and at.is_tensor(other):
+                        if other.id in parameters:
+                            return parent, other.id
+        return None
+
+    @staticmethod
     def widened(node: ast.expr, at: Context) -> bool:
         """Whether a value is float32 because of such a call."""
         return any(
-            isinstance(origin, ast.Call) and Hardcoded.meeting(origin, at) is not None
+            isinstance(origin, ast.Call)
+            and (
+                Hardcoded.meeting(origin, at) is not None
+                or (_names_float32(origin, at) and Hardcoded.beside(origin, at) is not None)
+            )
             for origin in Provenance.of(node, at)
         )
 
@@ -69,6 +117,20 @@ def _names_float32(node: ast.Call, at: Context) -> bool:
     flags = operand.dtype == "bool" or "normalized" in operand.tags
     words = at.text(node.func.value).lower()
     return flags or (FLAGS.search(words) is not None and not operand.tags & {"float", "cast"})
+
+
+def _counts_up(call: ast.Call, at: Context) -> bool:
+    """Whether a call makes a float32 range."""
+    named = any(k.arg == "dtype" and at.qualify(k.value) in _FLOAT32 for k in call.keywords)
+    return named and at.qualify(call.func) in ("torch.arange", "torch.linspace")
+
+
+def _given(node: ast.expr, at: Context) -> bool:
+    """Whether an operand has the dtype of what comes in, or of what a call returns."""
+    value = at.value(node)
+    if not value.variable or not value.maybe_tensor or value.dtype.startswith(("~cast", "~para")):
+        return False
+    return at.is_tensor(node) and Care.is_activation(at.text(node))
 
 
 def _activation(node: ast.expr, at: Context) -> bool:

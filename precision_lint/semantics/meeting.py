@@ -17,7 +17,9 @@ FOLLOWED = frozenset({
     "contiguous", "clone", "squeeze", "flatten", "transpose", "permute", "t", "detach", "T",
     "uniform_", "normal_", "fill_", "zero_",
 })  # fmt: skip
+COUNTED = frozenset({"sum", "clamp", "clamp_", "mean", "sin", "cos", "exp"})
 JOINS = frozenset({"cat", "stack", "where", "add", "sub", "mul", "div"})
+POWERS = (ast.Pow, ast.FloorDiv)
 ELEMENTWISE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 CASTS = ("float", "to", "type_as", "half", "bfloat16")
 _LIMIT = 40
@@ -33,10 +35,18 @@ class Meeting:
 
     @classmethod
     def of(
-        cls, node: ast.expr, at: Context, widened: Callable[[ast.expr, Context], bool]
+        cls,
+        node: ast.expr,
+        at: Context,
+        widened: Callable[[ast.expr, Context], bool],
+        *,
+        counted: bool = False,
     ) -> Meeting | None:
-        """The first operation in which a tensor meets one that ``widened`` accepts, uncast."""
-        return _meeting(node, at, widened, set())
+        """The first operation in which a tensor meets one that ``widened`` accepts, uncast.
+
+        ``counted``: what is summed up and bounded on the way, or computed with numbers, counts.
+        """
+        return _meeting(node, at, widened, set(), counted)
 
     @classmethod
     def of_attribute(
@@ -56,7 +66,11 @@ class Meeting:
 
 
 def _meeting(
-    node: ast.expr, at: Context, widened: Callable[[ast.expr, Context], bool], seen: set[int]
+    node: ast.expr,
+    at: Context,
+    widened: Callable[[ast.expr, Context], bool],
+    seen: set[int],
+    counted: bool = False,
 ) -> Meeting | None:
     if id(node) in seen or len(seen) > _LIMIT:
         return None
@@ -65,13 +79,13 @@ def _meeting(
     for parent in at.ancestors(node):
         match parent:
             case ast.BinOp(left=left, right=right, op=op):
-                if not isinstance(op, ELEMENTWISE):
+                if not isinstance(op, (*ELEMENTWISE, *POWERS) if counted else ELEMENTWISE):
                     return None
                 other = right if left is inner else left
                 if widened(other, at):
                     return None if _cast(parent, at) else Meeting(parent, other, at)
             case ast.Attribute(attr=attr):
-                if attr not in FOLLOWED | JOINS:
+                if attr not in FOLLOWED | JOINS and not (counted and attr in COUNTED):
                     return None
             case ast.Subscript(value=value) if value is inner:
                 pass
@@ -87,14 +101,15 @@ def _meeting(
                         return Meeting(parent, others[0], at)
                     return None
                 before, after = at.value(node).dtype, at.value(parent).dtype
-                if last not in FOLLOWED or (last == "to" and after not in ("", before)):
+                followed = last in FOLLOWED or (counted and last in COUNTED)
+                if not followed or (last == "to" and after not in ("", before)):
                     return None
             case ast.List() | ast.Tuple():
                 pass
             case ast.Assign(targets=[ast.Name(id=name)], value=source):
                 for use in at.uses(name):
                     if isinstance(use.ctx, ast.Load) and at.definition(name, use) is source:
-                        found = _meeting(use, at, widened, seen)
+                        found = _meeting(use, at, widened, seen, counted)
                         if found is not None:
                             return found
                 return None

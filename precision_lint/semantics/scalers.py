@@ -20,6 +20,10 @@ CREATORS = (
     "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler",
     "torch.amp.grad_scaler.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler",
 )  # fmt: skip
+LIBRARY = frozenset({
+    "timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler",
+})  # fmt: skip
+"""Classes of libraries that make a scaler which is always on."""
 BOOLEAN = (ast.If, ast.IfExp, ast.While, ast.Assert)
 
 
@@ -100,6 +104,43 @@ class Scaler:
                     found.append((node, _dtype(node, at.inside(function))))
         return found
 
+    @staticmethod
+    def wrapped(call: ast.Call, at: Context) -> bool:
+        """Whether a class that is instantiated makes a scaler of its own that is on."""
+        name = dotted(call.func) or ""
+        if at.qualify(call.func) in LIBRARY:
+            return True
+        found = at.module.base(name)
+        init = found[0].methods.get("__init__") if found is not None else None
+        made = [n for n in init.nodes if isinstance(n, ast.Call)] if init is not None else []
+        scalers = [node for node in made if makes_scaler(node)]
+        return bool(scalers) and not any(k.arg == "enabled" for n in scalers for k in n.keywords)
+
+    @staticmethod
+    def choices(at: Context) -> Iterator[tuple[ast.Call, ast.expr, frozenset[str]]]:
+        """Autocast regions of this function whose dtype is a name that is given one of several.
+
+        Each with the name and the dtypes; a ``partial`` of a region counts.
+        """
+        for node in at.function.nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            name = _named(node)
+            if not isinstance(name, (ast.Name, ast.Attribute)) or not (
+                at.qualify(node.func) in AUTOCAST
+                or (node.args and at.qualify(node.args[0]) in AUTOCAST)
+            ):
+                continue
+            bound = [v for v in _bound(dotted(name) or "", at.function) if v is not None]
+            dtypes = frozenset(
+                DTYPES[qualified]
+                for value in bound
+                for part in _parts(value)
+                if (qualified := at.qualify(part)) in DTYPES
+            )
+            if dtypes:
+                yield node, name, dtypes
+
     def owners(self, function: Function, at: Context) -> dict[str, Roots]:
         """Optimizers that a function knows, each with the modules that it was made of."""
         return owners(function, at.module.typestate)
@@ -133,6 +174,18 @@ def _bound(text: str, function: Function) -> Iterator[ast.expr | None]:
                     yield from (None for part in target.elts if dotted(part) == text)
         elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and dotted(node.target) == text:
             yield node.value
+
+
+def _parts(value: ast.expr) -> Iterator[ast.expr]:
+    """What a choice chooses from: branches of a conditional, values of a literal dict."""
+    match value:
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _parts(body)
+            yield from _parts(orelse)
+        case ast.Subscript(value=ast.Dict(values=values)):
+            yield from values
+        case _:
+            yield value
 
 
 def _dtype(call: ast.Call, at: Context) -> str:

@@ -1,0 +1,84 @@
+"""Casts that take no account of what they cast: a module in its forward pass, any tensor at all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from precision_lint.semantics.names import dotted
+from precision_lint.semantics.sinks import Sink
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+
+LOOKED_AT = re.compile(
+    r"is_floating_point|\.is_complex|FloatTensor|\.dtype\s*(==|in|!=|is)|\.dtype\b.*\bin\b|"
+    r"torch\.(float|float32|int64|long)\b.*(==|\bin\b)|\bis_float|floating"
+)
+"""A helper that asks what kind of tensor it has."""
+_DTYPE = re.compile(r"(^|_)d?type(_|$)|precision")
+"""Words of parameters that hold a dtype."""
+
+
+class Blanket:
+    """Casts whose operand is not the tensor of floats that they are meant for."""
+
+    @staticmethod
+    def module(call: ast.Call, at: Context) -> str | None:
+        """The module that a forward pass replaces: ``self.gate = self.gate.float()``."""
+        statement, func = at.statement(call), call.func
+        cls = at.function.cls
+        if not isinstance(func, ast.Attribute) or cls is None or not cls.is_module:
+            return None
+        if at.function.name != "forward" or not isinstance(statement, ast.Assign):
+            return None
+        path = dotted(func.value)
+        if statement.value is not call or [dotted(t) for t in statement.targets] != [path]:
+            return None
+        if path is None or not path.startswith("self.") or path.count(".") != 1:
+            return None
+        called = at.mentions(rf"{re.escape(path)}\(")
+        weights = at.mentions(rf"{re.escape(path)}\.(weight|bias|parameters)\b")
+        return path if called and (weights or Sink.layer(func.value, at) is not None) else None
+
+    @staticmethod
+    def any_tensor(call: ast.Call, at: Context) -> str | None:
+        """The parameter whose tensors a helper casts in all containers, integers with the rest."""
+        func, names = call.func, [p.arg for p in at.function.parameters()]
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+            return None
+        name = func.value.id
+        if name not in names or not isinstance(at.statement(call), ast.Return):
+            return None
+        if not _to_float(call, names, at) or at.mentions(LOOKED_AT.pattern):
+            return None
+        recursive = any(
+            isinstance(node, ast.Call)
+            and (dotted(node.func) or "").rpartition(".")[2] == at.function.name
+            for node in at.function.nodes
+        )
+        asked = any(
+            isinstance(a, ast.If)
+            and re.search(r"Tensor\b|is_tensor|'half'|\"half\"", at.text(a.test))
+            for a in at.ancestors(call)
+        )
+        containers = at.mentions(r"\b(dict|Mapping)\b|\.items\(")
+        return name if recursive and asked and containers else None
+
+
+def _to_float(call: ast.Call, names: list[str], at: Context) -> bool:
+    """Whether a cast is to a half dtype, or to one that the caller gives."""
+    assert isinstance(call.func, ast.Attribute)
+    given = [*call.args, *(k.value for k in call.keywords)]
+    if call.func.attr == "half":
+        return not given
+    if call.func.attr != "to" or len(given) != 1:
+        return False
+    if at.qualify(given[0]) in ("torch.float16", "torch.half", "torch.bfloat16"):
+        return True
+    return (
+        isinstance(given[0], ast.Name)
+        and given[0].id in names
+        and _DTYPE.search(given[0].id) is not None
+    )
