@@ -860,3 +860,118 @@ def train(model, loader, scaler, optimizer):
     }
     (found,) = check(texts)
     assert [message for _, _, message in links(found)][-1].startswith("Net.forward() is reached")
+
+
+DRIVER = """\
+import torch
+from model import Net
+
+
+class Trainer:
+    def __init__(self, world_size):
+        model = Net()
+        if world_size > 1:
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+
+    def train(self, batches):
+        self.model.mark(batches)
+        for batch in batches:
+            self.step(batch)
+
+    def step(self, batch):
+        {before}
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = {inside}
+        loss.backward()
+        self.optimizer.step()
+"""
+MARKED = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def mark(self, batches):
+        return torch.cdist(batches, batches)
+
+    def forward(self, x):
+        return torch.cdist(x, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "reported"),
+    [
+        ("x = batch", "self.model(x).mean()", ["model.py:10 MP214"]),
+        ("x = self.model(batch)", "x.mean()", []),
+        ("x = batch", "self.model.mark(x).mean()", ["model.py:7 MP214", "model.py:10 MP214"]),
+    ],
+)
+def test_what_training_runs_before_it_opens_autocast_is_outside(
+    before: str, inside: str, reported: list[str]
+) -> None:
+    text = DRIVER.format(before=before, inside=inside)
+    found = places(check({"model.py": MARKED, "train.py": text}))
+    assert [place for place in found if place.endswith("MP214")] == reported
+
+
+def test_explanations_of_what_training_runs_outside() -> None:
+    text = DRIVER.format(before="x = self.model(batch)", inside="x.mean()")
+    program = projects.linked(model=MARKED, train=text)
+    (caller,) = projects.callers(program, "model.py", "Net.forward")
+    region = program.region(caller, "Net.forward")
+    assert region.state == "off"
+    assert [e.message for e in region.foreign] == [
+        "a training step calls this before it opens autocast",
+        "Net.forward() is reached from it",
+    ]
+
+
+@pytest.mark.parametrize(("owner", "reported"), [("layer", False), ("step", True)])
+def test_a_region_of_a_layer_says_nothing_of_other_layers(owner: str, reported: bool) -> None:
+    region = {
+        "layer": "class A(torch.nn.Module):\n    def forward(self, x):\n"
+        "        with torch.autocast('cuda'):\n            return x @ x\n",
+        "step": "def step(model, x, optimizer):\n    with torch.autocast('cuda'):\n"
+        "        model(x)\n    optimizer.step()\n",
+    }[owner]
+    pose = (
+        "import torch\n\n\nclass Camera(torch.nn.Module):\n    def forward(self, x, intrinsics):\n"
+        "        return x @ intrinsics\n"
+    )
+    found = places(check({"region.py": f"import torch\n\n\n{region}", "camera.py": pose}))
+    assert found == (["camera.py:6 MP501"] if reported else [])
+
+
+STEP = """\
+import torch
+
+
+def step(layer, x):
+    amp = torch.autocast("cuda")
+    with amp:
+        loss = layer(x).mean()
+        print(loss)
+        loss.backward()
+"""
+LAYER = """\
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        assert x.dtype == torch.float32
+        return self.layer(x)
+"""
+
+
+@pytest.mark.parametrize(("text", "finding"), [(STEP, "9 MP211"), (LAYER, "12 MP502")])
+def test_what_a_test_does_is_meant(text: str, finding: str) -> None:
+    assert places(check({"step.py": text, "tests/test_step.py": text})) == [f"step.py:{finding}"]

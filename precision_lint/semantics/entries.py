@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from precision_lint.api import Evidence
 from precision_lint.semantics.index import Class, Function, Index, walk_function
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import INHERITED, Region, decorated, region_of
+from precision_lint.semantics.regions import INHERITED, OUTSIDE, Region, decorated, region_of
 from precision_lint.semantics.values import Value
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class Entries:
             if region is None:
                 if isinstance(caller.node, ast.Module):
                     continue  # a script's own trial call says nothing about training
-                region = self.entry_region(caller)
+                region = OUTSIDE if self._drives(caller, call) else self.entry_region(caller)
             regions.append((region, call))
         for site in self.foreign_sites(function):
             assert self.program is not None
@@ -306,6 +306,11 @@ class Entries:
             sure=False,
             called=first.called or site_call,
         )
+
+    def _drives(self, caller: Function, call: ast.Call) -> bool:
+        """Whether a call is made before a function opens autocast, from which training is run."""
+        drivers = self.program.drivers if self.program is not None else {}
+        return call.lineno < drivers.get((self.path, qualname(caller)), 0)
 
     def arguments(self, function: Function, name: str) -> list[Passed]:
         """What the calls in this project pass for a parameter."""
@@ -390,6 +395,10 @@ class Entries:
             return False
         if self.entry_region(function).known:
             return True
+        sites = self.call_sites(function)
+        if sites and all(caller.name in SETUP for _, caller in sites):
+            if name not in ("forward", "__call__") and not self.foreign_sites(function):
+                return False  # a helper of __init__
         if cls is not None and (cls.is_module or any(w in cls.name.lower() for w in NUMERIC)):
             return True
         if any(word in name for word in NUMERIC):
@@ -398,7 +407,7 @@ class Entries:
             return True
         if depth > 0 and any(
             self.plausible(caller, depth - 1) or self.lexical(caller, call) is not None
-            for call, caller in self.call_sites(function)
+            for call, caller in sites
         ):
             return True
         for site in self.foreign_sites(function)[:FOREIGN_CALLS] if depth > 0 else ():

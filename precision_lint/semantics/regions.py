@@ -69,6 +69,7 @@ class Region:
 
 
 INHERITED = Region()
+OUTSIDE = Region("off", "float32")
 
 
 def _argument(call: ast.Call, position: int, keyword: str) -> ast.expr | None:
