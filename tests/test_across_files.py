@@ -154,6 +154,16 @@ def test_managers(manager: str, before: str, imports: str, row: int | None) -> N
     assert (("train.py", row, opened) in links(findings[0])) is (row is not None)
 
 
+@pytest.mark.parametrize(("enabled", "reported"), [("True", [FINDING]), ("False", [])])
+def test_a_handler_of_accelerate_may_switch_off(enabled: str, reported: list[str]) -> None:
+    for handler, before in (
+        ("kwargs", f"kwargs = AutocastKwargs(enabled={enabled})"),
+        (f"AutocastKwargs(enabled={enabled})", "pass"),
+    ):
+        text = train(f"accelerator.autocast(autocast_handler={handler})", before)
+        assert places(check({"model.py": MODEL, "train.py": text})) == reported
+
+
 def test_where_every_caller_is_outside_the_project_does_not_matter() -> None:
     off = train("torch.autocast('cuda', enabled=False)")
     texts = {"model.py": MODEL, "one.py": off, "two.py": off}

@@ -16,7 +16,7 @@ from precision_lint.semantics.index import Function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import Region, without_gradient
+from precision_lint.semantics.regions import Region
 from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
 from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
@@ -101,7 +101,7 @@ class Context:
     @cached_property
     def without_gradient(self) -> bool:
         """Whether this function never has a backward pass."""
-        return without_gradient(self.function.node, self.module.index.names)
+        return self.module.ungraded(self.function)
 
     def operation(self, node: ast.expr) -> tuple[str, ast.expr] | None:
         """Name and first operand of a call of a torch function or tensor method."""

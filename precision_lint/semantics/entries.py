@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from precision_lint.api import Evidence
 from precision_lint.semantics.index import Class, Function, Index, walk_function
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import INHERITED, OUTSIDE, Region, decorated, region_of
+from precision_lint.semantics.regions import (
+    INHERITED,
+    NO_GRAD,
+    OUTSIDE,
+    Region,
+    decorated,
+    region_of,
+    without_gradient,
+)
 from precision_lint.semantics.values import Value
 
 if TYPE_CHECKING:
@@ -174,6 +182,8 @@ class Entries:
         or open one.
         """
         region = region_of(node, self.index.names, around)
+        if region is not None and self._handled_off(node, function):
+            return Region("off", "float32", region.device, node=node)
         if region is not None and (region.dtype != "low" or region.state == "off"):
             return region
         if depth > 0:
@@ -182,6 +192,19 @@ class Entries:
                 if found is not None:
                     return replace(found, node=node, sure=False)
         return region
+
+    def _handled_off(self, node: ast.expr, function: Function) -> bool:
+        """Whether Accelerate's ``autocast(autocast_handler=...)`` is given one that is disabled."""
+        keywords = node.keywords if isinstance(node, ast.Call) else []
+        given = next((k.value for k in keywords if k.arg == "autocast_handler"), None)
+        if given is None:
+            return False
+        made = self._bound(given.id, function) if isinstance(given, ast.Name) else []
+        return any(
+            isinstance(value, ast.Call)
+            and any(k.arg == "enabled" and _is_false(k.value) for k in value.keywords)
+            for value in (given, *(value for value, _ in made))
+        )
 
     def _managers(
         self, node: ast.expr, function: Function
@@ -362,6 +385,35 @@ class Entries:
                 return node, caller
         return None
 
+    def ungraded(self, function: Function, depth: int = 2) -> bool:
+        """Whether a function, or every call of it in the project, has no backward pass."""
+        if without_gradient(function.node, self.index.names):
+            return True
+        if depth == 0 or function.name in ("forward", "__call__"):
+            return False
+        sites: list[tuple[Entries, ast.Call, Function]] = [
+            (self, call, caller) for call, caller in self.call_sites(function)
+        ]
+        for site in self.foreign_sites(function)[: FOREIGN_CALLS + 1]:
+            other = self.program.load(site.file) if self.program is not None else None
+            found = other.site(site.function, site.span) if other is not None else None
+            if other is None or found is None or len(sites) > FOREIGN_CALLS:
+                return False
+            sites.append((other, *found))
+        return bool(sites) and all(
+            module.in_no_grad(call, caller) or module.ungraded(caller, depth - 1)
+            for module, call, caller in sites
+        )
+
+    def in_no_grad(self, call: ast.Call, function: Function) -> bool:
+        """Whether a call stands in a ``with torch.no_grad()`` of its function."""
+        return any(
+            isinstance(item.context_expr, ast.Call)
+            and self.index.names.qualify(item.context_expr.func) in NO_GRAD
+            for statement in self._scopes(function)[0].around(call.lineno)
+            for item in statement.items
+        )
+
     def plausible(self, function: Function, depth: int = 5) -> bool:
         """Whether a function plausibly runs under autocast or inside a half model."""
         known = self._plausible.get(id(function))
@@ -417,6 +469,10 @@ class Entries:
             if other is not None and caller is not None and other.plausible(caller, depth - 2):
                 return True
         return False
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def qualname(function: Function) -> str:
