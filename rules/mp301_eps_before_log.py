@@ -170,6 +170,8 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
         return Confidence.POSSIBLE
     if value.variable and isinstance(operand, ast.Name) and _only_logs(at):
         return Confidence.POSSIBLE
+    if at.without_gradient and at.mentions(r"\bnan_to_num\b"):
+        return Confidence.POSSIBLE  # a cost, whose infinities are seen to
     return Doubt.lowered(half, value, operand, at)
 
 

@@ -101,6 +101,8 @@ class DowncastAfterUpcast(Rule):
             confidence = Confidence.POSSIBLE
         if what == "a distance" or (what == "a sum" and not _over_many(operation, at)):
             confidence = Confidence.POSSIBLE  # of few terms, as far as one can see
+        if what == "a cumulative sum" and at.value(operation).lo < 0:
+            confidence = Confidence.POSSIBLE  # terms of both signs cancel
         notes = [*half.evidence]
         if upcast is not None:
             notes.append(at.note(upcast, "upcast here"))
