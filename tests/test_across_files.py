@@ -985,3 +985,79 @@ class Layer(nn.Module):
 @pytest.mark.parametrize(("text", "finding"), [(STEP, "9 MP211"), (LAYER, "12 MP502")])
 def test_what_a_test_does_is_meant(text: str, finding: str) -> None:
     assert places(check({"step.py": text, "tests/test_step.py": text})) == [f"step.py:{finding}"]
+
+
+@pytest.mark.parametrize(
+    ("made", "reported"),
+    [
+        ("Net(4)", False),
+        ("Net(4, True)", True),
+        ("Net(4, cube=cube)", True),
+        ("Net(*sizes)", True),
+        ("Net(4, **options)", True),
+        ("print", True),
+    ],
+)
+def test_branches_that_no_construction_switches_on(made: str, reported: bool) -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width, cube=False):
+        super().__init__()
+        self.cube = cube
+
+    def forward(self, x):
+        if self.cube and x.ndim == 2:
+            return torch.log(x.sigmoid() + 1e-8)
+        return x
+
+
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+"""
+    user = f"""\
+import torch
+from net import Net
+
+
+def train(x, sizes, options, cube, optimizer):
+    net = {made}
+    with torch.autocast("cuda"):
+        loss = net(x).mean()
+    optimizer.step()
+"""
+    found = places(check({"net.py": text, "train.py": user}))
+    assert ("net.py:12 MP301" in found) is reported
+
+
+def test_a_method_may_switch_a_branch_on() -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, cube=False):
+        super().__init__()
+        self.cube = cube
+
+    def enable(self):
+        self.cube = True
+
+    def forward(self, x):
+        if self.cube:
+            return torch.log(x.sigmoid() + 1e-8)
+        return x
+
+
+def train(x):
+    net = Net()
+    with torch.autocast("cuda"):
+        return net(x).mean()
+"""
+    assert "net.py:15 MP301" in places(check({"net.py": text}))
+    assert places(check({"net.py": text.replace("self.cube = True", "pass")})) == []
