@@ -21,15 +21,17 @@ def is_idle(node: ast.AST, at: Context) -> bool:
     inner = node
     for parent in at.ancestors(node):
         if isinstance(parent, ast.If) and any(inner is statement for statement in parent.body):
-            tests = parent.test.values if _is_and(parent.test) else [parent.test]
-            if any(_is_off(test, at) for test in tests):
+            if any(_is_off(test, at) for test in _conjuncts(parent.test)):
                 return True
         inner = parent
     return False
 
 
-def _is_and(test: ast.expr) -> bool:
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+def _conjuncts(test: ast.expr) -> list[ast.expr]:
+    match test:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return values
+    return [test]
 
 
 def _is_off(test: ast.expr, at: Context) -> bool:
