@@ -167,8 +167,8 @@ def _state(
     proven = [h for h in halves if h.confidence is Confidence.CERTAIN]
     if proven:
         return proven[0].confidence, proven[0].evidence, proven[0].dtypes
-    if at.plausible and at.project.mixed is not None and at.believes(at.project.mixed):
-        return Confidence.LIKELY, (at.project.mixed,), at.project.dtypes
+    if at.plausible and at.project.ambient is not None and at.believes(at.project.ambient):
+        return Confidence.LIKELY, (at.project.ambient,), at.project.dtypes
     if halves:
         best = max(halves, key=lambda h: h.confidence.rank)
         return best.confidence, best.evidence, best.dtypes

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -27,7 +28,7 @@ class BackwardUnderAutocast(Rule):
 
     It stays silent where the statement holds the forward pass as well, where a loop is between the
     region and the backward pass, which is a matter of MP205 if weights change there, and for
-    regions that the caller opens.
+    regions that the caller opens. Tests, which may mean it, are only `possible`.
 
     ## Why it breaks
     For torch's own operations nothing happens: the backward pass of an operation runs in the dtype
@@ -89,13 +90,16 @@ class BackwardUnderAutocast(Rule):
         moved = RegionEnd.behind(parent.body)
         indent = at.edit.indentation(parent)
         edits = RegionEnd.outdented(moved, indent, at) if moved else None
+        confidence = Confidence.CERTAIN if region.sure else Confidence.LIKELY
+        if Care.in_test(at):
+            confidence = Confidence.POSSIBLE
         evidence = [*at.why(region)]
         if edits is not None:
             evidence += [at.note(s, "this may stand behind the region") for s in moved]
         yield at.finding(
             node,
             "the backward pass runs under autocast: products of custom functions come down to half",
-            Confidence.CERTAIN if region.sure else Confidence.LIKELY,
+            confidence,
             evidence=evidence,
             fix=Fix("end the region before it", Applicability.SAFE, edits) if edits else None,
         )

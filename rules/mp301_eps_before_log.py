@@ -119,8 +119,9 @@ class EpsBeforeLog(Rule):
             if wide and 0 < guard.epsilon < NORMAL and at.project.evidence:
                 yield self._subnormal(guard, node, at)
             return
-        if guard.epsilon > Guard.VANISHES and guard.without_gradient(node, at):
-            return
+        survives = guard.epsilon > Guard.VANISHES and not guard.others
+        if survives and guard.without_gradient(node, at):
+            return  # only the gradient is harmed, or a quotient
         call = at.text(node.func).rpartition(".")[2]
         evidence = [*half.evidence]
         if not isinstance(guard.node, ast.Constant) and guard.epsilon:
@@ -170,6 +171,8 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
         return Confidence.POSSIBLE
     if value.variable and isinstance(operand, ast.Name) and _only_logs(at):
         return Confidence.POSSIBLE
+    if at.without_gradient and at.mentions(r"\bnan_to_num\b"):
+        return Confidence.POSSIBLE  # a cost, whose infinities are seen to
     return Doubt.lowered(half, value, operand, at)
 
 

@@ -95,7 +95,7 @@ class EpsInDenominator(Rule):
         if rare and guard.without_gradient(node, at):
             return
         confidence = Doubt.strict(half, value, guard.operand, at)
-        if rare and confidence is not Confidence.CERTAIN:
+        if (rare or _capped(node, at)) and confidence is not Confidence.CERTAIN:
             confidence = Confidence.POSSIBLE
         evidence = [*half.evidence]
         if not isinstance(guard.node, ast.Constant):
@@ -104,6 +104,18 @@ class EpsInDenominator(Rule):
         yield at.finding(
             node, _message(guard, vanishing), confidence, evidence=[*evidence, *touched], fix=fix
         )
+
+
+def _capped(node: ast.expr, at: Context) -> bool:
+    """Whether the quotient is clamped from above at once, so that an inf goes no further."""
+    parent = at.parents.get(id(node))
+    call = at.parents.get(id(parent)) if isinstance(parent, ast.Attribute) else parent
+    found = at.operation(call) if isinstance(call, ast.Call) else None
+    if found is None or found[1] is not node or not isinstance(call, ast.Call):
+        return False
+    given = [a for a in call.args if a is not node]
+    capped = len(given) > 1 or any(k.arg == "max" for k in call.keywords)
+    return found[0] == "nan_to_num" or (found[0] in ("clamp", "clip") and capped)
 
 
 def _message(guard: Guard, vanishing: bool) -> str:

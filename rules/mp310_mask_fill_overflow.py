@@ -303,7 +303,8 @@ def _confidence(half: Half, value: Value, place: Place, at: Context) -> Confiden
 def _follows(node: ast.expr, value: Value) -> bool:
     """Whether a value has the dtype of something else than the names it is made of."""
     names = {ast.unparse(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
-    return value.dtype[1:] not in names and not value.dtype.startswith("~call")
+    parts = re.split(r"[|+]", value.dtype[1:])
+    return names.isdisjoint(parts) and not value.dtype.startswith("~call")
 
 
 def _is_product(node: ast.expr, at: Context, depth: int = 4) -> bool:

@@ -214,7 +214,7 @@ def _first(angle: Angle, at: Context) -> ast.Call | None:
 
 
 def _under_autocast(at: Context) -> bool:
-    return at.project.mixed is not None and at.plausible and not Care.in_test(at)
+    return at.project.ambient is not None and at.plausible and not Care.in_test(at)
 
 
 def _casts_down(angle: Angle, at: Context) -> bool:

@@ -163,8 +163,9 @@ def _state(
         return None
     if proven:
         return Confidence.CERTAIN, halves[0].evidence if halves else (), bool(wide)
-    if at.plausible and at.settings and at.believes(at.settings[0]):
-        return Confidence.LIKELY, at.settings[:1], False
+    settings = [e for e in (at.project.ambient, at.half_models) if e is not None]
+    if at.plausible and settings and at.believes(settings[0]):
+        return Confidence.LIKELY, tuple(settings[:1]), False
     if not halves:
         return None
     return Confidence.POSSIBLE, halves[0].evidence, bool(wide)

@@ -182,7 +182,8 @@ def _mismatch(
             computed = Provenance.computed(low_node, at) is not None
             if low_node is given[0] and not computed:
                 continue  # data of any dtype that the caller has
-            if not _believed(low_node, wide_node, computed and low_node is given[0], at):
+            believed = _believed(low_node, wide_node, computed and low_node is given[0], at)
+            if not believed or "+" in low.dtype:  # one of two terms may be float32
                 confidence = Confidence.POSSIBLE
         return half, confidence, low_node, wide_node
     return _apart_under_autocast(into, given, region, at) or _open(into, given, region, at)

@@ -149,7 +149,7 @@ def _called(node: ast.Call, at: Context) -> tuple[str, list[ast.expr]]:
     given += [k.value for k in node.keywords if k.arg in ("window", "input", "A", "B", "other")]
     if qualified is not None:
         return qualified, given
-    if isinstance(node.func, ast.Attribute):
+    if isinstance(node.func, ast.Attribute) and at.text(node.func.value) != "self":
         return f"Tensor.{node.func.attr}", [node.func.value, *given]
     return "", []
 

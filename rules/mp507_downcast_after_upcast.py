@@ -101,6 +101,8 @@ class DowncastAfterUpcast(Rule):
             confidence = Confidence.POSSIBLE
         if what == "a distance" or (what == "a sum" and not _over_many(operation, at)):
             confidence = Confidence.POSSIBLE  # of few terms, as far as one can see
+        if what == "a cumulative sum" and at.value(operation).lo < 0:
+            confidence = Confidence.POSSIBLE  # terms of both signs cancel
         notes = [*half.evidence]
         if upcast is not None:
             notes.append(at.note(upcast, "upcast here"))
@@ -191,7 +193,7 @@ def _unbounded(name: str, node: ast.Call, operand: ast.expr, at: Context) -> boo
     if value.dtype in ("int", "bool") or BOUNDED & value.tags:
         return False
     if name == "exp":
-        return value.hi > 11.08
+        return value.hi > 11.08 and not _limited(operand, at)
     if name == "prod" or name == "cumprod":
         return not (value.lo >= -1 and value.hi <= 1)
     if name == "pow":
@@ -204,6 +206,18 @@ def _unbounded(name: str, node: ast.Call, operand: ast.expr, at: Context) -> boo
         text = at.text(operand).lower()
         return re.search(r"mask|weight|prob|valid|count|gate", text) is None
     return True
+
+
+def _limited(operand: ast.expr, at: Context) -> bool:
+    """Whether an exponent is clamped from above, to a limit that is not known."""
+    source = at.definition(operand.id, operand) if isinstance(operand, ast.Name) else operand
+    found = at.operation(source) if isinstance(source, ast.Call) else None
+    if found is None or not isinstance(source, ast.Call) or found[0] not in ("clamp", "clip"):
+        return False
+    given = [a for a in source.args if a is not found[1]]
+    limit = next((k.value for k in source.keywords if k.arg == "max"), None)
+    limit = limit or (given[1] if len(given) > 1 else None)
+    return limit is not None and at.value(limit).const is None
 
 
 def _over_many(operation: ast.expr, at: Context) -> bool:

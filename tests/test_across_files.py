@@ -154,6 +154,16 @@ def test_managers(manager: str, before: str, imports: str, row: int | None) -> N
     assert (("train.py", row, opened) in links(findings[0])) is (row is not None)
 
 
+@pytest.mark.parametrize(("enabled", "reported"), [("True", [FINDING]), ("False", [])])
+def test_a_handler_of_accelerate_may_switch_off(enabled: str, reported: list[str]) -> None:
+    for handler, before in (
+        ("kwargs", f"kwargs = AutocastKwargs(enabled={enabled})"),
+        (f"AutocastKwargs(enabled={enabled})", "pass"),
+    ):
+        text = train(f"accelerator.autocast(autocast_handler={handler})", before)
+        assert places(check({"model.py": MODEL, "train.py": text})) == reported
+
+
 def test_where_every_caller_is_outside_the_project_does_not_matter() -> None:
     off = train("torch.autocast('cuda', enabled=False)")
     texts = {"model.py": MODEL, "one.py": off, "two.py": off}
@@ -860,3 +870,194 @@ def train(model, loader, scaler, optimizer):
     }
     (found,) = check(texts)
     assert [message for _, _, message in links(found)][-1].startswith("Net.forward() is reached")
+
+
+DRIVER = """\
+import torch
+from model import Net
+
+
+class Trainer:
+    def __init__(self, world_size):
+        model = Net()
+        if world_size > 1:
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+
+    def train(self, batches):
+        self.model.mark(batches)
+        for batch in batches:
+            self.step(batch)
+
+    def step(self, batch):
+        {before}
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = {inside}
+        loss.backward()
+        self.optimizer.step()
+"""
+MARKED = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def mark(self, batches):
+        return torch.cdist(batches, batches)
+
+    def forward(self, x):
+        return torch.cdist(x, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "reported"),
+    [
+        ("x = batch", "self.model(x).mean()", ["model.py:10 MP214"]),
+        ("x = self.model(batch)", "x.mean()", []),
+        ("x = batch", "self.model.mark(x).mean()", ["model.py:7 MP214", "model.py:10 MP214"]),
+    ],
+)
+def test_what_training_runs_before_it_opens_autocast_is_outside(
+    before: str, inside: str, reported: list[str]
+) -> None:
+    text = DRIVER.format(before=before, inside=inside)
+    found = places(check({"model.py": MARKED, "train.py": text}))
+    assert [place for place in found if place.endswith("MP214")] == reported
+
+
+def test_explanations_of_what_training_runs_outside() -> None:
+    text = DRIVER.format(before="x = self.model(batch)", inside="x.mean()")
+    program = projects.linked(model=MARKED, train=text)
+    (caller,) = projects.callers(program, "model.py", "Net.forward")
+    region = program.region(caller, "Net.forward")
+    assert region.state == "off"
+    assert [e.message for e in region.foreign] == [
+        "a training step calls this before it opens autocast",
+        "Net.forward() is reached from it",
+    ]
+
+
+@pytest.mark.parametrize(("owner", "reported"), [("layer", False), ("step", True)])
+def test_a_region_of_a_layer_says_nothing_of_other_layers(owner: str, reported: bool) -> None:
+    region = {
+        "layer": "class A(torch.nn.Module):\n    def forward(self, x):\n"
+        "        with torch.autocast('cuda'):\n            return x @ x\n",
+        "step": "def step(model, x, optimizer):\n    with torch.autocast('cuda'):\n"
+        "        model(x)\n    optimizer.step()\n",
+    }[owner]
+    pose = (
+        "import torch\n\n\nclass Camera(torch.nn.Module):\n    def forward(self, x, intrinsics):\n"
+        "        return x @ intrinsics\n"
+    )
+    found = places(check({"region.py": f"import torch\n\n\n{region}", "camera.py": pose}))
+    assert found == (["camera.py:6 MP501"] if reported else [])
+
+
+STEP = """\
+import torch
+
+
+def step(layer, x):
+    amp = torch.autocast("cuda")
+    with amp:
+        loss = layer(x).mean()
+        print(loss)
+        loss.backward()
+"""
+LAYER = """\
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        assert x.dtype == torch.float32
+        return self.layer(x)
+"""
+
+
+@pytest.mark.parametrize(("text", "finding"), [(STEP, "9 MP211"), (LAYER, "12 MP502")])
+def test_what_a_test_does_is_meant(text: str, finding: str) -> None:
+    assert places(check({"step.py": text, "tests/test_step.py": text})) == [f"step.py:{finding}"]
+
+
+@pytest.mark.parametrize(
+    ("made", "reported"),
+    [
+        ("Net(4)", False),
+        ("Net(4, True)", True),
+        ("Net(4, cube=cube)", True),
+        ("Net(*sizes)", True),
+        ("Net(4, **options)", True),
+        ("print", True),
+    ],
+)
+def test_branches_that_no_construction_switches_on(made: str, reported: bool) -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width, cube=False):
+        super().__init__()
+        self.cube = cube
+
+    def forward(self, x):
+        if self.cube and x.ndim == 2:
+            return torch.log(x.sigmoid() + 1e-8)
+        return x
+
+
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+"""
+    user = f"""\
+import torch
+from net import Net
+
+
+def train(x, sizes, options, cube, optimizer):
+    net = {made}
+    with torch.autocast("cuda"):
+        loss = net(x).mean()
+    optimizer.step()
+"""
+    found = places(check({"net.py": text, "train.py": user}))
+    assert ("net.py:12 MP301" in found) is reported
+
+
+def test_a_method_may_switch_a_branch_on() -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, cube=False):
+        super().__init__()
+        self.cube = cube
+
+    def enable(self):
+        self.cube = True
+
+    def forward(self, x):
+        if self.cube:
+            return torch.log(x.sigmoid() + 1e-8)
+        return x
+
+
+def train(x):
+    net = Net()
+    with torch.autocast("cuda"):
+        return net(x).mean()
+"""
+    assert "net.py:15 MP301" in places(check({"net.py": text}))
+    assert places(check({"net.py": text.replace("self.cube = True", "pass")})) == []

@@ -126,6 +126,26 @@ LINES = {
     "fp16 = dict(loss_scale=dict(init_scale=512))": ("autocast", F, "local"),
     "@auto_fp16()\ndef forward(self, x): pass": ("autocast", F, "local"),
     "@force_fp32(apply_to=('x',))\ndef loss(self, x): pass": ("autocast", F, "local"),
+    "from mmcv.runner import auto_fp16\nself.fp16_enabled = True": ("autocast", F, "local"),
+    "from mmcv.runner import wrap_fp16_model\nparser.add_argument('--fp16', action='store_true')": (
+        "autocast", F, "local",
+    ),
+    "from mmcv.runner import auto_fp16\nwith torch.autocast('cuda'): pass": ("autocast", F, "on"),
+    "model = dict(decoder=dict(attn_cfgs=[dict(fp16=True)]))": ("autocast", F, "local"),
+    "factory_kwargs = {'device': 'cuda', 'dtype': torch.float16}": ("half", F, "local"),
+    # layers
+    "class A(Module):\n    def forward(self):\n        with torch.autocast('cuda'): pass": (
+        "autocast", F, "layer",
+    ),
+    "class A(Module):\n    @autocast()\n    def forward(self): pass": ("autocast", F, "layer"),
+    "class A(Module):\n    def __init__(self, amp=True): pass\n    def forward(self): pass": (
+        "autocast", F, "layer",
+    ),
+    "def detector():\n    amp = True\n    return Layer(amp=amp)": ("autocast", F, "layer"),
+    "class A(LightningModule):\n    def forward(self):\n        with autocast(): pass\n"
+    "    def training_step(self): pass": ("autocast", F, "on"),
+    "class A(Module):\n    def forward(self):\n        with torch.autocast('cuda'): pass\n"
+    "def step(): loss.backward()": ("autocast", F, "on"),
     # fastai, Composer, Ignite, Catalyst
     "learner = unet_learner(data, resnet34).to_fp16()": ("autocast", F, "on"),
     "learner = learner.to_native_fp16()": ("autocast", F, "on"),
@@ -217,6 +237,7 @@ SILENT = [
     "x = split(x, half=2)",
     "def window(n, half=True): pass",
     "x = x.half_size()",
+    "momentum_dtype = torch.float16",
     "precision, recall = score(pred)",
     'metrics = {"precision": 16, "recall": 3}',
     'NAMES = {"fp16": "float16", "bf16": "bfloat16"}',

@@ -48,7 +48,7 @@ _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILIN
 MAX_BYTES = 2_000_000
 MAX_DATA = 300
 """So many configuration files of one kind in one directory are data."""
-_VERBS = {"on": "uses", "flag": "offers", "local": "makes"}
+_VERBS = {"on": "uses", "flag": "offers", "layer": "uses", "local": "makes"}
 _NOUNS = {"autocast": "mixed precision", "half": "half precision tensors"}
 
 Area = tuple[str, ...]
@@ -112,6 +112,11 @@ class Project:
     def mixed(self) -> Evidence | None:
         """Where mixed precision is on for more than functions that say so themselves."""
         return None if self.autocast_strength == "local" else self.autocast
+
+    @property
+    def ambient(self) -> Evidence | None:
+        """Where mixed precision is on around whole models, other than by layers of their own."""
+        return None if self.autocast_strength in ("layer", "local") else self.autocast
 
     @property
     def autocast_strength(self) -> Strength | None:

@@ -83,6 +83,11 @@ _MODEL = re.compile(
     r"|generator|discriminator|critic|policy|bert|clip|^self$"
 )
 """Names of what has parameters, where other names are tensors."""
+_STATE = re.compile(r"moment|optim|accum|state")
+"""Names of an optimizer's memory, whose dtype is no model's."""
+_TRAINS = re.compile(r"^(backward|zero_grad)$|[Ss]caler|[Oo]ptimizer")
+_STEPS = re.compile(r"^(training|train|validation|test)_step$|^(fit|train_one_epoch)$")
+"""Methods of what runs a training, other than by itself being a layer."""
 _DEEPSPEED = {"fp16", "bf16", "bfloat16", "torch_autocast"}
 _DEFAULTS = {"_C", "_c", "__C", "C"}
 """Roots of yacs' tables of defaults: a False there is an option that exists."""
@@ -94,8 +99,13 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
     ``tensors``: whether ``x.half()`` is a tensor's or module's, not one of another library.
     """
     found: dict[tuple[Kind, Strength, frozenset[str]], Statement] = {}
-    for (said, node, spelling), gated in _Reader(tree, tensors).read():
+    reader = _Reader(tree, tensors)
+    for (said, node, spelling), gated, owned in reader.read():
         strength: Strength = "flag" if gated and said.strength == "on" else said.strength
+        if owned and not reader.trains and said.kind == "autocast" and strength != "local":
+            strength = "layer"
+        if "fp16" in spelling and reader.names.imports(_OFFERS):
+            strength = "local"  # ``fp16_enabled``, ``--fp16``: what the decorators heed
         key = (said.kind, strength, said.dtypes)
         if key not in found:
             shown = spelling if len(spelling) <= 90 else f"{spelling[:87]}..."
@@ -115,6 +125,18 @@ def _is_option(node: ast.AST) -> bool:
     return isinstance(node, (ast.If, ast.IfExp)) and on_precision(node.test)
 
 
+def _is_layer(node: ast.AST) -> bool:
+    """Whether a class is a layer, by its methods."""
+    if not isinstance(node, ast.ClassDef):
+        return False
+    methods = {inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return "forward" in methods and not any(_STEPS.search(name) for name in methods)
+
+
+def _is_variable(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+
+
 def _false(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and not node.value
 
@@ -126,25 +148,33 @@ class _Reader:
         self.tree = tree
         self.tensors = tensors
         self.names = Names()
+        self.trains = False
+        """Whether the file runs a backward pass."""
         self.of_autocast: set[str] = set()
         """Names that the dtype of an autocast region is read from."""
 
-    def read(self) -> Iterator[tuple[Found, bool]]:
-        """What is said, and whether under a condition on precision."""
-        nodes: list[tuple[ast.AST, bool]] = []
-        stack: list[tuple[ast.AST, bool]] = [(self.tree, False)]
+    def read(self) -> Iterator[tuple[Found, bool, bool]]:
+        """What is said, whether under a condition on precision, and whether by a layer."""
+        nodes: list[tuple[ast.AST, bool, bool]] = []
+        stack: list[tuple[ast.AST, bool, bool, bool]] = [(self.tree, False, False, False)]
         while stack:  # in the order of the text
-            node, gated = stack.pop()
-            nodes.append((node, gated))
+            node, gated, layer, local = stack.pop()
+            nodes.append((node, gated, layer or (local and _is_variable(node))))
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self.names.add(node)
             elif isinstance(node, ast.Call) and "autocast" in dotted(node.func)[-1]:
                 dtypes = [k.value for k in node.keywords if k.arg == "dtype"] + node.args[1:2]
                 self.of_autocast.update(dotted(dtype)[-1] for dtype in dtypes)
-            inside = gated or _is_option(node)
-            stack.extend((n, inside) for n in reversed(list(ast.iter_child_nodes(node))))
-        for node, gated in nodes:
-            yield from ((found, gated) for found in self._node(node))
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                self.trains |= _TRAINS.search(dotted(node)[-1]) is not None
+            inside = (
+                gated or _is_option(node),
+                layer or _is_layer(node),
+                local or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)),
+            )
+            stack.extend((n, *inside) for n in reversed(list(ast.iter_child_nodes(node))))
+        for node, gated, owned in nodes:
+            yield from ((found, gated, owned) for found in self._node(node))
 
     def _node(self, node: ast.AST) -> Iterator[Found]:
         if isinstance(node, ast.Call):
@@ -310,6 +340,8 @@ class _Reader:
                 shown = f"`{last}={entry.value!r}`"
             elif last == "enabled" and entry.path[-2] in _DEEPSPEED:
                 shown = f"DeepSpeed config: {'.'.join(entry.path[-2:])}"
+            elif last == "dtype" and "factory" in entry.path[-2]:
+                said = said._replace(strength="local")  # factory_kwargs: tensors that a part makes
             yield Found(said, ast.Pass(lineno=entry.row), shown)
 
     def _assign(self, node: ast.Assign | ast.AnnAssign) -> Iterator[Found]:
@@ -321,7 +353,7 @@ class _Reader:
                 continue
             yield from self._table(keys, node.value)
             key = normal(keys[-1])
-            if key.endswith("dtype"):
+            if key.endswith("dtype") and _STATE.search(key) is None:
                 yield from self._dtype(keys, key, node.value)
             elif is_setting(key):
                 yield from self._set(keys, key, node.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from precision_lint.project.spellings import DTYPES, OPEN, Entry, Value, is_setting, normal
 
@@ -93,6 +93,10 @@ class Names:
                 self._homes[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
             elif alias.asname:
                 self._homes[alias.asname] = alias.name
+
+    def imports(self, names: Collection[str]) -> bool:
+        """Whether one of these names is imported from somewhere."""
+        return any(home.rpartition(".")[2] in names for home in self._homes.values())
 
     def home(self, node: ast.AST) -> list[str]:
         """The parts of a dotted name, its first replaced by what was imported under it."""

@@ -14,10 +14,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 Kind = Literal["autocast", "half"]
 """Mixed precision (autocast, a loss scale), or tensors and models that are half throughout."""
-Strength = Literal["on", "flag", "local"]
-"""Switched on for whoever runs the code; offered by an option or a condition; half tensors are
-made at a place, which says nothing of the others."""
-STRENGTHS: tuple[Strength, ...] = ("on", "flag", "local")
+Strength = Literal["on", "flag", "layer", "local"]
+"""Switched on for whoever runs the code; offered by an option or a condition; autocast that a layer
+opens around what it calls itself; half tensors are made at a place, which says nothing of the
+others."""
+STRENGTHS: tuple[Strength, ...] = ("on", "flag", "layer", "local")
 """Strongest first."""
 F16, BF16 = "float16", "bfloat16"
 
@@ -164,7 +165,10 @@ def judge(path: tuple[str, ...], value: Value, *, code: bool = False) -> Said | 
     if _PRECISION.fullmatch(key):
         return _precision(value, not code if not parents else bool(_TRAINING.search(parent)))
     name = switch(key)
-    return _switched(name, value, strict=code and key == name) if name else None
+    said = _switched(name, value, strict=code and key == name) if name else None
+    if said is not None and names[0] == "model" and any(map(str.isdigit, parents)):
+        return said._replace(strength="local")  # of one part, as in attn_cfgs=[dict(fp16=True)]
+    return said
 
 
 def offered(key: str) -> Said | None:

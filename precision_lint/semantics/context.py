@@ -12,11 +12,12 @@ from pathlib import Path
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
 from precision_lint.semantics import flow, products, repair
+from precision_lint.semantics.idle import is_idle
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import Region, without_gradient
+from precision_lint.semantics.regions import Region
 from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
 from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
@@ -101,7 +102,7 @@ class Context:
     @cached_property
     def without_gradient(self) -> bool:
         """Whether this function never has a backward pass."""
-        return without_gradient(self.function.node, self.module.index.names)
+        return self.module.ungraded(self.function)
 
     def operation(self, node: ast.expr) -> tuple[str, ast.expr] | None:
         """Name and first operand of a call of a torch function or tensor method."""
@@ -459,6 +460,8 @@ class Context:
         fix: Fix | None = None,
     ) -> Finding:
         start, end = self.span(node)
+        if confidence is Confidence.LIKELY and is_idle(node, self):
+            confidence = Confidence.POSSIBLE
         return Finding(
             message, start, end, confidence, severity or self.rule.severity, tuple(evidence), fix
         )

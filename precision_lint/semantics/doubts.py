@@ -48,7 +48,7 @@ class Doubt:
         source = made(operand, at) or at.definition(getattr(operand, "id", ""), operand)
         if not at.region(operand).known and source is not None and FILTERS.search(at.text(source)):
             return Confidence.POSSIBLE  # features, which are made before a region as a rule
-        data = value.variable and is_named(DATA, operand, at)
+        data = value.variable and (is_named(DATA, operand, at) or _meets_data(value, operand, at))
         return Confidence.POSSIBLE if data else half.confidence
 
     @staticmethod
@@ -73,6 +73,30 @@ class Doubt:
             if operation is None or operation[0] not in ACTIVATIONS:
                 return Confidence.POSSIBLE
         return confidence
+
+
+def _meets_data(value: Value, operand: ast.expr, at: Context) -> bool:
+    """Whether a value was promoted by float32 data, or comes of a function that is given such."""
+    dtypes = [value.dtype]
+    if value.dtype.startswith("~") and "+" not in value.dtype:
+        passed = at.module.arguments(at.function, value.dtype[1:])
+        dtypes += [one.value.dtype for one in passed if one.value.maybe_tensor]
+        dtypes = dtypes[1:] or dtypes
+    if all("+" in d and any(DATA.search(p) for p in d[1:].split("+")) for d in dtypes):
+        return True
+    source = operand
+    if isinstance(operand, ast.Name):
+        source = at.definition(operand.id, operand) or operand
+    while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
+        if not isinstance(source.func.value, ast.Call):
+            break
+        source = source.func.value  # f(x, target).clamp(0)
+    return (
+        isinstance(source, ast.Call)
+        and at.value(source).dtype.startswith("~call")
+        and len(source.args) > 1
+        and any(isinstance(a, ast.Name) and is_named(DATA, a, at) for a in source.args)
+    )
 
 
 @functools.lru_cache(maxsize=8)

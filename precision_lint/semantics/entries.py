@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from precision_lint.api import Evidence
 from precision_lint.semantics.index import Class, Function, Index, walk_function
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import INHERITED, Region, decorated, region_of
+from precision_lint.semantics.regions import (
+    INHERITED,
+    NO_GRAD,
+    OUTSIDE,
+    Region,
+    decorated,
+    region_of,
+    without_gradient,
+)
 from precision_lint.semantics.values import Value
 
 if TYPE_CHECKING:
@@ -174,6 +182,8 @@ class Entries:
         or open one.
         """
         region = region_of(node, self.index.names, around)
+        if region is not None and self._handled_off(node, function):
+            return Region("off", "float32", region.device, node=node)
         if region is not None and (region.dtype != "low" or region.state == "off"):
             return region
         if depth > 0:
@@ -182,6 +192,19 @@ class Entries:
                 if found is not None:
                     return replace(found, node=node, sure=False)
         return region
+
+    def _handled_off(self, node: ast.expr, function: Function) -> bool:
+        """Whether Accelerate's ``autocast(autocast_handler=...)`` is given one that is disabled."""
+        keywords = node.keywords if isinstance(node, ast.Call) else []
+        given = next((k.value for k in keywords if k.arg == "autocast_handler"), None)
+        if given is None:
+            return False
+        made = self._bound(given.id, function) if isinstance(given, ast.Name) else []
+        return any(
+            isinstance(value, ast.Call)
+            and any(k.arg == "enabled" and _is_false(k.value) for k in value.keywords)
+            for value in (given, *(value for value, _ in made))
+        )
 
     def _managers(
         self, node: ast.expr, function: Function
@@ -287,7 +310,7 @@ class Entries:
             if region is None:
                 if isinstance(caller.node, ast.Module):
                     continue  # a script's own trial call says nothing about training
-                region = self.entry_region(caller)
+                region = OUTSIDE if self._drives(caller, call) else self.entry_region(caller)
             regions.append((region, call))
         for site in self.foreign_sites(function):
             assert self.program is not None
@@ -306,6 +329,11 @@ class Entries:
             sure=False,
             called=first.called or site_call,
         )
+
+    def _drives(self, caller: Function, call: ast.Call) -> bool:
+        """Whether a call is made before a function opens autocast, from which training is run."""
+        drivers = self.program.drivers if self.program is not None else {}
+        return call.lineno < drivers.get((self.path, qualname(caller)), 0)
 
     def arguments(self, function: Function, name: str) -> list[Passed]:
         """What the calls in this project pass for a parameter."""
@@ -357,6 +385,35 @@ class Entries:
                 return node, caller
         return None
 
+    def ungraded(self, function: Function, depth: int = 2) -> bool:
+        """Whether a function, or every call of it in the project, has no backward pass."""
+        if without_gradient(function.node, self.index.names):
+            return True
+        if depth == 0 or function.name in ("forward", "__call__"):
+            return False
+        sites: list[tuple[Entries, ast.Call, Function]] = [
+            (self, call, caller) for call, caller in self.call_sites(function)
+        ]
+        for site in self.foreign_sites(function)[: FOREIGN_CALLS + 1]:
+            other = self.program.load(site.file) if self.program is not None else None
+            found = other.site(site.function, site.span) if other is not None else None
+            if other is None or found is None or len(sites) > FOREIGN_CALLS:
+                return False
+            sites.append((other, *found))
+        return bool(sites) and all(
+            module.in_no_grad(call, caller) or module.ungraded(caller, depth - 1)
+            for module, call, caller in sites
+        )
+
+    def in_no_grad(self, call: ast.Call, function: Function) -> bool:
+        """Whether a call stands in a ``with torch.no_grad()`` of its function."""
+        return any(
+            isinstance(item.context_expr, ast.Call)
+            and self.index.names.qualify(item.context_expr.func) in NO_GRAD
+            for statement in self._scopes(function)[0].around(call.lineno)
+            for item in statement.items
+        )
+
     def plausible(self, function: Function, depth: int = 5) -> bool:
         """Whether a function plausibly runs under autocast or inside a half model."""
         known = self._plausible.get(id(function))
@@ -390,6 +447,10 @@ class Entries:
             return False
         if self.entry_region(function).known:
             return True
+        sites = self.call_sites(function)
+        if sites and all(caller.name in SETUP for _, caller in sites):
+            if name not in ("forward", "__call__") and not self.foreign_sites(function):
+                return False  # a helper of __init__
         if cls is not None and (cls.is_module or any(w in cls.name.lower() for w in NUMERIC)):
             return True
         if any(word in name for word in NUMERIC):
@@ -398,7 +459,7 @@ class Entries:
             return True
         if depth > 0 and any(
             self.plausible(caller, depth - 1) or self.lexical(caller, call) is not None
-            for call, caller in self.call_sites(function)
+            for call, caller in sites
         ):
             return True
         for site in self.foreign_sites(function)[:FOREIGN_CALLS] if depth > 0 else ():
@@ -408,6 +469,10 @@ class Entries:
             if other is not None and caller is not None and other.plausible(caller, depth - 2):
                 return True
         return False
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def qualname(function: Function) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from precision_lint.api import Applicability, Fix
 from precision_lint.semantics.flow import PRODUCERS
+from precision_lint.semantics.regions import NO_GRAD
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
@@ -297,8 +298,7 @@ def _complement(node: ast.expr) -> bool:
 
 def _in_no_grad(node: ast.AST, at: Context) -> bool:
     return any(
-        isinstance(item.context_expr, ast.Call)
-        and at.qualify(item.context_expr.func) in ("torch.no_grad", "torch.inference_mode")
+        isinstance(item.context_expr, ast.Call) and at.qualify(item.context_expr.func) in NO_GRAD
         for parent in at.ancestors(node)
         if isinstance(parent, ast.With)
         for item in parent.items

@@ -6,6 +6,7 @@ autocast regions carried along them.  What cannot be resolved leads nowhere; eve
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -91,6 +92,7 @@ class _Linker:
         self.memo.clear()
         self.program.bases = {key: bases for key, bases in self.bases.items() if bases}
         edges = self.edges()
+        self.program.drivers = self.drivers(edges)
         self.carry(edges)
         return self.program
 
@@ -342,6 +344,38 @@ class _Linker:
 
     # regions
 
+    def drivers(self, edges: Mapping[Key, Sequence[tuple[Key, Call]]]) -> dict[Key, int]:
+        """Functions that a backward pass and autocast regions are run from, by which they are not
+        in one themselves; each with the row where the first region opens, or a call leads to one.
+        """
+        opening = {key for key, facts in self.functions.items() if _opens(facts)}
+        opening = self._above(opening, edges)
+        training = {key for key, facts in self.functions.items() if facts.trains}
+        rows: dict[Key, int] = {}
+        for key in self._above(training, edges) & opening:
+            facts = self.functions[key]
+            if facts.region is None and key[1] != "<module>":
+                rows[key] = facts.opens or sys.maxsize
+        for key in opening:
+            for at, call in edges.get(key, ()):
+                if at in rows:
+                    rows[at] = min(rows[at], call.span[0])
+        return rows
+
+    def _above(self, keys: set[Key], edges: Mapping[Key, Sequence[tuple[Key, Call]]]) -> set[Key]:
+        """Functions and those that call them, up to where a layer is called."""
+        found = set(keys)
+        stack = list(keys)
+        while stack:
+            key = stack.pop()
+            if key[1].endswith((".forward", ".__call__")):
+                continue
+            for at, _ in edges.get(key, ()):
+                if at not in found:
+                    found.add(at)
+                    stack.append(at)
+        return found
+
     def carry(self, edges: dict[Key, list[tuple[Key, Call]]]) -> None:
         """Carry the regions of callers into what they call; fills ``program.callers``."""
         flows: dict[Key, dict[str, Flow]] = {}
@@ -395,6 +429,8 @@ class _Linker:
             return [_flow(call.region, at[0])]
         if at[1] == "<module>":
             return []  # a script's own trial call says nothing about training
+        if call.span[0] < self.program.drivers.get(at, 0):
+            return [Flow("off", "float32", file=at[0], span=call.span, opened=False)]
         return list(flows.get(at, {}).values())
 
 
@@ -402,6 +438,10 @@ def _mentions_parameter(origin: Origin) -> bool:
     return origin[:1] == ("parameter",) or any(
         _mentions_parameter(part) for part in origin if isinstance(part, tuple)
     )
+
+
+def _opens(facts: FunctionFacts) -> bool:
+    return facts.opens > 0 or (facts.region is not None and facts.region.state == "on")
 
 
 def _flow(region: Lexical, file: str) -> Flow:

@@ -229,8 +229,8 @@ class Module(Entries):
             return Value("unknown", variable)
         if isinstance(node, ast.Call):
             last = (dotted(node.func) or "").rpartition(".")[2]
-            if last in ("register_buffer", "register_parameter", "Parameter"):
-                tag = "buffer" if last == "register_buffer" else "parameter"
+            if last in ("register_buffer", "Buffer", "register_parameter", "Parameter"):
+                tag = "buffer" if last in ("register_buffer", "Buffer") else "parameter"
                 return Value("tensor", f"~{tag}.{name}", tags=frozenset({tag, "float"}), node=node)
         value = self.constant_of(node)
         if value.kind == "number":

@@ -39,6 +39,8 @@ class Flow:
     span: Span = (0, 0, 0, 0)
     via: tuple[tuple[str, Span, str], ...] = ()
     """Calls through which it came: file, place, and the function that is called there."""
+    opened: bool = True
+    """Whether a region makes it so, rather than a training step that has opened none yet."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ class Program:
     """By file: what the call of an object such as ``self.head`` in a function runs."""
     bases: dict[Key, tuple[Key, ...]] = field(default_factory=dict)
     """Classes of the project that a class is derived from."""
+    drivers: dict[Key, int] = field(default_factory=dict)
+    """Functions that backward passes and regions are run from, which lie in no region themselves;
+    with the row up to which what they call does not either."""
 
     def __post_init__(self) -> None:
         self._modules: dict[str, list[str]] | None = None
@@ -162,6 +167,8 @@ class Program:
             f"{_spelled(flow.dtype)}autocast region opened here"
             if flow.state == "on"
             else "autocast is switched off here"
+            if flow.opened
+            else "a training step calls this before it opens autocast"
         )
         chain = [_note(opened, self.shown(flow.file), flow.span)]
         for file, span, name in flow.via:

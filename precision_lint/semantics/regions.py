@@ -22,6 +22,8 @@ AUTOCAST = {
 OFF = re.compile(r"(disable|disabled|no|without|off|suspend)\w*autocast|autocast\w*(off|disabled)")
 """Names of project helpers that switch autocast off."""
 
+NO_GRAD = ("torch.no_grad", "torch.inference_mode")
+
 DTYPES = {
     "torch.float16": "float16",
     "torch.half": "float16",
@@ -69,6 +71,7 @@ class Region:
 
 
 INHERITED = Region()
+OUTSIDE = Region("off", "float32")
 
 
 def _argument(call: ast.Call, position: int, keyword: str) -> ast.expr | None:
@@ -145,7 +148,7 @@ def without_gradient(function: ast.AST, names: Names) -> bool:
     """Whether a function is decorated with ``no_grad`` or ``inference_mode``."""
     for decorator in getattr(function, "decorator_list", []):
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if names.qualify(callee) in ("torch.no_grad", "torch.inference_mode"):
+        if names.qualify(callee) in NO_GRAD:
             return True
     return False
 

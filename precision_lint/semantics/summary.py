@@ -20,7 +20,7 @@ from precision_lint.semantics.entries import qualname
 from precision_lint.semantics.index import Class, Function, Index, build
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import Region
+from precision_lint.semantics.regions import INHERITED, Region
 
 Origin = tuple[Any, ...]
 Span = tuple[int, int, int, int]
@@ -86,6 +86,10 @@ class FunctionFacts:
     """What its decorators open."""
     calls: tuple[Call, ...]
     returns: tuple[Origin, ...]
+    trains: bool = False
+    """Whether it calls ``.backward()`` of a tensor."""
+    opens: int = 0
+    """Row of the first ``with`` that switches autocast on; 0: there is none."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,19 @@ class _Summariser:
             origin = self.origin(node.value, function) if node.value is not None else None
             if origin is not None and _instance(origin):
                 returns.setdefault(id(function), []).append(origin)
+        trains = {
+            id(function)
+            for call, function in index.calls.get("backward", ())
+            if isinstance(call.func, ast.Attribute) and not call.args
+        }
+        opens: dict[int, int] = {}
+        for node, function in index.candidates.get(ast.With, []):
+            assert isinstance(node, ast.With)
+            for item in node.items:
+                region = self.module.opened(item.context_expr, function, INHERITED)
+                if region is not None and region.on:
+                    first = opens.setdefault(id(function), node.lineno)
+                    opens[id(function)] = min(first, node.lineno)
         functions = []
         for function in (index.top, *index.functions):
             decorated = self.module.decorated(function)
@@ -204,6 +221,8 @@ class _Summariser:
                     _lexical(decorated),
                     tuple(sorted(calls.get(id(function), ()), key=lambda call: call.span)),
                     tuple(dict.fromkeys(returns.get(id(function), ()))),
+                    id(function) in trains,
+                    opens.get(id(function), 0),
                 )
             )
         variables = [
@@ -358,6 +377,8 @@ class _Summariser:
         while scope is not None:
             if name in self.bound.get(id(scope), {}):
                 found = self._local(name, scope, depth)
+                if scope is function and any(p.arg == name for p in scope.parameters()):
+                    return _any((found, ("parameter", name)))  # model = DDP(model)
                 if found is not None or scope is not self.index.top:
                     return found  # else perhaps what stands for an import that failed
             parameters = scope.parameters()
