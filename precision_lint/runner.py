@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_lint import baseline, dispatch, pool, registry, source, suppress
+from precision_lint import baseline, dispatch, notebook, pool, registry, source, suppress
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -155,6 +155,7 @@ def is_relevant(data: bytes, codes: frozenset[str]) -> bool:
 
 
 def _deserves_a_look(data: bytes) -> bool:
+    """Whether the bytes of a file, of a notebook its JSON, may lead to a diagnostic."""
     return (
         b"torch" in data
         or b"\0" in data
@@ -340,6 +341,12 @@ def _add(result: Result, job: Job, outcome: Outcome) -> None:
     result.silenced += outcome.silenced
     if (outcome.diagnostics or outcome.silenced) and outcome.text:
         result.sources[job.name] = outcome.text
+    for link in (link for d in outcome.diagnostics for link in d.evidence):
+        name = link.filename or job.name
+        if name.endswith(notebook.SUFFIX) and name not in result.sources:  # to tell its cells
+            other = source.read(name)
+            if isinstance(other, Source):
+                result.sources[name] = other
     if outcome.gone:
         result.gone[job.name] = outcome.gone
     result.hidden += outcome.hidden
@@ -389,7 +396,7 @@ def check(
         result.compared |= job.held is not None
         if _deserves_a_look(data) or job.held:
             jobs.append(job)
-            if file.root not in roots and is_relevant(data, job.codes):
+            if file.root not in roots and is_relevant(notebook.python(file.name, data), job.codes):
                 roots[file.root] = resolver(file.root)
     workers = workers or cores()
     projects = {}
@@ -417,9 +424,10 @@ def check_stdin(
     root = files.project_root(path)
     job = job_of(files.File(path, str(name or "-"), settings, root), mode)
     known: Known = Survey(root), None
-    if is_relevant(data, job.codes):
+    code = notebook.python(job.name, data)
+    if is_relevant(code, job.codes):
         survey, program = known_of(root, settings, [path], cores())
-        known = survey.with_file(path, job.name, data), program
+        known = survey.with_file(path, job.name, code), program
     outcome = _judge(job, data, known)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
     if mode is Mode.FIX and outcome.fixed and outcome.text:

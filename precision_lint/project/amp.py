@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
+from precision_lint import notebook
 from precision_lint.api import Evidence, Position
 from precision_lint.project import code, configs, hints, requirements
 from precision_lint.project.requirements import Release
@@ -186,7 +187,8 @@ class Survey:
         for path in members:
             relative = survey._relative(path)
             is_config = configs.is_config(path.name)
-            if _TESTS & set(relative.parts[:-1]) or not (is_config or path.suffix == ".py"):
+            is_code = path.suffix in (".py", notebook.SUFFIX)
+            if _TESTS & set(relative.parts[:-1]) or not (is_config or is_code):
                 continue
             if crowd[path.parent, path.suffix] > MAX_DATA or configs.is_data(path.name):
                 continue
@@ -195,7 +197,7 @@ class Survey:
                 limit = configs.MAX_BYTES if is_config else MAX_BYTES
                 if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                     continue  # reading a pipe would wait for ever
-                data = path.read_bytes()
+                data = notebook.python(path.name, path.read_bytes())
             except OSError:
                 continue
             if path.name.startswith("test_") and (b"pytest" in data or b"unittest" in data):
@@ -258,7 +260,7 @@ def _strength(rank: Rank) -> Strength | None:
 
 
 def _read(filename: str, data: bytes) -> list[Statement]:
-    source = decode(data, filename)
+    source = decode(data, filename.removesuffix(notebook.SUFFIX))  # it is Python already
     tree = source if isinstance(source, Failure) else parse(source)
     if isinstance(tree, Failure):
         return []
