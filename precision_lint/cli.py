@@ -18,6 +18,7 @@ import click
 
 import precision_lint
 from precision_lint import adopt
+from precision_lint.lsp.command import command as lsp
 from precision_lint.report import FORMATS, MACHINE, Aside
 from precision_lint.shell import cache_options as _cache_options
 from precision_lint.shell import color as _color
@@ -354,6 +355,7 @@ def rules(output_format: str) -> int:
 
 
 cli.add_command(adopt.commands)
+cli.add_command(lsp)
 
 
 @cli.command()

@@ -303,14 +303,24 @@ def _died(job: Job) -> Outcome:
 
 def known_of(root: Path, settings: Settings, named: Iterable[Path], workers: int) -> Known:
     """Read a project: all of its Python and configuration files, and what else was named."""
-    members = sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
+    members = members_of(root, settings, named)
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
     directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
     with closing(Cache(None if settings.no_cache else directory)) as cache:
-        survey = Survey.scan(root, members)
-        if settings.torch_version is not None:
-            survey = replace(survey, torch=requirements.parse(settings.torch_version))
-        return survey, gather(root, code, cache, workers)
+        return survey_of(root, settings, members), gather(root, code, cache, workers)
+
+
+def members_of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> list[Path]:
+    """The Python and configuration files of a project, and what else was named."""
+    return sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
+
+
+def survey_of(root: Path, settings: Settings, members: Iterable[Path]) -> Survey:
+    """What these files of a project say of where it runs half precision."""
+    survey = Survey.scan(root, members)
+    if settings.torch_version is not None:
+        survey = replace(survey, torch=requirements.parse(settings.torch_version))
+    return survey
 
 
 def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:

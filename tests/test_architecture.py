@@ -62,8 +62,12 @@ ROOMS: dict[str, set[str]] = {
         "baseline", "cache", "config", "fingerprint", "patterns", "project", "runner",
     },
     "adopt": {"baseline", "config", "fingerprint", "report", "runner", "shell"},
+    "lsp": {
+        "api", "config", "dispatch", "fixer", "project", "registry", "report", "runner",
+        "semantics", "shell", "source", "suppress",
+    },
     "cli": {
-        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "registry",
+        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "lsp", "registry",
         "report", "runner", "shell", "show", "silence", "source", "summary",
     },
 }  # fmt: skip

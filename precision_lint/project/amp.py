@@ -185,10 +185,8 @@ class Survey:
         crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
         survey = cls(root, torch=requirements.minimum(root))
         for path in members:
-            relative = survey._relative(path)
             is_config = configs.is_config(path.name)
-            is_code = path.suffix in (".py", notebook.SUFFIX)
-            if _TESTS & set(relative.parts[:-1]) or not (is_config or is_code):
+            if not survey.asks(path):
                 continue
             if crowd[path.parent, path.suffix] > MAX_DATA or configs.is_data(path.name):
                 continue
@@ -200,10 +198,19 @@ class Survey:
                 data = notebook.python(path.name, path.read_bytes())
             except OSError:
                 continue
-            if path.name.startswith("test_") and (b"pytest" in data or b"unittest" in data):
+            if not survey.asks(path, data):
                 continue
             survey = survey.with_file(path, _shown(path), data)
         return survey
+
+    def asks(self, path: Path, data: bytes = b"") -> bool:
+        """Whether a file of this name, and with these bytes, counts: tests do not."""
+        is_code = path.suffix in (".py", notebook.SUFFIX)
+        if _TESTS & set(self._relative(path).parts[:-1]):
+            return False
+        if path.name.startswith("test_") and (b"pytest" in data or b"unittest" in data):
+            return False
+        return is_code or configs.is_config(path.name)
 
     def with_file(self, path: Path, filename: str, data: bytes) -> Survey:
         """This survey with what the bytes of one more file say, which need not be saved yet."""
