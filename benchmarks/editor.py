@@ -39,11 +39,12 @@ class Client:
         self.lsp = LanguageClient("benchmark", "1")
         self._waiting: dict[int, asyncio.Future[int]] = {}
 
-        @self.lsp.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         def published(params: types.PublishDiagnosticsParams) -> None:
             waiting = self._waiting.pop(params.version or 0, None)
             if waiting is not None:
                 waiting.set_result(len(params.diagnostics))
+
+        self.lsp.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(published)
 
     def findings(self, number: int) -> asyncio.Future[int]:
         """The number of diagnostics of a version, once they come."""
@@ -69,7 +70,8 @@ class Client:
     async def stop(self) -> None:
         await self.lsp.shutdown_async(None)
         self.lsp.exit(None)
-        await self.lsp.stop()
+        stop: Any = self.lsp.stop
+        await stop()
 
 
 def edited(text: str, rng: random.Random) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -58,9 +60,10 @@ class Editor:
         self._versions: dict[str, int] = {}
         self._texts: dict[str, str] = {}
 
-        @self.client.feature("client/registerCapability")
         def register(params: types.RegistrationParams) -> None:
             self.registered += params.registrations
+
+        self.client.feature(types.CLIENT_REGISTER_CAPABILITY)(register)
 
     async def start(
         self, capabilities: types.ClientCapabilities | None = None, **options: Any
@@ -416,6 +419,35 @@ async def test_a_request_that_is_cancelled_is_answered(editor: Editor) -> None:
     answers = await asyncio.wait_for(asyncio.gather(*hovers, return_exceptions=True), LONG)
     assert len(answers) == 5
     assert "`p`" in await editor.hover("loss.py", at(LOSS, "p + 1e-8"))  # it still answers
+
+
+@pytest.mark.skipif(shutil.which("nvim") is None, reason="Neovim is not installed")
+def test_in_neovim(tmp_path: Path) -> None:
+    """The script that docs/integrations.md shows, in the editor itself."""
+    (tmp_path / "setup.cfg").touch()
+    (tmp_path / "loss.py").write_text(LOSS, "utf8")
+    (tmp_path / "train.py").write_text(TRAIN)
+    script = Path(__file__).parent.parent / "examples" / "editors" / "neovim_check.lua"
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    command = bin / "precision-lint"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m precision_lint "$@"\n')
+    command.chmod(0o755)
+    done = subprocess.run(
+        ["nvim", "--headless", "-u", "NONE", "loss.py", "-S", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=3 * LONG,
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{bin}{os.pathsep}{os.environ['PATH']}"},
+    )
+    said = (done.stderr + done.stdout).splitlines()
+    assert (
+        "6:12 MP301 epsilon 1e-08 before log rounds to 0 in float16, so log of 0 gives -inf" in said
+    )
+    assert "action: MP301: compute in float32: upcast x (safe fix)" in said
+    assert "after the fix:     p = x.float().sigmoid()" in said
+    assert said[-1].startswith("7:12 MP301 ")
 
 
 def test_without_pygls_it_says_what_to_install(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class Server:
         if workspace and workspace.configuration:
             item = types.ConfigurationItem(section=convert.NAME)
             answer = await self.lsp.workspace_configuration_async(types.ConfigurationParams([item]))
-            if answer and isinstance(answer[0], Mapping):
+            if answer and isinstance(answer[0], Mapping) and answer[0]:
                 self._configure(answer[0])
                 self._check_all()
 
@@ -209,6 +209,8 @@ class Server:
         paths, self._stale, self._refresh = self._stale, set(), None
         by_root = {self._session.root(path): path for path in paths}
         for root, path in by_root.items():
+            if root in self._learning:  # that reading may have begun before the change
+                await self._learn(root, path)
             if self._session.is_known(path):
                 await self._learn(root, path)
                 self._check_all(root)
