@@ -371,6 +371,23 @@ async def test_settings_of_the_client(editor: Editor) -> None:
 
 
 @talking
+async def test_reading_a_large_project_shows_progress(editor: Editor) -> None:
+    functions = "".join(f"def f{n}(x):\n    return torch.relu(x)\n\n\n" for n in range(300))
+    for number in range(80):
+        (editor.root / f"m{number}.py").write_text(f"import torch  # {number}\n\n\n{functions}")
+    await editor.start()
+    editor.open("loss.py", LOSS)
+    await editor.codes("loss.py", "MP301")
+
+    def kinds() -> list[str]:
+        found = editor.client.progress_reports.values()
+        return [type(one).__name__ for some in found for one in some]
+
+    ends = ["WorkDoneProgressBegin", "WorkDoneProgressEnd"]
+    await until(lambda: kinds() == ends, lambda: str(kinds()))
+
+
+@talking
 async def test_closed_and_foreign_documents(editor: Editor) -> None:
     await editor.start()
     editor.open("loss.py", LOSS)

@@ -13,6 +13,7 @@ import gc
 import logging
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +38,8 @@ PAUSE = 0.03
 IDLE = 0.3
 SETTLE = 0.2
 """Seconds to wait after a file was saved, for tools save many at a time."""
+PATIENCE = 1.0
+"""Seconds that a project may be read without a word."""
 STACK = 64 * 2**20
 """Bytes of stack of a thread that analyses; the default of macOS is too little for deep code."""
 
@@ -64,6 +67,7 @@ class Server:
         self._stale: set[Path] = set()
         self._refresh: asyncio.Task[None] | None = None
         self._told: set[str] = set()
+        self._reports: set[asyncio.Task[None]] = set()
         for method, handler in (
             (types.INITIALIZE, self.initialize),
             (types.INITIALIZED, self.initialized),
@@ -221,10 +225,31 @@ class Server:
             loop = asyncio.get_running_loop()
             self._learning[root] = loop.run_in_executor(self._reader, self._read, path)
             self._learning[root].add_done_callback(lambda _: self._learning.pop(root, None))
+            self._told_of(root, self._learning[root])
         try:
             await asyncio.shield(self._learning[root])
         except ConfigError as error:
             self._tell(error)
+
+    def _told_of(self, root: Path, reading: asyncio.Future[None]) -> None:
+        window = self.lsp.client_capabilities.window
+        if window and window.work_done_progress:
+            task = asyncio.ensure_future(self._progress(root, reading))
+            self._reports.add(task)
+            task.add_done_callback(self._reports.discard)
+            task.add_done_callback(_logged)
+
+    async def _progress(self, root: Path, reading: asyncio.Future[None]) -> None:
+        """Show that a large project is being read."""
+        await asyncio.wait([reading], timeout=PATIENCE)
+        if reading.done():
+            return
+        token, progress = str(uuid.uuid4()), self.lsp.work_done_progress
+        await progress.create_async(token)
+        title = f"precision-lint: reading {root.name}"
+        progress.begin(token, types.WorkDoneProgressBegin(title))
+        await asyncio.wait([reading])
+        progress.end(token, types.WorkDoneProgressEnd())
 
     def _read(self, path: Path) -> None:
         self._session.learn(path)

@@ -15,7 +15,7 @@ from typing import Any
 from precision_lint import dispatch, fixer, runner
 from precision_lint.api import Applicability, Diagnostic
 from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, Settings, close
-from precision_lint.project import files
+from precision_lint.project import files, hints
 from precision_lint.project.amp import Survey
 from precision_lint.runner import Job, Known, Mode
 from precision_lint.semantics.describe import Description
@@ -43,6 +43,8 @@ class _Project:
     program: Program
     without: dict[Path, Survey] = field(default_factory=dict)
     """What the others say, for files that say something themselves."""
+    latest: dict[Path, tuple[dict[int, bytes], Survey]] = field(default_factory=dict)
+    """Of a buffer the lines that may say something, and what all came to with them."""
 
 
 class Session:
@@ -168,18 +170,28 @@ class Session:
         return job, (self._survey(project, root, path, data), project.program)
 
     def _survey(self, project: _Project, root: Path, path: Path, data: bytes) -> Survey:
-        """What the project says with this buffer in place of the file."""
+        """What the project says with this buffer in place of the file.
+
+        It is not asked again before one of the lines changes that may say something: reading a
+        file for that costs as much as linting it.
+        """
         if not project.survey.asks(path, data):
             return project.survey
         if path not in project.without:
             saved = _content(path)
+            if saved == data:
+                return project.survey
             says = Survey(root).with_file(path, str(path), saved).areas
             others = project.survey
             if says:
                 members = runner.members_of(root, project.settings)
                 others = runner.survey_of(root, project.settings, set(members) - {path})
             project.without[path] = others
-        return project.without[path].with_file(path, str(path), data)
+        spoken = hints.spoken(data)
+        if path not in project.latest or project.latest[path][0] != spoken:
+            survey = project.without[path].with_file(path, str(path), data)
+            project.latest[path] = spoken, survey
+        return project.latest[path][1]
 
 
 def _content(path: Path) -> bytes:
