@@ -70,7 +70,7 @@ class Probe(Rule):
     ],
 )
 def test_words_are_found_as_their_pattern_finds_them(text: bytes, expected: bool) -> None:
-    rules = [Probe, probe(calls("torch.log") | calls("torch.exp"))]
+    rules: list[type[Rule]] = [Probe, probe(calls("torch.log") | calls("torch.exp"))]
     found = [
         rule
         for rule in rules

@@ -13,7 +13,7 @@ from precision_lint import shell
 @click.command("lsp")
 @click.option("--stdio", is_flag=True, help="Talk over standard input and output; always so.")
 def command(stdio: bool) -> int:
-    """Serve editors: diagnostics while typing, hover, and fixes as code actions.
+    """Serve editors: diagnostics, hover and code actions.
 
     The editor starts this and talks to it over standard input and output.
     """
