@@ -154,14 +154,11 @@ def is_relevant(data: bytes, codes: frozenset[str]) -> bool:
     return bool(rules) and dispatch.relevant(data, rules)
 
 
-def _deserves_a_look(data: bytes) -> bool:
+def _deserves_a_look(name: str, data: bytes) -> bool:
     """Whether the bytes of a file, of a notebook its JSON, may lead to a diagnostic."""
-    return (
-        b"torch" in data
-        or b"\0" in data
-        or not data.isascii()
-        or SUPPRESSION.search(data) is not None
-    )
+    if b"torch" in data or SUPPRESSION.search(data) is not None:
+        return True
+    return not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
 
 
 def _crash(name: str, error: BaseException) -> Diagnostic:
@@ -404,7 +401,7 @@ def check(
             continue
         result.lines += data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         result.compared |= job.held is not None
-        if _deserves_a_look(data) or job.held:
+        if _deserves_a_look(file.name, data) or job.held:
             jobs.append(job)
             if file.root not in roots and is_relevant(notebook.python(file.name, data), job.codes):
                 roots[file.root] = resolver(file.root)

@@ -190,6 +190,12 @@ def test_what_is_no_notebook_is_one_line(here: Path, run: Run, data: bytes, what
     assert out.count("\n") == 1
 
 
+def test_notebooks_that_never_name_torch_are_passed_over(here: Path, run: Run) -> None:
+    (here / "old.ipynb").write_text('{"worksheets": [], "nbformat": 3, "x": "\u00e9"}', "utf8")
+    (here / "broken.ipynb").write_bytes(b"{\xff")
+    assert run("check", "-q")[:2] == (0, "")
+
+
 # where findings are
 
 
