@@ -25,7 +25,7 @@ DIRECTORY = ".precision_lint_cache"
 KEEP_DAYS = 30
 """Entries that no run asked for in this time are deleted."""
 _RECORDS = ("precision_lint.semantics.summary", "precision_lint.semantics.program",
-            "precision_lint.project.amp", "precision_lint.api")  # fmt: skip
+            "precision_lint.project.spellings", "precision_lint.api")  # fmt: skip
 
 
 class _Unpickler(pickle.Unpickler):

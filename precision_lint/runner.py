@@ -302,9 +302,14 @@ def known_of(root: Path, settings: Settings, named: Iterable[Path], workers: int
     """Read a project: all of its Python and configuration files, and what else was named."""
     members = members_of(root, settings, named)
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
+    with closing(cache_of(root, settings)) as cache:
+        return survey_of(root, settings, members, cache), gather(root, code, cache, workers)
+
+
+def cache_of(root: Path, settings: Settings) -> Cache:
+    """What was computed of a project's files before; to be closed."""
     directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
-    with closing(Cache(None if settings.no_cache else directory)) as cache:
-        return survey_of(root, settings, members), gather(root, code, cache, workers)
+    return Cache(None if settings.no_cache else directory)
 
 
 def members_of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> list[Path]:
@@ -312,9 +317,9 @@ def members_of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> li
     return sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
 
 
-def survey_of(root: Path, settings: Settings, members: Iterable[Path]) -> Survey:
+def survey_of(root: Path, settings: Settings, members: Iterable[Path], cache: Cache) -> Survey:
     """What these files of a project say of where it runs half precision."""
-    survey = Survey.scan(root, members)
+    survey = Survey.scan(root, members, cache)
     if settings.torch_version is not None:
         survey = replace(survey, torch=requirements.parse(settings.torch_version))
     return survey

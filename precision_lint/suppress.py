@@ -260,10 +260,9 @@ def _directives(comment: _Comment) -> Iterator[_Directive]:
 
 
 def _own(comment: _Comment, match: re.Match[str]) -> _Directive:
-    codes, names = set(registry.names().values()), registry.names()
     items = []
     for word in re.finditer(r"[^\s,]+", match["codes"] or ""):
-        code = word[0] if word[0] in codes else names.get(word[0])
+        code = _named(word[0])
         items.append(_Item(word[0], match.start("codes") + word.start(), code, code is None))
     bare = match["codes"] is None and not comment.text.startswith("[", match.end())
     return replace(
@@ -274,11 +273,10 @@ def _own(comment: _Comment, match: re.Match[str]) -> _Directive:
 
 
 def _noqa(comment: _Comment, match: re.Match[str]) -> _Directive | None:
-    codes, names = set(registry.names().values()), registry.names()
     items: list[_Item] = []
     end = at = match.end()
     while match["colon"] and (word := _WORD.match(comment.text, at)):
-        code = word[0] if word[0] in codes else names.get(word[0])
+        code = _named(word[0])
         if code is None and not _CODE.fullmatch(word[0]):
             break
         items.append(_Item(word[0], at, code, code is None and bool(re.match(r"MP\d", word[0]))))
@@ -288,6 +286,12 @@ def _noqa(comment: _Comment, match: re.Match[str]) -> _Directive | None:
     if match["colon"] and not items:
         return None  # words alone name nothing, and tools differ on what they mean
     return replace(_directive(comment, match.start(), end, items), own=False)
+
+
+def _named(word: str) -> str | None:
+    """The rule's code that a word names, in capitals or not; None if it is no rule of ours."""
+    names = registry.names()
+    return word.upper() if word.upper() in names.values() else names.get(word)
 
 
 def _directive(comment: _Comment, start: int, list_end: int, items: list[_Item]) -> _Directive:

@@ -12,8 +12,12 @@ from precision_lint.api import (
     Rule,
     Severity,
     Violation,
+    calls,
     events,
 )
+
+CLIPS = ("clip_grad_norm_", "clip_grad_value_", "unscale_gradients")
+"""Methods of accelerate's Accelerator that unscale."""
 
 
 class DoubleUnscale(Rule):
@@ -22,7 +26,8 @@ class DoubleUnscale(Rule):
     ## What it flags
     `scaler.unscale_(optimizer)` on a path where the same optimizer was unscaled, or stepped, since
     the last `scaler.update()`: two calls in a row, one in every micro-step of gradient
-    accumulation while `step` and `update` run in a branch, one more in a helper.
+    accumulation while `step` and `update` run in a branch, one more in a helper. Also
+    `accelerator.unscale_gradients()` before `accelerator.clip_grad_norm_`, which does it too.
 
     It stays silent for one call for each of several optimizers, in exclusive branches, under the
     accumulation's own condition, and where the scaler's state is asked first.
@@ -61,16 +66,19 @@ class DoubleUnscale(Rule):
 
     ## Sources
     PyTorch, Automatic Mixed Precision examples: working with unscaled gradients, gradient
-    accumulation.
+    accumulation. Hugging Face accelerate, `Accelerator.unscale_gradients`.
     """
 
     code = "MP103"
     name = "double-unscale"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = events("unscaled-twice", pattern=r"\.unscale_\(")
+    triggers = events("unscaled-twice", pattern=r"\.unscale_\(") | calls("Tensor.unscale_gradients")
 
-    def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+    def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(violation, ast.Call):
+            yield from _before_accelerators_clip(violation, at)
+            return
         evidence = []
         first = violation.first
         again = first is violation.node
@@ -107,6 +115,33 @@ class DoubleUnscale(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _before_accelerators_clip(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """accelerate unscales in its own clips; in float16 a call before them is the first of two."""
+    statement = at.statement(call)
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if not isinstance(statement, ast.Expr) or owner is None or "accelerator" not in at.text(owner):
+        return
+    for following in at.after(statement):
+        for node in ast.walk(following):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            name = node.func.attr
+            if name in ("step", "update", "backward"):
+                return
+            if name in CLIPS and at.text(node.func.value) == at.text(owner):
+                edits = at.remove(call)
+                title = "leave it to the clip"
+                yield at.finding(
+                    call,
+                    f"{at.text(node.func)} unscales by itself: in float16 the second unscale_ of "
+                    "an optimizer raises RuntimeError",
+                    Confidence.LIKELY,
+                    evidence=[at.note(node, "it is unscaled again here")],
+                    fix=Fix(title, Applicability.SAFE, edits) if edits is not None else None,
+                )
+                return
 
 
 def _forgotten(violation: Violation) -> list[str]:

@@ -18,7 +18,7 @@ from precision_lint.api import (
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
 SAVED = "~ctx.saved_tensors"
-AWARE = r"custom_[fb]wd|autocast|amp_(?:fwd|bwd)"
+AWARE = r"custom_[fb]wd|amp_(?:fwd|bwd)|autocast_(?:enabled|dtype)"
 
 
 class CustomFunctionWithoutAmp(Rule):
@@ -30,8 +30,8 @@ class CustomFunctionWithoutAmp(Rule):
     `custom_bwd`.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast, brought
-    to float32 or multiplied elementwise with a saved tensor first, where the class speaks of
-    autocast itself, and where the function is only applied with autocast switched off. In a project
+    to float32 or multiplied elementwise with a saved tensor first, where `forward` speaks of autocast
+    itself or `backward` multiplies in a region of its own, and where the function is only applied with autocast switched off. In a project
     that nowhere uses autocast it is only `possible`.
 
     ## Why it breaks
@@ -99,7 +99,9 @@ class CustomFunctionWithoutAmp(Rule):
         if forward is None or backward is None:
             return
         inside, behind = at.inside(forward), at.inside(backward)
-        if inside.mentions(AWARE) or behind.mentions(AWARE) or _decorated(forward.node, at):
+        if inside.mentions(rf"{AWARE}|autocast") or behind.mentions(AWARE):
+            return
+        if _decorated(forward.node, at):
             return
         returned = [n.value for n in forward.nodes if isinstance(n, ast.Return) and n.value]
         lowered = next((made for r in returned if (made := _lowered(r, inside, 6))), None)
@@ -169,7 +171,7 @@ def _lowered(node: ast.expr, at: Context, depth: int) -> ast.expr | None:
 def _mixes(node: ast.AST, forward: Context, backward: Context) -> bool:
     """Whether a product of ``backward`` takes the gradient as it is and an input of ``forward``."""
     found = Lowered.of(node, backward) if isinstance(node, (ast.Call, ast.BinOp)) else None
-    if found is None or len(found.operands) < 2:
+    if found is None or len(found.operands) < 2 or backward.region(found.node).state != "inherited":
         return False
     gradients = {f"~{p.arg}" for p in backward.function.parameters()[1:]}
     kinds = [backward.value(operand).dtype for operand in found.operands]

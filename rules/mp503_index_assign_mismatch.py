@@ -49,7 +49,7 @@ class IndexAssignMismatch(Rule):
     It stays silent on slices and plain integers as the index, which cast; on Python numbers; on
     tensors without dimensions behind a mask, which are converted as well; on `buffer[index] += x`,
     which adds in the buffer's dtype; and where both sides are known to agree (`zeros_like(x)`,
-    `dtype=x.dtype`). Two tensors of which nothing is known are no finding.
+    `dtype=x.dtype`). A module's state or result of which no dtype is known is only `possible`.
 
     ## Why it breaks
     These kernels do not promote: `Index put requires the source and destination dtypes match, got
@@ -150,7 +150,8 @@ class IndexAssignMismatch(Rule):
                 made = value.made or value.node
                 if made is not None and made.lineno != node.lineno:
                     evidence.append(at.note(made, "the float32 side is made here"))
-        stays = "is" if at.value(wide).dtype in ("float32", "float64") else "stays"
+        known = at.value(wide).dtype in ("float32", "float64")
+        stays = "is" if known else "may stay" if confidence is Confidence.POSSIBLE else "stays"
         yield at.finding(
             node,
             f"{_short(low, at)} may be {half.dtype} and {_short(wide, at)} {stays} float32: "
@@ -184,7 +185,7 @@ def _mismatch(
             if not _believed(low_node, wide_node, computed and low_node is given[0], at):
                 confidence = Confidence.POSSIBLE
         return half, confidence, low_node, wide_node
-    return _apart_under_autocast(into, given, region, at)
+    return _apart_under_autocast(into, given, region, at) or _open(into, given, region, at)
 
 
 def _apart_under_autocast(
@@ -206,6 +207,21 @@ def _apart_under_autocast(
     if half is None:
         return None
     return half, half.confidence if shown else Confidence.POSSIBLE, source, buffer
+
+
+def _open(
+    into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], region: Region, at: Context
+) -> tuple[Half, Confidence, ast.expr, ast.expr] | None:
+    """State that is written to, or a module's result, of a dtype that nothing ties to the other."""
+    (buffer, held), (source, value) = into, given
+    state = isinstance(buffer, ast.Attribute) or "buffer" in held.tags
+    module = isinstance(source, ast.Call) and at.qualify(source.func) is None
+    if not (state or module) or held.dtype == value.dtype or "cast" in value.tags:
+        return None
+    if not (held.variable and value.variable) or Care.in_test(at):
+        return None
+    half = at.half(value, region)
+    return None if half is None else (half, Confidence.POSSIBLE, source, buffer)
 
 
 def _prototype(node: ast.expr, at: Context) -> ast.expr | None:

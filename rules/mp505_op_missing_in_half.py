@@ -89,6 +89,8 @@ class OpMissingInHalf(Rule):
         operand, half = max(halves, key=lambda pair: pair[1].confidence.rank)
         absent = half.dtypes & Kernels.absent(name, device)
         confidence, severity = half.confidence, Severity.ERROR
+        if confidence is Confidence.POSSIBLE and at.plausible and _brought_up(node, at):
+            confidence = Confidence.LIKELY
         short = name.removeprefix("torch.").removeprefix("Tensor.")
         if absent:
             dtype = "float16" if "float16" in absent else "bfloat16"
@@ -171,6 +173,16 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
     if not value.is_tensor and value.dtype not in at.analysis.tensors:
         return None  # nothing says that it is a tensor at all
     return Half(half.dtypes, Confidence.POSSIBLE, half.evidence, half.outside)
+
+
+def _brought_up(node: ast.Call, at: Context) -> bool:
+    """Whether the result is cast to float32 at once, which tells that its operand is not."""
+    method = at.parents.get(id(node))
+    call = at.parents.get(id(method)) if isinstance(method, ast.Attribute) else None
+    if not isinstance(call, ast.Call) or call.func is not method:
+        return False
+    to = any(at.qualify(a) in ("torch.float32", "torch.float") for a in call.args[:1])
+    return at.is_upcast(call) or (at.text(method).endswith(".to") and to)
 
 
 def _power_of_two(node: ast.Call, at: Context) -> bool:

@@ -27,8 +27,8 @@ class Bfloat16ToNumpy(Rule):
     that runs in bfloat16.
 
     It stays silent on float16, which NumPy has, where the tensor is upcast or made of integers
-    (`argmax`, `long`), on results that autocast gives in float32 (`softmax`, losses), and where
-    nothing tells the dtype.
+    (`argmax`, `long`), and on results that autocast gives in float32 (`softmax`, losses). Where only
+    the project says bfloat16, and not what made the tensor, the finding is `possible`.
 
     ## Why it breaks
     `TypeError: Got unsupported ScalarType BFloat16`. It often shows in the first evaluation, after
@@ -104,9 +104,13 @@ def _bfloat16(
         return confidence, half.evidence
     if value.wide and at.half_models is None:
         return None
-    made = Provenance.computed(operand, at)
-    if made is None or Care.in_test(at):
+    if Care.in_test(at):
         return None
+    made = Provenance.computed(operand, at)
+    if made is None:  # only a method of that name says that it is a tensor
+        if at.qualify(node.func) or "cast" in value.tags or not at.is_tensor(operand):
+            return None
+        return Confidence.POSSIBLE, half.evidence
     confidence = half.confidence
     if half.dtypes != {"bfloat16"} or not at.plausible:
         confidence = Confidence.POSSIBLE

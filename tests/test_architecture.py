@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "suppress": {"api", "registry", "source"},
     "config": {"api", "patterns", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
-    "project": {"api", "notebook", "patterns", "source"},
+    "project": {"api", "cache", "notebook", "patterns", "source"},
     "semantics": {
         "api", "cache", "notebook", "pool", "project", "slices", "source", "torchfacts",
     },

@@ -18,7 +18,10 @@ import pytest
 from precision_lint import cache
 from precision_lint.cache import DIRECTORY, Cache, digest
 from precision_lint.config import Settings
+from precision_lint.project import amp
+from precision_lint.project.amp import Survey
 from precision_lint.project.files import below
+from precision_lint.project.spellings import Statement
 from precision_lint.semantics import gather as gathering
 from precision_lint.semantics.gather import gather
 from precision_lint.semantics.program import Program
@@ -364,3 +367,44 @@ def test_processes_summarise_as_one_does(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(gathering, "POOL_FROM", 1)
     assert gather(tmp_path, below(tmp_path, Settings()), Cache(None), 2) == alone
     assert len(alone.callers["util.py", "f"]) == 8
+
+
+# evidence of half precision
+
+
+def survey(root: Path, home: Path) -> Survey:
+    with closing(Cache(home)) as table:
+        return Survey.scan(root, sorted(root.iterdir()), table)
+
+
+SAYS = {"train.py": "import torch\nmodel.half()\n", "conf.yaml": "use_amp: true\n"}
+
+
+def test_evidence_is_read_again_only_where_bytes_changed(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "project"
+    projects.write(root, SAYS)
+    first = survey(root, home)
+    assert first.around(root / "a.py").half and first.around(root / "a.py").autocast
+    read: list[str] = []
+    known = amp._statements
+
+    def statements(filename: str, data: bytes) -> list[Statement]:
+        read.append(Path(filename).name)
+        return known(filename, data)
+
+    monkeypatch.setattr(amp, "_statements", statements)
+    assert survey(root, home) == first and read == []
+    (root / "conf.yaml").write_text("use_amp: false\n")
+    assert survey(root, home).around(root / "a.py").autocast is None
+    assert read == ["conf.yaml"]
+
+
+@pytest.mark.parametrize("value", ["text", None, ["text"], {"half": 1}, (1, 2)])
+def test_evidence_of_another_kind_is_read_anew(tmp_path: Path, home: Path, value: Any) -> None:
+    root = tmp_path / "project"
+    projects.write(root, SAYS)
+    right = survey(root, home)
+    put(home, {key: value for key, _, _ in rows(home)})
+    assert survey(root, home) == right

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from precision_lint import dispatch, registry
+from precision_lint import dispatch, registry, runner
 from precision_lint.api import Confidence
 from precision_lint.project.amp import Project
 from precision_lint.source import Source
@@ -131,3 +131,12 @@ def test_a_product_that_depends_on_its_statement_is_not_moved() -> None:
     found = dispatch.lint(Source("a.py", "import torch\n" + text), RULES, Project())
     assert [d.code for d in found] == ["MP501"]
     assert found[0].fix is None
+
+
+def test_a_long_chain_of_elif_is_followed() -> None:
+    lines = ["def f(x, k):", "    if k == 0:", "        y = x"]
+    for n in range(1, 1500):
+        lines += [f"    elif k == {n}:", f"        y = x.half() * {n}"]
+    lines += ["    else:", "        y = x.half()", "    return (y.sigmoid().half() + 1e-8).log()"]
+    with runner.deep_recursion():
+        assert codes("\n".join(lines)) == ["MP301"]

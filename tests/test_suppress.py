@@ -93,6 +93,7 @@ def cleaned(text: str, selected: frozenset[str] = ALL) -> str:
         "# noqa because of float32",
         "# noqa: MP301",
         "# noqa:MP301",
+        "# noqa:mp301",
         "# noqa : MP301",
         "# noqa: E501, MP301",
         "# noqa: E501 MP301 reason",

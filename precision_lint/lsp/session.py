@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,9 @@ class Session:
             others = project.survey
             if says:
                 members = runner.members_of(root, project.settings)
-                others = runner.survey_of(root, project.settings, set(members) - {path})
+                with closing(runner.cache_of(root, project.settings)) as cache:
+                    rest = set(members) - {path}
+                    others = runner.survey_of(root, project.settings, rest, cache)
             project.without[path] = others
         spoken = hints.spoken(data)
         if path not in project.latest or project.latest[path][0] != spoken:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from precision_lint import notebook
 from precision_lint.api import Evidence, Position
+from precision_lint.cache import Cache, digest
 from precision_lint.project import code, configs, hints, requirements
 from precision_lint.project.requirements import Release
 from precision_lint.project.spellings import BF16, F16, STRENGTHS, Kind, Statement, Strength
@@ -52,6 +53,8 @@ _NOUNS = {"autocast": "mixed precision", "half": "half precision tensors"}
 
 Area = tuple[str, ...]
 """A directory below the root of a project, by its parts."""
+Reader = Callable[[str, bytes], list[Statement]]
+"""What a file of a name and contents says."""
 Rank = tuple[int, int, int]
 """Strength, place, dtype of evidence; less is better."""
 _BEST: Rank = (0, 0, 0)
@@ -84,7 +87,8 @@ class Project:
 
     def with_file(self, filename: str, data: bytes) -> Project:
         """This project with the evidence that one more file's bytes give."""
-        return self._with_statements(self._said(filename, data), filename, PurePath(filename))
+        said = _statements(filename, data) if self._may_gain(filename, data) else ()
+        return self._with_statements(said, filename, PurePath(filename))
 
     def __or__(self, other: Project) -> Project:
         """The better evidence of two, where both speak of the same code."""
@@ -119,11 +123,6 @@ class Project:
         """The same for pure half precision."""
         return _strength(self.half_rank)
 
-    def _said(self, filename: str, data: bytes) -> list[Statement]:
-        if configs.is_config(filename):
-            return configs.statements(filename, data)
-        return _read(filename, data) if self._may_say(data) else []
-
     def _with_statements(
         self, said: Iterable[Statement], filename: str, place: PurePath
     ) -> Project:
@@ -135,8 +134,10 @@ class Project:
             project = project._with_statement(statement, filename, aside)
         return project
 
-    def _may_say(self, data: bytes) -> bool:
-        """Whether a Python file may say more than is known."""
+    def _may_gain(self, filename: str, data: bytes) -> bool:
+        """Whether a file may say more than is known."""
+        if configs.is_config(filename):
+            return True
         if b"torch" not in data and _FOREIGN.search(data):
             return False
         kinds: tuple[Kind, ...] = ("autocast", "half")
@@ -176,11 +177,23 @@ class Survey:
     """The least release of torch that the project's metadata, or its settings, allow."""
 
     @classmethod
-    def scan(cls, root: Path, files: Iterable[Path]) -> Survey:
+    def scan(cls, root: Path, files: Iterable[Path], cache: Cache | None = None) -> Survey:
         """Read the Python and configuration files of a project, those of the root first.
 
         Unreadable and huge files are passed over, and so are tests and collections of data.
+        What a file of the same contents said before comes from the cache.
         """
+        new: dict[bytes, list[Statement]] = {}
+
+        def read(filename: str, data: bytes) -> list[Statement]:
+            kind = PurePath(filename).name.encode() if configs.is_config(filename) else b"py"
+            key = digest(b"statements", kind, data)
+            known = cache.get([key]).get(key) if cache else None
+            if isinstance(known, list) and all(isinstance(said, Statement) for said in known):
+                return known
+            new[key] = _statements(filename, data)
+            return new[key]
+
         members = sorted(set(files), key=lambda path: (len(path.parts), path))
         crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
         survey = cls(root, torch=requirements.minimum(root))
@@ -200,7 +213,9 @@ class Survey:
                 continue
             if not survey.asks(path, data):
                 continue
-            survey = survey.with_file(path, _shown(path), data)
+            survey = survey._with_file(path, _shown(path), data, read)
+        if cache:
+            cache.put(new)
         return survey
 
     def asks(self, path: Path, data: bytes = b"") -> bool:
@@ -214,8 +229,13 @@ class Survey:
 
     def with_file(self, path: Path, filename: str, data: bytes) -> Survey:
         """This survey with what the bytes of one more file say, which need not be saved yet."""
+        return self._with_file(path, filename, data, _statements)
+
+    def _with_file(self, path: Path, filename: str, data: bytes, read: Reader) -> Survey:
         place = self._relative(path)
-        said = _around(self.areas, _area(place))._said(filename, data)
+        if not _around(self.areas, _area(place))._may_gain(filename, data):
+            return self
+        said = read(filename, data)
         if not said:
             return self
         areas = dict(self.areas)
@@ -266,7 +286,10 @@ def _strength(rank: Rank) -> Strength | None:
     return None if rank == _NONE else STRENGTHS[rank[0]]
 
 
-def _read(filename: str, data: bytes) -> list[Statement]:
+def _statements(filename: str, data: bytes) -> list[Statement]:
+    """What one file says, which depends on its contents alone."""
+    if configs.is_config(filename):
+        return configs.statements(filename, data)
     source = decode(data, filename.removesuffix(notebook.SUFFIX))  # it is Python already
     tree = source if isinstance(source, Failure) else parse(source)
     if isinstance(tree, Failure):

@@ -32,6 +32,11 @@ DTYPES = WIDE | {"torch.float16", "torch.half", "torch.bfloat16"}
 FLAG = re.compile(r"(^|[._])(use_?)?(amp|fp16|half|enabled?|mixed)(_|$)|mixed_precision|use_amp")
 """Names that hold whether, not how much."""
 
+HAS_DEVICE = re.compile(
+    r"(\w+_)?(model|module|net|unet|vae|encoder|decoder|transformer|pipe|pipeline|accelerator|fabric)"
+)
+"""Names of what has a ``torch.device``; options and trainers may hold its name instead."""
+
 
 @dataclass(frozen=True)
 class BadArguments:
@@ -240,11 +245,12 @@ def _region(
             _insert(node, '"cuda", enabled=', at) if flag else None,
             "the device is a guess",
         )
-    elif _is_device(device, at):
+    elif (sure := _is_device(device, at)) is not None:
         end = at.edit.end(device)
         yield BadArguments(
             f"{short} takes the device type as text: a torch.device raises a ValueError",
             (Edit(end, end, ".type"),),
+            confidence=sure,
         )
     if isinstance(second, ast.Constant) and isinstance(second.value, bool):
         edits = _named(second, "enabled", at) if _last(node, second) else None
@@ -263,16 +269,19 @@ def _insert(node: ast.Call, text: str, at: Context) -> tuple[Edit, ...]:
     return (Edit(start, start, text if text.endswith("=") else f"{text}, "),)
 
 
-def _is_device(node: ast.expr, at: Context) -> bool:
-    """Whether an expression is a ``torch.device`` for certain."""
+def _is_device(node: ast.expr, at: Context) -> Confidence | None:
+    """How sure it is that an expression is a ``torch.device``; None: it may as well be text."""
     if isinstance(node, ast.Call):
-        return at.qualify(node.func) == "torch.device"
+        return Confidence.CERTAIN if at.qualify(node.func) == "torch.device" else None
     if isinstance(node, ast.Name):
         sources = at.analysis.assigned.get(node.id, [])
-        return len({id(s) for s in sources}) == 1 and _is_device(sources[0], at)
-    return (
-        isinstance(node, ast.Attribute) and node.attr == "device" and at.value(node.value).is_tensor
-    )
+        return _is_device(sources[0], at) if len({id(s) for s in sources}) == 1 else None
+    if not (isinstance(node, ast.Attribute) and node.attr == "device"):
+        return None
+    if at.value(node.value).is_tensor:
+        return Confidence.CERTAIN
+    owner = at.text(node.value).rpartition(".")[2]
+    return Confidence.LIKELY if HAS_DEVICE.fullmatch(owner) else None
 
 
 def _dtype(

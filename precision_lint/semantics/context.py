@@ -317,6 +317,11 @@ class Context:
             return node
         return next((n for n in self.ancestors(node) if isinstance(n, ast.stmt)), None)
 
+    def after(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements that follow one in its block."""
+        block = repair.siblings(statement, self.parents.get(id(statement)))
+        return block[next(i for i, s in enumerate(block) if s is statement) + 1 :]
+
     def without_autocast(
         self,
         node: ast.Call | ast.BinOp,

@@ -8,6 +8,7 @@ Nothing of the code is executed.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ from precision_lint.semantics.values import INF, NEVER_HALF, UNKNOWN, Value, joi
 if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
 
+
+Path = tuple[Env, Region, dict[str, int]]
+"""What is known where a branch ends: names, the region, names' versions."""
 
 NESTED = 5
 """Loops in each other that are interpreted twice."""
@@ -112,8 +116,8 @@ class Interpreter(Calls):
                 if self._exits:
                     self._exits[-1].append((dict(self.env), self.versions))
                 return True
-            case ast.If(test=test, body=body, orelse=orelse):
-                return self.branch(test, body, orelse)
+            case ast.If():
+                return self.branch(node)
             case ast.For(target=target, iter=iterable) | ast.AsyncFor(target=target, iter=iterable):
                 item = self.eval(iterable)
                 self.loop(node.body, node.orelse, lambda: self.assign_item(target, item))
@@ -144,7 +148,7 @@ class Interpreter(Calls):
                 return self.block(final) or ended
             case ast.Match(subject=subject, cases=cases):
                 self.eval(subject)
-                self.fork([(lambda c=c: self.block(c.body)) for c in cases] + [lambda: False])
+                self.fork([*(case.body for case in cases), ()])
             case ast.Assert(test=test):
                 self.eval(test)
                 self.refine(test, True)
@@ -154,36 +158,44 @@ class Interpreter(Calls):
                 pass
         return False
 
-    def branch(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
-        self.eval(test)
-
-        def then() -> bool:
-            self.refine(test, True)
-            return self.block(body)
-
-        def otherwise() -> bool:
-            self.refine(test, False)
-            return self.block(orelse)
-
-        return self.fork([then, otherwise])
-
-    def fork(self, paths: Iterable[Callable[[], bool]]) -> bool:
+    def branch(self, node: ast.If) -> bool:
+        """An ``if`` and its ``elif``, one after the other: 1,000 take no 1,000 frames."""
         before, around, versions = self.env, self.region, self.versions
-        live: list[tuple[Env, Region]] = []
-        latest: dict[str, int] = {}
-        for path in paths:
+        paths: list[Path] = []
+        rest: Sequence[ast.stmt] = [node]
+        while len(rest) == 1 and isinstance(rest[0], ast.If):
+            test, body, rest = rest[0].test, rest[0].body, rest[0].orelse
+            self.eval(test)
+            held, counted = self.env, self.versions
+            self.env, self.versions = dict(held), dict(counted)
+            self.refine(test, True)
+            if not self.block(body):
+                paths.append((self.env, self.region, self.versions))
+            self.env, self.region, self.versions = dict(held), around, dict(counted)
+            self.refine(test, False)
+        if not self.block(rest):
+            paths.append((self.env, self.region, self.versions))
+        self.env, self.region, self.versions = before, around, versions
+        return self.join(paths)
+
+    def fork(self, bodies: Iterable[Sequence[ast.stmt]]) -> bool:
+        before, around, versions = self.env, self.region, self.versions
+        paths: list[Path] = []
+        for body in bodies:
             self.env, self.region, self.versions = dict(before), around, dict(versions)
-            if not path():
-                live.append((self.env, self.region))
-                latest = _latest(latest, self.versions)
-        self.env, self.region, self.versions = before, around, latest or versions
-        if not live:
+            if not self.block(body):
+                paths.append((self.env, self.region, self.versions))
+        self.env, self.region, self.versions = before, around, versions
+        return self.join(paths)
+
+    def join(self, paths: Sequence[Path]) -> bool:
+        """Go on where paths meet; True if none of them gets there."""
+        if not paths:
             return True
-        merged, region = live[0]
-        for env, _ in live[1:]:
-            merged = _merge(merged, env)
-        self.env = merged
-        self.region = region if all(r == region for _, r in live) else around
+        self.env = functools.reduce(_merge, (env for env, _, _ in paths))
+        if all(region == paths[0][1] for _, region, _ in paths):
+            self.region = paths[0][1]
+        self.versions = functools.reduce(_latest, (versions for _, _, versions in paths))
         return False
 
     def loop(
