@@ -73,7 +73,9 @@ class DoubleUnscale(Rule):
     name = "double-unscale"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = events("unscaled-twice", pattern=r"\.unscale_\(") | calls("Tensor.unscale_gradients")
+    triggers = events("unscaled-twice", pattern=r"\.unscale_\(") | calls(
+        "Tensor.unscale_gradients"
+    )
 
     def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(violation, ast.Call):

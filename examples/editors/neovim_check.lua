@@ -1,12 +1,9 @@
 -- What an editor sees: nvim --headless -u NONE loss.py -S neovim_check.lua, in a project with a finding
 local function wait(what) assert(vim.wait(120000, what, 50), "the server did not answer") end
 local root = vim.fn.getcwd()
-local id = vim.lsp.start_client({
-  name = "precision-lint",
-  cmd = { "precision-lint", "lsp" },
-  root_dir = root,
-})
 vim.bo.filetype = "python"
+local start = vim.lsp.start or vim.lsp.start_client -- before 0.8
+local id = start({ name = "precision-lint", cmd = { "precision-lint", "lsp" }, root_dir = root })
 vim.lsp.buf_attach_client(0, id)
 local function show()
   for _, d in ipairs(vim.diagnostic.get(0)) do
@@ -24,10 +21,10 @@ local function request(method, params)
   end
 end
 vim.api.nvim_win_set_cursor(0, { 6, 11 })
-local hover = request("textDocument/hover", vim.lsp.util.make_position_params())
+local hover = request("textDocument/hover", vim.lsp.util.make_position_params(0, "utf-16"))
 print("hover: " .. hover.contents.value:match("^[^\n]*"))
-local params = vim.lsp.util.make_range_params()
-params.context = { diagnostics = vim.lsp.diagnostic.get_line_diagnostics() }
+local params = vim.lsp.util.make_range_params(0, "utf-16")
+params.context = { diagnostics = {} }
 local actions = request("textDocument/codeAction", params)
 for _, action in ipairs(actions) do print("action: " .. action.title) end
 vim.lsp.util.apply_workspace_edit(actions[1].edit, "utf-16")
@@ -39,5 +36,4 @@ wait(function() return #vim.diagnostic.get(0) == 1 end)
 print("while typing:")
 show()
 vim.cmd("edit!")
-vim.lsp.stop_client(id)
 vim.cmd("quitall!")
