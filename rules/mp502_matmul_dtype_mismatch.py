@@ -39,7 +39,10 @@ CREATIONS = frozenset({
 })  # fmt: skip
 CONSTANTS = re.compile(r"^self\.\w+$")
 
-MAKES_FLOAT32 = r"\bfloat32\b|\bfloat\(|softmax|normalize|FloatTensor|linalg|numpy|\bfft\b|istft"
+MAKES_FLOAT32 = (
+    r"\bfloat32\b|\bfloat\(|softmax|normalize|FloatTensor|linalg|numpy|\bfft\b|istft|"
+    r"[*+-] *self\.\w+(?![\w(.])"
+)
 """What a function's text has to say before a float32 value is looked for in it."""
 
 

@@ -141,6 +141,9 @@ def aliases(function: Function) -> dict[str, str]:
     return found
 
 
+MULTIPLIES = frozenset({"mul_", "div_", "mul", "div", "_foreach_mul_", "_foreach_div_"})
+
+
 def divisors(function: Function) -> set[int]:
     """Calls of ``get_scale`` whose result goes into arithmetic, by their own name or another's."""
     names: set[str] = set()
@@ -156,8 +159,9 @@ def divisors(function: Function) -> set[int]:
                 direct |= {id(part)} if isinstance(part, ast.Call) else set()
         elif isinstance(node, ast.Call):
             last = (dotted(node.func) or "").rpartition(".")[2]
-            if last in ("mul_", "div_", "mul", "div", "_foreach_mul_", "_foreach_div_"):
-                for part in (n for a in node.args for n in ast.walk(a)):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if last in MULTIPLIES or "clip" in last:  # a helper that is told the scale uses it
+                for part in (n for a in given for n in ast.walk(a)):
                     names |= {part.id} if isinstance(part, ast.Name) else set()
                     direct |= {id(part)} if isinstance(part, ast.Call) else set()
         elif isinstance(node, ast.Assign):

@@ -199,6 +199,10 @@ class Module(Entries):
             return self._attributes[key]
         open_value = Value("unknown", f"~self.{name}")
         self._attributes[key] = open_value
+        handed = self._handed(cls, name)
+        if handed is not None:
+            self._attributes[key] = handed
+            return handed
         stored = self.stores(cls).get(name)
         if stored is None:
             for base in cls.bases if depth else ():
@@ -236,6 +240,27 @@ class Module(Entries):
         if value.kind == "tensor" and value.dtype == "float32":
             return value.but(made=None, node=node, tags=value.tags | {"plain"})
         return Value("unknown", variable)
+
+    def _handed(self, cls: Class, name: str) -> Value | None:
+        """A float32 tensor that a method of the object gives ``__init__``, alone or in a tuple."""
+        init = cls.methods.get("__init__")
+        for node in init.nodes if init is not None else ():
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            owner, _, method = (dotted(node.value.func) or "").rpartition(".")
+            if owner != "self" or method not in cls.methods:
+                continue
+            for target in node.targets:
+                parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                at = [i for i, part in enumerate(parts) if dotted(part) == f"self.{name}"]
+                if at and init is not None:
+                    value = self.analysis(init).values.get(id(node.value), UNKNOWN)
+                    if isinstance(target, ast.Tuple):
+                        value = value.items[at[0]] if at[0] < len(value.items) else UNKNOWN
+                    if value.kind == "tensor" and value.dtype == "float32":
+                        tags = value.tags | {"plain"}
+                        return value.but(made=None, node=node.value, tags=tags)
+        return None
 
     def _chosen(self, default: Value, init: Function, name: str) -> Value:
         """A number that ``__init__`` stores: the smallest that is passed, else its default."""
