@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 
 import precision_lint
 from precision_lint import adopt
+from precision_lint.lsp.command import command as lsp
 from precision_lint.report import FORMATS, MACHINE, Aside
 from precision_lint.shell import Sectioned
 from precision_lint.shell import cache_options as _cache_options
@@ -307,11 +308,11 @@ def explain(rule: str, output_format: str) -> int:
     return 0
 
 
-def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int]:
-    match = re.fullmatch(r"(.+?):(\d+)(?::\d+)?", value)
-    if match is None or not int(match[2]):
+def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int, int | None]:
+    match = re.fullmatch(r"(.+?)(?::cell (\d+))?:(\d+)(?::\d+)?", value)
+    if match is None or not int(match[3]):
         raise click.BadParameter(f'"{value}" is not a place; write FILE:LINE')
-    return Path(match[1]), int(match[2])
+    return Path(match[1]), int(match[3]), int(match[2]) if match[2] else None
 
 
 @cli.command("explain-at")
@@ -321,7 +322,7 @@ def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int
 @click.option("--isolated", is_flag=True, help="Ignore configuration files.")
 @_cache_options
 def explain_at(
-    place: tuple[Path, int],
+    place: tuple[Path, int, int | None],
     output_format: str,
     config: Path | None,
     isolated: bool,
@@ -329,7 +330,8 @@ def explain_at(
 ) -> int:
     """Show what the analysis knows at a line, and why.
 
-    That is dtypes, ranges, the autocast state, and findings of every confidence.
+    That is dtypes, ranges, the autocast state, and findings of every confidence.  A line of a
+    notebook is FILE:cell 3:LINE, as reports write it.
     """
     import dataclasses
 
@@ -350,7 +352,8 @@ def explain_at(
     else:
         from precision_lint.report.place import render
 
-        _echo(render(f"{place[0]}:{place[1]}", description, findings), sys.stdout)
+        shown = f"{place[0]}:cell {place[2]}" if place[2] else f"{place[0]}"
+        _echo(render(f"{shown}:{place[1]}", description, findings), sys.stdout)
     return 0
 
 
@@ -370,6 +373,7 @@ def rules(output_format: str) -> int:
 
 
 cli.add_command(adopt.commands)
+cli.add_command(lsp)
 
 
 @cli.command()

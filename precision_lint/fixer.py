@@ -23,6 +23,7 @@ from pathlib import Path, PurePath
 
 from precision_lint import registry
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Position, Severity
+from precision_lint.notebook import Notebook
 from precision_lint.source import Failure, Source, decode, parse
 
 __all__ = ["Fixed", "diff", "fix", "write"]
@@ -87,6 +88,8 @@ def _converge(
                 withdrawn[diagnostic] = "fixing it again and again does not come to an end here"
             elif lacking := _lacking(current, diagnostic.fix.edits):
                 withdrawn[diagnostic] = f"the file's encoding {current.encoding} has no {lacking!r}"
+            elif why := current.refuses(diagnostic.fix.edits):
+                withdrawn[diagnostic] = why
             else:
                 offered.append(diagnostic)
         if offered and not grade:
@@ -213,11 +216,8 @@ def _meets(taken: Sequence[tuple[int, int]], start: int, end: int) -> bool:
 
 
 def _applied(source: Source, diagnostics: Iterable[Diagnostic]) -> Source:
-    parts, at = [], 0
-    for edit in sorted({edit for diagnostic in diagnostics for edit in _edits(diagnostic)}):
-        parts += [source.text[at : edit.start], _native(source, edit)]
-        at = edit.end
-    return replace(source, text="".join([*parts, source.text[at:]]))
+    edits = {edit for diagnostic in diagnostics for edit in _edits(diagnostic)}
+    return source.edited(replace(edit, text=_native(source, edit)) for edit in edits)
 
 
 def _native(source: Source, edit: Edit) -> str:
@@ -279,7 +279,8 @@ def write(path: Path | str, original: bytes, fixed: Source) -> Failure | None:
 
     try:
         data = fixed.encode()
-        faithful = _text(original) is not None and _text(data) == fixed.text
+        name = fixed.filename
+        faithful = _text(original, name) is not None and _text(data, name) == fixed.text
     except UnicodeEncodeError:
         faithful = False
     if not faithful:
@@ -312,24 +313,43 @@ def write(path: Path | str, original: bytes, fixed: Source) -> Failure | None:
     return None
 
 
-def _text(data: bytes) -> str | None:
+def _text(data: bytes, filename: str) -> str | None:
     """The text of a file, if its encoding gives back the same bytes."""
-    source = decode(data, "")
+    source = decode(data, filename)
     return source.text if isinstance(source, Source) and source.encode() == data else None
 
 
 def diff(before: Source, after: Source) -> bytes:
     """A unified diff that ``git apply`` and ``patch -p1`` take; empty when nothing changed.
 
-    It is in the file's own encoding, as git's is.
+    It is in the file's own encoding, as git's is.  That of a notebook is one for each cell that
+    changed, of the cell's text, for people to read.
     """
+    if before.notebook and after.notebook:
+        return b"".join(_cell_diffs(before.filename, before.notebook, after.notebook))
     name = PurePath(before.filename).as_posix().lstrip("/")
+    return _unified(before.encode(), after.encode(), _quoted(f"a/{name}"), _quoted(f"b/{name}"))
+
+
+def _cell_diffs(filename: str, before: Notebook, after: Notebook) -> Iterator[bytes]:
+    name = PurePath(filename).as_posix()
+    for old, new in zip(before.cells, after.cells, strict=True):
+        title = _quoted(f"{name}:cell {old.number}").rstrip(b"\t")
+        yield _unified(
+            f"{before.shown[old.start : old.end]}\n".encode("utf8", "replace"),
+            f"{after.shown[new.start : new.end]}\n".encode("utf8", "replace"),
+            title,
+            title,
+        )
+
+
+def _unified(before: bytes, after: bytes, old: bytes, new: bytes) -> bytes:
     lines = difflib.diff_bytes(
         difflib.unified_diff,
-        io.BytesIO(before.encode()).readlines(),
-        io.BytesIO(after.encode()).readlines(),
-        _quoted(f"a/{name}"),
-        _quoted(f"b/{name}"),
+        io.BytesIO(before).readlines(),
+        io.BytesIO(after).readlines(),
+        old,
+        new,
     )
     return b"".join(
         line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"

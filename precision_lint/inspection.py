@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_lint import dispatch, source
-from precision_lint.api import Applicability, Confidence, Diagnostic
+from precision_lint.api import Applicability, Confidence, Diagnostic, Evidence
 from precision_lint.config import ConfigError, Resolver
 from precision_lint.project import files
 from precision_lint.runner import (
@@ -29,17 +29,18 @@ from precision_lint.source import Failure, Source
 
 
 def explain_at(
-    shown: Path, row: int, resolver: Resolver
+    shown: Path, row: int, cell: int | None, resolver: Resolver
 ) -> tuple[Description, list[Diagnostic]] | Failure:
-    """What the analysis knows at a row of a file, and every finding there of any confidence."""
+    """What the analysis knows at a row of a file, and every finding there of any confidence.
+
+    The row of a notebook is one of its cell by this number.
+    """
     path = files.absolute(shown)
     settings = resolver(path.parent)
     text = source.read(path, str(shown))
     if isinstance(text, Failure):
         return text
-    rows = len(text.text.splitlines())
-    if row > max(rows, 1):
-        raise ConfigError(f"{shown}:{row}: the file has {rows} lines; name one of them")
+    row = _row(text, row, cell)
     root = files.project_root(path)
     known = known_of(root, settings, [path], cores())
     survey, program = known
@@ -52,7 +53,40 @@ def explain_at(
             return description
         job = job_of(files.File(path, str(shown), settings, root), Mode.CHECK)
         found = diagnose(text, replace(job, confidence=Confidence.POSSIBLE, held=None), known)
-    return description, [d for d in found.diagnostics if d.start.row <= row <= d.end.row]
+    return (
+        _in_cells(text, description) if text.notebook else description,
+        [d for d in found.diagnostics if d.start.row <= row <= d.end.row],
+    )
+
+
+def _row(text: Source, row: int, cell: int | None) -> int:
+    """The row of the text that a row of a file, or of a notebook's cell, is."""
+    cells = text.notebook.cells if text.notebook else ()
+    first, last, what = 1, len(text.text.splitlines()), "the file"
+    if text.notebook or cell is not None:
+        found = next((one for one in cells if one.number == cell), None)
+        if found is None:
+            numbers = ", ".join(str(one.number) for one in cells) or "none"
+            hint = f"the Python cells are {numbers}; write {text.filename}:cell N:LINE"
+            raise ConfigError(f"{text.filename}: no cell {cell or 'is named'}; {hint}")
+        first, what = text.position(found.start).row, f"cell {cell}"
+        last = text.position(found.end).row - first + 1
+    if row > max(last, 1):
+        raise ConfigError(f"{text.filename}:{row}: {what} has {last} lines; name one of them")
+    return first + row - 1
+
+
+def _in_cells(text: Source, known: Description) -> Description:
+    """What is known, with the places of the evidence as those in cells."""
+
+    def placed(link: Evidence) -> Evidence:
+        if link.start is None or link.filename not in (None, text.filename):
+            return link
+        cell, start = text.in_cell(link.start)
+        return Evidence(link.message, start, None, f"{text.filename}:cell {cell}")
+
+    expressions = tuple(replace(one, why=tuple(map(placed, one.why))) for one in known.expressions)
+    return replace(known, why=tuple(map(placed, known.why)), expressions=expressions)
 
 
 @dataclass(frozen=True)

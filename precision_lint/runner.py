@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_lint import baseline, dispatch, pool, progress, registry, source, suppress
+from precision_lint import baseline, dispatch, notebook, pool, progress, registry, source, suppress
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -154,13 +154,11 @@ def is_relevant(data: bytes, codes: frozenset[str]) -> bool:
     return bool(rules) and dispatch.relevant(data, rules)
 
 
-def _deserves_a_look(data: bytes) -> bool:
-    return (
-        b"torch" in data
-        or b"\0" in data
-        or not data.isascii()
-        or SUPPRESSION.search(data) is not None
-    )
+def _deserves_a_look(name: str, data: bytes) -> bool:
+    """Whether the bytes of a file, of a notebook its JSON, may lead to a diagnostic."""
+    if b"torch" in data or SUPPRESSION.search(data) is not None:
+        return True
+    return not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
 
 
 def _crash(name: str, error: BaseException) -> Diagnostic:
@@ -305,14 +303,29 @@ def _died(job: Job) -> Outcome:
 
 def known_of(root: Path, settings: Settings, named: Iterable[Path], workers: int) -> Known:
     """Read a project: all of its Python and configuration files, and what else was named."""
-    members = sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
+    members = members_of(root, settings, named)
     code = [path for path in members if path.suffix not in configs.SUFFIXES]
+    with closing(cache_of(root, settings)) as cache:
+        return survey_of(root, settings, members, cache), gather(root, code, cache, workers)
+
+
+def cache_of(root: Path, settings: Settings) -> Cache:
+    """What was computed of a project's files before; to be closed."""
     directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
-    with closing(Cache(None if settings.no_cache else directory)) as cache:
-        survey = Survey.scan(root, members, cache)
-        if settings.torch_version is not None:
-            survey = replace(survey, torch=requirements.parse(settings.torch_version))
-        return survey, gather(root, code, cache, workers)
+    return Cache(None if settings.no_cache else directory)
+
+
+def members_of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> list[Path]:
+    """The Python and configuration files of a project, and what else was named."""
+    return sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
+
+
+def survey_of(root: Path, settings: Settings, members: Iterable[Path], cache: Cache) -> Survey:
+    """What these files of a project say of where it runs half precision."""
+    survey = Survey.scan(root, members, cache)
+    if settings.torch_version is not None:
+        survey = replace(survey, torch=requirements.parse(settings.torch_version))
+    return survey
 
 
 def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
@@ -343,6 +356,12 @@ def _add(result: Result, job: Job, outcome: Outcome) -> None:
     result.silenced += outcome.silenced
     if (outcome.diagnostics or outcome.silenced) and outcome.text:
         result.sources[job.name] = outcome.text
+    for link in (link for d in outcome.diagnostics for link in d.evidence):
+        name = link.filename or job.name
+        if name.endswith(notebook.SUFFIX) and name not in result.sources:  # to tell its cells
+            other = source.read(name)
+            if isinstance(other, Source):
+                result.sources[name] = other
     if outcome.gone:
         result.gone[job.name] = outcome.gone
     result.hidden += outcome.hidden
@@ -390,9 +409,9 @@ def check(
             continue
         result.lines += data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         result.compared |= job.held is not None
-        if _deserves_a_look(data) or job.held:
+        if _deserves_a_look(file.name, data) or job.held:
             jobs.append(job)
-            if file.root not in roots and is_relevant(data, job.codes):
+            if file.root not in roots and is_relevant(notebook.python(file.name, data), job.codes):
                 roots[file.root] = resolver(file.root)
     workers = workers or cores()
     projects = {}
@@ -429,9 +448,10 @@ def check_stdin(
     root = files.project_root(path)
     job = job_of(files.File(path, str(name or "-"), settings, root), mode)
     known: Known = Survey(root), None
-    if is_relevant(data, job.codes):
+    code = notebook.python(job.name, data)
+    if is_relevant(code, job.codes):
         survey, program = known if alone else known_of(root, settings, [path], cores())
-        known = survey.with_file(path, job.name, data), program
+        known = survey.with_file(path, job.name, code), program
     outcome = _judge(job, data, known)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
     if mode is Mode.FIX and outcome.fixed and outcome.text:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -24,12 +23,9 @@ def main(result: Result, reason: str) -> int:
     for name, source in result.sources.items():
         found = [d for d in result.diagnostics if d.filename == name]
         edits = suppress.comments(source, found, reason)
-        text = source.text
-        for edit in reversed(edits):
-            text = text[: edit.start] + edit.text + text[edit.start :]
         if not edits:
             continue
-        failure = fixer.write(Path(name), source.encode(), replace(source, text=text))
+        failure = fixer.write(Path(name), source.encode(), source.edited(edits))
         if failure:
             failures.append(failure.diagnostic())
             continue

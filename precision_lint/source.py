@@ -12,12 +12,14 @@ import stat
 import tokenize
 import warnings
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from precision_lint import registry
-from precision_lint.api import Confidence, Diagnostic, Position, Severity
+from precision_lint import notebook, registry
+from precision_lint.api import Confidence, Diagnostic, Edit, Position, Severity
+from precision_lint.notebook import Notebook
 
 __all__ = ["Failure", "Source", "decode", "load", "parse", "read"]
 
@@ -62,6 +64,8 @@ class Source:
     text: str
     encoding: str = "utf-8"
     bom: bool = False
+    notebook: Notebook | None = None
+    """Where the text comes from, if it is that of a notebook's cells."""
 
     @cached_property
     def lines(self) -> list[int]:
@@ -104,13 +108,58 @@ class Source:
         return start + len(head)
 
     def encode(self, text: str | None = None) -> bytes:
-        """The bytes of ``text``, by default the file's own, in the file's encoding with its mark.
+        """The bytes of ``text``, by default all of it, in the file's encoding with its mark.
 
         Raises UnicodeEncodeError for a character that the encoding lacks; ``fixer.fix`` never
         returns such a text.
         """
-        data = (self.text if text is None else text).encode(self.encoding)
+        if text is None:
+            text = self.notebook.raw if self.notebook else self.text
+        data = text.encode(self.encoding)
         return _BOM + data if self.bom else data
+
+    @property
+    def shown(self) -> str:
+        """The text for people, in which a notebook's magics are as they were written."""
+        return self.notebook.shown if self.notebook else self.text
+
+    def in_cell(self, position: Position) -> tuple[int | None, Position]:
+        """The number of the notebook's cell at a place, from 1, and the place in that cell.
+
+        In other files, and behind the end of the text: None, and the place as it is.
+        """
+        inside = position.row <= len(self.lines)
+        cell = self.notebook.cell(self.index(position)) if self.notebook and inside else None
+        if cell is None:
+            return None, position
+        first = self.position(cell.start).row
+        return cell.number, Position(position.row - first + 1, position.column)
+
+    @cached_property
+    def file(self) -> Source:
+        """The file's own text, which for a notebook is JSON."""
+        return Source(self.filename, self.notebook.raw) if self.notebook else self
+
+    def physical(self, position: Position) -> Position:
+        """A place of the text as a place in the file."""
+        if self.notebook is None or position.row > len(self.lines):
+            return position
+        return self.file.position(self.notebook.offset(self.index(position)))
+
+    def refuses(self, edits: Iterable[Edit]) -> str:
+        """Why edits cannot be made in this file; empty if they can."""
+        return self.notebook.refuses(edits) if self.notebook else ""
+
+    def edited(self, edits: Iterable[Edit]) -> Source:
+        """The file after edits, which do not overlap and which it does not refuse."""
+        if self.notebook is not None:
+            edited = self.notebook.edited(edits)
+            return replace(self, text=edited.text, notebook=edited)
+        parts, at = [], 0
+        for edit in sorted(edits):
+            parts += [self.text[at : edit.start], edit.text]
+            at = edit.end
+        return replace(self, text="".join([*parts, self.text[at:]]))
 
 
 def load(path: Path | str, filename: str | None = None) -> bytes | Failure:
@@ -137,7 +186,12 @@ def load(path: Path | str, filename: str | None = None) -> bytes | Failure:
 
 
 def decode(data: bytes, filename: str) -> Source | Failure:
-    """Decode a file as Python does: byte order mark, PEP 263 coding line, else UTF-8."""
+    """Decode a file as Python does: byte order mark, PEP 263 coding line, else UTF-8.
+
+    Of a notebook, which its name tells, the text is the Python of its cells.
+    """
+    if filename.endswith(notebook.SUFFIX):
+        return _notebook(data, filename)
     bom = data.startswith(_BOM)
     body = data[len(_BOM) :] if bom else data
     lines = (match.group() for match in _BYTES_LINE.finditer(data))
@@ -161,6 +215,18 @@ def decode(data: bytes, filename: str) -> Source | Failure:
     except (LookupError, UnicodeError):  # rot13, undefined and their like
         pass
     return Failure(filename, "MP001", f"{encoding} cannot hold Python source; {_RECODE}")
+
+
+def _notebook(data: bytes, filename: str) -> Source | Failure:
+    bom = data.startswith(_BOM)
+    try:
+        found = notebook.read(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        what = f"byte 0x{data[error.start]:02x} at offset {error.start} is not utf-8"
+        return Failure(filename, "MP001", f"{what}; save the notebook as UTF-8")
+    except notebook.Unreadable as error:
+        return Failure(filename, "MP001", str(error), error.position)
+    return Source(filename, found.text, bom=bom, notebook=found)
 
 
 def read(path: Path | str, filename: str | None = None) -> Source | Failure:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from precision_lint.config import Overrides, Resolver
-from precision_lint.project import amp, configs, files
+from precision_lint.project import amp, configs, files, hints
 from precision_lint.project.amp import Project, Survey
 
 F16, BF16 = "float16", "bfloat16"
@@ -321,3 +321,9 @@ def test_a_file_that_is_not_saved_yet_counts(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     known = survey.with_file(path, "net.py", b"import torch\nmodel.half()")
     assert known.around(path).half is not None and survey.around(path).half is None
+
+
+def test_lines_that_may_say_something_have_their_numbers() -> None:
+    data = b"import torch\nx = autocast(fp16)\n\ny = 1\nz = x.half()  # bf16"
+    assert hints.spoken(data) == {1: b"x = autocast(fp16)", 4: b"z = x.half()  # bf16"}
+    assert hints.spoken(b"") == {}

@@ -32,22 +32,24 @@ ROOMS: dict[str, set[str]] = {
     "progress": set(),
     "torchfacts": set(),
     "registry": {"api"},
-    "source": {"api", "registry"},
-    "fixer": {"api", "registry", "source"},
+    "notebook": {"api"},
+    "source": {"api", "notebook", "registry"},
+    "fixer": {"api", "notebook", "registry", "source"},
     "fingerprint": {"api", "source"},
     "report": {"api", "catalogue", "fingerprint", "registry", "source"},
     "suppress": {"api", "registry", "source"},
     "config": {"api", "patterns", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
-    "project": {"api", "cache", "patterns", "progress", "source"},
+    "project": {"api", "cache", "notebook", "patterns", "progress", "source"},
     "semantics": {
-        "api", "cache", "pool", "progress", "project", "slices", "source", "torchfacts",
+        "api", "cache", "notebook", "pool", "progress", "project", "slices", "source", "torchfacts",
     },
     "slices": {"api", "source"},
     "dispatch": {"api", "project", "semantics", "slices", "source"},
     "harness": {"api", "dispatch", "fixer", "progress", "project", "registry", "source"},
     "runner": {
-        "api", "baseline", "cache", "config", "dispatch", "fixer", "pool", "progress", "project",
+        "api", "baseline", "cache", "config", "dispatch", "fixer", "notebook", "pool", "progress",
+        "project",
         "registry", "semantics", "source", "suppress",
     },
     "inspection": {
@@ -64,8 +66,12 @@ ROOMS: dict[str, set[str]] = {
         "baseline", "cache", "config", "fingerprint", "patterns", "project", "runner",
     },
     "adopt": {"baseline", "config", "fingerprint", "progress", "report", "runner", "shell"},
+    "lsp": {
+        "api", "config", "dispatch", "fixer", "project", "registry", "report", "runner",
+        "semantics", "shell", "source", "suppress",
+    },
     "cli": {
-        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "progress",
+        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "lsp", "progress",
         "registry", "report", "runner", "shell", "show", "silence", "source", "summary",
     },
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -54,6 +55,28 @@ class Probe(Rule):
     def check(self, node: Any, at: Context) -> Iterator[Finding]:
         inner = getattr(node, "node", node)
         yield at.finding(inner, at.text(inner), Confidence.CERTAIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"torch.log(x)", True),
+        (b"x.log", True),
+        (b"log", True),
+        (b"\xc3\xa9log\xc3\xa9", True),
+        (b"blog", False),
+        (b"log10(x) + log_(x) + _log", False),
+        (b"", False),
+    ],
+)
+def test_words_are_found_as_their_pattern_finds_them(text: bytes, expected: bool) -> None:
+    rules: list[type[Rule]] = [Probe, probe(calls("torch.log") | calls("torch.exp"))]
+    found = [
+        rule
+        for rule in rules
+        if re.search(rule.triggers.pattern.encode(), text, re.MULTILINE) is not None
+    ]
+    assert dispatch._triggered(rules, text) == found == (rules if expected else [])
 
 
 def probe(triggers: Triggers, **attributes: Any) -> type[Rule]:

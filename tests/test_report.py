@@ -279,6 +279,7 @@ def test_json_has_ruffs_shape() -> None:
     text = FORMATS["json"]([found], {"train.py": source(CODE)}, color=True)
     assert json.loads(text) == [
         {
+            "cell": None,
             "code": "MP301",
             "name": "eps-before-log",
             "message": "epsilon 1e-08 rounds to 0 in float16 before log",

@@ -156,7 +156,7 @@ def test_rules_do_not_see_files_without_torch(monkeypatch: pytest.MonkeyPatch) -
 def test_projects_are_scanned_once_and_whole(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     scans: list[tuple[str, list[str]]] = []
 
-    def scan(root: Path, files: Iterable[Path]) -> Survey:
+    def scan(root: Path, files: Iterable[Path], cache: object) -> Survey:
         scans.append((root.name, [str(path.relative_to(here)) for path in files]))
         return Survey(root)
 

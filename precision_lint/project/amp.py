@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from precision_lint import progress
+from precision_lint import notebook, progress
 from precision_lint.api import Evidence, Position
 from precision_lint.cache import Cache, digest
 from precision_lint.project import code, configs, hints, requirements
@@ -205,9 +205,8 @@ class Survey:
         progress.begin("Looking around", len(members))
         for path in members:
             progress.step()
-            relative = survey._relative(path)
             is_config = configs.is_config(path.name)
-            if _TESTS & set(relative.parts[:-1]) or not (is_config or path.suffix == ".py"):
+            if not survey.asks(path):
                 continue
             if crowd[path.parent, path.suffix] > MAX_DATA or configs.is_data(path.name):
                 continue
@@ -216,15 +215,24 @@ class Survey:
                 limit = configs.MAX_BYTES if is_config else MAX_BYTES
                 if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                     continue  # reading a pipe would wait for ever
-                data = path.read_bytes()
+                data = notebook.python(path.name, path.read_bytes())
             except OSError:
                 continue
-            if path.name.startswith("test_") and (b"pytest" in data or b"unittest" in data):
+            if not survey.asks(path, data):
                 continue
             survey = survey._with_file(path, _shown(path), data, read)
         if cache:
             cache.put(new)
         return survey
+
+    def asks(self, path: Path, data: bytes = b"") -> bool:
+        """Whether a file of this name, and with these bytes, counts: tests do not."""
+        is_code = path.suffix in (".py", notebook.SUFFIX)
+        if _TESTS & set(self._relative(path).parts[:-1]):
+            return False
+        if path.name.startswith("test_") and (b"pytest" in data or b"unittest" in data):
+            return False
+        return is_code or configs.is_config(path.name)
 
     def with_file(self, path: Path, filename: str, data: bytes) -> Survey:
         """This survey with what the bytes of one more file say, which need not be saved yet."""
@@ -289,7 +297,7 @@ def _statements(filename: str, data: bytes) -> list[Statement]:
     """What one file says, which depends on its contents alone."""
     if configs.is_config(filename):
         return configs.statements(filename, data)
-    source = decode(data, filename)
+    source = decode(data, filename.removesuffix(notebook.SUFFIX))  # it is Python already
     tree = source if isinstance(source, Failure) else parse(source)
     if isinstance(tree, Failure):
         return []

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_lint import patterns
+from precision_lint.notebook import SUFFIX as NOTEBOOK
 from precision_lint.patterns import Patterns
 
 if TYPE_CHECKING:
     from precision_lint.config import Settings
 
-SUFFIXES = (".py", ".pyi")
+SUFFIXES = (".py", ".pyi", NOTEBOOK)
 MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", "precision-lint.toml", ".git")
 
 

@@ -88,6 +88,19 @@ def says(kind: Kind, data: bytes) -> bool:
     )
 
 
+def spoken(data: bytes) -> dict[int, bytes]:
+    """The lines of code that have one of the words, by their number from 0."""
+    words = {word for some, _ in _HINTS.values() for word in some}
+    starts = sorted({data.rfind(b"\n", 0, at) + 1 for word in words for at in _places(word, data)})
+    found, row, counted = {}, 0, 0
+    for start in starts:
+        row += data.count(b"\n", counted, start)
+        counted = start
+        end = data.find(b"\n", start)
+        found[row] = data[start : end if end >= 0 else len(data)]
+    return found
+
+
 def configures(data: bytes) -> bool:
     """Whether a key and value of a configuration file may say something."""
     if any(word in data and pattern.search(data) for word, pattern in _SETTINGS.items()):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from precision_lint.api import Applicability, Diagnostic, Evidence, Fix
+from precision_lint.api import Applicability, Diagnostic, Evidence, Fix, Position
+from precision_lint.source import Source
 
 
 def top(variable: str) -> Path:
@@ -25,22 +27,44 @@ def relative(filename: str, base: Path) -> str:
     return path.as_posix()
 
 
-def notes(diagnostic: Diagnostic, base: Path) -> list[str]:
-    """Confidence, evidence and fix of a diagnostic, a line each."""
-    lines = []
+def spot(filename: str, position: Position, sources: Mapping[str, Source]) -> tuple[str, Position]:
+    """``:cell 3`` and the place in that cell where the file is a notebook, else only the place."""
+    source = sources.get(filename)
+    cell, inner = source.in_cell(position) if source else (None, position)
+    return f":cell {cell}" if cell else "", inner
+
+
+def span(diagnostic: Diagnostic, sources: Mapping[str, Source]) -> tuple[Position, Position]:
+    """Start and end in the file's own text, which of a notebook is JSON."""
+    source = sources.get(diagnostic.filename)
+    if source is None:
+        return diagnostic.start, diagnostic.end
+    return source.physical(diagnostic.start), source.physical(diagnostic.end)
+
+
+def notes(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> list[str]:
+    """Cell of a notebook, confidence, evidence and fix of a diagnostic, a line each."""
+    cell, inner = spot(diagnostic.filename, diagnostic.start, sources)
+    lines = [f"in {cell[1:]}, line {inner.row}"] if cell else []
     if not diagnostic.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
         lines.append(f"confidence: {diagnostic.confidence.value}")
-    lines += [f"note: {_evidence(link, diagnostic, base)}" for link in diagnostic.evidence]
+    lines += [f"note: {_evidence(link, diagnostic, base, sources)}" for link in diagnostic.evidence]
     if diagnostic.fix:
         lines.append(f"fix: {promise(diagnostic.fix)}")
     return lines
 
 
-def _evidence(link: Evidence, diagnostic: Diagnostic, base: Path) -> str:
+def _evidence(
+    link: Evidence, diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]
+) -> str:
     if not (link.start or link.filename):
         return link.message
-    place = relative(link.filename or diagnostic.filename, base)
-    return f"{link.message} ({place}{f':{link.start.row}' if link.start else ''})"
+    filename = link.filename or diagnostic.filename
+    place = relative(filename, base)
+    if link.start:
+        cell, inner = spot(filename, link.start, sources)
+        place += f"{cell}:{inner.row}"
+    return f"{link.message} ({place})"
 
 
 def promise(fix: Fix) -> str:

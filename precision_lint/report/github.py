@@ -18,11 +18,11 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     Paths are relative to ``GITHUB_WORKSPACE``, as those of a pull request are.
     """
     base = files.top("GITHUB_WORKSPACE")
-    return "\n".join(_command(d, base) for d in diagnostics)
+    return "\n".join(_command(d, base, sources) for d in diagnostics)
 
 
-def _command(diagnostic: Diagnostic, base: Path) -> str:
-    start, end = diagnostic.start, diagnostic.end
+def _command(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> str:
+    start, end = files.span(diagnostic, sources)
     properties = {
         "file": files.relative(diagnostic.filename, base),
         "line": start.row,
@@ -32,7 +32,7 @@ def _command(diagnostic: Diagnostic, base: Path) -> str:
     if start.row == end.row:  # columns of two rows are refused
         properties |= {"col": start.column, "endColumn": max(end.column, start.column)}
     said = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    message = "\n".join([diagnostic.message, *files.notes(diagnostic, base)])
+    message = "\n".join([diagnostic.message, *files.notes(diagnostic, base, sources)])
     return f"::{_COMMANDS[diagnostic.severity]} {said}::{_data(message)}"
 
 

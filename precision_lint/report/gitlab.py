@@ -22,22 +22,25 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     """
     base = files.top("CI_PROJECT_DIR")
     keys = (fingerprint.of(d, sources) for d in diagnostics)
-    issues = [_issue(d, key, base) for d, key in fingerprint.numbered(diagnostics, keys)]
+    issues = [_issue(d, key, base, sources) for d, key in fingerprint.numbered(diagnostics, keys)]
     return json.dumps(issues, indent=2)
 
 
-def _issue(diagnostic: Diagnostic, key: str, base: Path) -> dict[str, object]:
+def _issue(
+    diagnostic: Diagnostic, key: str, base: Path, sources: Mapping[str, Source]
+) -> dict[str, object]:
+    start, end = files.span(diagnostic, sources)
     path = files.relative(diagnostic.filename, base)
     unique = hashlib.sha256(f"{path}\0{key}".encode("utf8", "surrogatepass")).hexdigest()
     said = [f"{diagnostic.code} {diagnostic.name}: {diagnostic.message}"]
     return {
-        "description": "; ".join([*said, *files.notes(diagnostic, base)]),
+        "description": "; ".join([*said, *files.notes(diagnostic, base, sources)]),
         "check_name": diagnostic.code,
         "fingerprint": unique,
         "severity": _SEVERITIES[diagnostic.severity],
         "location": {
             "path": path,
-            "positions": {"begin": _at(diagnostic.start), "end": _at(diagnostic.end)},
+            "positions": {"begin": _at(start), "end": _at(end)},
         },
     }
 

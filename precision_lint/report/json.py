@@ -6,42 +6,41 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precision_lint.api import Diagnostic, Position
+from precision_lint.api import Diagnostic, Evidence, Position
 from precision_lint.source import Source
 
 
 def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> str:
     """A list in ASCII, in the order given; ``[]`` for no diagnostics."""
-    return json.dumps([_object(d, sources.get(d.filename)) for d in diagnostics], indent=2)
+    return json.dumps([_object(d, sources) for d in diagnostics], indent=2)
 
 
 def lines(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> str:
     """An object a line, so that a reader need not wait for the end."""
-    return "\n".join(json.dumps(_object(d, sources.get(d.filename))) for d in diagnostics)
+    return "\n".join(json.dumps(_object(d, sources)) for d in diagnostics)
 
 
-def _object(diagnostic: Diagnostic, source: Source | None) -> dict[str, Any]:
+def _object(diagnostic: Diagnostic, sources: Mapping[str, Source]) -> dict[str, Any]:
+    source = sources.get(diagnostic.filename)
     return {
+        "cell": None,
+        **_place(diagnostic.start, diagnostic.end, source),
         "code": diagnostic.code,
         "name": diagnostic.name,
         "message": diagnostic.message,
         "filename": diagnostic.filename,
-        "location": _location(diagnostic.start),
-        "end_location": _location(diagnostic.end),
         "severity": diagnostic.severity.value,
         "confidence": diagnostic.confidence.value,
-        "evidence": [
-            {
-                "message": link.message,
-                "filename": link.filename or diagnostic.filename,
-                "location": _location(link.start),
-                "end_location": _location(link.end),
-            }
-            for link in diagnostic.evidence
-        ],
+        "evidence": [_link(link, diagnostic, sources) for link in diagnostic.evidence],
         "fix": _fix(diagnostic, source),
         "url": diagnostic.url,
     }
+
+
+def _link(link: Evidence, diagnostic: Diagnostic, sources: Mapping[str, Source]) -> dict[str, Any]:
+    filename = link.filename or diagnostic.filename
+    place = _place(link.start, link.end, sources.get(filename))
+    return {"message": link.message, "filename": filename, **place}
 
 
 def _fix(diagnostic: Diagnostic, source: Source | None) -> dict[str, Any] | None:
@@ -56,12 +55,20 @@ def _fix(diagnostic: Diagnostic, source: Source | None) -> dict[str, Any] | None
         "edits": [
             {
                 "content": edit.text,
-                "location": _location(source.position(edit.start)),
-                "end_location": _location(source.position(edit.end)),
+                **_place(source.position(edit.start), source.position(edit.end), source),
             }
             for edit in sorted(fix.edits)
         ],
     }
+
+
+def _place(start: Position | None, end: Position | None, source: Source | None) -> dict[str, Any]:
+    """Where something is; in a notebook, the number of the cell and places in it."""
+    place: dict[str, Any] = {}
+    if source is not None and source.notebook and start:
+        place["cell"], start = source.in_cell(start)
+        end = source.in_cell(end)[1] if end else None
+    return place | {"location": _location(start), "end_location": _location(end)}
 
 
 def _location(position: Position | None) -> dict[str, int] | None:

@@ -37,7 +37,7 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
             skipped=str(len(found) - failures),
         )
         for diagnostic in found:
-            _case(suite, diagnostic, base)
+            _case(suite, diagnostic, base, sources)
     if not diagnostics:
         suite = XML.SubElement(
             root, "testsuite", name=TOOL, tests="1", failures="0", errors="0", skipped="0"
@@ -48,21 +48,25 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     return f"{head}\n{XML.tostring(root, encoding='unicode')}"
 
 
-def _case(suite: XML.Element, diagnostic: Diagnostic, base: Path) -> None:
-    path, start = files.relative(diagnostic.filename, base), diagnostic.start
+def _case(
+    suite: XML.Element, diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]
+) -> None:
+    path = files.relative(diagnostic.filename, base)
+    cell, start = files.spot(diagnostic.filename, diagnostic.start, sources)
+    where = f"{cell}:{start.row}:{start.column}".lstrip(":")
     case = XML.SubElement(
         suite,
         "testcase",
         classname=_text(path),
-        name=f"{diagnostic.code} {diagnostic.name} {start.row}:{start.column}",
+        name=f"{diagnostic.code} {diagnostic.name} {where}",
     )
     message = _text(diagnostic.message)
     if diagnostic.severity is Severity.INFO:
         XML.SubElement(case, "skipped", message=message)
         return
     failure = XML.SubElement(case, "failure", message=message, type=diagnostic.severity.value)
-    place = f"{path}:{start.row}:{start.column}: {diagnostic.message}"
-    failure.text = _text("\n".join([place, *files.notes(diagnostic, base)]))
+    place = f"{path}{cell}:{start.row}:{start.column}: {diagnostic.message}"
+    failure.text = _text("\n".join([place, *files.notes(diagnostic, base, sources)]))
 
 
 def _text(text: str) -> str:

@@ -33,13 +33,13 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
         ),
         _table(
             ("Place", "Rule", "Finding", "Fix"),
-            [_row(d, base) for d in diagnostics[:MOST]],
+            [_row(d, base, sources) for d in diagnostics[:MOST]],
         ),
     ]  # fmt: skip
     if len(diagnostics) > MOST:
         parts.append(f"{len(diagnostics) - MOST:,} more are not listed.")
     parts.append("<details><summary>Why</summary>")
-    parts += [_why(d, base) for d in diagnostics[:MOST]]
+    parts += [_why(d, base, sources) for d in diagnostics[:MOST]]
     return "\n\n".join([*parts, "</details>"])
 
 
@@ -48,27 +48,31 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _row(diagnostic: Diagnostic, base: Path) -> tuple[str, ...]:
+def _row(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> tuple[str, ...]:
     sure = "" if diagnostic.code.startswith("MP0") else f" ({diagnostic.confidence.value})"
     fix = _escaped(files.promise(diagnostic.fix)) if diagnostic.fix else ""
     rule = f"{diagnostic.code}{sure}"
-    return _place(diagnostic, base), rule, _escaped(diagnostic.message), fix
+    return _place(diagnostic, base, sources), rule, _escaped(diagnostic.message), fix
 
 
-def _why(diagnostic: Diagnostic, base: Path) -> str:
-    lines = [f"- {_escaped(note)}" for note in files.notes(diagnostic, base)]
-    return "\n".join([f"{_place(diagnostic, base)}: {_escaped(diagnostic.message)}\n", *lines])
+def _why(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> str:
+    lines = [f"- {_escaped(note)}" for note in files.notes(diagnostic, base, sources)]
+    place = _place(diagnostic, base, sources)
+    return "\n".join([f"{place}: {_escaped(diagnostic.message)}\n", *lines])
 
 
-def _place(diagnostic: Diagnostic, base: Path) -> str:
+def _place(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> str:
     """The file and row, with a link to the commit where GitHub says which it is."""
-    path, row = files.relative(diagnostic.filename, base), diagnostic.start.row
+    path = files.relative(diagnostic.filename, base)
+    cell, inner = files.spot(diagnostic.filename, diagnostic.start, sources)
     parts = [os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "SHA")]
-    text = _escaped(f"{path}:{row}")
+    text = _escaped(f"{path}{cell}:{inner.row}")
     if not all(parts):
         return text
     server, repository, commit = parts
-    return f"[{text}]({server}/{repository}/blob/{commit}/{quote(os.fsencode(path))}#L{row})"
+    row = files.span(diagnostic, sources)[0].row
+    page = f"{server}/{repository}/blob/{commit}/{quote(os.fsencode(path))}"
+    return f"[{text}]({page}{'?plain=1' if cell else ''}#L{row})"
 
 
 def _escaped(text: str) -> str:

@@ -124,16 +124,25 @@ def _location(
     filename: str, start: Position | None, end: Position | None, sources: Sources
 ) -> Object:
     place: Object = {"artifactLocation": _artifact(filename)}
+    found: Object = {"physicalLocation": place}
+    source = sources.get(filename)
     if start:
-        place["region"] = _region(start, end)
-        source = sources.get(filename)
+        place["region"] = _region(start, end, source)
         if source and end and start < end and end.row <= len(source.lines):
-            text = source.text[source.index(start) : source.index(end)]
+            text = source.shown[source.index(start) : source.index(end)]
             place["region"]["snippet"] = {"text": text}
-    return {"physicalLocation": place}
+        cell, inner = files.spot(filename, start, sources)
+        if cell:
+            name = f"{cell[1:]}:{inner.row}:{inner.column}"
+            whole = f"{files.relative(filename, Path.cwd())}:{name}"
+            found["logicalLocations"] = [{"name": name, "fullyQualifiedName": whole}]
+    return found
 
 
-def _region(start: Position, end: Position | None) -> Object:
+def _region(start: Position, end: Position | None, source: Source | None) -> Object:
+    """A range of the file's own text, which of a notebook is JSON."""
+    if source:
+        start, end = source.physical(start), end and source.physical(end)
     region = {"startLine": start.row, "startColumn": start.column}
     if end and end >= start:
         region |= {"endLine": end.row, "endColumn": end.column}
@@ -160,8 +169,11 @@ def _fix(fix: Fix, filename: str, source: Source) -> Object:
 
 
 def _replacement(edit: Edit, source: Source) -> Object:
-    region = _region(source.position(edit.start), source.position(edit.end))
-    return {"deletedRegion": region, "insertedContent": {"text": edit.text}}
+    start, end, text = edit.start, edit.end, edit.text
+    if source.notebook:
+        start, end, text = source.notebook.splice(edit)
+    region = _region(source.file.position(start), source.file.position(end), None)
+    return {"deletedRegion": region, "insertedContent": {"text": text}}
 
 
 def _suppression(silent: Silenced) -> Object:

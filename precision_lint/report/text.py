@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from precision_lint.api import Applicability, Diagnostic, Evidence, Fix, Position, Severity
+from precision_lint.report import files
 from precision_lint.source import Source
 
 CONTEXT = 1
@@ -42,7 +43,7 @@ def full(
 ) -> str:
     """Header, code frame, confidence, evidence and fix of each, parted by an empty line."""
     pen = _Pen(color)
-    return "\n\n".join(_block(d, sources.get(d.filename), pen) for d in diagnostics)
+    return "\n\n".join(_block(d, sources, pen) for d in diagnostics)
 
 
 def concise(
@@ -50,19 +51,20 @@ def concise(
 ) -> str:
     """``path:row:column: CODE [*] message`` of each; ``[*]`` marks what ``--fix`` repairs."""
     pen = _Pen(color)
-    return "\n".join(_line(d, pen) for d in diagnostics)
+    return "\n".join(_line(d, sources, pen) for d in diagnostics)
 
 
-def _line(diagnostic: Diagnostic, pen: _Pen) -> str:
+def _line(diagnostic: Diagnostic, sources: Mapping[str, Source], pen: _Pen) -> str:
     fix = diagnostic.fix
     mark = " [*]" if fix and fix.applicability is Applicability.SAFE else ""
-    place = pen(_place(diagnostic.filename, diagnostic.start), bold=True)
+    place = pen(_place(diagnostic.filename, diagnostic.start, sources), bold=True)
     code = pen(diagnostic.code, fg=_COLORS[diagnostic.severity], bold=True)
     return f"{place}: {code}{pen(mark, fg='cyan')} {printable(diagnostic.message)}"
 
 
-def _block(diagnostic: Diagnostic, source: Source | None, pen: _Pen) -> str:
-    place = pen(_place(diagnostic.filename, diagnostic.start), bold=True)
+def _block(diagnostic: Diagnostic, sources: Mapping[str, Source], pen: _Pen) -> str:
+    source = sources.get(diagnostic.filename)
+    place = pen(_place(diagnostic.filename, diagnostic.start, sources), bold=True)
     level = pen(
         f"{diagnostic.severity.value}[{diagnostic.code}]",
         fg=_COLORS[diagnostic.severity],
@@ -72,24 +74,25 @@ def _block(diagnostic: Diagnostic, source: Source | None, pen: _Pen) -> str:
     frame = _frame(diagnostic, source, pen) if source else []
     margin = max((len(label) for label, _ in frame), default=1)
     lines = [f"{pen.gutter(f'{label:>{margin}} |')} {body}".rstrip() for label, body in frame]
-    notes = [f"{pen.gutter(' ' * margin + ' =')} {note}" for note in _notes(diagnostic, pen)]
+    edge = pen.gutter(" " * margin + " =")
+    notes = [f"{edge} {note}" for note in _notes(diagnostic, sources, pen)]
     return "\n".join([header, *lines, *notes])
 
 
-def _notes(diagnostic: Diagnostic, pen: _Pen) -> list[str]:
+def _notes(diagnostic: Diagnostic, sources: Mapping[str, Source], pen: _Pen) -> list[str]:
     notes = []
     if not diagnostic.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
         notes.append(f"{pen('confidence', bold=True)}: {diagnostic.confidence.value}")
-    notes += [_evidence(link, diagnostic.filename, pen) for link in diagnostic.evidence]
+    notes += [_evidence(link, diagnostic.filename, sources, pen) for link in diagnostic.evidence]
     if diagnostic.fix:
         notes.append(_fix(diagnostic.fix, pen))
     return notes
 
 
-def _evidence(link: Evidence, filename: str, pen: _Pen) -> str:
+def _evidence(link: Evidence, filename: str, sources: Mapping[str, Source], pen: _Pen) -> str:
     note = f"{pen('note', bold=True)}: {printable(link.message)}"
     if link.start:
-        return f"{note} ({_place(link.filename or filename, link.start)})"
+        return f"{note} ({_place(link.filename or filename, link.start, sources)})"
     return f"{note} ({printable(link.filename)})" if link.filename else note
 
 
@@ -104,8 +107,9 @@ def _fix(fix: Fix, pen: _Pen) -> str:
     return f"{title}: {printable(fix.title)} ({label}{reason}{option})"
 
 
-def _place(filename: str, position: Position) -> str:
-    return f"{printable(filename)}:{position.row}:{position.column}"
+def _place(filename: str, position: Position, sources: Mapping[str, Source]) -> str:
+    cell, inner = files.spot(filename, position, sources)
+    return f"{printable(filename)}{cell}:{inner.row}:{inner.column}"
 
 
 def printable(text: str) -> str:
@@ -133,7 +137,7 @@ class _Line:
 def _line_at(source: Source, row: int, column: int) -> _Line:
     start = source.lines[row - 1]
     end = source.lines[row] if row < len(source.lines) else len(source.text)
-    text = source.text[start:end].rstrip("\r\n")
+    text = source.shown[start:end].rstrip("\r\n")
     first = 0
     if len(text) > WIDTH:
         first = max(0, min(column - 1 - WIDTH // 3, len(text) - WIDTH))
@@ -166,14 +170,15 @@ def _frame(diagnostic: Diagnostic, source: Source, pen: _Pen) -> list[tuple[str,
         return pen(text, fg=_COLORS[diagnostic.severity], bold=True)
 
     def view(row: int, column: int = 1, prefix: str = "") -> tuple[str, str]:
-        return str(row), f"{prefix}{_line_at(source, row, column).shown}"
+        return str(row - above), f"{prefix}{_line_at(source, row, column).shown}"
 
     def near(rows: range) -> list[tuple[str, str]]:
         return [view(row, start.column, "" if start.row == end.row else "  ") for row in rows]
 
     first, final = (_line_at(source, at.row, at.column) for at in (start, end))
+    above, below = _outside(source, start, last)
     left, right = first.screen(start.column), final.screen(end.column)
-    frame = [("", ""), *near(range(max(1, start.row - CONTEXT), start.row + 1))]
+    frame = [("", ""), *near(range(max(above + 1, start.row - CONTEXT), start.row + 1))]
     if start.row == end.row:
         right = first.screen(end.column)  # both ends in one line, cut around the start
         frame.append(("", mark(" " * left + "^" * max(1, right - left))))
@@ -188,4 +193,12 @@ def _frame(diagnostic: Diagnostic, source: Source, pen: _Pen) -> list[tuple[str,
         else:
             frame += [view(row, prefix=bar) for row in between]
         frame += [view(end.row, end.column, bar), ("", mark(f"|{'_' * max(1, right)}^"))]
-    return frame + near(range(end.row + 1, min(end.row + CONTEXT, last) + 1))
+    return frame + near(range(end.row + 1, min(end.row + CONTEXT, below) + 1))
+
+
+def _outside(source: Source, start: Position, last: int) -> tuple[int, int]:
+    """The row before the first and the last row of a notebook's cell, or of the file."""
+    cell = source.notebook and source.notebook.cell(source.index(start))
+    if not cell:
+        return 0, last
+    return source.position(cell.start).row - 1, source.position(cell.end).row

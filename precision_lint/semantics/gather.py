@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from precision_lint import pool, progress
+from precision_lint import notebook, pool, progress
 from precision_lint.cache import Cache, digest
 from precision_lint.semantics.link import link
 from precision_lint.semantics.program import Program
@@ -112,7 +112,7 @@ def _summaries(
         name: summary for name in contents if isinstance(summary := known.get(keys[name]), Summary)
     }
     missing = [name for name in contents if name not in found]
-    items = [contents[name] for name in missing]
+    items = [notebook.python(name, contents[name]) for name in missing]
     progress.begin("Reading the project", len(items))
     if workers > 1 and len(items) > POOL_FROM:
         made = pool.run(_summarise_all, items, None, lost=lambda _: Summary(), workers=workers)

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precision_lint import notebook
 from precision_lint.api import Evidence, Position
 from precision_lint.semantics.index import Index, build
 from precision_lint.semantics.module import Module
@@ -139,7 +140,7 @@ class Program:
             try:
                 path = Path(self.root, file)
                 if path.stat().st_size <= BYTES:
-                    tree = ast.parse(path.read_bytes())
+                    tree = ast.parse(notebook.python(file, path.read_bytes()))
                     self._parsed[file] = build(tree, (ast.With, ast.AsyncWith))
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 pass
