@@ -266,6 +266,9 @@ def test_formats_tell_cells(here: Path, run: Run) -> None:
     assert case is not None
     assert case.attrib["name"] == "MP301 eps-before-log cell 3:3:12"
     assert "| a.ipynb:cell 3:3 |" in said("markdown")
+    page = said("html")
+    assert "cell 3:3:12</span>" in page  # over the finding
+    assert "(<code>a.ipynb:cell 4:2:" in page and ">a.ipynb:cell 3:3:12</a>" in page
 
 
 def test_explain_at_takes_places_as_reports_write_them(here: Path, run: Run) -> None:

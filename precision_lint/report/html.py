@@ -12,7 +12,7 @@ from itertools import groupby
 import precision_lint
 from precision_lint import catalogue
 from precision_lint.api import Applicability, Diagnostic, Evidence, Fix, Position, Severity
-from precision_lint.report.files import promise
+from precision_lint.report.files import promise, spot
 from precision_lint.report.text import printable
 from precision_lint.source import Source
 
@@ -67,8 +67,8 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     parts = [_summary(diagnostics, len(files)), _rules(diagnostics), _files(files, anchors)]
     for name, own in files.items():
         parts.append(f'<h2 id="{anchors[name]}">{_text(name)}</h2>')
-        parts += [_finding(number, one, sources.get(name)) for number, one in own]
-    return _page("\n".join([*parts, *_explained(numbered)]))
+        parts += [_finding(number, one, sources) for number, one in own]
+    return _page("\n".join([*parts, *_explained(numbered, sources)]))
 
 
 def _page(body: str) -> str:
@@ -150,8 +150,15 @@ def _rule_link(code: str) -> str:
     return f'<a class="code" href="#{_text(code)}">{_text(code)}</a>'
 
 
-def _finding(number: int, one: Diagnostic, source: Source | None) -> str:
-    place = f"{one.start.row}:{one.start.column}"
+def _place(filename: str, position: Position, sources: Mapping[str, Source]) -> str:
+    """Row and column, of a notebook with the cell before them."""
+    cell, inner = spot(filename, position, sources)
+    return f"{cell}:{inner.row}:{inner.column}"
+
+
+def _finding(number: int, one: Diagnostic, sources: Mapping[str, Source]) -> str:
+    source = sources.get(one.filename)
+    place = _place(one.filename, one.start, sources)[1:]
     head = f"{_span('soft', place)} {_span(one.severity.value, one.severity.value)}"
     sure = ""
     if not one.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
@@ -163,17 +170,19 @@ def _finding(number: int, one: Diagnostic, source: Source | None) -> str:
         _excerpt(one, source) if source else "",
     ]
     if one.evidence:
-        links = "".join(f"<li>{_evidence(link, one.filename)}</li>" for link in one.evidence)
+        links = "".join(
+            f"<li>{_evidence(link, one.filename, sources)}</li>" for link in one.evidence
+        )
         parts.append(f"<p>Known from:</p><ol>{links}</ol>")
     if one.fix:
         parts.append(_fix(one.fix, source))
     return "\n".join([*filter(None, parts), "</div>"])
 
 
-def _evidence(link: Evidence, filename: str) -> str:
+def _evidence(link: Evidence, filename: str, sources: Mapping[str, Source]) -> str:
     place = link.filename or (filename if link.start else "")
     if link.start:
-        place += f":{link.start.row}:{link.start.column}"
+        place += _place(place, link.start, sources)
     return f"{_text(link.message)} {f'(<code>{_text(place)}</code>)' if place else ''}".rstrip()
 
 
@@ -250,7 +259,9 @@ def _marked(line: str, row: int, start: Position, end: Position) -> str:
     return f"{before}<mark>{marked}</mark>{after}" if marked else before + after or " "
 
 
-def _explained(numbered: Sequence[tuple[int, Diagnostic]]) -> list[str]:
+def _explained(
+    numbered: Sequence[tuple[int, Diagnostic]], sources: Mapping[str, Source]
+) -> list[str]:
     """Each rule that found something: what it means, and where."""
     places: dict[str, list[tuple[int, Diagnostic]]] = defaultdict(list)
     for number, one in numbered:
@@ -265,7 +276,8 @@ def _explained(numbered: Sequence[tuple[int, Diagnostic]]) -> list[str]:
         if sections:
             parts += [_prose(sections["Why it breaks"])]
         links = ", ".join(
-            f'<a href="#finding{number}">{_text(f"{one.filename}:{one.start.row}")}</a>'
+            f'<a href="#finding{number}">'
+            f"{_text(one.filename + _place(one.filename, one.start, sources))}</a>"
             for number, one in found
         )
         parts.append(
