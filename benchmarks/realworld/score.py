@@ -159,7 +159,7 @@ def _fixes(cases: Iterable[Verdict]) -> Iterator[Verdict]:
 
 
 def report(figures: Mapping[str, Any], sets: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures of ``summary`` as text, and the main ones of each set."""
+    """The figures of ``summary`` as text, and the main ones of each of several sets."""
     rows = ["case", *(f"  {name}" for name in figures["contexts"]), "fix", "standing hazard"]
     counts = [
         figures["cases"], *figures["contexts"].values(), figures["fixes"], figures["residuals"]
@@ -168,7 +168,7 @@ def report(figures: Mapping[str, Any], sets: Mapping[str, Mapping[str, Any]]) ->
     for title, count in zip(rows, counts, strict=True):
         lines += [_line(title, count["all"]), _line("    where a rule exists", count["covered"])]
     lines += [_line("negative (false alarms)", figures["negatives"]), ""]
-    for name, of in sets.items():
+    for name, of in sets.items() if len(sets) > 1 else ():
         lines.append(_line(f"{name} set, case", of["cases"]["all"]))
         lines += [_line(f"  {context}", count["all"]) for context, count in of["contexts"].items()]
         lines += [_line("  negative (false alarms)", of["negatives"]), ""]
