@@ -14,6 +14,8 @@ from benchmarks.realworld.cases import (
     HERE,
     KEYS,
     KINDS,
+    OPTIONAL,
+    SETS,
     Entry,
     InvalidEntry,
     categories,
@@ -24,6 +26,7 @@ from precision_lint import registry
 ENTRIES = [entry for kind in KINDS for entry in load(kind)]
 VALID = {
     "id": "spam-1",
+    "set": "second",
     "repo": "spam/eggs",
     "fix_commit": "a" * 40,
     "parent_commit": "b" * 40,
@@ -37,8 +40,27 @@ VALID = {
 
 
 def test_sizes() -> None:
-    assert Counter(entry.kind for entry in ENTRIES) == {"case": 114, "negative": 58, "residual": 11}
-    assert len({(one.repo, one.fix_commit) for one in ENTRIES if one.kind == "case"}) == 100
+    assert Counter((entry.set, entry.kind) for entry in ENTRIES) == {
+        ("first", "case"): 114,
+        ("first", "negative"): 58,
+        ("first", "residual"): 11,
+        ("second", "case"): 49,
+        ("held-out", "case"): 64,
+        ("held-out", "negative"): 38,
+    }
+    fixes = {(one.set, one.repo, one.fix_commit) for one in ENTRIES if one.kind == "case"}
+    assert Counter(of for of, *_ in fixes) == {"first": 100, "second": 44, "held-out": 62}
+
+
+def test_no_repository_gives_cases_to_two_sets() -> None:
+    """Bugs of one repository are alike: what was learnt on one set would show on the other."""
+    named = {(one.repo, one.set) for one in ENTRIES if one.kind == "case"}
+    assert [repo for repo, n in Counter(repo for repo, _ in named).items() if n > 1] == []
+
+
+def test_the_held_out_negatives_share_no_repository_with_the_first_set() -> None:
+    first, held_out = ({one.repo for one in ENTRIES if one.set == of} for of in SETS[::2])
+    assert first & held_out == set()
 
 
 def test_ids_are_unique_over_all_files() -> None:
@@ -69,6 +91,11 @@ def test_rules_of_this_linter_are_named_as_they_are() -> None:
     assert [(code, name) for code, name in mapped if names.get(code, name) != name] == []
 
 
+def test_what_is_linted_of_a_tree(tmp_path: Path) -> None:
+    (entry,) = load("case", written(tmp_path / "cases.jsonl", within="spam"))
+    assert entry.within == "spam"
+
+
 def written(path: Path, **changes: object) -> Path:
     row = {key: value for key, value in (VALID | changes).items() if value != "absent"}
     path.write_text(json.dumps(row) + "\n")
@@ -79,7 +106,7 @@ def test_a_valid_case(tmp_path: Path) -> None:
     (entry,) = load("case", written(tmp_path / "cases.jsonl"))
     assert entry == Entry(
         "case", "spam-1", "spam/eggs", "b" * 40, "spam/loss.py", (3, 4), "eps-log", "same-file",
-        "An epsilon that is 0 in half.", "a" * 40, "It is larger.",
+        "An epsilon that is 0 in half.", "a" * 40, "It is larger.", "second", None,
     )  # fmt: skip
 
 
@@ -91,6 +118,12 @@ def test_a_valid_case(tmp_path: Path) -> None:
         ({"parent_commit": "b" * 12}, "40 hexadecimal digits"),
         ({"fix_commit": "master"}, "40 hexadecimal digits"),
         ({"repo": "eggs"}, "owner/name"),
+        ({"set": "absent"}, "keys set"),
+        ({"set": "third"}, "write one of first, second, held-out"),
+        ({"within": "eggs"}, "file is not within 'eggs'"),
+        ({"within": "spam/loss.py"}, "file is not within 'spam/loss.py'"),
+        ({"within": "spam/"}, "file is not within 'spam/'"),
+        ({"within": ""}, "file is not within ''"),
         ({"file": "/spam/loss.py"}, "relative to the repository"),
         ({"file": "spam/../loss.py"}, "relative to the repository"),
         ({"lines": None}, "lines are null"),
@@ -124,7 +157,7 @@ def test_a_line_that_is_not_json(tmp_path: Path) -> None:
 
 def test_the_readme_documents_every_key() -> None:
     text = (HERE / "README.md").read_text()
-    keys = {key for kind in KEYS for key in KEYS[kind]}
+    keys = {key for kind in KEYS for key in KEYS[kind] | OPTIONAL[kind]}
     assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
 
 

@@ -19,7 +19,7 @@ import benchmarks.realworld.__main__ as realworld
 from benchmarks.realworld import figures, linters
 from benchmarks.realworld.cases import CONTEXTS, Entry
 from benchmarks.realworld.linters import LINTERS, Failed, Finding, Linter
-from benchmarks.realworld.score import judged, report, summary
+from benchmarks.realworld.score import Alarms, judged, report, summary
 from benchmarks.realworld.trees import LARGEST, Tree, Trees, Unavailable, wanted
 
 FILES = {
@@ -67,7 +67,7 @@ def committed(folder: Path, files: dict[str, str], time: int = 1_000_000_000) ->
 def entry(commit: str = "0" * 40, **changes: Any) -> Entry:
     plain = Entry(
         "case", "spam-1", "spam/eggs", commit, "spam/loss.py", (5, 6), "eps-log", "same-file",
-        "An epsilon.", "f" * 40, "Larger.",
+        "An epsilon.", "f" * 40, "Larger.", "first", None,
     )  # fmt: skip
     return replace(plain, **changes)
 
@@ -210,23 +210,34 @@ def test_a_case_is_flagged(tmp_path: Path, mirrors: Path, commit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lists", "scope", "expected"),
+    ("lists", "scope", "within", "expected"),
     [
-        (False, "tree", ["."]),
-        (True, "tree", ["mit Leerzeichen/ü.py", "spam/loss.py"]),
-        (False, "file", ["spam/loss.py"]),
-        (True, "file", ["spam/loss.py"]),
+        (False, "tree", None, ["."]),
+        (True, "tree", None, ["mit Leerzeichen/ü.py", "spam/loss.py"]),
+        (False, "tree", "spam", ["spam"]),
+        (True, "tree", "spam", ["spam/loss.py"]),
+        (False, "file", None, ["spam/loss.py"]),
+        (True, "file", None, ["spam/loss.py"]),
+        (False, "file", "spam", ["spam/loss.py"]),
     ],
 )
 def test_what_is_linted(
-    tmp_path: Path, mirrors: Path, commit: str, lists: bool, scope: str, expected: list[str]
+    tmp_path: Path,
+    mirrors: Path,
+    commit: str,
+    lists: bool,
+    scope: str,
+    within: str | None,
+    expected: list[str],
 ) -> None:
     seen = tmp_path / "seen"
     code = f"open({str(seen)!r}, 'w', encoding='utf-8').write('\\n'.join(sys.argv[1:]))"
     linter = replace(fake(tmp_path, "[]", code), lists=lists)
-    outcome = runner(tmp_path, mirrors, linter, scope).outcome([entry(commit)])
+    outcome = runner(tmp_path, mirrors, linter, scope).outcome([entry(commit, within=within)])
     assert seen.read_text(encoding="utf-8").splitlines() == expected
-    assert outcome.alarms and outcome.alarms.lines == (5 if scope == "file" else 6)
+    assert outcome.alarms and outcome.alarms.lines == (
+        6 if (scope, within) == ("tree", None) else 5
+    )
 
 
 @pytest.mark.parametrize(
@@ -347,9 +358,21 @@ def test_summary(tree: Tree) -> None:
     }  # fmt: skip
     assert counted["negatives"] == {"n": 2, "default": 1, "possible": 2, "near": 2}
     assert counted["residuals"]["all"]["default"] == 1
-    text = report(counted)
+    text = report(counted, {})
     assert "(eps-div)" in text
     assert "  same-file 1 / 3 1 / 3 2 / 3" in re.sub(r"(?<=\S) +", " ", text)
+
+
+def test_the_newest_tree_of_a_repository_counts() -> None:
+    """Of two parts of it the larger."""
+
+    def outcome(repo: str, time: int, lines: int) -> realworld.Outcome:
+        tree = Tree(repo, f"{time:040}", Path(), time, 1, 100, 0)
+        return realworld.Outcome(tree, (), Alarms(repo, tree.commit, lines, 0, 0, 0), ())
+
+    outcomes = [outcome("a/a", 1, 90), outcome("a/a", 2, 5), outcome("b/b", 1, 3)]
+    outcomes += [outcome("a/a", 2, 7), outcome("a/a", 2, 6)]
+    assert [(one.repo, one.lines) for one in realworld.newest(outcomes)] == [("a/a", 7), ("b/b", 3)]
 
 
 # Linters
@@ -461,13 +484,13 @@ def test_precision_lint_lints(tmp_path: Path) -> None:
 
 @pytest.fixture
 def labelled(monkeypatch: pytest.MonkeyPatch, mirrors: Path) -> None:
-    """Two trees of one repository, and one that no mirror has."""
+    """Two trees of one repository, one of them held out, and one that no mirror has."""
     new = committed(mirrors / "spam+eggs", FILES | {"more.py": "a\nb\n"}, time=2_000_000_000)
     old = committed(mirrors / "spam+eggs", FILES)
     entries = [
         entry(old),
-        entry(new, id="spam-2", kind="negative", fix_commit=None),
-        entry("1" * 40, id="ham-1", repo="spam/ham"),
+        entry(new, id="spam-2", kind="negative", fix_commit=None, set="held-out"),
+        entry("1" * 40, id="ham-1", repo="spam/ham", set="second"),
     ]
     monkeypatch.setattr(
         realworld, "load", lambda kind: [one for one in entries if one.kind == kind]
@@ -492,11 +515,20 @@ def test_main(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = json.loads(output.read_text())
     assert results["figures"]["cases"]["all"] == {"n": 1, "default": 1, "possible": 1, "near": 1}
     assert results["figures"]["alarms"] == {"lines": 8, "default": 1, "possible": 2, "fitting": 1}
+    sets = results["sets"]
+    assert list(sets) == ["first", "held-out"]
+    assert (sets["first"]["cases"]["all"]["n"], sets["first"]["negatives"]["n"]) == (1, 0)
+    assert (sets["held-out"]["cases"]["all"]["n"], sets["held-out"]["negatives"]["n"]) == (0, 1)
+    assert [of["alarms"]["lines"] for of in sets.values()] == [6, 8]
     assert {one["id"] for one in results["verdicts"]} == {"spam-1", "spam-2"}
     assert str(tmp_path) not in output.read_text()
     said = capsys.readouterr().out
     assert "2 trees, scope tree" in said
     assert "8 lines in the newest tree of each repository" in said
+    said = re.sub(r"(?<=\S) +", " ", said)
+    assert "\nfirst set, case 1 / 1 1 / 1 1 / 1\n" in said
+    assert "\nheld-out set, case 0 / 0 0 / 0 0 / 0\n" in said
+    assert "second set" not in said
 
 
 @pytest.mark.usefixtures("labelled")
@@ -517,6 +549,30 @@ def test_only(tmp_path: Path, capsys: pytest.CaptureFixture[str], only: str, pro
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("labelled")
+def test_a_set_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "results.json"
+    assert main(tmp_path, "--set", "held-out", "--output", str(output)) == 0
+    assert [one["id"] for one in json.loads(output.read_text())["verdicts"]] == ["spam-2"]
+    with pytest.raises(SystemExit) as end:
+        main(tmp_path, "--set", "held-out", "--only", "ham")
+    assert end.value.code == 2
+    assert "nothing matches --only ham in the set held-out" in capsys.readouterr().err
+
+
+def test_entries_are_linted_together_if_they_want_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        entry(id="spam-1"),
+        entry(id="spam-2", within="spam"),
+        entry(id="spam-3", set="held-out"),
+        entry("1" * 40, id="spam-4"),
+    ]
+    found = {"case": entries, "negative": [], "residual": []}
+    monkeypatch.setattr(realworld, "load", found.__getitem__)
+    groups = [[one.id for one in group] for group in realworld.selected(None, None)]
+    assert groups == [["spam-1", "spam-3"], ["spam-2"], ["spam-4"]]
+
+
 def test_a_linter_that_is_not_installed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         realworld.main(["--linter", "torchfix", "--executable", "/no/such/torchfix"])
@@ -531,7 +587,7 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, tree: Tree) -> None:
     verdicts = [judged(entry(), [Finding("spam/loss.py", 5, "MP301")], tree, FITTING)]
     counted = summary([one for one in verdicts if one], [])
     counted["alarms"] = {"lines": 4000, "default": 2, "possible": 3, "fitting": 1}
-    result = {"version": "torchfix 1.2", "scope": "file", "figures": counted}
+    result = {"version": "torchfix 1.2", "scope": "file", "sets": {"first": counted}}
     monkeypatch.setattr(figures, "results", lambda: {"torchfix": result})
     text = figures.rendered("# Title\n\n<!-- linters -->\nold\n<!-- end -->\n\nrest\n")
     rows = text.splitlines()
@@ -542,6 +598,21 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, tree: Tree) -> None:
         "| 0.50 | 0.25 |"
     ) in rows
     assert figures.rendered(text) == text
+
+
+def test_a_table_by_set(monkeypatch: pytest.MonkeyPatch, tree: Tree) -> None:
+    flagged = judged(entry(), [Finding("spam/loss.py", 5, "MP301")], tree, FITTING)
+    missed = judged(entry(set="held-out"), [], tree, FITTING)
+    sets = {one.set: summary([one], []) for one in (flagged, missed) if one}
+    monkeypatch.setattr(figures, "results", lambda: {"precision-lint": {"sets": sets}})
+    head, _, *rows = figures.by_set()
+    assert head == (
+        "| Context | first: by default | first: with possible | held-out: by default "
+        "| held-out: with possible |"
+    )
+    assert "| same-file | 1 / 1 | 1 / 1 | 0 / 1 | 0 / 1 |" in rows
+    assert "| all cases | 1 / 1 | 1 / 1 | 0 / 1 | 0 / 1 |" in rows
+    assert rows[-1] == "| false alarms on negatives | 0 / 0 | 0 / 0 | 0 / 0 | 0 / 0 |"
 
 
 @pytest.mark.parametrize(
@@ -556,6 +627,6 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, tree: Tree) -> None:
 def test_versions(monkeypatch: pytest.MonkeyPatch, said: str, expected: str) -> None:
     counted = summary([], [])
     counted["alarms"]["lines"] = 1
-    result = {"version": said, "scope": "tree", "figures": counted}
+    result = {"version": said, "scope": "tree", "sets": {"first": counted}}
     monkeypatch.setattr(figures, "results", lambda: {"spam": result})
     assert list(figures.linters())[-1].startswith(f"| {expected} | 0 / 0 |")

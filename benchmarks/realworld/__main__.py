@@ -1,6 +1,7 @@
 """Score a linter on mixed-precision bugs that were really fixed.
 
 python -m benchmarks.realworld --mirrors DIR
+python -m benchmarks.realworld --mirrors DIR --set held-out
 python -m benchmarks.realworld --clone --linter torchfix --scope file --output torchfix.json
 python -m benchmarks.realworld --mirrors DIR --rules fitting.json -- my-linter --json
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.realworld.cases import KINDS, Entry, categories, load
+from benchmarks.realworld.cases import KINDS, SETS, Entry, categories, load
 from benchmarks.realworld.linters import LINTERS, Failed, Finding, Linter, command, located
 from benchmarks.realworld.score import FLAGS, Alarms, Verdict, alarms, judged, report, summary
 from benchmarks.realworld.trees import Tree, Trees, Unavailable
@@ -48,7 +49,7 @@ class Runner:
     timeout: float
 
     def outcome(self, entries: Sequence[Entry]) -> Outcome:
-        """Lint the tree that the entries share, and judge them; a failed run flags nothing."""
+        """Lint what the entries share of a tree, and judge them; a failed run flags nothing."""
         repo, commit = entries[0].repo, entries[0].commit
         try:
             tree = self.trees.get(repo, commit)
@@ -61,7 +62,7 @@ class Runner:
             for one in entries
             if one not in here
         ]
-        paths, lines = self._targets(tree, here)
+        paths, lines = self._targets(tree, here, entries[0].within)
         findings: list[Finding] = []
         said = None
         try:
@@ -75,36 +76,42 @@ class Runner:
         verdicts = (judged(one, findings, tree, self.fitting) for one in here)
         return Outcome(tree, tuple(one for one in verdicts if one), said, tuple(problems))
 
-    def _targets(self, tree: Tree, entries: Sequence[Entry]) -> tuple[list[str], int]:
+    def _targets(
+        self, tree: Tree, entries: Sequence[Entry], within: str | None
+    ) -> tuple[list[str], int]:
         """What to lint, relative to the tree, and its lines of Python."""
+        if self.scope == "tree" and not (within or self.linter.lists):
+            return ["."], tree.lines
         if self.scope == "file":
-            files = sorted({one.file for one in entries})
-            lines = sum((tree.path / file).read_bytes().count(b"\n") for file in files)
-            return files, lines
-        if self.linter.lists:
-            found = sorted(tree.path.rglob("*.py"))
-            return [one.relative_to(tree.path).as_posix() for one in found], tree.lines
-        return ["."], tree.lines
+            found = [tree.path / name for name in sorted({one.file for one in entries})]
+        else:
+            found = sorted((tree.path / (within or ".")).rglob("*.py"))
+        lines = sum(one.read_bytes().count(b"\n") for one in found)
+        if self.scope == "file" or self.linter.lists:
+            return [one.relative_to(tree.path).as_posix() for one in found], lines
+        return [within or "."], lines
 
 
-def selected(only: str | None) -> list[list[Entry]]:
-    """The entries by tree; ``only`` is a part of a repository's name, or an id."""
-    trees: dict[tuple[str, str], list[Entry]] = {}
+def selected(only: str | None, of: str | None) -> list[list[Entry]]:
+    """The entries by what is linted: of a set, and ``only`` a repository's part, or an id."""
+    trees: dict[tuple[str, str, str], list[Entry]] = {}
     for kind in KINDS:
         for entry in load(kind):
-            if entry.lines and (only is None or only in entry.repo or only == entry.id):
-                trees.setdefault((entry.repo, entry.commit), []).append(entry)
+            named = only is None or only in entry.repo or only == entry.id
+            if entry.lines and named and of in (None, entry.set):
+                key = (entry.repo, entry.commit, entry.within or "")
+                trees.setdefault(key, []).append(entry)
     return [trees[key] for key in sorted(trees)]
 
 
 def newest(outcomes: Sequence[Outcome]) -> list[Alarms]:
-    """The alarms in the tree of each repository that was committed last."""
-    heads: dict[str, tuple[int, Alarms]] = {}
+    """The alarms in the tree of each repository that was committed last, or its largest part."""
+    heads: dict[str, tuple[int, int, Alarms]] = {}
     for one in outcomes:
         if one.tree and one.alarms:
-            head = (one.tree.committed, one.alarms)
-            heads[one.tree.repo] = max(head, heads.get(one.tree.repo, head), key=lambda h: h[0])
-    return [said for _, said in heads.values()]
+            head = (one.tree.committed, one.alarms.lines, one.alarms)
+            heads[one.tree.repo] = max(head, heads.get(one.tree.repo, head), key=lambda h: h[:2])
+    return [said for *_, said in heads.values()]
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -127,6 +134,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--config", metavar="PATH", help="rules for semgrep, which brings none")
     add("--rules", type=Path, metavar="FILE", help="JSON: by category, COMMAND's fitting rules")
     add("--scope", choices=("tree", "file"), default="tree", help="file: labelled files only")
+    add("--set", choices=SETS, help="default: all")
     add("--only", metavar="REPO|ID", help="a part of a repository's name, or an entry's id")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="trees at a time")
     add("--timeout", type=float, default=600, metavar="SECONDS", help="for one tree")
@@ -164,6 +172,14 @@ def results(
         "date": datetime.date.today().isoformat(),
         "problems": [problem for one in outcomes for problem in one.problems],
         "figures": summary(verdicts, heads),
+        "sets": {
+            name: summary(
+                [one for one in verdicts if one.set == name],
+                newest([one for one in outcomes if name in {said.set for said in one.verdicts}]),
+            )
+            for name in SETS
+            if name in {one.set for one in verdicts}
+        },
         "alarms": [dataclasses.asdict(one) for one in heads],
         "verdicts": [
             {key: getattr(one, key) for key in ("id", *FLAGS, "rules")} for one in verdicts
@@ -190,16 +206,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         version = linter.version()
     except (Failed, OSError, ValueError) as error:
         parser.error(str(error))
-    groups = selected(options.only)
+    groups = selected(options.only, options.set)
     if not groups:
-        parser.error(f"nothing matches --only {options.only}; give a part of a name, or an id")
+        of = f" in the set {options.set}" if options.set else ""
+        parser.error(f"nothing matches --only {options.only}{of}; give a part of a name, or an id")
     trees = Trees(options.work, options.mirrors, options.clone)
     runner = Runner(linter, fitting, trees, options.scope, options.timeout)
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(runner.outcome, groups))
     found = results(linter, version, options.scope, outcomes)
     print(f"{linter.name} ({version}), {len(groups)} trees, scope {options.scope}")
-    print(report(found["figures"]))
+    print(report(found["figures"], found["sets"]))
     for problem in found["problems"]:
         print(f"problem: {problem}", file=sys.stderr)
     if options.output:

@@ -14,15 +14,17 @@ HERE = Path(__file__).parent
 KINDS = {"case": "cases.jsonl", "negative": "negatives.jsonl", "residual": "residuals.jsonl"}
 CONTEXTS = ("same-function", "same-file", "cross-file", "config-only")
 """What one must see to decide: from one function up to a configuration file."""
+SETS = ("first", "second", "held-out")
+"""Sets by who may see them while rules are written; nobody tunes to ``held-out``."""
 
-_PLACE = {"id", "repo", "file", "lines"}
+_PLACE = {"id", "set", "repo", "file", "lines"}
 KEYS = {
     "case": _PLACE
     | {"fix_commit", "parent_commit", "category", "context", "description", "fix"},
     "negative": _PLACE | {"commit", "naive_category", "context", "why_safe"},
     "residual": _PLACE | {"commit", "category", "description"},
 }  # fmt: skip
-OPTIONAL = {"negative": {"context"}}
+OPTIONAL = {"case": {"within"}, "negative": {"context", "within"}, "residual": {"within"}}
 
 
 class InvalidEntry(Exception):
@@ -43,7 +45,7 @@ class Entry:
     """A labelled place in the tree of ``commit``, for a case the parent of ``fix_commit``.
 
     ``lines`` are the first and last of the range, counted from 1; None in a residual whose lines
-    are not known.
+    are not known.  ``within`` is the directory that is linted, None for the whole tree.
     """
 
     kind: str
@@ -57,6 +59,8 @@ class Entry:
     description: str
     fix_commit: str | None
     fix: str | None
+    set: str
+    within: str | None
 
 
 @functools.cache
@@ -95,8 +99,7 @@ def load(kind: str, path: Path | None = None) -> list[Entry]:
 
 
 def _entry(kind: str, row: dict[str, Any]) -> Entry:
-    optional = OPTIONAL.get(kind, set())
-    if wrong := sorted((row.keys() ^ KEYS[kind]) - optional):
+    if wrong := sorted((row.keys() ^ KEYS[kind]) - OPTIONAL[kind]):
         raise ValueError(f"keys {', '.join(wrong)} are missing or unknown; see README.md")
     entry = Entry(
         kind,
@@ -110,6 +113,8 @@ def _entry(kind: str, row: dict[str, Any]) -> Entry:
         row["why_safe"] if kind == "negative" else row["description"],
         row.get("fix_commit"),
         row.get("fix"),
+        row["set"],
+        row.get("within"),
     )
     _validate(entry)
     return entry
@@ -121,9 +126,13 @@ def _validate(entry: Entry) -> None:
         raise ValueError("a commit is not 40 hexadecimal digits; write it in full")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", entry.repo):
         raise ValueError(f"repo is {entry.repo!r}; write owner/name")
+    if entry.set not in SETS:
+        raise ValueError(f"set is {entry.set!r}; write one of {', '.join(SETS)}")
     path = PurePosixPath(entry.file)
     if path.is_absolute() or ".." in path.parts or path.as_posix() != entry.file:
         raise ValueError(f"file is {entry.file!r}; write it relative to the repository")
+    if entry.within is not None and entry.within not in map(str, path.parents):
+        raise ValueError(f"file is not within {entry.within!r}; write a directory that holds it")
     if entry.lines is None:
         if entry.kind != "residual":
             raise ValueError("lines are null; write [first, last]")

@@ -11,21 +11,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.realworld.cases import CONTEXTS, HERE, categories, load
+from benchmarks.realworld.cases import CONTEXTS, HERE, SETS, categories, load
 
 README = HERE / "README.md"
 VERDICTS = ("right", "arguable", "wrong")
 GROUPS = ("libraries", "projects")
 """Of read alarms: of well-kept libraries, and of projects of research."""
-TEXT = {"Context", "Rule", "Linter", "Category", "What it is", "Repository"}
+TEXT = {"Context", "Rule", "Linter", "Category", "What it is", "Repository", "Set", "Sets"}
 ORDER = ("precision-lint", "torchfix", "dslinter", "semgrep", "ruff")
 
 
 def rendered(text: str) -> str:
     """The README's text with what is between its markers made anew."""
     tables = {
-        "linters": linters, "known": known, "alarms": alarms, "categories": counts,
-        "repositories": repositories,
+        "sizes": sizes, "linters": linters, "sets": by_set, "known": known, "alarms": alarms,
+        "categories": counts, "repositories": repositories,
     }  # fmt: skip
 
     def table(marker: re.Match[str]) -> str:
@@ -43,12 +43,30 @@ def results() -> dict[str, dict[str, Any]]:
     return {name: found[name] for name in ORDER if name in found}
 
 
+def sizes() -> Iterator[str]:
+    """One row a set: what it holds."""
+    yield from _head("Set", "Repositories", "Fixes", "Cases", *CONTEXTS, "Negatives")
+    for name in (*SETS, "all"):
+        cases, negatives = (
+            [one for one in load(kind) if name in (one.set, "all")] for kind in ("case", "negative")
+        )
+        contexts = Counter(one.context for one in cases)
+        yield _row(
+            name,
+            str(len({one.repo for one in (*cases, *negatives)})),
+            str(len({(one.repo, one.fix_commit) for one in cases})),
+            str(len(cases)),
+            *(str(contexts[context] or "") for context in CONTEXTS),
+            str(len(negatives)),
+        )
+
+
 def linters() -> Iterator[str]:
-    """One row a linter: cases flagged at default confidence, false alarms, alarms in all."""
+    """One row a linter, in the first set: cases flagged by default, false alarms, all alarms."""
     yield from _head("Linter", *CONTEXTS, "all cases", "a rule exists", "any confidence",
                      "negatives", "alarms per 1,000 lines", "by fitting rules")  # fmt: skip
     for name, result in results().items():
-        figures = result["figures"]
+        figures = result["sets"]["first"]
         rates = (_rate(figures["alarms"], key) for key in ("default", "fitting"))
         scope = "" if result["scope"] == "tree" else " (files)"
         yield _row(
@@ -62,9 +80,23 @@ def linters() -> Iterator[str]:
         )
 
 
+def by_set() -> Iterator[str]:
+    """precision-lint by context, in each set that it was run on."""
+    sets = results()["precision-lint"]["sets"]
+    ways = {"by default": "default", "with possible": "possible"}
+    yield from _head("Context", *(f"{name}: {way}" for name in sets for way in ways))
+    rows = {
+        context: [of["contexts"][context]["all"] for of in sets.values()] for context in CONTEXTS
+    }
+    rows["all cases"] = [of["cases"]["all"] for of in sets.values()]
+    rows["false alarms on negatives"] = [of["negatives"] for of in sets.values()]
+    for title, counted in rows.items():
+        yield _row(title, *(_share(count, key) for count in counted for key in ways.values()))
+
+
 def known() -> Iterator[str]:
-    """precision-lint by context, in the categories for which it has a rule."""
-    contexts = results()["precision-lint"]["figures"]["contexts"]
+    """precision-lint by context, in the categories of the first set for which it has a rule."""
+    contexts = results()["precision-lint"]["sets"]["first"]["contexts"]
     yield from _head("Context", "by default", "with possible")
     for context in CONTEXTS:
         count = contexts[context]["covered"]
@@ -97,15 +129,19 @@ def counts() -> Iterator[str]:
 
 
 def repositories() -> Iterator[str]:
-    """One row a repository: how many labels it gives."""
+    """One row a repository: how many labels it gives, and to which sets."""
     cases = load("case")
+    named: dict[str, set[str]] = {}
+    for one in (*cases, *load("negative")):
+        named.setdefault(one.repo, set()).add(one.set)
     fixes = Counter(repo for repo, _ in {(one.repo, one.fix_commit) for one in cases})
     places = Counter(one.repo for one in cases)
     negatives = Counter(one.repo for one in load("negative"))
-    yield from _head("Repository", "Fixes", "Cases", "Negatives")
-    for repo in sorted(places.keys() | negatives.keys(), key=str.lower):
+    yield from _head("Repository", "Sets", "Fixes", "Cases", "Negatives")
+    for repo in sorted(named, key=str.lower):
+        sets = ", ".join(name for name in SETS if name in named[repo])
         numbers = (str(counter[repo] or "") for counter in (fixes, places, negatives))
-        yield _row(f"[{repo}](https://github.com/{repo})", *numbers)
+        yield _row(f"[{repo}](https://github.com/{repo})", sets, *numbers)
 
 
 def _head(*titles: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ class Verdict:
 
     id: str
     kind: str
+    set: str
     repo: str
     fix_commit: str | None
     category: str
@@ -70,6 +71,7 @@ def judged(
     return Verdict(
         entry.id,
         entry.kind,
+        entry.set,
         entry.repo,
         entry.fix_commit,
         entry.category,
@@ -156,8 +158,8 @@ def _fixes(cases: Iterable[Verdict]) -> Iterator[Verdict]:
     yield from commits.values()
 
 
-def report(figures: Mapping[str, Any]) -> str:
-    """The figures of ``summary`` as text."""
+def report(figures: Mapping[str, Any], sets: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of ``summary`` as text, and the main ones of each of several sets."""
     rows = ["case", *(f"  {name}" for name in figures["contexts"]), "fix", "standing hazard"]
     counts = [
         figures["cases"], *figures["contexts"].values(), figures["fixes"], figures["residuals"]
@@ -166,6 +168,10 @@ def report(figures: Mapping[str, Any]) -> str:
     for title, count in zip(rows, counts, strict=True):
         lines += [_line(title, count["all"]), _line("    where a rule exists", count["covered"])]
     lines += [_line("negative (false alarms)", figures["negatives"]), ""]
+    for name, of in sets.items() if len(sets) > 1 else ():
+        lines.append(_line(f"{name} set, case", of["cases"]["all"]))
+        lines += [_line(f"  {context}", count["all"]) for context, count in of["contexts"].items()]
+        lines += [_line("  negative (false alarms)", of["negatives"]), ""]
     for kind, title in (("categories", "cases"), ("negative_categories", "negatives")):
         for category, count in figures[kind].items():
             name = category if count["covered"] else f"({category})"
