@@ -163,7 +163,8 @@ class MatmulDtypeMismatch(Rule):
                 or not Care.expects_half(at)
                 or not Care.is_activation(named)
             ):
-                confidence = Confidence.POSSIBLE
+                asked = any(_asked_for(o, at) for o in Sink.origins(wide_node, at, 0))
+                confidence = half.confidence if asked else Confidence.POSSIBLE
         elif at.project.autocast is not None and region.state == "inherited":
             confidence = Confidence.LIKELY
         origin = moved or wide.made or wide.node
@@ -400,6 +401,16 @@ def _widens(node: ast.expr, at: Context) -> bool:
         return True
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(at.qualify(g) in ("torch.float32", "torch.float") for g in given)
+
+
+def _asked_for(node: ast.expr, at: Context) -> bool:
+    """Whether an expression is a softmax asked for in float32, which it is in a region anyway."""
+    return (
+        isinstance(node, ast.Call)
+        and at.text(node.func).rpartition(".")[2] == "softmax"
+        and any(at.qualify(k.value) == "torch.float32" for k in node.keywords if k.arg == "dtype")
+        and not Care.in_test(at)
+    )
 
 
 def _default(node: ast.expr, at: Context) -> bool:
