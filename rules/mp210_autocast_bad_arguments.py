@@ -36,8 +36,8 @@ class AutocastBadArguments(Rule):
     - `autocast("cuda", torch.float32)`, which runs the listed operations in float32, so that
       nothing is mixed any more; as a warning, not inside of another region, and only `possible` in
       a function that does not train.
-    - A region without `dtype` that is entered because of a name for a dtype (`autocast() if dtype is
-      not None`), where that name may be bfloat16: the region is float16 all the same.
+    - A region without `dtype` that is entered because of a name for one (`enabled=dtype is not
+      None`), where that name may be bfloat16: the region is float16 all the same.
 
     It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
     same function has a wrong key, for a name that is imported from two places where they differ,
