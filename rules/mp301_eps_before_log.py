@@ -206,8 +206,9 @@ def _by_helper(call: ast.Call, at: Context) -> Iterator[Finding]:
         return
     there = at.inside(helper.function)
     taken = getattr(helper.function.node.body[-1], "value", None)
-    argument = _argument(taken, there) if isinstance(taken, ast.Call) else None
-    operation = there.operation(taken) if argument is not None else None
+    if not isinstance(taken, ast.Call):
+        return
+    argument, operation = _argument(taken, there), there.operation(taken)
     if argument is None or operation is None or not operation[0].startswith("log"):
         return
     guard = Guard.of(argument, taken, there) if _only_logs(there) else None
