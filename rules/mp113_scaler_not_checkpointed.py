@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from precision_lint.api import (
     Applicability,
@@ -15,6 +17,12 @@ from precision_lint.api import (
     calls,
 )
 
+SAVES = re.compile(r"checkpoint|saver$|^save", re.IGNORECASE)
+"""Names of what saves an object that it is given."""
+KEEPS = re.compile(r"scale\w*(\(\))?[\"'\])]*\.(load_)?state_dict\b")
+"""A scaler's state that is saved or loaded."""
+MIXED = re.compile(r"amp|mixed|half|16|scaler", re.IGNORECASE)
+"""Names of classes that may take care of a scaler themselves."""
 CREATORS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
 
 
@@ -26,6 +34,11 @@ class ScalerNotCheckpointed(Rule):
     `optimizer.state_dict()` but nothing of the scaler, where the same function or class made the
     GradScaler that steps this optimizer, and the module saves no `state_dict` of one. A dict that
     is saved several times is reported once.
+
+    A class that makes a scaler and leaves the saving to others: its `state_dict`, or the one it
+    inherits, is that of the optimizer alone, or an object that saves (`Checkpointer(model,
+    trainer=trainer)`) is given an instance that has none. Where nothing tells who saves, such a
+    class is only `possible`, and then it has to have a base.
 
     A scaler's `load_state_dict` that reads another key than the only one under which the module
     saves the state of a scaler of that name, and that the module writes nowhere.
@@ -78,7 +91,15 @@ class ScalerNotCheckpointed(Rule):
             yield from _misread(call, call.func.value, at)
             return
         scaler = Scaler.made(call, at)
-        if scaler is None or scaler.off or not any(True for _ in scaler.calls("scale")):
+        if scaler is None or scaler.off:
+            return
+        found = list(self._forgotten(call, scaler, at))
+        yield from found or _left_to_others(call, scaler, at)
+
+    @staticmethod
+    def _forgotten(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Finding]:
+        """Dicts that hold the optimizer's state without the scaler's."""
+        if not any(True for _ in scaler.calls("scale")):
             return
         text = at.source.text
         if "scaler.state_dict" in text or 'scaler"].state_dict' in text:
@@ -115,6 +136,90 @@ class ScalerNotCheckpointed(Rule):
                     evidence=evidence,
                     fix=fix,
                 )
+
+
+def _left_to_others(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Finding]:
+    """A scaler that an object owns, of whose state whatever saves the object learns nothing."""
+    cls, text = at.function.cls, _attribute(scaler, at)
+    if cls is None or text is None or KEEPS.search(at.source.text):
+        return
+    methods = [function for function in at.module.index.functions if function.cls is cls]
+    nodes = [(node, at.inside(function)) for function in methods for node in function.nodes]
+    made = [n for n, _ in nodes if isinstance(n, ast.Call) and at.qualify(n.func) in CREATORS]
+    called = {
+        node.func.attr: (node, here)
+        for node, here in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if ast.unparse(node.func.value) == text
+    }
+    if "scale" not in called or min(made, key=lambda n: n.lineno, default=call) is not call:
+        return
+    evidence = [at.note(call, "the scaler is made here")]
+    confidence = Confidence.LIKELY
+    known, keeper = at.module.method(cls, "state_dict"), _keeper(cls.name, at)
+    if known is not None:
+        own, module = known
+        asked = next((node for node in own.nodes if _asks_optimizer(node)), None)
+        if asked is None or "scale" in ast.unparse(own.node).lower():
+            return
+        if own.cls is cls:
+            node, here = asked, at.inside(own)
+        else:
+            node, here = called.get("step", called["scale"])
+            evidence.append(module.note(asked, "the state that is saved is put together here"))
+    elif keeper is not None and not any(MIXED.search(base) for base in cls.bases):
+        node, here = keeper
+    elif set(cls.bases) - {"object", "ABC", "abc.ABC", "torch.nn.Module"}:
+        node, here = called.get("step", called["scale"])
+        confidence = Confidence.POSSIBLE
+    else:
+        return
+    yield here.finding(
+        node,
+        f"nothing saves the state of {text}: the run that continues starts at a scale of 65536 "
+        "again",
+        confidence,
+        evidence=evidence,
+    )
+
+
+def _attribute(scaler: Scaler, at: Context) -> str | None:
+    """The attribute of ``self`` that holds a scaler, by way of a local name too."""
+    if scaler.text.startswith("self."):
+        return scaler.text
+    for node in at.function.nodes:
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == scaler.text:
+            target = ast.unparse(node.targets[0])
+            if target.startswith("self.") and target.count(".") == 1:
+                return target
+    return None
+
+
+def _keeper(owner: str, at: Context) -> tuple[ast.Call, Context] | None:
+    """A call that gets an instance of a class of this file to save it, and its surroundings."""
+    for function in (at.module.index.top, *at.module.index.functions):
+        instances = {
+            ast.unparse(node.targets[0])
+            for node in function.nodes
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            if ast.unparse(node.value.func) == owner
+        }
+        for node in function.nodes if instances else ():
+            if isinstance(node, ast.Call) and SAVES.search(_last(node.func)):
+                given = (*node.args, *(k.value for k in node.keywords))
+                if any(ast.unparse(argument) in instances for argument in given):
+                    return node, at.inside(function)
+    return None
+
+
+def _asks_optimizer(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether a node asks an optimizer for its state."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "state_dict"
+        and "opt" in ast.unparse(node.func.value).lower()
+    )
 
 
 def _entries(save: ast.Call, at: Context) -> ast.Dict | None:

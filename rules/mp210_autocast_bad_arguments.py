@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from precision_lint.api import (
     Applicability,
     BadArguments,
+    Confidence,
     Context,
     Finding,
     Fix,
     Rule,
     Severity,
     calls,
+    operators,
 )
+
+REGIONS = frozenset({"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"})
+HALVES = frozenset({"torch.bfloat16", "torch.float16", "torch.half"})
 
 
 class AutocastBadArguments(Rule):
@@ -31,6 +36,8 @@ class AutocastBadArguments(Rule):
     - `autocast("cuda", torch.float32)`, which runs the listed operations in float32, so that
       nothing is mixed any more; as a warning, not inside of another region, and only `possible` in
       a function that does not train.
+    - A region without `dtype` that is entered because of a name for one (`enabled=dtype is not
+      None`), where that name may be bfloat16: the region is float16 all the same.
 
     It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
     same function has a wrong key, for a name that is imported from two places where they differ,
@@ -53,7 +60,8 @@ class AutocastBadArguments(Rule):
 
     ## Fix safety
     Safe where the argument says what is meant: it gets its name, or its right spelling. Where the
-    device is missing, `"cuda"` is a guess, and the fix unsafe. float32 in a region has no fix.
+    device is missing, `"cuda"` is a guess, and the fix unsafe. float32 in a region and a dtype that
+    is not passed on have no fix.
 
     ## How to silence
     `# precision-lint: ignore[MP210] reason` or `# noqa: MP210` on the line.
@@ -75,9 +83,14 @@ class AutocastBadArguments(Rule):
         "torch.amp.GradScaler",
         "torch.cuda.amp.GradScaler",
         "torch.cpu.amp.GradScaler",
-    )
+    ) | operators(ast.With, pattern=r"autocast")
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.With, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.With):
+            for item in node.items:
+                if isinstance(item.context_expr, ast.Call):
+                    yield from _left_out(item.context_expr, node, at)
+            return
         if any(isinstance(p, ast.Try) and p.handlers for p in at.ancestors(node)):
             return
         problem = BadArguments.of(node, at)
@@ -95,3 +108,53 @@ class AutocastBadArguments(Rule):
             evidence=at.why(at.region(node)) if problem.severity is Severity.WARNING else (),
             fix=fix,
         )
+
+
+def _left_out(region: ast.Call, entered: ast.With, at: Context) -> Iterator[Finding]:
+    """A region without a dtype that is entered because a name for one says so."""
+    if len(region.args) > 1 or any(
+        k.arg not in ("device_type", "enabled") for k in region.keywords
+    ):
+        return
+    callee, tests = region.func, [k.value for k in region.keywords if k.arg == "enabled"]
+    if isinstance(callee, ast.Name) and at.qualify(callee) not in REGIONS:
+        chosen = at.definition(callee.id, callee)
+        if not isinstance(chosen, ast.IfExp):
+            return
+        callee = chosen.body
+        tests.append(chosen.test)
+    if at.qualify(callee) not in REGIONS or "cpu" in at.text(region):
+        return
+    tests += [
+        around.test
+        for around in at.ancestors(entered)
+        if isinstance(around, ast.If) and entered.lineno <= (around.body[-1].end_lineno or 0)
+    ]
+    if any("16" in at.text(test) or "half" in at.text(test) for test in tests):
+        return  # it says which dtype this is
+    asked = {n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name)}
+    for name in sorted(asked):
+        made = [
+            value for value in at.analysis.assigned.get(name, []) if at.qualify(value) in HALVES
+        ]
+        brain = next((v for v in made if at.qualify(v) == "torch.bfloat16"), None)
+        if brain is None or not any(_about(name, test) for test in tests):
+            continue
+        yield at.finding(
+            region,
+            f"{name} may be bfloat16, and is not passed on: the region runs in float16",
+            Confidence.LIKELY,
+            severity=Severity.WARNING,
+            evidence=(at.note(brain, f"{name} is bfloat16 here"),),
+        )
+        return
+
+
+def _about(name: str, test: ast.expr) -> bool:
+    """Whether a condition asks if there is a dtype at all, or if it is not float32."""
+    return any(
+        isinstance(part, ast.Compare)
+        and isinstance(part.ops[0], (ast.IsNot, ast.NotEq))
+        and getattr(part.left, "id", None) == name
+        for part in ast.walk(test)
+    )

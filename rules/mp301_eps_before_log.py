@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Doubt,
@@ -13,14 +15,16 @@ from precision_lint.api import (
     Finding,
     Guard,
     Half,
+    Helper,
     LogOdds,
     Noise,
     Rule,
     Severity,
     Value,
-    calls,
+    operators,
 )
 
+LOGARITHMS = frozenset({"log", "log2", "log10", "log_"})
 NORMAL = 2.0**-126
 """float32's smallest normal number: below it are subnormals, which some devices flush to 0."""
 NARROW = Guard.OVERFLOWS / 2
@@ -37,6 +41,9 @@ class EpsBeforeLog(Rule):
     argument, an attribute of the class, or the machine limits of numpy and `sys`. A sigmoid, a
     softmax or one minus it counts as guarded by 0 where nothing guards it. One minus a sigmoid
     is MP302's, the logarithm of a sigmoid in one expression MP303's, an inverse sigmoid MP309's.
+
+    A function that does nothing but that (`def log(t, eps=1e-12)`) is reported where it is called
+    with a half value, which is only `possible` unless the caller asks for a dtype.
 
     It stays silent where the value is float32 for certain (`.float()` before the addition; a
     softmax, exp, sum or norm inside the same CUDA autocast region, which runs in float32), where
@@ -90,14 +97,15 @@ class EpsBeforeLog(Rule):
     name = "eps-before-log"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = calls(
-        "torch.log", "torch.log2", "torch.log10", "Tensor.log", "Tensor.log2", "Tensor.log10",
-        "Tensor.log_", "torch.log_",
-    )  # fmt: skip
+    triggers = operators(ast.Call, pattern=r"log\w*\(")
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        qualified = at.qualify(node.func)
+        if isinstance(node.func, ast.Name) and qualified is None and "log" in node.func.id:
+            yield from _by_helper(node, at)
+            return
         argument = _argument(node, at)
-        if argument is None:
+        if argument is None or not _is_log(node, qualified):
             return
         guard = Guard.of(argument, node, at)
         if guard is None or not 0 <= guard.epsilon <= Guard.OVERFLOWS:
@@ -181,6 +189,59 @@ def _only_logs(at: Context) -> bool:
     body = at.function.node.body
     rest = body[1:] if isinstance(body[0], ast.Expr) else body
     return at.function.cls is None and len(rest) == 1 and isinstance(rest[0], ast.Return)
+
+
+def _is_log(node: ast.Call, qualified: str | None) -> bool:
+    """Whether a call is a logarithm of torch, as a function or as a method."""
+    if qualified is not None:
+        owner, _, name = qualified.rpartition(".")
+        return owner == "torch" and name in LOGARITHMS
+    return isinstance(node.func, ast.Attribute) and node.func.attr in LOGARITHMS
+
+
+def _by_helper(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A logarithm that a function of this module takes of its argument, with its own guard."""
+    helper = Helper.of(call, at)
+    if helper is None or helper.module is not at.module:
+        return
+    there = at.inside(helper.function)
+    taken = getattr(helper.function.node.body[-1], "value", None)
+    if not isinstance(taken, ast.Call):
+        return
+    argument, operation = _argument(taken, there), there.operation(taken)
+    if argument is None or operation is None or not operation[0].startswith("log"):
+        return
+    guard = Guard.of(argument, taken, there) if _only_logs(there) else None
+    operand = helper.passed(guard.operand) if guard is not None else None
+    if guard is None or operand is None or helper.passed(guard.node) is not None:
+        return
+    value, narrow = at.value(operand), guard.clamped and guard.epsilon > NARROW
+    half = at.half(value, at.region(call))
+    if half is None or "float16" not in half.dtypes or not 0 < guard.epsilon <= Guard.OVERFLOWS:
+        return
+    if guard.epsilon > Guard.VANISHES and guard.without_gradient(taken, there):
+        return
+    confidence = Doubt.lowered(half, value, operand, at)
+    if any(_asks_dtype(node) for node in at.function.nodes) and not Care.in_test(at):
+        confidence = max(confidence, Confidence.LIKELY, key=lambda c: c.rank)
+    elif not at.region(call).on:
+        confidence = Confidence.POSSIBLE
+    if narrow:
+        confidence = Confidence.POSSIBLE
+    yield at.finding(
+        call,
+        f"{_subject(guard)} in {helper.function.name}() {_fate(guard, half)}",
+        confidence,
+        evidence=[*half.evidence, helper.note(guard.node, f"this is {guard.epsilon:g}")],
+    )
+
+
+def _asks_dtype(node: ast.AST) -> bool:
+    """Whether a condition asks if a tensor is float32, or half, so that half ones come here."""
+    if not isinstance(node, ast.Compare) or getattr(node.left, "attr", "") != "dtype":
+        return False
+    named = ast.unparse(node.comparators[0])
+    return re.search(r"\btorch\.(b?float(16|32)?|half)\b", named) is not None
 
 
 def _subject(guard: Guard) -> str:

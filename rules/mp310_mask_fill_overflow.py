@@ -319,7 +319,11 @@ def _is_product(node: ast.expr, at: Context, depth: int = 4) -> bool:
             )
         case ast.BinOp(left=left, right=right):
             return _is_product(left, at, depth) and _is_product(right, at, depth)
-        case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
+        case (
+            ast.Subscript(value=inner)
+            | ast.UnaryOp(operand=inner)
+            | ast.Attribute(value=inner, attr="data")
+        ):
             return _is_product(inner, at, depth)
         case ast.Name(id=name) if depth:
             source = at.definition(name, node)
@@ -335,7 +339,11 @@ def _is_product(node: ast.expr, at: Context, depth: int = 4) -> bool:
 def _handed_in(node: ast.expr, at: Context, depth: int = 4) -> bool:
     """Whether a value is an argument under a name that does not say that a layer made it."""
     match node:
-        case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
+        case (
+            ast.Subscript(value=inner)
+            | ast.UnaryOp(operand=inner)
+            | ast.Attribute(value=inner, attr="data")
+        ):
             return _handed_in(inner, at, depth)
         case ast.Name(id=name) if depth:
             source = at.definition(name, node)

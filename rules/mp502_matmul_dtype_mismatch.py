@@ -12,6 +12,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Halved,
     Hardcoded,
     Rule,
     Severity,
@@ -58,6 +59,7 @@ class MatmulDtypeMismatch(Rule):
 
     - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`),
     - an input that a wrapped layer takes in its own dtype and that meets an adapter's weights,
+    - what a norm's own class or an embedding meets where the file makes only other layers half,
     - an operand that one branch creates in `x.dtype` and the other in float32.
 
     It stays silent inside autocast, which casts both operands down, where either dtype is open,
@@ -120,6 +122,7 @@ class MatmulDtypeMismatch(Rule):
                 yield finding
                 return
         if isinstance(node, ast.Call):
+            yield from self._left_out(node, at)
             yield from self._entered(node, at)
         if pairs:
             yield from self._apart(node, pairs[0], at)
@@ -141,6 +144,8 @@ class MatmulDtypeMismatch(Rule):
                 return None
         if any(tag.startswith("widened") for tag in wide.tags):
             return None  # the creation is reported (MP401)
+        if "_norm" in _kind(node, at) and half_value.variable and Halved.by_kind(at) is not None:
+            return None  # float32, like the weight of the norm
         half = at.half(half_value, region)
         if half is None or any(Care.keeps_float32(name, at) for name in _attributes(half_node)):
             return None
@@ -163,7 +168,8 @@ class MatmulDtypeMismatch(Rule):
                 or not Care.expects_half(at)
                 or not Care.is_activation(named)
             ):
-                confidence = Confidence.POSSIBLE
+                asked = any(_asked_for(o, at) for o in Sink.origins(wide_node, at, 0))
+                confidence = half.confidence if asked else Confidence.POSSIBLE
         elif at.project.autocast is not None and region.state == "inherited":
             confidence = Confidence.LIKELY
         origin = moved or wide.made or wide.node
@@ -248,6 +254,29 @@ class MatmulDtypeMismatch(Rule):
                 Confidence.POSSIBLE,
                 evidence=evidence,
             )
+
+    def _left_out(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A norm or an embedding that stays float32, where other layers are made half by kind."""
+        cls, func = at.function.cls, at.text(node.func)
+        if cls is None or not node.args or at.region(node).on:
+            return
+        if func.count(".") == 1 and func.startswith("self."):
+            made = str(at.module.attribute(cls, func[5:]).const)
+            if not made.endswith(".Embedding") or Care.of(at) is not None:
+                return
+            harm = (
+                f"what {func} gives stays float32, and the layers behind it are half: this raises"
+            )
+        else:
+            derived = any(base.endswith(("LayerNorm", "GroupNorm")) for base in cls.bases)
+            own = len(node.args) > 2 and at.text(node.args[2]) == "self.weight"
+            if not derived or not own or not at.value(node.args[0]).variable:
+                return
+            harm = f"{at.text(node.args[0])} is half, and self.weight float32: this raises on CUDA"
+        cast = Halved.by_kind(at)
+        if cast is not None:
+            note = at.note(cast, "layers are made half here, norms and embeddings are not")
+            yield at.finding(node, harm, Confidence.LIKELY, evidence=(note,))
 
     def _entered(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """A float32 tensor that goes into a layer, whose weights may be half."""
@@ -400,6 +429,16 @@ def _widens(node: ast.expr, at: Context) -> bool:
         return True
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(at.qualify(g) in ("torch.float32", "torch.float") for g in given)
+
+
+def _asked_for(node: ast.expr, at: Context) -> bool:
+    """Whether an expression is a softmax asked for in float32, which it is in a region anyway."""
+    return (
+        isinstance(node, ast.Call)
+        and at.text(node.func).rpartition(".")[2] == "softmax"
+        and any(at.qualify(k.value) == "torch.float32" for k in node.keywords if k.arg == "dtype")
+        and not Care.in_test(at)
+    )
 
 
 def _default(node: ast.expr, at: Context) -> bool:

@@ -19,6 +19,7 @@ MODULES = re.compile(
 _NAMED = {
     "torch.float16": "float16", "torch.half": "float16", "torch.bfloat16": "bfloat16",
 }  # fmt: skip
+_WEIGHTED = re.compile(r"^isinstance\(.*\b(Linear|Conv[123]d)\b")
 COPIES = frozenset({"copy.deepcopy", "copy.copy"})
 
 
@@ -52,6 +53,23 @@ class Halved:
         if isinstance(node, ast.Name) and node.id not in at.analysis.assigned:
             node = at.function.defaults().get(node.id, node)
         return _NAMED.get(at.qualify(node) or "")
+
+    @staticmethod
+    def by_kind(at: Context) -> ast.Call | None:
+        """The cast in a function of this file that makes weights half by the kind of layer, where
+        it leaves out norms and embeddings, which stay float32 then."""
+        for function in at.module.index.functions:
+            if re.search("Norm|Embedding", ast.unparse(function.node)):
+                continue
+            for node in function.nodes:
+                if not isinstance(node, ast.If) or not _WEIGHTED.search(ast.unparse(node.test)):
+                    continue
+                for part in (inner for statement in node.body for inner in ast.walk(statement)):
+                    if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
+                        target = dotted(part.targets[0]) or ""
+                        if target.endswith(".data") and _cast(part.value, at.inside(function)):
+                            return part.value
+        return None
 
     @staticmethod
     def copied(function: Function, at: Context) -> dict[str, tuple[ast.Call, str]]:
