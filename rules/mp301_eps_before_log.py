@@ -120,7 +120,7 @@ class EpsBeforeLog(Rule):
                 yield self._subnormal(guard, node, at)
             return
         survives = guard.epsilon > Guard.VANISHES and not guard.others
-        if survives and guard.without_gradient(node, at):
+        if survives and (guard.without_gradient(node, at) or _weighted(guard.operand, node, at)):
             return  # only the gradient is harmed, or a quotient
         call = at.text(node.func).rpartition(".")[2]
         evidence = [*half.evidence]
@@ -212,6 +212,28 @@ def _bounded_after(node: ast.Call, at: Context) -> bool:
         operation = at.operation(parent) if isinstance(parent, ast.Call) else None
         if operation is not None and operation[0] in rounds:
             return True
+    return False
+
+
+def _weighted(operand: ast.expr, node: ast.Call, at: Context) -> bool:
+    """Whether ``x * log(x + eps)`` stands here: its gradient is x / (x + eps), which is bounded."""
+    inner: ast.AST = node
+    for parent in at.ancestors(node):
+        if isinstance(parent, ast.UnaryOp):
+            inner = parent
+            continue
+        if not isinstance(parent, ast.BinOp):
+            return False
+        other = parent.left if parent.right is inner else parent.right
+        match parent.op:
+            case ast.Mult():
+                if at.text(other) == at.text(operand):
+                    return True
+            case ast.Add() | ast.Sub():
+                pass
+            case _:
+                return False
+        inner = parent
     return False
 
 
