@@ -302,7 +302,7 @@ def test_a_part_of_a_package_is_no_example_of_it(tmp_path: Path, package: str) -
     (tmp_path / package / "contrib").mkdir(parents=True)
     (tmp_path / package / "__init__.py").touch()
     tool = tmp_path / package / "contrib" / "tracker.py"
-    tool.write_text("from pkg.models import Net\nmodel.half()")
+    tool.write_text("import torch\nfrom pkg.models import Net\nmodel.half()")
     survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
     assert survey.around(tmp_path / package / "contrib" / "other.py").half is not None
     assert survey.around(tmp_path / package / "models" / "net.py").half is None
