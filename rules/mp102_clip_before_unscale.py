@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -25,7 +26,8 @@ class ClipBeforeUnscale(Rule):
 
     It stays silent where any path to the clip unscales first (`if use_amp:`), on paths whose
     backward is not scaled, for a scaler made with `enabled=False`, and for wrappers that unscale by
-    themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning).
+    themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning). It is only `possible` in tests
+    that scale no loss themselves.
 
     ## Why it breaks
     Nothing raises. With a scale of 65536 a `max_norm` of 1.0 acts as 1.5e-5: SGD stands still (loss
@@ -79,8 +81,8 @@ class ClipBeforeUnscale(Rule):
             edits, removed = repaired
             evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             fix = Fix("unscale the gradients before clipping", Applicability.SAFE, edits)
-        if violation.sometimes_unscaled:
-            confidence = Confidence.POSSIBLE
+        if violation.sometimes_unscaled or (backward is None and Care.in_test(at)):
+            confidence = Confidence.POSSIBLE  # a test's stand-in has its scaler switched off
         elif backward is not None and not violation.guessed:
             confidence = Confidence.CERTAIN
         else:

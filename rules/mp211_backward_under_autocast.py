@@ -28,7 +28,8 @@ class BackwardUnderAutocast(Rule):
 
     It stays silent where the statement holds the forward pass as well, where a loop is between the
     region and the backward pass, which is a matter of MP205 if weights change there, and for
-    regions that the caller opens. Tests, which may mean it, are only `possible`.
+    regions that the caller opens. Tests and benchmarks, which may mean it, are only
+    `possible`.
 
     ## Why it breaks
     For torch's own operations nothing happens: the backward pass of an operation runs in the dtype
@@ -91,7 +92,7 @@ class BackwardUnderAutocast(Rule):
         indent = at.edit.indentation(parent)
         edits = RegionEnd.outdented(moved, indent, at) if moved else None
         confidence = Confidence.CERTAIN if region.sure else Confidence.LIKELY
-        if Care.in_test(at):
+        if Care.in_test(at) or Care.in_benchmark(at):
             confidence = Confidence.POSSIBLE
         evidence = [*at.why(region)]
         if edits is not None:

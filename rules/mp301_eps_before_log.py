@@ -48,7 +48,8 @@ class EpsBeforeLog(Rule):
     It stays silent where the value is float32 for certain (`.float()` before the addition; a
     softmax, exp, sum or norm inside the same CUDA autocast region, which runs in float32), where
     the value is bounded away from zero, for `torch.finfo(x.dtype)`, for a surviving epsilon where
-    no gradient passes (detached, under `no_grad`, only compared or rounded), and for bfloat16,
+    no gradient passes (detached, under `no_grad`, only compared or rounded) or `x` itself is the
+    factor of the logarithm (`x * log(x + 1e-7)`, whose gradient is bounded), and for bfloat16,
     whose range is that of float32, except for `log(1 - p)`: `1 - p` is 0 there from logits of 6.3
     on.
 
@@ -128,7 +129,7 @@ class EpsBeforeLog(Rule):
                 yield self._subnormal(guard, node, at)
             return
         survives = guard.epsilon > Guard.VANISHES and not guard.others
-        if survives and guard.without_gradient(node, at):
+        if survives and (guard.without_gradient(node, at) or _weighted(guard.operand, node, at)):
             return  # only the gradient is harmed, or a quotient
         call = at.text(node.func).rpartition(".")[2]
         evidence = [*half.evidence]
@@ -273,6 +274,28 @@ def _bounded_after(node: ast.Call, at: Context) -> bool:
         operation = at.operation(parent) if isinstance(parent, ast.Call) else None
         if operation is not None and operation[0] in rounds:
             return True
+    return False
+
+
+def _weighted(operand: ast.expr, node: ast.Call, at: Context) -> bool:
+    """Whether ``x * log(x + eps)`` stands here: its gradient is x / (x + eps), which is bounded."""
+    inner: ast.AST = node
+    for parent in at.ancestors(node):
+        if isinstance(parent, ast.UnaryOp):
+            inner = parent
+            continue
+        if not isinstance(parent, ast.BinOp):
+            return False
+        other = parent.left if parent.right is inner else parent.right
+        match parent.op:
+            case ast.Mult():
+                if at.text(other) == at.text(operand):
+                    return True
+            case ast.Add() | ast.Sub():
+                pass
+            case _:
+                return False
+        inner = parent
     return False
 
 

@@ -298,6 +298,17 @@ def test_what_a_place_speaks_of(tmp_path: Path, stated: str, asked: str, known: 
 
 
 @pytest.mark.parametrize("package", ["pkg", "src/pkg"])
+def test_a_part_of_a_package_is_no_example_of_it(tmp_path: Path, package: str) -> None:
+    (tmp_path / package / "contrib").mkdir(parents=True)
+    (tmp_path / package / "__init__.py").touch()
+    tool = tmp_path / package / "contrib" / "tracker.py"
+    tool.write_text("import torch\nfrom pkg.models import Net\nmodel.half()")
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    assert survey.around(tmp_path / package / "contrib" / "other.py").half is not None
+    assert survey.around(tmp_path / package / "models" / "net.py").half is None
+
+
+@pytest.mark.parametrize("package", ["pkg", "src/pkg"])
 def test_an_example_speaks_of_the_packages_it_imports(tmp_path: Path, package: str) -> None:
     (tmp_path / package).mkdir(parents=True)
     (tmp_path / package / "__init__.py").touch()

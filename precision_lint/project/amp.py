@@ -285,7 +285,12 @@ def _areas(place: PurePath, root: Path, data: bytes) -> set[Area]:
     if not _USERS.isdisjoint(part.lower() for part in place.parts[:-1]):
         for name in {match.decode() for match in _IMPORT.findall(data)}:
             homes: tuple[Area, ...] = ((name,), ("src", name))
-            areas.update(home for home in homes if root.joinpath(*home, "__init__.py").is_file())
+            areas.update(
+                home
+                for home in homes
+                if place.parts[: len(home)] != home  # a part of the package is no example of it
+                and root.joinpath(*home, "__init__.py").is_file()
+            )
     return areas
 
 

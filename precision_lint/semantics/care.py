@@ -115,6 +115,12 @@ class Care:
         return bool({"test", "tests"} & set(parts[:-1])) or parts[-1].startswith("test_")
 
     @staticmethod
+    def in_benchmark(at: Context) -> bool:
+        """Whether the file lies among benchmarks, which compare speeds and train nothing to use."""
+        parts = at.source.filename.replace("\\", "/").split("/")
+        return bool({"benchmark", "benchmarks"} & set(parts[:-1]))
+
+    @staticmethod
     def keeps_float32(name: str, at: Context) -> bool:
         """Whether the code keeps an attribute of ``self`` float32, or looks at its dtype.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence
+from precision_lint.semantics.names import dotted
 from precision_lint.semantics.ops import SHAPES
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def _reach(
         return earlier or _scores(name, node, operands, at)
     if any(_per_element(o, at) for o in operands):
         return None
+    if found.what == "a flattened spatial dimension" and any(_pooled(o, at) for o in operands):
+        return None
     if any(_along(i, name, node, operands, at) is not False for i in weights):
         pooled = found.what == "all tokens"
         return Reach(found.what, Confidence.POSSIBLE, "weights") if pooled else None
@@ -93,12 +96,14 @@ def _reach(
 
 
 def _weights(node: ast.expr, at: Context, depth: int = 4) -> bool:
-    """Whether the elements of an operand add up to 1: a softmax made them, perhaps a module's."""
+    """Whether the elements of an operand add up to 1: by a softmax, or divided by their sum."""
     if "normalized" in at.value(node).tags:
         return True
     if isinstance(node, ast.Name) and depth:
         source = at.definition(node.id, node)
         return source is not None and _weights(source, at, depth - 1)
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Div) and _has_sum_of(node.left, node.right, at)
     if not isinstance(node, ast.Call):
         return False
     called = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -106,6 +111,36 @@ def _weights(node: ast.expr, at: Context, depth: int = 4) -> bool:
         return True
     inner = at.operation(node)
     return inner is not None and inner[0] in SHAPES | KEEPS and _weights(inner[1], at, depth)
+
+
+def _has_sum_of(value: ast.expr, divisor: ast.expr, at: Context) -> bool:
+    """Whether a divisor is the sum of a value, perhaps in steps, reshaped and guarded."""
+    for part in ast.walk(divisor):
+        if isinstance(part, ast.Call):
+            summed = at.operation(part)
+            while summed is not None and summed[0] == "sum":
+                if ast.dump(summed[1]) == ast.dump(value):
+                    return True
+                summed = at.operation(summed[1]) if isinstance(summed[1], ast.Call) else None
+    return False
+
+
+def _pooled(node: ast.expr, at: Context, depth: int = 6) -> bool:
+    """Whether an operand was pooled to a fixed size, so that its positions are few."""
+    if isinstance(node, ast.Name) and depth:
+        source = at.definition(node.id, node)
+        return source is not None and _pooled(source, at, depth - 1)
+    if not isinstance(node, ast.Call):
+        return False
+    called = (at.qualify(node.func) or "").rpartition(".")[2]
+    if re.fullmatch(r"adaptive_(avg|max)_pool\dd", called):
+        return True
+    inner = at.operation(node)
+    if inner is not None and inner[0] in SHAPES | KEEPS:
+        return _pooled(inner[1], at, depth)
+    path = dotted(node.func) or ""  # a layer of its own, which pads or strides at most
+    layer = path.startswith("self.") and len(node.args) == 1 and not node.keywords
+    return layer and _pooled(node.args[0], at, depth)
 
 
 def _along(
