@@ -2,7 +2,8 @@
 
 On the fixtures as if they were users' code: each module is copied into a directory of its own,
 without its proof, so that the inputs that the proofs know are hidden.  Rules whose proofs execute
-training loops only have no expression to execute, and are told apart.
+training loops only have no expression to execute, and are told apart; so are findings of any
+rule in what only acts in a later call: an optimizer, a scaler, a function of autograd's.
 
     python -m benchmarks.witnesses [--select MP301,MP501] [--jobs 2] [--least 0.8]
 
@@ -155,21 +156,26 @@ def table(verdicts: Sequence[Verdict], loops: frozenset[str]) -> tuple[str, dict
         counts[one.finding.code][told.outcome(one)] += 1
     lines = [f"{'rule':38}  {'findings':>8}  " + "  ".join(f"{w:>18}" for w in WORDS) + "  share"]
     total: Counter[str] = Counter()
+    later: Counter[str] = Counter()
+    for one in verdicts:
+        if one.finding.code not in loops:
+            (later if one.plan.later else total)[told.outcome(one)] += 1
     for code, each in sorted(counts.items()):
-        total += each if code not in loops else Counter()
         share = f"{each['proven'] / each.total():6.0%}" if code not in loops else "     -"
         row = "  ".join(f"{each[word]:>18}" for word in WORDS)
         lines.append(f"{code} {rules[code].name:32}  {each.total():>8}  {row}  {share}")
     proven = total["proven"] / total.total() if total else 0.0
     lines.append(
         f"expression-level findings: {total.total()}, proven: {total['proven']} ({proven:.1%}); "
-        f"findings in training loops: {len(verdicts) - total.total()}"
+        f"in what acts later: {later.total()}, proven: {later['proven']}; "
+        f"findings in training loops: {len(verdicts) - total.total() - later.total()}"
     )
     figures = {
         "findings": total.total(),
         **{word: total[word] for word in WORDS},
         "share": round(proven, 4),
-        "in training loops": len(verdicts) - total.total(),
+        "in what acts later": {"findings": later.total(), "proven": later["proven"]},
+        "in training loops": len(verdicts) - total.total() - later.total(),
         "rules": {
             code: {word: each[word] for word in WORDS if each[word]}
             for code, each in sorted(counts.items())
@@ -203,6 +209,7 @@ def written(
             "code": verdict.finding.code,
             "place": one.place,
             "verdict": told.outcome(verdict),
+            "later": bool(verdict.plan.later),
             "shows": verdict.answer.get("before") or " ".join(verdict.reason.split())[:200],
         }
         for one, verdict in zip(found, verdicts, strict=True)
