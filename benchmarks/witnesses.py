@@ -12,6 +12,10 @@ that fits its category, in the tree of its commit.
 
     python -m benchmarks.witnesses --realworld --mirrors DIR [--only REPO|ID]
 
+A random sample of findings, and whether the tests that come of the proven ones pass elsewhere:
+
+    python -m benchmarks.witnesses --sample 16 --emit-test DIR && python -m pytest DIR
+
 Exit code 1 if less than ``--least`` of the expression-level findings are proven, or if a file or
 a tree cannot be read.
 """
@@ -22,6 +26,7 @@ import argparse
 import datetime
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -41,7 +46,7 @@ from benchmarks.realworld.trees import Trees, Unavailable
 from precision_lint import inspection, registry
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
-from precision_lint.harness import expectations, told, users, witnesses
+from precision_lint.harness import emit, expectations, told, users, witnesses
 from precision_lint.harness.plan import Plan
 from precision_lint.harness.witnesses import Verdict
 
@@ -229,6 +234,9 @@ def arguments() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=os.cpu_count() or 1)
     add("--seconds", type=int, default=SECONDS, help="time for one finding (%(default)s)")
     add("--least", type=float, default=0.0, help="share that must be proven")
+    add("--sample", type=int, metavar="N", help="N random findings of those in expressions")
+    add("--seed", type=int, default=0, help="of the sample (%(default)s)")
+    add("--emit-test", type=Path, metavar="DIR", help="write a test for each proven finding")
     add("--output", type=Path, metavar="FILE", help="write figures and verdicts as JSON")
     add("--realworld", action="store_true", help="findings at the cases of benchmarks.realworld")
     add("--mirrors", type=Path, metavar="DIR", help="git repositories in DIR/<owner>+<name>/")
@@ -255,6 +263,9 @@ def main() -> int:
             groups = of_cases(entries, codes, trees, given.work / "cache", errors)
         else:
             groups = iter([of_fixtures(codes, Path(home), errors)])
+        if given.sample is not None:
+            some = [one for group in groups for one in group if not one.plan.reason]
+            groups = iter([random.Random(given.seed).sample(some, min(given.sample, len(some)))])
         try:
             for group in groups:
                 verdicts += searched(group, given.jobs, given.seconds)
@@ -264,6 +275,8 @@ def main() -> int:
     found = found[: len(verdicts)]
     for line in errors:
         sys.stderr.write(f"{line}\n")
+    if given.emit_test:
+        emit.write(verdicts, given.emit_test)
     text, figures = table(verdicts, users.loops())
     print(text)
     if given.realworld:

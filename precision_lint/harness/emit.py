@@ -26,6 +26,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 LOW = torch.{dtype}
 SCALE = {scale!r}  # loss scale
@@ -72,6 +73,23 @@ def conditions(wide):
 
 
 """
+_WIDE = """\
+class Wide(TorchFunctionMode):
+    \"\"\"Where the code names a half dtype, it gets float32.\"\"\"
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in ("half", "bfloat16"):
+            return args[0].float()
+        given = {key: self.wider(value) for key, value in (kwargs or {}).items()}
+        return func(*map(self.wider, args), **given)
+
+    @staticmethod
+    def wider(value):
+        half = isinstance(value, torch.dtype) and value in (torch.float16, torch.bfloat16)
+        return torch.float32 if half else value
+
+
+"""
 _RUN = """\
 def run(function, wide=False):
     \"\"\"Outputs and gradients; `wide` in float32 without autocast.\"\"\"
@@ -82,12 +100,12 @@ def run(function, wide=False):
         if isinstance(value, (torch.Tensor, nn.Module)) and wide:
             floating = isinstance(value, nn.Module) or value.is_floating_point()
             given[name] = value.float() if floating else value
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
+        if BACKWARD and isinstance(value, torch.Tensor) and value.is_floating_point():
             leaves[name] = given[name].requires_grad_()
-    with conditions(wide):
+    with conditions(wide), Wide() if wide else contextlib.nullcontext():
         found = function(**given)
         found = list(found) if isinstance(found, (tuple, list)) else [found]
-        outputs = [one for one in found if isinstance(one, torch.Tensor)]
+        outputs = [torch.as_tensor(one) for one in found if one is not None]
         graded = [one for one in outputs if one.requires_grad and one.is_floating_point()]
         if graded and BACKWARD:
             total = 0.0
@@ -164,6 +182,7 @@ def text(one: Verdict) -> str:
     else:
         parts.append(_PLAIN)
     parts.append(f"BACKWARD = {answer['phase'] == 'backward'}\n\n\n")
+    parts.append(_WIDE)
     parts.append(_RUN)
     parts.append(_tests(one))
     return "".join(parts)
