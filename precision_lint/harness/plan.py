@@ -195,7 +195,9 @@ def _later(tree: ast.Module, finding: Diagnostic) -> str:
     """Which later call shows the hazard of a finding, if it constructs what only acts then."""
     scope, row = Scope(tree), finding.start.row
     for node in ast.walk(tree):
-        if not hasattr(node, "lineno") or not node.lineno <= row <= (node.end_lineno or 0):
+        if not isinstance(node, (ast.expr, ast.stmt)) or not node.lineno <= row <= (
+            node.end_lineno or 0
+        ):
             continue
         if isinstance(node, ast.Call) and _covers(node, finding):
             name = scope.qualified(node.func)
