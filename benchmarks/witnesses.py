@@ -2,7 +2,8 @@
 
 On the fixtures as if they were users' code: each module is copied into a directory of its own,
 without its proof, so that the inputs that the proofs know are hidden.  Rules whose proofs execute
-training loops only have no expression to execute, and are told apart.
+training loops only have no expression to execute, and are told apart; so are findings of any
+rule in what only acts in a later call: an optimizer, a scaler, a function of autograd's.
 
     python -m benchmarks.witnesses [--select MP301,MP501] [--jobs 2] [--least 0.8]
 
@@ -10,6 +11,10 @@ On the bugs of ``benchmarks.realworld``: the findings of any confidence that hit
 that fits its category, in the tree of its commit.
 
     python -m benchmarks.witnesses --realworld --mirrors DIR [--only REPO|ID]
+
+A random sample of findings, and whether the tests that come of the proven ones pass elsewhere:
+
+    python -m benchmarks.witnesses --sample 16 --emit-test DIR && python -m pytest DIR
 
 Exit code 1 if less than ``--least`` of the expression-level findings are proven, or if a file or
 a tree cannot be read.
@@ -21,6 +26,7 @@ import argparse
 import datetime
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -40,7 +46,7 @@ from benchmarks.realworld.trees import Trees, Unavailable
 from precision_lint import inspection, registry
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
-from precision_lint.harness import expectations, told, users, witnesses
+from precision_lint.harness import emit, expectations, told, users, witnesses
 from precision_lint.harness.plan import Plan
 from precision_lint.harness.witnesses import Verdict
 
@@ -155,21 +161,26 @@ def table(verdicts: Sequence[Verdict], loops: frozenset[str]) -> tuple[str, dict
         counts[one.finding.code][told.outcome(one)] += 1
     lines = [f"{'rule':38}  {'findings':>8}  " + "  ".join(f"{w:>18}" for w in WORDS) + "  share"]
     total: Counter[str] = Counter()
+    later: Counter[str] = Counter()
+    for one in verdicts:
+        if one.finding.code not in loops:
+            (later if one.plan.later else total)[told.outcome(one)] += 1
     for code, each in sorted(counts.items()):
-        total += each if code not in loops else Counter()
         share = f"{each['proven'] / each.total():6.0%}" if code not in loops else "     -"
         row = "  ".join(f"{each[word]:>18}" for word in WORDS)
         lines.append(f"{code} {rules[code].name:32}  {each.total():>8}  {row}  {share}")
     proven = total["proven"] / total.total() if total else 0.0
     lines.append(
         f"expression-level findings: {total.total()}, proven: {total['proven']} ({proven:.1%}); "
-        f"findings in training loops: {len(verdicts) - total.total()}"
+        f"in what acts later: {later.total()}, proven: {later['proven']}; "
+        f"findings in training loops: {len(verdicts) - total.total() - later.total()}"
     )
     figures = {
         "findings": total.total(),
         **{word: total[word] for word in WORDS},
         "share": round(proven, 4),
-        "in training loops": len(verdicts) - total.total(),
+        "in what acts later": {"findings": later.total(), "proven": later["proven"]},
+        "in training loops": len(verdicts) - total.total() - later.total(),
         "rules": {
             code: {word: each[word] for word in WORDS if each[word]}
             for code, each in sorted(counts.items())
@@ -203,6 +214,7 @@ def written(
             "code": verdict.finding.code,
             "place": one.place,
             "verdict": told.outcome(verdict),
+            "later": bool(verdict.plan.later),
             "shows": verdict.answer.get("before") or " ".join(verdict.reason.split())[:200],
         }
         for one, verdict in zip(found, verdicts, strict=True)
@@ -222,6 +234,9 @@ def arguments() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=os.cpu_count() or 1)
     add("--seconds", type=int, default=SECONDS, help="time for one finding (%(default)s)")
     add("--least", type=float, default=0.0, help="share that must be proven")
+    add("--sample", type=int, metavar="N", help="N random findings of those in expressions")
+    add("--seed", type=int, default=0, help="of the sample (%(default)s)")
+    add("--emit-test", type=Path, metavar="DIR", help="write a test for each proven finding")
     add("--output", type=Path, metavar="FILE", help="write figures and verdicts as JSON")
     add("--realworld", action="store_true", help="findings at the cases of benchmarks.realworld")
     add("--mirrors", type=Path, metavar="DIR", help="git repositories in DIR/<owner>+<name>/")
@@ -248,6 +263,9 @@ def main() -> int:
             groups = of_cases(entries, codes, trees, given.work / "cache", errors)
         else:
             groups = iter([of_fixtures(codes, Path(home), errors)])
+        if given.sample is not None:
+            some = [one for group in groups for one in group if not one.plan.reason]
+            groups = iter([random.Random(given.seed).sample(some, min(given.sample, len(some)))])
         try:
             for group in groups:
                 verdicts += searched(group, given.jobs, given.seconds)
@@ -257,6 +275,8 @@ def main() -> int:
     found = found[: len(verdicts)]
     for line in errors:
         sys.stderr.write(f"{line}\n")
+    if given.emit_test:
+        emit.write(verdicts, given.emit_test)
     text, figures = table(verdicts, users.loops())
     print(text)
     if given.realworld:

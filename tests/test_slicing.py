@@ -107,11 +107,48 @@ def test_loops_and_branches_are_entered_once(tmp_path: Path) -> None:
         "    return total\n"
     )
     found = plan(tmp_path, text, "MP301")
-    first, second, third = (variant.original for variant in found.variants)
+    first, second, third, whole = (variant.original for variant in found.variants)
     assert "level = 0" in first and "scale" not in first
     assert "x = x * scale" in second and "scale = 3.0" in second
     assert "return torch.log(p + 1e-08)\n" in third, "the flagged expression alone"
     assert "for" not in first + second and "if" not in first + second
+    assert "for level in range(2):" in whole and "return total" in whole, "all turns"
+    assert "def isolated(x)" in whole, "what one turn makes is no input"
+
+
+def test_an_input_is_known_where_it_enters(tmp_path: Path) -> None:
+    """The first sum is float32; what the function gets is not."""
+    text = (
+        "def shift(x):\n"
+        "    x = x.half()\n"
+        "    x = x + torch.linspace(0.0, 1.0, steps=x.shape[1], device=x.device)\n"
+        "    decay = torch.arange(0.0, float(x.shape[1]), device=x.device)\n"
+        "    return (x * decay) @ torch.eye(3, dtype=torch.float16)\n"
+    )
+    for one in plans(write(tmp_path, text), "MP401"):
+        for variant in one.variants:
+            assert [(each["name"], each["wide"]) for each in variant.inputs] == [("x", False)]
+
+
+LATER = {
+    "optimizer": (
+        "def steps(x):\n"
+        "    net = nn.Linear(4, 4).train().half()\n"
+        "    return torch.optim.RMSprop(net.parameters(), lr=1e-4)\n"
+    ),
+    "scaler": "def scaler():\n    return torch.amp.GradScaler(1024.0)\n",
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_acts_later_is_told_apart(name: str, tmp_path: Path) -> None:
+    [found] = plans(write(tmp_path, LATER[name]), "MP312", "MP210")
+    assert "later steps" in found.later
+
+
+def test_an_expression_shows_its_hazard_now(tmp_path: Path) -> None:
+    text = REGION + "def loss(x):\n    return torch.log(x.sigmoid() + 1e-8)\n"
+    assert plan(tmp_path, text, "MP301").later == ""
 
 
 def test_a_guard_constrains_the_shapes(tmp_path: Path) -> None:

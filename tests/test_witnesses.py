@@ -36,6 +36,11 @@ PROVEN = {
         "    eye = torch.eye(x.shape[-1], device=x.device)\n"
         "    return x @ eye\n"
     ),
+    "noise": (
+        "def gumbel(x):\n"
+        "    u = torch.rand_like(x.half())\n"
+        "    return -torch.log(-torch.log(u + 1e-8) + 1e-8)\n"
+    ),
 }
 HOSTILE = {
     "hang": "    while True:\n        x = x + 0\n",
@@ -300,3 +305,28 @@ def test_what_raises_in_every_precision_is_proven_by_its_fix(tmp_path: Path) -> 
     assert verdict.outcome == "proven", verdict.reason
     assert verdict.answer["kind"] == "raises" and "TypeError" in verdict.answer["before"]
     assert verdict.fixed is not None and "enabled=True" in verdict.fixed
+
+
+def test_what_counts_is_off_by_numbers_not_by_shares(tmp_path: Path) -> None:
+    """2,049 rounds to 2,048: nothing of the largest value, and another token."""
+    text = "def ranks():\n    return torch.arange(5000).half()\n"
+    [verdict] = searched(tmp_path, {"ranks": text}).values()
+    assert verdict.outcome == "proven", verdict.reason
+    assert verdict.answer["kind"] == "absolute" and "off by 2," in verdict.answer["before"]
+    emit.write([verdict], tmp_path / "tests")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stdout
+
+
+def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
+    """float16 draws other numbers than float32; both are as right."""
+    from precision_lint.harness.trial import Argument, Condition, Program, forward_failure, full
+
+    text = "def scores(x):\n    return (torch.rand_like(x.half()) + x.half().sigmoid()).log()\n"
+    program = Program("import torch\n" + text.replace("scores", "isolated"), "drawn")
+    argument = Argument("x", "torch.zeros(40, dtype=torch.float64)")
+    condition = Condition("cpu", "float16", "low", False)
+    seen = full(program, [argument], condition)
+    assert seen is not None and seen.drew
+    assert forward_failure(program, [argument], condition, seen) is None

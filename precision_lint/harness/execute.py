@@ -61,6 +61,8 @@ class Outcome:
     gradients: dict[str, torch.Tensor | None] = field(default_factory=dict)
     half_gradients: set[str] = field(default_factory=set)
     scale_too_large: bool = False
+    drew: bool = False
+    """It drew random numbers, other ones in every dtype."""
     raised: str | None = None
     raised_in: Literal["forward", "backward"] = "forward"
 

@@ -23,9 +23,11 @@ from precision_lint.harness.execute import Fault
 from precision_lint.harness.judge import first_line
 from precision_lint.harness.trial import Argument, Condition, Program, Witness
 
-SIZES = (3, 4, 2, 32, 2050)
+LONGEST, WIDEST = 2050, 260
+SIZES = (3, 4, 2, 32, LONGEST, WIDEST)
 """Sizes tried for dimensions that are not known; 3 and 4 are those of cameras and boxes, and half
-precision cannot count to the last."""
+precision cannot count to the longest; a square of the widest has more elements than float16's
+largest number."""
 SHAPES = 2500
 """Combinations of kinds and shapes tried for one size, of even and of any dimensions each."""
 SHAPE_SECONDS = 2.0
@@ -34,7 +36,9 @@ GLANCE_SECONDS = 0.5
 """Processor time for the values of one condition at first, so that none waits for the others."""
 VALUE_SECONDS = 2.0
 """Time for them afterwards."""
-TRIES = 500
+TRIES = {LONGEST: 60, WIDEST: 12}
+"""Values for one size, of which many elements take long; `MANY` for others."""
+MANY = 500
 LARGEST = 8192
 """Elements of an input at most."""
 THRESHOLDS = (
@@ -84,7 +88,7 @@ def forms(hypothesis: dict[str, Any], size: int, mentioned: Sequence[int]) -> li
     found: dict[tuple[str, tuple[int, ...] | None], float] = {}
 
     def add(kind: str, shape: tuple[int, ...] | None, cost: float) -> None:
-        if shape is None or math.prod(shape) <= LARGEST:
+        if shape is None or math.prod(shape) <= (LARGEST if size != WIDEST else WIDEST**2):
             found[kind, shape] = min(cost, found.get((kind, shape), math.inf))
 
     specials = [s for s in dict.fromkeys((1, 3, 4, *mentioned)) if s != size and s <= 64]
@@ -111,6 +115,8 @@ def forms(hypothesis: dict[str, Any], size: int, mentioned: Sequence[int]) -> li
                     add(kind, (size,) * (rank - 2) + (special, size), cost + more + 0.5)
                     if size > 64:  # a long sequence
                         add(kind, (1,) * (rank - 2) + (size, special), cost + more)
+                    if size == WIDEST:
+                        add(kind, (1,) * (rank - 2) + (size, size), cost + 0.1)
             for order, long in enumerate(one for one in mentioned if 64 < one <= LARGEST // 4):
                 if rank:
                     add(kind, (1,) * (rank - 1) + (2 * long,), cost + 3 + order / 4)
@@ -250,6 +256,8 @@ class Hunt:
                 raise NothingRuns(self.last_error)
             patience = Patience(seconds, self.deadline)
             for size, combination in self.shapes:
+                if size in TRIES:  # many elements have a time of their own
+                    patience = Patience(seconds, self.deadline)
                 found = self._values(size, combination, condition, patience)
                 if found is not None:
                     return found
@@ -326,12 +334,13 @@ class Hunt:
             if chosen in seen:
                 continue
             seen.add(chosen)
-            if len(seen) > TRIES or patience.over:
+            if len(seen) > TRIES.get(size, MANY) or patience.over:
                 break
             found = self._try(self._arguments(combination, chosen), condition)
             if found is not None:
                 return self._plainer(found, lists, patience)
-        for start in [[each[0] for each in lists], [each[len(each) // 2] for each in lists]]:
+        starts = [[each[0] for each in lists], [each[len(each) // 2] for each in lists]]
+        for start in starts if size not in TRIES else ():
             found = self._climb(self._arguments(combination, start), condition, patience)
             if found is not None:
                 return found
@@ -340,7 +349,7 @@ class Hunt:
     def _try(self, arguments: tuple[Argument, ...], condition: Condition) -> Witness | None:
         """A witness of these inputs, if the fixed text is right on them."""
         self.tries += 1
-        seen = trial.full(self.program, arguments, condition)
+        seen = trial.full(self.program, arguments, condition, claims=self.job.claims)
         if seen is None:
             return self._always(arguments, condition) if self.always else None
         failure = trial.forward_failure(self.program, arguments, condition, seen)
@@ -350,9 +359,13 @@ class Hunt:
                 return None
             witness = Witness(arguments, condition, "forward", kind, words)
             if kind != "raises":
-                seen = trial.full(self.program, arguments, condition, backward=True) or seen
+                claims = self.job.claims
+                full = trial.full(self.program, arguments, condition, True, claims)
+                seen = full or seen
             return self._judge(witness, seen)
         if self.job.claims and not any(one.startswith("gradient") for one in self.job.claims):
+            return None
+        if seen.drew:
             return None
         seen = trial.full(self.program, arguments, condition, backward=True)
         if seen is None or not seen.backward:
@@ -396,6 +409,9 @@ class Hunt:
         return witness
 
     def _judge(self, witness: Witness, seen: trial.Seen) -> Witness | None:
+        witness.drew = seen.drew
+        floors = [trial.allowed(one, seen.claims) for one in seen.reference.outputs.values()]
+        witness.floor = min(floors, default=0.0) if witness.kind == "absolute" else 0.0
         if not self.fixed:
             return witness
         for index, fixed in enumerate(self.fixed):

@@ -25,6 +25,8 @@ INDEXED = {
     "nll_loss": 1,
 }  # fmt: skip
 """Functions with an argument that has to be an integer tensor: its place behind the first."""
+MASKED = {"masked_fill": 1, "masked_fill_": 1, "masked_select": 1, "where": 0}
+"""Functions with an argument that has to be boolean: its place, a method's own tensor is 0."""
 LABELS = re.compile(
     r"(^|_)(ids?|idxs?|ind(ex|ices)|labels?|classes|kinds?|rows|cols|columns|route|steps?)$"
 )
@@ -111,6 +113,8 @@ def _kinds(free: Free, value: Value, uses: _Uses) -> list[str]:
         return ["mask"]
     if value.kind == "tensor" and value.dtype == "int":
         return ["index", "tensor"]
+    if name in uses.masks and value.dtype in (None, "", "unknown"):
+        return ["mask", "tensor", "index"]
     if "Tensor" in annotation:
         indexed = name in uses.indices or LABELS.search(name)
         return ["index", "tensor", "mask"] if indexed else ["tensor", "index", "mask"]
@@ -148,6 +152,7 @@ class _Uses(ast.NodeVisitor):
         self.exact: dict[str, int] = {}
         self.einsum: dict[str, list[int | str | None]] = {}
         self.indices: set[str] = set()
+        self.masks: set[str] = set()
         self.sizing: set[str] = set()
         self.sizes: list[int] = []
         self.visit(function)
@@ -230,6 +235,8 @@ class _Uses(ast.NodeVisitor):
                     self.indices.add(operand.id)
                 elif isinstance(operand, ast.Call):  # labels.unsqueeze(-1)
                     self.indices.add(dotted(operand.func).partition(".")[0])
+        if word in MASKED and len(operands) > MASKED[word]:
+            self.masks.add(_root(operands[MASKED[word]]))
         if word in SIZING:
             for operand in operands[1 if method else 0 :]:
                 for name in _plain(operand):
@@ -243,6 +250,19 @@ class _Uses(ast.NodeVisitor):
         for letters, operand in zip(equation.split(","), operands[1:], strict=False):
             if isinstance(operand, ast.Name) and "." not in letters:
                 self.einsum[operand.id] = list(letters)
+
+
+def _root(node: ast.expr) -> str:
+    """``mask`` of ``~mask[:, None].unsqueeze(1)``."""
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+            node = node.operand
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        else:
+            return node.id if isinstance(node, ast.Name) else ""
 
 
 def _library(func: ast.Attribute) -> bool:

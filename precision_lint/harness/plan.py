@@ -14,6 +14,7 @@ from precision_lint.harness import slicing
 from precision_lint.harness.cases import Failure, as_tuple
 from precision_lint.harness.collect import Proof
 from precision_lint.harness.hypotheses import hypotheses
+from precision_lint.harness.scope import Scope
 from precision_lint.harness.slicing import CannotIsolate, Place
 from precision_lint.source import Source
 
@@ -52,6 +53,8 @@ class Plan:
     reason: str = ""
     stands_for: dict[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
+    later: str = ""
+    """Why no value of an expression shows the hazard, whatever the rule (`_later`)."""
 
     def job(self, number: int) -> dict[str, Any]:
         """What the child is sent."""
@@ -97,7 +100,7 @@ def claims(proofs: Iterable[Proof]) -> Claims:
                     for case in proof.cases
                     for expected in case.before.values()
                     for failure in as_tuple(expected)
-                    for name in _claim(failure)
+                    for name in _claim(failure, case.unit)
                 }
             )
         )
@@ -105,8 +108,13 @@ def claims(proofs: Iterable[Proof]) -> Claims:
     }
 
 
-def _claim(failure: Failure) -> tuple[str, ...]:
+def _claim(failure: Failure, unit: str | None) -> tuple[str, ...]:
+    """``unit``: of a case whose errors are absolute; only what is counted, or has no dimension,
+    is off by too much whatever its size."""
     gradient = "gradient " if failure.phase == "backward" else ""
+    if unit is not None and failure.kind == "error" and not gradient:
+        what = "whole" if unit else "absolute"
+        return ("error", f"{what} above {failure.above:g}")
     kinds = {
         "raises": ("raises", f"raises {failure.text}"),
         "promoted": ("widened",),
@@ -144,6 +152,7 @@ def _plan(
     at = file.at(finding.start.row)
     tree = at.module.index.tree
     flagged = _flagged(tree, finding, file.source)
+    result.later = _later(tree, finding)
     if flagged is None:
         result.reason = "what is flagged is no expression"
         return result
@@ -165,11 +174,13 @@ def _plan(
         unfixed = finding.fix is None and "narrow" not in how
         if variant.fixed or not result.variants or unfixed:
             result.add(variant)
-    with contextlib.suppress(CannotIsolate):
-        variant = _variant(file, at, slicing.onward(tree, place), None, {}, finding, everything)
-        raises = not result.variants and ast.unparse(flagged) in variant.original
-        if raises or (variant.fixed and result.cure):
-            result.add(variant)
+    for whole in (False, True):
+        with contextlib.suppress(CannotIsolate):
+            further = slicing.onward(tree, place, whole)
+            variant = _variant(file, at, further, None, {}, finding, everything)
+            raises = not result.variants and ast.unparse(flagged) in variant.original
+            if raises or (variant.fixed and result.cure):
+                result.add(variant)
     if not result.variants:
         return result
     result.reason = ""
@@ -178,6 +189,31 @@ def _plan(
         one["name"]: one["stands_for"] for v in result.variants for one in v.inputs
     }
     return result
+
+
+def _later(tree: ast.Module, finding: Diagnostic) -> str:
+    """Which later call shows the hazard of a finding, if it constructs what only acts then."""
+    scope, row = Scope(tree), finding.start.row
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.expr, ast.stmt)) or not node.lineno <= row <= (
+            node.end_lineno or 0
+        ):
+            continue
+        if isinstance(node, ast.Call) and _covers(node, finding):
+            name = scope.qualified(node.func)
+            if name.startswith("torch.optim.") or name.rpartition(".")[2] == "GradScaler":
+                return "the hazard is in later steps of what is constructed, not in an expression"
+        if isinstance(node, ast.ClassDef):
+            if any(scope.qualified(b) == "torch.autograd.Function" for b in node.bases):
+                return "the hazard is in what autograd calls, not in an expression"
+    return ""
+
+
+def _covers(node: ast.Call, finding: Diagnostic) -> bool:
+    """Whether a finding is this call, or in its arguments."""
+    start, end = (finding.start.row, finding.start.column), (finding.end.row, finding.end.column)
+    first, last = (node.lineno, 0), (node.end_lineno or 0, node.end_col_offset or 0)
+    return first <= start and end[0] <= last[0]
 
 
 def _flagged(tree: ast.Module, finding: Diagnostic, source: Source) -> ast.expr | ast.stmt | None:

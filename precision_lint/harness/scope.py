@@ -74,6 +74,24 @@ def stored(node: ast.AST) -> set[str]:
     return found
 
 
+def replaced(target: ast.expr) -> list[ast.Name]:
+    """Names that an assignment's target replaces, rather than changes in place."""
+    if isinstance(target, ast.Name):
+        return [target]
+    if isinstance(target, ast.Starred):
+        return replaced(target.value)
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return [name for one in target.elts for name in replaced(one)]
+    return []
+
+
+def called(decorator: ast.expr) -> ast.expr:
+    """``torch.no_grad()`` for ``torch.no_grad``."""
+    if isinstance(decorator, ast.Call):
+        return decorator
+    return ast.copy_location(ast.Call(decorator, [], []), decorator)
+
+
 @dataclass
 class Carried:
     """Module-level statements that a slice takes along, by the name they define."""

@@ -132,5 +132,7 @@ def _proven(witness: Witness, variant: int, tries: int, started: float) -> Answe
         "after": witness.after,
         "cured_by": witness.cured_by,
         "scale": witness.scale,
+        "drew": witness.drew,
+        "floor": witness.floor,
         "note": witness.note,
     }  # fmt: skip

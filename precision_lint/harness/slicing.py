@@ -11,10 +11,19 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_lint.harness.cutting import Cutter, Free, WouldLose
-from precision_lint.harness.scope import Scope, dotted, is_region, last_word, loaded, stored
+from precision_lint.harness.scope import (
+    Scope,
+    called,
+    dotted,
+    is_region,
+    last_word,
+    loaded,
+    replaced,
+    stored,
+)
 
 NAME = "isolated"
 """What the function of a slice is called."""
@@ -37,6 +46,8 @@ class Place:
     key: str
     way: tuple[Step, ...] = ()
     layers: frozenset[str] = frozenset()
+    turns: bool = False
+    """Loops on the way are run, all turns of them."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +161,18 @@ def follow(place: Place, before: ast.Module, after: ast.Module) -> Place:
     matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
     for block in matcher.get_matching_blocks():
         if block.a <= place.statement < block.a + block.size:
-            number = block.b + place.statement - block.a
-            return Place(place.function, number, place.key, place.way, place.layers)
+            return replace(place, statement=block.b + place.statement - block.a)
     raise CannotIsolate("the fix replaces the statement")
 
 
-def onward(tree: ast.Module, place: Place) -> Place:
+def onward(tree: ast.Module, place: Place, whole: bool = False) -> Place:
     """Where a function returns what a place contributes to; raises `CannotIsolate`.
 
     What is flagged may only be the cause: a guard that is too small, a mask, a region.
+    ``whole``: with the loops and the layers on the way, which is more than may run.
     """
-    later = statements(_function(tree, place.function)[0])[place.statement + 1 :]
+    taken = statements(_function(tree, place.function)[0])[place.statement :]
+    later = taken[1:]
     returns = [one for one in later if isinstance(one, ast.Return) and one.value is not None]
     values = [one for one in later if isinstance(one, (ast.Assign, ast.AugAssign))]
     target = (returns[:1] or values[-1:] or [None])[0]
@@ -169,12 +181,13 @@ def onward(tree: ast.Module, place: Place) -> Place:
     number = place.statement + 1 + next(i for i, one in enumerate(later) if one is target)
     layers = {
         node.func.attr
-        for node in ast.walk(target)
+        for one in (taken[: number - place.statement + 1] if whole else [target])
+        for node in ast.walk(one)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and dotted(node.func) == f"self.{node.func.attr}"
     }
-    return Place(place.function, number, _key(target), (), place.layers | layers)
+    return Place(place.function, number, _key(target), (), place.layers | layers, whole)
 
 
 def _function(tree: ast.Module, path: tuple[str, ...]) -> tuple[FunctionNode, ast.ClassDef | None]:
@@ -242,10 +255,8 @@ class _Slicer:
             body = self._earlier(block[:here]) + body
         for decorator in getattr(self.function, "decorator_list", []):
             if is_region(decorator):
-                body = self._region([ast.withitem(_called(decorator))], body)
-        return self._assemble(body), Place(
-            self.place.function, self.place.statement, self.place.key, way, self.place.layers
-        )
+                body = self._region([ast.withitem(called(decorator))], body)
+        return self._assemble(body), replace(self.place, way=way)
 
     def _observe(
         self, value: ast.expr, flagged: ast.expr | None, discarded: bool, narrow: bool
@@ -346,6 +357,8 @@ class _Slicer:
             return self._branch(statement, hits, before)
         if isinstance(statement, ast.Try):
             return self._earlier(statement.body)
+        if isinstance(statement, ast.For) and self.place.turns and hits:
+            return [self._loop(statement)]
         if isinstance(statement, ast.Assert):
             return self._guard(statement, statement.test)
         if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -362,6 +375,13 @@ class _Slicer:
             if changes and dotted(func).partition(".")[0] in self.needed:
                 return [self.cutter.statement(statement)]
         return []
+
+    def _loop(self, loop: ast.For) -> ast.stmt:
+        """All turns; what only one turn knows is none of the slice's inputs."""
+        inner = stored(loop) - self.needed
+        copy = self.cutter.statement(loop)
+        self.needed.difference_update(inner)
+        return copy
 
     def _guard(self, statement: ast.stmt, test: ast.expr) -> list[ast.stmt]:
         """A condition on what is needed, which the shapes then meet."""
@@ -393,6 +413,10 @@ class _Slicer:
             return []
         free = dict(self.cutter.needs.free)
         needed = set(self.needed)
+        kept = isinstance(statement, ast.AugAssign)
+        kills = set() if kept else {n.id for t in targets for n in replaced(t)}
+        for name in kills:  # an input by this name is what is read here, not later
+            self.cutter.needs.free.pop(name, None)
         copy = self.cutter.statement(statement)
         value = copy.value  # type: ignore[attr-defined]
         made = self.cutter.needs.free.keys() - free.keys()
@@ -410,10 +434,7 @@ class _Slicer:
                 self.cutter.locals.add(name)
                 self._fixed_free(name)
             return []
-        if not isinstance(statement, ast.AugAssign):
-            kills = {n.id for t in targets for n in _names(t)}
-            reads = loaded(value)
-            self.needed.difference_update(kills - reads)
+        self.needed.difference_update(kills - loaded(value))
         return [copy]
 
     def _fixed_free(self, name: str) -> None:
@@ -461,23 +482,6 @@ class _Slicer:
             if all(isinstance(n, (ast.Constant, ast.UnaryOp, ast.USub)) for n in ast.walk(d))
             and not (isinstance(d, ast.Constant) and d.value is None)
         }
-
-
-def _names(target: ast.expr) -> list[ast.Name]:
-    """Names that an assignment's target replaces, rather than changes in place."""
-    if isinstance(target, ast.Name):
-        return [target]
-    if isinstance(target, ast.Starred):
-        return _names(target.value)
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return [name for one in target.elts for name in _names(one)]
-    return []
-
-
-def _called(decorator: ast.expr) -> ast.expr:
-    if isinstance(decorator, ast.Call):
-        return decorator
-    return ast.copy_location(ast.Call(decorator, [], []), decorator)
 
 
 def _chain(body: list[ast.stmt], target: ast.stmt) -> list[tuple[list[ast.stmt], ast.stmt]]:

@@ -96,6 +96,10 @@ class Witness:
     before: str
     scale: float = 1.0
     after: str = ""
+    drew: bool = False
+    """It draws random numbers."""
+    floor: float = 0.0
+    """What an absolute error has to be above."""
     cured_by: int | None = None
     """Which of the fixed texts cures it."""
     note: str = ""
@@ -151,13 +155,30 @@ def claimed(kind: str, phase: str, words: str, claims: Sequence[str]) -> bool:
     """Whether a rule claims this kind of failure; one without claims may show any.
 
     ``claims``: ``raises`` (alone, and with words of the exception), ``nonfinite``, ``error``,
-    ``widened``, those of gradients with ``gradient`` in front.
+    ``widened``, those of gradients with ``gradient`` in front, and errors that are not divided by
+    the largest value (`allowed`).
     """
+    if kind == "absolute":  # judged by what is claimed
+        return True
     if kind == "raises":
         declared = any(one.startswith("raises ") and one[7:] in words for one in claims)
         return declared or (("raises" in claims or not claims) and DTYPES.search(words) is not None)
     name = "nonfinite" if kind in ("inf", "nan") else kind
     return not claims or (f"gradient {name}" if phase == "backward" else name) in claims
+
+
+def allowed(reference: torch.Tensor, claims: Sequence[str]) -> float:
+    """The largest error, not divided by anything, that a rule lets this result have; may be inf.
+
+    ``claims``: ``whole above X`` for numbers that count or name things, ``absolute above X`` for
+    those without a dimension, such as the angle that a sine is taken of.
+    """
+    found = math.inf
+    for one in claims:
+        what, _, floor = one.partition(" above ")
+        if what == "absolute" or (what == "whole" and bool((reference == reference.round()).all())):
+            found = min(found, float(floor))
+    return found
 
 
 class Program:
@@ -196,10 +217,12 @@ class Program:
             if amp and condition.region:
                 region = torch.autocast("cpu", dtype=condition.low)
             _seed()
+            start = torch.default_generator.get_state()
             try:
                 with region, _wide(width), torch.set_grad_enabled(backward):
                     value = self.function(**given)
                 outcome.outputs = dict(flatten(value, "output"))
+                outcome.drew = not torch.equal(start, torch.default_generator.get_state())
                 if leaves:
                     outcome.raised_in = "backward"
                     backpropagate(outcome, leaves, run)
@@ -255,12 +278,20 @@ class Seen:
     exact: bool = True
     """Whether there is a float64 run; without one only an exception counts."""
     backward: bool = False
+    drew: bool = False
+    """Random numbers differ between dtypes: only what is not finite counts."""
+    claims: Sequence[str] = ()
+    """Which absolute errors count (`allowed`)."""
     ill: set[str] = field(default_factory=set)
     """Gradients on which float32 and float64 do not agree."""
 
 
 def full(
-    program: Program, arguments: Sequence[Argument], condition: Condition, backward: bool = False
+    program: Program,
+    arguments: Sequence[Argument],
+    condition: Condition,
+    backward: bool = False,
+    claims: Sequence[str] = (),
 ) -> Seen | None:
     """The reference of some inputs; None where they are of no use as a witness."""
     single = program.call(arguments, condition, "float32", backward=backward)
@@ -269,9 +300,12 @@ def full(
     double = program.call(arguments, condition, "float64", backward=backward)
     if double.raised is not None:  # it makes float32 tensors of its own
         return Seen(single, single, exact=False)
+    if single.drew:
+        fine = _finite(double.outputs.values()) and not backward
+        return Seen(double, single, drew=True) if fine else None
     if not _agree(single.outputs, double.outputs, condition.limit / 10):
         return None
-    seen = Seen(double, single, backward=backward)
+    seen = Seen(double, single, backward=backward, claims=claims)
     for name, gradient in double.gradients.items():
         mine = single.gradients.get(name)
         if gradient is None or mine is None:
@@ -311,6 +345,7 @@ def forward_failure(
 
 def _wrong(low: Outcome, seen: Seen, condition: Condition) -> tuple[str, str] | None:
     total = Measure()
+    absolute = (0.0, 0.0)
     for name, reference in seen.reference.outputs.items():
         if name not in low.outputs or not reference.numel():
             continue
@@ -318,17 +353,30 @@ def _wrong(low: Outcome, seen: Seen, condition: Condition) -> tuple[str, str] | 
             continue
         found = compare(low.outputs[name], reference, None)
         whole = not reference.is_floating_point() and float(reference.abs().max()) > EXACT
-        if whole and found.error:  # an index is right, or it is not
+        if not seen.drew and whole and found.error:  # an index is right, or it is not
             return "error", f"other integers, off by {100 * found.error:.3g} % of the largest"
         total.inf |= found.inf
         total.nan |= found.nan
         total.error = max(total.error, found.error)
+        off = compare(low.outputs[name], reference, "").error
+        floor = allowed(reference, seen.claims)
+        if math.isfinite(off) and off > floor > 10 * _rounding(seen, name):
+            absolute = max(absolute, (off, floor))
     if total.inf or total.nan:
         kind = "inf" if total.inf else "nan"
         return kind, f"{kind} where the true value is {_example(low, seen)}"
-    if total.error > condition.limit and math.isfinite(total.error):
+    if not seen.drew and total.error > condition.limit and math.isfinite(total.error):
         return "error", f"off by {100 * total.error:.3g} % of the largest value"
+    if absolute[0]:
+        return "absolute", f"off by {absolute[0]:.6g}, where at most {absolute[1]:g} is harmless"
     return None
+
+
+def _rounding(seen: Seen, name: str) -> float:
+    """How far float32 itself is from the reference."""
+    if name not in seen.single.outputs:
+        return math.inf
+    return compare(seen.single.outputs[name], seen.reference.outputs[name], "").error
 
 
 def _example(low: Outcome, seen: Seen) -> str:
@@ -401,9 +449,11 @@ def cure(fixed: Program, witness: Witness, seen: Seen) -> str | None:
     if not seen.exact:  # the fixed text may well run in float64
         double = fixed.call(arguments, condition, "float64")
         if double.raised is None:
-            reference = Seen(double, double)
+            reference = Seen(double, double, claims=seen.claims)
     if not _finite(low.outputs.values()) or _wrong(low, reference, condition):
         return None
+    if seen.drew:
+        return "is finite"
     worst = max(
         (compare(low.outputs[n], r, None).error for n, r in reference.reference.outputs.items()),
         default=0.0,
