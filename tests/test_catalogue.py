@@ -36,7 +36,7 @@ def test_codes_are_the_same_everywhere() -> None:
     modules = {path.stem for path in (ROOT / "rules").glob("mp*.py")}
     assert fixtures == modules == folders
     assert {path.parent.name for path in (ROOT / "fixtures").glob("mp*/proof.py")} == folders
-    changelog = set(re.findall(r"\bMP[1-9]\d\d\b", (ROOT / "CHANGELOG.md").read_text("utf8")))
+    changelog = set(re.findall(r"\bMP[1-6]\d\d\b", (ROOT / "CHANGELOG.md").read_text("utf8")))
     readme = set(re.findall(r"^\| (MP[1-9]\d\d) \|", (ROOT / "README.md").read_text("utf8"), re.M))
     assert changelog == CODES
     assert readme <= CODES
