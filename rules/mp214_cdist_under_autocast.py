@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,10 +11,14 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Provenance,
     Rule,
     Severity,
     calls,
 )
+
+PREDICTED = re.compile(r"(?i)pred|out|logit|embed|feat|hidden|query|key|latent|proto|code")
+"""Names of what comes out of a model; positions and labels are data."""
 
 
 class CdistUnderAutocast(Rule):
@@ -24,7 +29,8 @@ class CdistUnderAutocast(Rule):
     under one, on operands that may be half. Shown as info: it does not fail a run.
 
     It stays silent where both operands are float32 for certain (`.float()`, or a branch on the
-    dtype), and where they are proven half outside autocast: that is MP504.
+    dtype), and where they are proven half outside autocast: that is MP504. Where only the project
+    says autocast and nothing that a model gave the operands (positions, say), it is `possible`.
 
     ## Why it breaks
     Autocast runs `cdist` in float32, and the operation has no half kernel. So the same line that
@@ -77,6 +83,8 @@ class CdistUnderAutocast(Rule):
         weakest = max(found, key=lambda half: half.confidence.rank)
         if not region.on and at.mentions(r"\.dtype\b|is_autocast_enabled"):
             weakest = replace(weakest, confidence=Confidence.POSSIBLE)  # it looks before it calls
+        if not region.known and not any(_predicted(o, at) for o in operands):
+            weakest = replace(weakest, confidence=Confidence.POSSIBLE)
         upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
         statement = at.statement(node)
         edits = at.edit.append(statement, upcast) if statement is not None else None
@@ -91,6 +99,18 @@ class CdistUnderAutocast(Rule):
             evidence=weakest.evidence,
             fix=fix,
         )
+
+
+def _predicted(operand: ast.expr, at: Context) -> bool:
+    """Whether a layer of this function, or a model's outputs, gave an operand; else it is data."""
+    if at.value(operand).dtype in ("float16", "bfloat16", "low"):
+        return True
+    if Provenance.computed(operand, at) is not None:
+        return True
+    return any(
+        isinstance(origin, ast.Subscript) or PREDICTED.search(at.text(origin))
+        for origin in Provenance.of(operand, at)
+    )
 
 
 def _is_manhattan(node: ast.Call) -> bool:
