@@ -15,8 +15,8 @@ from benchmarks.realworld.cases import CONTEXTS, HERE, SETS, categories, load
 
 README = HERE / "README.md"
 VERDICTS = ("right", "arguable", "wrong")
-GROUPS = ("libraries", "projects")
-"""Of read alarms: of well-kept libraries, and of projects of research."""
+GROUPS = ("libraries", "projects", "unseen")
+"""Of read alarms: of well-kept libraries, of projects of research, of code nobody had looked at."""
 TEXT = {"Context", "Rule", "Linter", "Category", "What it is", "Repository", "Set", "Sets"}
 ORDER = ("precision-lint", "torchfix", "dslinter", "semgrep", "ruff")
 
