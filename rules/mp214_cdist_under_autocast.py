@@ -17,8 +17,10 @@ from precision_lint.api import (
     calls,
 )
 
-PREDICTED = re.compile(r"(?i)pred|out|logit|embed|feat|hidden|query|key|latent|proto|code")
-"""Names of what comes out of a model; positions and labels are data."""
+DATA = re.compile(
+    r"(?i)coord|(?<!com)pos(?:e|es|ition|itions)?(?![a-z])|xyz|atom|point|cent(?:er|re)"
+)
+"""Names of positions, which are data, or get them added in float32."""
 
 
 class CdistUnderAutocast(Rule):
@@ -30,7 +32,7 @@ class CdistUnderAutocast(Rule):
 
     It stays silent where both operands are float32 for certain (`.float()`, or a branch on the
     dtype), and where they are proven half outside autocast: that is MP504. Where only the project
-    says autocast and nothing that a model gave the operands (positions, say), it is `possible`.
+    says autocast and the operands are positions that no layer in sight gave, it is `possible`.
 
     ## Why it breaks
     Autocast runs `cdist` in float32, and the operation has no half kernel. So the same line that
@@ -83,7 +85,7 @@ class CdistUnderAutocast(Rule):
         weakest = max(found, key=lambda half: half.confidence.rank)
         if not region.on and at.mentions(r"\.dtype\b|is_autocast_enabled"):
             weakest = replace(weakest, confidence=Confidence.POSSIBLE)  # it looks before it calls
-        if not region.known and not any(_predicted(o, at) for o in operands):
+        if not region.known and all(_is_data(operand, at) for operand in operands):
             weakest = replace(weakest, confidence=Confidence.POSSIBLE)
         upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
         statement = at.statement(node)
@@ -101,16 +103,11 @@ class CdistUnderAutocast(Rule):
         )
 
 
-def _predicted(operand: ast.expr, at: Context) -> bool:
-    """Whether a layer of this function, or a model's outputs, gave an operand; else it is data."""
+def _is_data(operand: ast.expr, at: Context) -> bool:
+    """Whether an operand is positions by its name, and no layer of this function gave it."""
     if at.value(operand).dtype in ("float16", "bfloat16", "low"):
-        return True
-    if Provenance.computed(operand, at) is not None:
-        return True
-    return any(
-        isinstance(origin, ast.Subscript) or PREDICTED.search(at.text(origin))
-        for origin in Provenance.of(operand, at)
-    )
+        return False
+    return DATA.search(at.text(operand)) is not None and Provenance.computed(operand, at) is None
 
 
 def _is_manhattan(node: ast.Call) -> bool:

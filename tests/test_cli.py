@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -409,7 +410,8 @@ def test_a_reader_that_leaves_does_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signals on Windows")
 def test_interrupt_ends_cleanly() -> None:
-    child = process("--isolated", "-", stdin=subprocess.PIPE)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # nohup ignores it
+    child = process("--isolated", "-", stdin=subprocess.PIPE, preexec_fn=heard)
     assert child.stdin is not None
     child.stdin.write(b"import torch\n" * 10_000)  # more than a pipe holds: the run has begun
     child.stdin.flush()
