@@ -260,6 +260,8 @@ def _parsed(raw: str) -> list[Any]:
         raise Unreadable(what, error.lineno, error.colno) from None
     except RecursionError:
         raise Unreadable("is nested too deeply; exclude it") from None
+    except ValueError:  # Python refuses integers of more than 4,300 digits
+        raise Unreadable("holds a number of too many digits; repair or exclude it") from None
     cells = table.get("cells") if isinstance(table, dict) else None
     if not isinstance(cells, list):
         if isinstance(table, dict) and "worksheets" in table:

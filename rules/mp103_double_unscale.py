@@ -131,7 +131,8 @@ def _before_accelerators_clip(call: ast.Call, at: Context) -> Iterator[Finding]:
             if name in ("step", "update", "backward"):
                 return
             if name in CLIPS and at.text(node.func.value) == at.text(owner):
-                edits = at.remove(call)
+                at_once = following is at.after(statement)[0]  # else gradients may be read between
+                edits = at.remove(call) if at_once else None
                 title = "leave it to the clip"
                 yield at.finding(
                     call,

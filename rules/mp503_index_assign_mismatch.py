@@ -137,7 +137,8 @@ class IndexAssignMismatch(Rule):
         statement = at.statement(node)
         buffer = at.text(owner)
         fix = None
-        if statement is not None and re.fullmatch(r"[\w.]+", buffer):
+        others = isinstance(statement, ast.Assign) and len(statement.targets) > 1
+        if statement is not None and not others and re.fullmatch(r"[\w.]+", buffer):
             edits = at.edit.append(statement, {source: f".to({buffer}.dtype)"})
             if edits is not None:
                 title = f"cast to the dtype of {buffer}"

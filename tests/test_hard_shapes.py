@@ -140,3 +140,23 @@ def test_a_long_chain_of_elif_is_followed() -> None:
     lines += ["    else:", "        y = x.half()", "    return (y.sigmoid().half() + 1e-8).log()"]
     with runner.deep_recursion():
         assert codes("\n".join(lines)) == ["MP301"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["Net()", "Net().cuda()", "Net().to(device).eval()", "torch.compile(Net())",
+     "torch.nn.DataParallel(Net()).cuda()"],
+)  # fmt: skip
+def test_a_model_is_its_class_whatever_it_is_wrapped_in(made: str) -> None:
+    text = f"""
+class Net(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.nn.functional.binary_cross_entropy(x.sigmoid(), y)
+
+def train(loader, device):
+    net = {made}
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            net(x, y).backward
+"""
+    assert codes(text) == ["MP206"]

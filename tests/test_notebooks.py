@@ -172,6 +172,7 @@ def test_an_empty_notebook_is_clean(data: bytes) -> None:
     ("data", "what"),
     [
         (b'{"cells": [\n torch}', "a.ipynb:2:2: MP001 is not JSON (expecting value); "),
+        (b'{"torch": ' + b"1" * 5000 + b"}", "a.ipynb:1:1: MP001 holds a number of too many"),
         (b"<<<<<<< HEAD torch", "a.ipynb:1:1: MP001 is not JSON (expecting value); "),
         (b'["torch"]', "a.ipynb:1:1: MP001 has no cells, so it is no notebook; "),
         (

@@ -14,6 +14,17 @@ MODULE_BASES = ("Module", "LightningModule", "Model", "Loss", "Criterion", "Head
 """Last words of base classes by which a class is believed to be a ``torch.nn.Module``."""
 
 
+HANDS_BACK = frozenset({
+    "to", "cuda", "cpu", "eval", "train", "half", "float", "bfloat16", "double", "requires_grad_",
+})  # fmt: skip
+"""Methods of modules that give the module."""
+WRAPS = frozenset({
+    "DataParallel", "DistributedDataParallel", "DDP", "FSDP", "FullyShardedDataParallel", "compile",
+    "script", "convert_sync_batchnorm",
+})  # fmt: skip
+"""Calls that give a module which runs their first argument."""
+
+
 @dataclass(eq=False)
 class Class:
     """A class of the module; ``bases`` are qualified or local names."""
@@ -178,6 +189,21 @@ class Index:
         return None
 
 
+def _made(call: ast.Call) -> str:
+    """Last name of what is constructed, behind ``.to(device)`` and its like and behind wrappers."""
+    while True:
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr in HANDS_BACK:
+            if isinstance(func.value, ast.Call):
+                call = func.value
+                continue
+        last = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        inner = call.args[0] if call.args else None
+        if last not in WRAPS or not isinstance(inner, ast.Call):
+            return last
+        call = inner
+
+
 def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
     """Walk a module once; ``nodes`` are the types that rules want to see."""
     names = Names()
@@ -227,7 +253,7 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
         elif kind is ast.Assign:
             value = node.value  # type: ignore[attr-defined]
             if type(value) is ast.Call:
-                made = (dotted(value.func) or "").rpartition(".")[2]
+                made = _made(value)
                 for target in node.targets:  # type: ignore[attr-defined]
                     bound = (dotted(target) or "").rpartition(".")[2]
                     if bound:
@@ -236,7 +262,7 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
                 for place, item in zip(node.targets[0].elts, value.elts, strict=False):  # type: ignore[attr-defined]
                     bound = (dotted(place) or "").rpartition(".")[2]
                     if bound and type(item) is ast.Call:
-                        made = (dotted(item.func) or "").rpartition(".")[2]
+                        made = _made(item)
                         index.instances.setdefault(made, set()).add(bound)
             elif function is top and cls is None:
                 aliases.append(node)  # type: ignore[arg-type]
