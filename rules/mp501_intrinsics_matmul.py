@@ -18,6 +18,7 @@ from precision_lint.api import (
 )
 
 CASTS = frozenset({"to", "type_as", "type"})
+INVERSES = frozenset({"torch.inverse", "torch.pinverse", "torch.linalg.inv", "torch.linalg.pinv"})
 
 
 class IntrinsicsMatmul(Rule):
@@ -132,7 +133,7 @@ class IntrinsicsMatmul(Rule):
     def _fix(
         self, node: ast.Call | ast.BinOp, operands: Sequence[ast.expr], at: Context
     ) -> Fix | None:
-        upcast = [r for r in map(_root, operands) if not at.is_upcast(r)]
+        upcast = [r for r in (_root(o, at) for o in operands) if not at.is_upcast(r)]
         edits = at.without_autocast(node, upcast, "product")
         if edits is None:
             return None
@@ -184,15 +185,22 @@ def _cast_down(node: ast.expr) -> bool:
     return False
 
 
-def _root(node: ast.expr) -> ast.expr:
-    """The operand under views such as ``.transpose(-1, -2)``, where an upcast reads best."""
+def _root(node: ast.expr, at: Context) -> ast.expr:
+    """The operand under views and inverses, which have no half kernel: an upcast belongs there."""
     while True:
         if (
             isinstance(node, ast.Call)
+            and node.args
+            and at.qualify(node.func) in INVERSES
+            and not isinstance(node.args[0], ast.Starred)
+        ):
+            node = node.args[0]
+        elif (
+            isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in ("transpose", "permute", "unsqueeze", "squeeze", "swapaxes", "t",
-                                   "expand", "view", "reshape")
-            and not (isinstance(node.func.value, ast.Name) and node.func.value.id == "torch")
+                                   "expand", "view", "reshape", "inverse", "pinverse")
+            and at.qualify(node.func) is None
         ):  # fmt: skip
             node = node.func.value
         elif isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "H", "mH"):

@@ -154,7 +154,8 @@ def test_help_fits_a_terminal(words: str, command: click.Command) -> None:
 def test_options_are_listed_by_what_they_are_about() -> None:
     context = click.Context(cli.cli.commands["check"], info_name="check")
     _, _, other = context.get_help().partition("\nOther:\n")
-    assert [line.split()[0] for line in other.splitlines()] == ["--help"]
+    (line,) = other.splitlines()
+    assert "--help" in line.split()
 
 
 def completed(*words: str) -> list[str]:
