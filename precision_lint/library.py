@@ -27,9 +27,9 @@ Name = str | PathLike[str]
 class Options(TypedDict, total=False):
     """What to look for, as the options of the same names on the command line say it."""
 
-    select: Sequence[str]
-    """Codes, prefixes, names or ALL of the rules that are on."""
-    ignore: Sequence[str]
+    select: Sequence[str] | str
+    """Codes, prefixes, names or ALL of the rules that are on; in one text, commas part them."""
+    ignore: Sequence[str] | str
     confidence: Confidence | str
     """The least confidence of a finding that is returned."""
     preview: bool
@@ -64,9 +64,9 @@ def lint_source(
     files are read, and the nearest configuration holds.  Without one the text stands alone: nothing
     else is read, no configuration either, and findings are said to be in ``-``.
 
-    A text that does not parse gives one finding, MP002.  Raises ConfigError for a rule that is not
-    known and for a mistake in a configuration file, and UnicodeEncodeError for a text that the
-    encoding in its first lines does not hold.
+    A text that does not parse gives one finding, MP002.  Raises ConfigError for a rule or a
+    confidence that is not known and for a mistake in a configuration file, and UnicodeEncodeError
+    for a text that the encoding in its first lines does not hold.
     """
     return _judge(source, filename, runner.Mode.CHECK, options).diagnostics
 
@@ -86,23 +86,26 @@ def fix_source(
 
 
 def lint_paths(
-    paths: Iterable[Name], *, jobs: int = 1, **options: Unpack[Options]
+    paths: Iterable[Name] | Name, *, jobs: int = 1, **options: Unpack[Options]
 ) -> list[Diagnostic]:
-    """The findings in files and directories, by file, row and column; no source is changed.
+    """The findings in files and directories, or in one, by file, row and column.
+
+    No source is changed.
 
     ``jobs``: processes at most; several need ``if __name__ == "__main__":`` around the script.
     A file that cannot be read gives one finding, MP001.  Raises ConfigError as `lint_source` does,
     and for a path that does not exist.
     """
-    result = runner.check([Path(path) for path in paths], _resolver(**options), workers=jobs)
+    given = [paths] if isinstance(paths, (str, PathLike)) else paths
+    result = runner.check([Path(path) for path in given], _resolver(**options), workers=jobs)
     if result.errors:
         raise ConfigError("\n".join(result.errors))
     return result.diagnostics
 
 
 def _resolver(
-    select: Sequence[str] | None = None,
-    ignore: Sequence[str] = (),
+    select: Sequence[str] | str | None = None,
+    ignore: Sequence[str] | str = (),
     confidence: Confidence | str | None = None,
     preview: bool | None = None,
     unsafe_fixes: bool | None = None,
@@ -110,13 +113,27 @@ def _resolver(
     isolated: bool = False,
 ) -> Resolver:
     overrides = Overrides(
-        select=None if select is None else tuple(select),
-        ignore=tuple(ignore),
-        confidence=None if confidence is None else Confidence(confidence),
+        select=None if select is None else _words(select),
+        ignore=_words(ignore),
+        confidence=None if confidence is None else _level(confidence),
         preview=preview,
         unsafe_fixes=unsafe_fixes,
     )
     return Resolver(overrides, None if config is None else Path(config), isolated)
+
+
+def _words(given: Sequence[str] | str) -> tuple[str, ...]:
+    if not isinstance(given, str):
+        return tuple(given)
+    return tuple(word for part in given.split(",") if (word := part.strip()))
+
+
+def _level(given: Confidence | str) -> Confidence:
+    try:
+        return Confidence(given)
+    except ValueError:
+        levels = ", ".join(level.value for level in Confidence)
+        raise ConfigError(f'confidence is "{given}"; write one of {levels}') from None
 
 
 def _judge(

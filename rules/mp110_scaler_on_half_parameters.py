@@ -119,12 +119,15 @@ def _left(call: ast.Call, method: str, at: Context) -> Iterator[Finding]:
     """Models that are float16 when they are trained, without a look at the scaler."""
     if method == "add_adapter":
         found = LeftHalf.adapted(call, at)
-        message = "{0} may be float16, and so are the adapters that are trained: unscaling their \
-gradients raises ValueError"
+        message = (
+            "{0} may be float16, and so are the adapters that are trained: unscaling their "
+            "gradients raises ValueError"
+        )
     else:
         found = LeftHalf.lent(call, at)
-        message = "{0} stays float16 after this function: the cast is in place, and the caller \
-trains it"
+        message = (
+            "{0} stays float16 after this function: the cast is in place, and the caller trains it"
+        )
     if found is not None:
         yield at.finding(
             call, message.format(found.model), found.confidence, evidence=found.evidence

@@ -117,7 +117,7 @@ class ScalerNotCheckpointed(Rule):
                 seen.add(id(entries))
                 statement = here.statement(entries)
                 fix = None
-                if statement is not None and scaler.only:
+                if statement is not None and scaler.only and _stands(scaler, at, entries, here):
                     edits = here.edit.add_entry(
                         statement, entries, "scaler", f"{scaler.text}.state_dict()"
                     )
@@ -136,6 +136,16 @@ class ScalerNotCheckpointed(Rule):
                     evidence=evidence,
                     fix=fix,
                 )
+
+
+def _stands(scaler: Scaler, home: Context, place: ast.expr, here: Context) -> bool:
+    """Whether a scaler is made wherever the code comes to ``place``, and still there."""
+    made = home.statement(scaler.call)
+    block = home.parents.get(id(made)) if made is not None else None
+    if here.function is not home.function or scaler.text.startswith("self."):
+        return block is home.function.node
+    deleted = any(isinstance(use.ctx, ast.Del) for use in here.uses(scaler.text))
+    return any(block is outer for outer in here.ancestors(place)) and not deleted
 
 
 def _left_to_others(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Finding]:

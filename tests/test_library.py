@@ -96,7 +96,8 @@ def test_files(tmp_path: Path) -> None:
     [found] = lint_paths([tmp_path])
     assert found.filename == str(tmp_path / "loss.py")
     assert [found] == lint_paths([str(tmp_path / "loss.py")], jobs=2)
-    assert lint_paths([tmp_path / "train.py"]) == []
+    assert [found] == lint_paths(str(tmp_path / "loss.py"), select="MP201, MP301")
+    assert lint_paths(tmp_path, ignore="MP301") == lint_paths([tmp_path / "train.py"]) == []
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_mistakes(tmp_path: Path) -> None:
         lint_source(LOSS, select=["MP999"])
     with pytest.raises(ConfigError, match=r"no-such\.py: no such file"):
         lint_paths([tmp_path / "no-such.py"])
-    with pytest.raises(ValueError, match="sure"):
+    with pytest.raises(ConfigError, match='confidence is "sure"; write one of possible, likely'):
         lint_source(LOSS, confidence="sure")
     with pytest.raises(TypeError, match="selct"):
         lint_source(LOSS, selct=["ALL"])  # type: ignore[call-arg]

@@ -268,6 +268,20 @@ async def test_fixes_and_suppressions_are_offered(editor: Editor) -> None:
 
 
 @talking
+async def test_a_file_closed_while_its_fixes_are_worked_out(editor: Editor) -> None:
+    await editor.start()
+    text = LOSS + "".join(LOSS.partition("def ")[1:] * 30)  # takes a second
+    editor.open("loss.py", text)
+    await editor.codes("loss.py", *["MP301"] * 31)
+    [every] = (await editor.actions("loss.py", at(LOSS, "log("), "source.fixAll")).values()
+    asked = asyncio.ensure_future(editor.client.code_action_resolve_async(every))
+    await asyncio.sleep(0.1)  # the server is at it
+    identifier = types.TextDocumentIdentifier(editor.uri("loss.py"))
+    editor.client.text_document_did_close(types.DidCloseTextDocumentParams(identifier))
+    assert (await asked).edit is None
+
+
+@talking
 async def test_unsafe_fixes_say_so_and_stay_out_of_fix_all(editor: Editor) -> None:
     await editor.start(initialization_options={"settings": {"confidence": "possible"}})
     (editor.root / "train.py").unlink()

@@ -274,7 +274,7 @@ class Server:
         await asyncio.sleep(delay)
         found = await self._current(uri)
         document = self._document(uri)
-        if found is None or document is None or self._found[uri][0] != document.version:
+        if found is None or document is None or not self._is_newest(uri, document.version):
             return
         capability = self.lsp.client_capabilities.text_document
         published = capability and capability.publish_diagnostics
@@ -357,10 +357,11 @@ class Server:
         data = action.data if isinstance(action.data, Mapping) else {}
         uri = data.get("uri", "")
         found = await self._current(uri) if uri else None
-        if found is None or self._found[uri][0] != data.get("version"):
+        version = data.get("version")
+        if found is None or not self._is_newest(uri, version):
             return action
         after = await self._fixed(uri, found)
-        if after is not None:
+        if after is not None and self._is_newest(uri, version):  # nothing changed meanwhile
             action.edit = self._maker(uri, found).fix_all(after).edit
         return action
 
@@ -369,6 +370,9 @@ class Server:
         if path is None:
             return None
         return await self._ask(path, text, functools.partial(self._session.fixed, path, text))
+
+    def _is_newest(self, uri: str, version: object) -> bool:
+        return uri in self._found and self._found[uri][0] == version
 
     def _maker(self, uri: str, found: Found) -> actions.Maker:
         workspace = self.lsp.client_capabilities.workspace

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_lint.semantics.entries import qualname
-from precision_lint.semantics.index import Class, Function, Index, build
+from precision_lint.semantics.index import HANDS_BACK, WRAPS, Class, Function, Index, build
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import INHERITED, Region
@@ -29,15 +29,14 @@ Span = tuple[int, int, int, int]
 NODES = (ast.With, ast.AsyncWith, ast.Assign, ast.AnnAssign, ast.Return, ast.For)
 FOREIGN = ("torch.", "numpy.", "math.", "typing.", "collections.", "os.", "einops.", "logging.")
 """Libraries whose functions lead nowhere in the project."""
-RETURNS_SELF = frozenset({
-    "to", "cuda", "cpu", "eval", "train", "half", "float", "bfloat16", "double", "requires_grad_",
+RETURNS_SELF = HANDS_BACK | {
     "compile", "to_empty", "type", "values", "items", "children", "named_children",
-})  # fmt: skip
+}  # fmt: skip
 """Methods of modules, and of their containers, that give what they are called on."""
-WRAPPERS = ("DataParallel", "DistributedDataParallel", "DDP", "FSDP", "FullyShardedDataParallel",
-            "compile", "script", "ModuleList", "ModuleDict", "Sequential", "prepare", "setup",
-            "convert_model", "convert_sync_batchnorm", "enumerate", "reversed", "list", "tuple",
-            "vmap")  # fmt: skip
+WRAPPERS = WRAPS | {
+    "ModuleList", "ModuleDict", "Sequential", "prepare", "setup", "convert_model", "enumerate",
+    "reversed", "list", "tuple", "vmap",
+}  # fmt: skip
 """Calls whose result is, or contains, their arguments."""
 ADDERS = ("append", "extend", "insert", "add_module", "register_module")
 """Methods that put their last argument into what they are called on."""
