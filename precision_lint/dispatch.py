@@ -39,23 +39,29 @@ def _prefilter(patterns: tuple[str, ...]) -> re.Pattern[bytes]:
 
 
 @functools.lru_cache(maxsize=256)
-def _words(pattern: str) -> frozenset[bytes] | None:
-    """The words of which the pattern wants one; None if it is of another form."""
-    match = re.fullmatch(r"\\b\(\?:([\w|]+)\)\\b", pattern, re.ASCII)
-    return frozenset(match[1].encode().split(b"|")) if match else None
+def _parts(pattern: str) -> tuple[frozenset[bytes], re.Pattern[bytes] | None]:
+    """The words that a pattern looks for, and the rest of it."""
+    words: set[bytes] = set()
+    for form in (r"\\b\(\?:([\w|]+)\)\\b(?:\||$)", r"(?:.*(?<!\\)\|)?\\b\(\?:([\w|]+)\)\\b$"):
+        while match := re.match(form, pattern, re.ASCII):
+            words |= {*match[1].encode().split(b"|")}
+            start, end = match.start(1) - 5, match.end(1) + 3
+            pattern = f"{pattern[:start]}{pattern[end:]}".strip("|")
+    return frozenset(words), _prefilter((pattern,)) if pattern or not words else None
 
 
 def _triggered(rules: Rules, data: bytes) -> list[type[Rule]]:
-    """The rules whose pattern matches; half of all ask for words, which are collected once."""
+    """The rules whose pattern matches; most ask for words, which are collected once."""
     words = frozenset(_WORD.findall(data))
+
+    @functools.cache
+    def matches(rest: re.Pattern[bytes]) -> bool:
+        return rest.search(data) is not None
+
     active = []
     for rule in rules:
-        wanted = _words(rule.triggers.pattern)
-        if wanted is None:
-            matches = _prefilter((rule.triggers.pattern,)).search(data) is not None
-        else:
-            matches = not wanted.isdisjoint(words)
-        if matches:
+        wanted, rest = _parts(rule.triggers.pattern)
+        if not wanted.isdisjoint(words) or (rest is not None and matches(rest)):
             active.append(rule)
     return active
 

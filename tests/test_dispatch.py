@@ -70,7 +70,13 @@ class Probe(Rule):
     ],
 )
 def test_words_are_found_as_their_pattern_finds_them(text: bytes, expected: bool) -> None:
-    rules: list[type[Rule]] = [Probe, probe(calls("torch.log") | calls("torch.exp"))]
+    rest = operators(ast.MatMult, pattern=r"\bMatMult\b")
+    rules: list[type[Rule]] = [
+        Probe,
+        probe(calls("torch.log") | calls("torch.exp")),
+        probe(calls("torch.log") | rest),
+        probe(rest | calls("torch.log")),
+    ]
     found = [
         rule
         for rule in rules

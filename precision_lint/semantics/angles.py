@@ -16,7 +16,7 @@ FREQUENCIES = re.compile(
     r"(?<![a-z])(inv_?)?freq(s|uenc(y|ies))?(?![a-z])|theta|omega|div_?term|timescale|"
     r"(?<!\d)10_?000(?!\d)|rope_base"
 )
-_TURNED = re.compile(r"\b(cos|polar)\(|[Rr]o(pe|tary)")
+_TURNED = r"\b(cos|polar)\(|[Rr]o(pe|tary)"
 _SERIES = re.compile(r"(\*\*|\bpow\(|\bexp2?\().*\b(arange|linspace)\(", re.DOTALL)
 TURNS = frozenset({"cos", "sin", "polar"})
 RANGES = frozenset({"arange", "linspace"})
@@ -52,7 +52,7 @@ class Angle:
         Only those whose frequencies are a power of a range, such as ``theta ** (-arange / dim)``.
         """
         operands, listed = _operands(product, at)
-        if len(operands) != 2 or not _TURNED.search(at.source.text):
+        if len(operands) != 2 or not at.inside(at.module.index.top).mentions(_TURNED):
             return None
         powers = [o for o in operands if not _number(o, at) and _is_series(o, at)]
         if len(powers) != 1 or not _returned(product, at) or _turns(product, at):
