@@ -93,12 +93,12 @@ class LossInHalf(Rule):
     triggers = operators(ast.Call, pattern=r"[Aa]utocast|\.half\(\)")
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
-        loss = _loss(node, at)
-        if loss is None or at.region(node).on:
-            return
         given = [_argument(node, 0, "input"), _argument(node, 1, "target")]
         operands = [o for o in given if o is not None]
-        if len(operands) < 2:
+        if len(operands) < 2 or not at.changes_region:
+            return
+        loss = _loss(node, at)
+        if loss is None or at.region(node).on:
             return
         left = {o: made for o in operands if (made := _left(o, at)) is not None}
         alone = loss in OF_CLASSES or loss == ""

@@ -87,9 +87,17 @@ class Context:
         """Abstract value of an expression of this function."""
         return self.analysis.values.get(id(node), UNKNOWN)
 
+    @property
+    def changes_region(self) -> bool:
+        """Whether the autocast state may change inside this function."""
+        return self.module.changes_region(self.function)
+
     def region(self, node: ast.expr) -> Region:
         """Autocast state under which a call or operator runs."""
-        return self.analysis.regions.get(id(node), self.module.entry_region(self.function))
+        entered = self.module.entry_region(self.function)
+        if not self.changes_region:
+            return entered  # what its values are does not matter
+        return self.analysis.regions.get(id(node), entered)
 
     def qualify(self, node: ast.expr) -> str | None:
         return self.module.index.names.qualify(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Evidence, Position
@@ -13,7 +14,7 @@ from precision_lint.semantics.entries import FOREIGN_CALLS, Entries, Passed, Wit
 from precision_lint.semantics.index import Class, Function, Index
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import Region
+from precision_lint.semantics.regions import INHERITED, Region
 from precision_lint.semantics.scaler import Violation
 from precision_lint.semantics.typestate import Typestate
 from precision_lint.semantics.values import UNKNOWN, Value
@@ -73,6 +74,23 @@ class Module(Entries):
         self.__dict__.clear()
 
     # one function
+
+    @cached_property
+    def _changing(self) -> frozenset[int]:
+        bound = self.index.names.bound.items()
+        asked = {local for local, home in bound if home.endswith("is_autocast_enabled")}
+        asked |= {"is_autocast_enabled", "enter_context"}
+        found = {id(f) for last in asked for _, f in self.index.calls.get(last, ())}
+        for node, function in self._withs:
+            if id(function) not in found:
+                items: list[ast.withitem] = getattr(node, "items", [])
+                if any(self.opened(i.context_expr, function, INHERITED) for i in items):
+                    found.add(id(function))
+        return frozenset(found)
+
+    def changes_region(self, function: Function) -> bool:
+        """Whether the autocast state may change inside a function."""
+        return id(function) in self._changing
 
     def analysis(self, function: Function) -> Interpreter:
         """The interpreted function; empty if its expressions nest too deeply to follow."""
