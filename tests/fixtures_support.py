@@ -246,13 +246,16 @@ def unequal(one: str, left: Iterable[str], other: str, right: Iterable[str]) -> 
 
 def missed_by_prefilter(made: Source, path: Path, rules: Iterable[type[Rule]]) -> Iterator[str]:
     """A rule whose own trigger pattern hides a finding that it would report."""
-    for rule in rules:
-        triggers = replace(rule.triggers, pattern="")
-        wide = type(rule.__name__, (rule,), {"triggers": triggers})
-        seen = {(d.start, d.code) for d in linter([rule], path)(made)}
-        for d in linter([wide], path)(made):
-            if (d.start, d.code) not in seen:
-                yield f"{describe(d)} is hidden by the pattern {rule.triggers.pattern!r}"
+    rules = list(rules)
+    seen = {(d.start, d.code) for d in linter(rules, path)(made)}
+    patterns = {rule.code: rule.triggers.pattern for rule in rules}
+    wide = [
+        type(rule.__name__, (rule,), {"triggers": replace(rule.triggers, pattern="")})
+        for rule in rules
+    ]
+    for d in linter(wide, path)(made):
+        if (d.start, d.code) not in seen:
+            yield f"{describe(d)} is hidden by the pattern {patterns[d.code]!r}"
 
 
 def tabbed(text: str) -> str:
