@@ -102,7 +102,7 @@ class Function:
             found.append(node)
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
                 continue
-            stack.extend(reversed(list(ast.iter_child_nodes(node))))
+            stack.extend(reversed(_children(node)))
         return found
 
     @cached_property
@@ -110,7 +110,7 @@ class Function:
         """Parent of every node of its own body, by id."""
         found: dict[int, ast.AST] = {id(statement): self.node for statement in self.node.body}
         for node in walk_function(self):
-            for child in ast.iter_child_nodes(node):
+            for child in _children(node):
                 found[id(child)] = node
         return found
 
@@ -285,6 +285,19 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
 
 
 _LEAVES = frozenset({ast.Load, ast.Store, ast.Del, ast.Constant, ast.Name})
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below one, without those that only say what kind of node it is."""
+    found: list[ast.AST] = []
+    for name in node._fields:
+        if name not in ("ctx", "op", "ops"):
+            value = getattr(node, name, None)
+            if type(value) is list:
+                found += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST):
+                found.append(value)
+    return found
 
 
 def _base(node: ast.expr) -> str | None:
