@@ -78,8 +78,8 @@ class LogOfProbability(Rule):
             return
         name, call = made
         value = at.value(call)
-        half = at.half(value, at.region(call))
-        if half is None or "float16" not in half.dtypes:
+        half = at.float16(value, at.region(call))
+        if half is None:
             return
         what = "a sum of exponentials" if name == "logsumexp" else f"a {name}"
         yield at.finding(
@@ -123,6 +123,8 @@ def _fix(node: ast.Call, argument: ast.expr, name: str, at: Context) -> Fix | No
     if name == "sigmoid":
         text = f"{spelling}.nn.functional.logsigmoid({at.text(operand)})"
     elif name == "softmax":
+        if not any(k.arg == "dtype" for k in argument.keywords):
+            rest.append(f"dtype={spelling}.float32")
         text = f"{spelling}.log_softmax({', '.join([at.text(operand), *rest])})"
     else:
         inner = at.operation(operand)

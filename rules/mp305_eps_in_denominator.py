@@ -74,10 +74,18 @@ class EpsInDenominator(Rule):
     severity, applicability = Severity.ERROR, Applicability.SAFE
     triggers = calls(
         "torch.div", "torch.divide", "torch.true_divide", "torch.reciprocal", "Tensor.div",
-        "Tensor.divide", "Tensor.true_divide", "Tensor.reciprocal",
-    ) | operators(ast.Div, pattern=r"\d[eE]-\d|eps|EPS|finfo|tiny|0\.0000")  # fmt: skip
+        "Tensor.divide", "Tensor.true_divide", "Tensor.reciprocal", "Tensor.div_",
+        "Tensor.divide_", "Tensor.reciprocal_",
+    ) | operators(
+        ast.Div, ast.AugAssign, pattern=r"\d[eE]-\d|eps|EPS|finfo|tiny|0\.0000"
+    )  # fmt: skip
 
-    def check(self, node: ast.expr, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.expr | ast.AugAssign, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.AugAssign):
+            if not isinstance(node.op, ast.Div):
+                return
+            made = ast.BinOp(node.target, ast.Div(), node.value)
+            node = ast.copy_location(made, node)
         quotient = Quotient.of(node, at)
         if quotient is None or quotient.guard.epsilon > Guard.OVERFLOWS:
             return
@@ -85,8 +93,8 @@ class EpsInDenominator(Rule):
         if quotient.by_norm(at):
             return  # MP307
         value = at.value(guard.operand)
-        half = at.half(value, at.region(node))
-        if half is None or "float16" not in half.dtypes or quotient.away(at):
+        half = at.float16(value, at.region(node))
+        if half is None or quotient.away(at):
             return
         if guard.before_log(node, at):
             return  # MP301

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -260,8 +261,30 @@ def _constant(node: ast.expr, at: Context) -> float | None:
     elif value.is_tensor and value.ndim == 0 and value.lo == value.hi:
         number = value.lo
     else:
-        return None
+        return _machine(node, at)
     return number if math.isfinite(number) else None
+
+
+def _machine(node: ast.expr, at: Context) -> float | None:
+    """``numpy.finfo(numpy.float32).min`` and its like, which no value of the analysis holds."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _machine(node.operand, at)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Name):
+        source = at.definition(node.id, node)
+        return _machine(source, at) if isinstance(source, (ast.Attribute, ast.UnaryOp)) else None
+    if not isinstance(node, ast.Attribute) or node.attr not in ("min", "max"):
+        return None
+    owner = node.value
+    if at.qualify(owner) == "sys.float_info":
+        return sys.float_info.max if node.attr == "max" else None
+    if not isinstance(owner, ast.Call) or at.qualify(owner.func) != "numpy.finfo":
+        return None
+    named = at.text(owner.args[0]).rpartition(".")[2].strip("'\"") if owner.args else ""
+    largest = {"float32": 3.4028234663852886e38, "float64": sys.float_info.max}.get(
+        "float64" if named in ("float", "double") else named
+    )
+    return None if largest is None else largest if node.attr == "max" else -largest
 
 
 def _is_mask(node: ast.expr, at: Context) -> bool:
@@ -269,6 +292,9 @@ def _is_mask(node: ast.expr, at: Context) -> bool:
     value = at.value(node)
     if not value.maybe_tensor or value.dtype in ("bool", "int"):
         return False
+    match node:
+        case ast.BinOp(left=ast.Constant(value=1 | 1.0), op=ast.Sub()):
+            return True  # what is kept is 1
     if (value.lo, value.hi) == (0.0, 1.0):
         return True
     return any(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from precision_lint.api import (
     Angle,
@@ -34,6 +35,8 @@ INDICES = re.compile(
     r"cols?|lengths?|lens?|instances?|\w*_map|ranks?|order)(?![a-z])"
 )
 """Names of integers that have to stay distinct."""
+IDS = re.compile(r"(^|_)(ids?|idx|indices|positions?)$")
+"""Names of integers whatever is known of their dtype."""
 PASSES = frozenset({
     "view", "reshape", "expand", "expand_as", "unsqueeze", "squeeze", "repeat", "flatten", "cat",
     "stack", "transpose", "permute", "interpolate", "pad", "to", "cuda", "contiguous", "round",
@@ -116,12 +119,14 @@ class IntegersInHalf(Rule):
         named = value.dtype in ("float16", "bfloat16")
         known = named and EXACT[half.dtype] < integers.hi < float("inf")
         labels = "label" in uses and name == "arange" and _counts_cells(node, at)
-        if not known and not labels and not uses & {"compared", "index"}:
-            if not (named and name == "arange" and COUNTED.search(at.text(node))):
-                return
+        unused = not known and not labels and not uses & {"compared", "index"}
+        if unused and named and name == "arange" and COUNTED.search(at.text(node)):
+            unused = False
         if Angle.uses(node, at):
             return
-        confidence = _sure(half, value, dtype, at)
+        if unused and name != "arange" and not INDICES.search(at.text(node).lower()):
+            return
+        confidence = Confidence.POSSIBLE if unused else _sure(half, value, dtype, at)
         if not known:
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
             named_so = labels or COUNTED.search(at.text(node))
@@ -220,7 +225,9 @@ def _lowered(node: ast.Call, name: str, at: Context) -> tuple[Value, str] | None
     if not isinstance(node.func, ast.Attribute):
         return None
     operand = at.value(node.func.value)
-    if operand.dtype != "int" or not operand.is_tensor or "normalized" in operand.tags:
+    if operand.variable and IDS.search(ast.unparse(node.func.value)) and operand.maybe_tensor:
+        operand = replace(operand, dtype="int")  # by its name
+    elif operand.dtype != "int" or not operand.is_tensor or "normalized" in operand.tags:
         return None
     if name in ("half", "bfloat16"):
         return (operand, name) if not node.args else None
