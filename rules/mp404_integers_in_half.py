@@ -124,7 +124,8 @@ class IntegersInHalf(Rule):
             unused = False
         if Angle.uses(node, at):
             return
-        if unused and name != "arange" and not INDICES.search(at.text(node).lower()):
+        named_as = at.text(node).lower() if name != "arange" else _target(node, at)
+        if unused and not (INDICES.search(named_as) or COUNTED.search(at.text(node))):
             return
         confidence = Confidence.POSSIBLE if unused else _sure(half, value, dtype, at)
         if not known:
@@ -233,6 +234,14 @@ def _lowered(node: ast.Call, name: str, at: Context) -> tuple[Value, str] | None
         return (operand, name) if not node.args else None
     given = given or next(iter(node.args), None)
     return (operand, at.text(given)) if given is not None else None
+
+
+def _target(node: ast.expr, at: Context) -> str:
+    """The name that a statement gives what it makes, or ""."""
+    statement = at.statement(node)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id.lower()
+    return ""
 
 
 def _sure(half: Half, value: Value, dtype: str, at: Context) -> Confidence:
