@@ -11,6 +11,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Half,
     Provenance,
     Rule,
     Severity,
@@ -57,6 +58,11 @@ class LossInHalf(Rule):
     scores that a region in the same function has left in half; regression losses, binary cross
     entropy and `kl_div` where the target comes out of a region in half too, as that of a teacher
     network.
+
+    Without a region in sight it is `possible`: a cross entropy or a summed loss of scores that
+    nothing upcasts, losses of extensions (CTC, transducers) and of a detector's heads, logits that
+    a module returns as they are, scores of a sigmoid or softmax that are ranked (`topk`, `sort`,
+    `argsort`), and an `nn.CrossEntropyLoss` made in a file that offers float16.
 
     It stays silent for losses inside the region, which autocast runs in float32, for scores with
     `.float()`, and for a float32 target, which brings an elementwise loss up by promotion. It is
@@ -131,6 +137,8 @@ class LossInHalf(Rule):
                 + (HARM["sum"] if _summed(node) else HARM["other"]),
             )
         half = at.half(at.value(found), at.region(node)) if found is not None else None
+        if half is None and isinstance(found, ast.Name) and at.value(found).kind == "object":
+            half = Half(frozenset({"float16"}), Confidence.POSSIBLE, ())  # logits by their name
         if half is None:
             return
         yield at.finding(node, harm.format(half.dtype), Confidence.POSSIBLE, evidence=half.evidence)
@@ -213,7 +221,7 @@ def _returned(node: ast.Return, at: Context) -> ast.expr | None:
 def _criterion(node: ast.Call, at: Context) -> str | None:
     """A cross entropy that is made where the file offers half by a flag."""
     last = (at.qualify(node.func) or "").removeprefix("torch.nn.")
-    if last not in ("CrossEntropyLoss", "NLLLoss") or at.project.ambient is not None:
+    if last not in ("CrossEntropyLoss", "NLLLoss") or "autocast" in at.source.text:
         return None
     return last if FLAG.search(at.source.text) else None
 

@@ -48,12 +48,13 @@ class LogOfProbability(Rule):
     ```
     Use instead:
     ```python
-    loss = -torch.log_softmax(logits.half(), dim=-1).mean()
+    loss = -torch.log_softmax(logits.half(), dim=-1, dtype=torch.float32).mean()
     ```
 
     ## Fix safety
     Unsafe, because one step rounds differently: float32 results change by about 1e-6, and become
-    finite where they were -inf. There is no fix for a sum over all dimensions, and none for an
+    finite where they were -inf. A `log_softmax` is taken with `dtype=torch.float32`, because half
+    rounds log-probabilities to 3 digits; its result is float32 then. There is no fix for a sum over all dimensions, and none for an
     epsilon in between, which the stable form would drop.
 
     ## How to silence

@@ -25,7 +25,8 @@ class NormalizeZeroVector(Rule):
     """Normalisation of a vector that may be 0, with an epsilon that is 0 in float16.
 
     ## What it flags
-    `F.normalize` (whose default epsilon is 1e-12), `F.cosine_similarity` (1e-8), and
+    `F.normalize` (whose default epsilon is 1e-12), `F.cosine_similarity` and
+    `nn.CosineSimilarity` (1e-8), and
     `x / (x.norm() + eps)` or `x / x.norm().clamp(min=eps)` with an epsilon of at most 2.98e-8,
     where the operation runs on float16: in a half model, on a tensor that was cast, in CPU
     autocast.

@@ -31,7 +31,7 @@ COUNTED = re.compile(
 )
 """Sizes that are not bounded by the size of an image."""
 INDICES = re.compile(
-    r"(?<![a-z])(\w*ids?|\w*idx|ind(ex|ices)|\w*labels?|\w*steps?|pos(itions?)?|segments?|rows?|"
+    r"(?<![a-z])(?!\w*(gr|val|o)ids?(?![a-z]))(\w*ids?|\w*idx|ind(ex|ices)|\w*labels?|\w*steps?|pos(itions?)?|segments?|rows?|"
     r"cols?|lengths?|lens?|instances?|\w*_map|ranks?|order)(?![a-z])"
 )
 """Names of integers that have to stay distinct."""
@@ -55,6 +55,7 @@ class IntegersInHalf(Rule):
       tensors (positions, ids, label maps, lengths) cast to one, where the result is compared or
       turned back into integers: masks from lengths, resized label maps, lookups;
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
+    - the same under the name of positions or ids wherever they go, which is `possible`;
     - a flat index `y * width + x` computed from half coordinates;
     - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.
 

@@ -20,7 +20,8 @@ class CdistInHalf(Rule):
 
     ## What it flags
     `torch.cdist`, `torch.pdist` and `F.pdist` whose operands are half outside of any autocast
-    region: after `.half()`, `.bfloat16()`, `.to(torch.float16)`, a half model in this project.
+    region: after `.half()`, `.bfloat16()`, `.to(torch.float16)`, a half model in this project. In
+    a project with no sign of half it is `possible`.
 
     It stays silent inside autocast, which runs the operation in float32 (MP214 shows those), and
     where the operands are upcast or the branch has tested their dtype.

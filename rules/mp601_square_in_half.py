@@ -41,7 +41,8 @@ class SquareInHalf(Rule):
     them in float32, and where another rule says more: MP604 for norm layers, MP605 for variances,
     MP304 for a square that is upcast right behind, MP306 for a root with an epsilon. It is only
     `possible` for the square of a difference of two tensors, which are close as a rule, and where
-    the project alone suggests half.
+    the project alone suggests half, or nothing does. So is the norm of gradients, of other norms,
+    or next to another norm as a factor, unless it has `dtype=torch.float32`.
 
     ## Why it breaks
     float16 ends at 65504: the square of 256 is inf, the cube of 41, the fourth power of 16. Logits,

@@ -35,7 +35,7 @@ class ExpInHalf(Rule):
     (sigmoid, a layer norm, a clamp), for bfloat16, inside CUDA autocast, which runs `exp` in
     float32, and where another rule says more: MP303 for `log(exp(x).sum())`, MP304 for an
     exponential that is upcast right behind. Logarithms of scales (`log_var`, `logit_scale`) are
-    `possible`, and so is what the project alone suggests to be half.
+    `possible`, and so is what the project alone suggests to be half, or nothing does.
 
     ## Why it breaks
     The logarithm of 65504 is 11.09: from there on `exp` is inf in float16, where float32 takes

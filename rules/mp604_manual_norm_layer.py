@@ -30,7 +30,8 @@ class ManualNormLayer(Rule):
 
     It stays silent for an upcast before the square, for `F.layer_norm` and `F.rms_norm`, for
     bfloat16, and under CUDA autocast for `pow` and `square`, which run in float32 there (`x * x`
-    and `var` do not). An epsilon that is 0 in float16 is MP306's.
+    and `var` do not). An epsilon that is 0 in float16 is MP306's. A variance by itself, as of the
+    statistics of a style, is `possible`.
 
     ## Why it breaks
     float16 ends at 65504, so the square of 256 is inf. Measured: the reciprocal root of inf is 0,

@@ -43,7 +43,8 @@ class BoxAreaInHalf(Rule):
     `wh[..., 0] * wh[..., 1]` of float16 boxes. It is `likely` where the function works in pixels
     (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
     pixels, so is a call of a function of the project that computes the IoU of its arguments
-    without an upcast; `possible` where no layer in sight made the boxes.
+    without an upcast; `possible` where no layer in sight made the boxes. So is
+    `torch.prod(b[:, 2:] - b[:, :2], 1)`, which CUDA autocast runs in float32.
 
     It stays silent for normalised boxes (a sigmoid, a clamp, bounds that are known), for
     `.float()`, for bfloat16, and for sizes that are Python numbers.

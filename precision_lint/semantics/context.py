@@ -211,7 +211,7 @@ class Context:
         """The same for harm that only float16 does, ``possible`` where evidence is all that lacks.
 
         A project that runs float16 somewhere and makes models bfloat16 may make them float16, and
-        without a sign of autocast parameters may be half as well.
+        who uses a module may make its parameters half.
         """
         half = self.half(value, region)
         if half is not None and "float16" in half.dtypes:
@@ -222,9 +222,7 @@ class Context:
             return None
         if "float16" in _excluded(value) or "float16" not in (self.project.dtypes or {"float16"}):
             return None
-        unknown = half is not None or (
-            value.dtype.startswith("~parameter.") and self.project.autocast is None
-        )
+        unknown = half is not None or value.dtype.startswith("~parameter.")
         evidence = half.evidence if half is not None else self.project.evidence[:1]
         return Half(frozenset({"float16"}), Confidence.POSSIBLE, evidence) if unknown else None
 
