@@ -231,7 +231,7 @@ def _ranked(node: ast.Call, at: Context) -> ast.expr | None:
     operation = at.operation(node)
     if operation is None or operation[0] not in ("sigmoid", "softmax"):
         return None
-    if at.value(node).dtype in ("float32", "float64") or not at.plausible:
+    if at.value(node).dtype in ("float32", "float64"):
         return None
     return node if _is_ranked(node, at, 3) else None
 

@@ -54,8 +54,8 @@ class LogOfProbability(Rule):
     ## Fix safety
     Unsafe, because one step rounds differently: float32 results change by about 1e-6, and become
     finite where they were -inf. A `log_softmax` is taken with `dtype=torch.float32`, because half
-    rounds log-probabilities to 3 digits; its result is float32 then. There is no fix for a sum over all dimensions, and none for an
-    epsilon in between, which the stable form would drop.
+    rounds log-probabilities to 3 digits; its result is float32 then. There is no fix for a sum
+    over all dimensions, and none for an epsilon in between, which the stable form would drop.
 
     ## How to silence
     `# precision-lint: ignore[MP303] reason` or `# noqa: MP303` on the line.

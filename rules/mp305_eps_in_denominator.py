@@ -23,10 +23,10 @@ class EpsInDenominator(Rule):
 
     ## What it flags
     `a / (b + eps)`, `a / b.clamp(min=eps)`, `torch.div(a, b + eps)`, `(b + eps).reciprocal()`,
-    `a /= b + eps`, `a.div_(b + eps)` and the other guards of MP301, where `b` is computed in this function, may be float16 and may come
-    near 0, and `eps` is at most 1.53e-5. The constant may come from a name, a default argument,
-    an attribute of the class, another module, the default of a configuration (`config.get("eps",
-    1e-8)`), or `torch.finfo(torch.float32)`.
+    `a /= b + eps`, `a.div_(b + eps)` and the other guards of MP301, where `b` is computed in this
+    function, may be float16 and may come near 0, and `eps` is at most 1.53e-5. The constant may
+    come from a name, a default argument, an attribute of the class, another module, the default of
+    a configuration (`config.get("eps", 1e-8)`), or `torch.finfo(torch.float32)`.
 
     It stays silent where `b` is float32 for certain (`.float()`; a sum, norm or softmax inside a
     CUDA autocast region), is an integer or a Python number, or is bounded away from 0, for

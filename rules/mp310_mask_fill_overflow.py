@@ -28,6 +28,7 @@ FILLS = {
     "full_like": 1, "new_full": 2, "scatter": 3, "scatter_": 3,
 }  # fmt: skip
 """Operations that raise, and at which operand they take the constant."""
+SCALED = "a product of values that are not small"
 LIMITS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_max", "clip"})
 MASK = re.compile(r"mask|(^|_)pad(ding)?(_|$)|keep|valid|causal|visible", re.I)
 ACTIVATION = re.compile(
@@ -158,8 +159,12 @@ def _places(node: ast.expr | ast.Assign, at: Context) -> Iterator[Place]:
                 yield Place("indexed assignment", owner, value, raises=False)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             for tensor, constant in ((left, right), (right, left)):
-                if _may_be_big(constant) and not _may_be_big(tensor) and _is_mask(tensor, at):
+                if not _may_be_big(constant) or _may_be_big(tensor):
+                    continue
+                if _is_mask(tensor, at):
                     yield Place("the product", tensor, constant, raises=False, added=True)
+                elif at.is_tensor(tensor) and not isinstance(tensor, ast.BinOp):
+                    yield Place(SCALED, tensor, constant, raises=False, added=True)
         case ast.Call(func=func, args=arguments, keywords=keywords):
             qualified = at.qualify(func)
             if qualified is None or not qualified.startswith("torch."):
@@ -307,7 +312,7 @@ def _is_mask(node: ast.expr, at: Context) -> bool:
 def _confidence(half: Half, value: Value, place: Place, at: Context) -> Confidence:
     if half.confidence is Confidence.CERTAIN:
         return half.confidence
-    if place.name.startswith("clamp"):
+    if place.name.startswith("clamp") or place.name == SCALED:
         return Confidence.POSSIBLE
     if half.outside or half.confidence is Confidence.POSSIBLE:
         return half.confidence

@@ -92,7 +92,8 @@ class SquareInHalf(Rule):
         if half is None:
             return
         confidence = Outgrown.reaching(half, power.base, at)
-        if confidence is Confidence.POSSIBLE and not (at.plausible or _reduced(node, at)):
+        in_sight = power.exponent > 2 or at.plausible or _reduced(node, at)
+        if confidence is Confidence.POSSIBLE and not in_sight:
             return
         if Outgrown.bounded(power.base, at, power.limit) or _elsewhere(node, at):
             return

@@ -76,6 +76,8 @@ class SumInHalf(Rule):
             return
         confidence = Outgrown.reaching(half, operand, at)
         over = _many(node, operand, at)
+        if over == "along a dimension":
+            confidence = Confidence.POSSIBLE
         if over is None or not (value.is_tensor or at.is_tensor(node)):
             return
         if _few(operand):
@@ -115,6 +117,8 @@ def _few(node: ast.expr) -> bool:
 
 def _many(node: ast.Call, operand: ast.expr, at: Context) -> str | None:
     """Over what a sum runs, if that may be many elements; None: over one dimension."""
+    if "cumsum" in at.text(node.func) and at.value(operand).lo >= 0:
+        return "along a dimension"
     given = [a for a in node.args if a is not operand]
     given += [k.value for k in node.keywords if k.arg in ("dim", "axis")]
     if not given:

@@ -99,7 +99,7 @@ class ManualNormLayer(Rule):
     def _variance(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
         """A variance by itself, as of the statistics of a style."""
         half = at.float16(at.value(operand), at.region(node))
-        if half is None or not at.plausible or HandNorm.made_with(node, at):
+        if half is None or HandNorm.made_with(node, at):
             return
         tensor = at.value(operand)
         if not (tensor.is_tensor or at.is_tensor(operand)) or Outgrown.bounded(operand, at, 255.0):

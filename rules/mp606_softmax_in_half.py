@@ -107,7 +107,7 @@ class SoftmaxInHalf(Rule):
         if at.reaches_layer(node):
             confidence = Confidence.POSSIBLE
         plausible = at.plausible or HALVED.search(at.source.text) is not None
-        if confidence is Confidence.POSSIBLE and not plausible:
+        if confidence is Confidence.POSSIBLE and name == "softmax" and not plausible:
             return
         what = "weights of a softmax are rounded to 3 digits" if name == "softmax" else ""
         yield at.finding(
