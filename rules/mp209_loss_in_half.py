@@ -136,7 +136,7 @@ class LossInHalf(Rule):
                 "loss of {} scores, which nothing upcasts: "
                 + (HARM["sum"] if _summed(node) else HARM["other"]),
             )
-        half = at.half(at.value(found), at.region(node)) if found is not None else None
+        half = at.half(at.value(found), at.region(found)) if found is not None else None
         if half is None and isinstance(found, ast.Name) and at.value(found).kind == "object":
             half = Half(frozenset({"float16"}), Confidence.POSSIBLE, ())  # logits by their name
         if half is None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import cast
 
 from precision_lint.api import (
     Applicability,
@@ -11,6 +12,7 @@ from precision_lint.api import (
     Finding,
     Guard,
     Quotient,
+    Region,
     Rule,
     Severity,
     calls,
@@ -81,12 +83,10 @@ class EpsInDenominator(Rule):
         ast.Div, ast.AugAssign, pattern=r"\d[eE]-\d|eps|EPS|finfo|tiny|0\.0000"
     )  # fmt: skip
 
-    def check(self, node: ast.expr | ast.AugAssign, at: Context) -> Iterator[Finding]:
-        if isinstance(node, ast.AugAssign):
-            if not isinstance(node.op, ast.Div):
-                return
-            made = ast.BinOp(node.target, ast.Div(), node.value)
-            node = ast.copy_location(made, node)
+    def check(self, place: ast.expr | ast.AugAssign, at: Context) -> Iterator[Finding]:
+        node, region = _divided(place, at)
+        if node is None:
+            return
         quotient = Quotient.of(node, at)
         if quotient is None or quotient.guard.epsilon > Guard.OVERFLOWS:
             return
@@ -94,7 +94,7 @@ class EpsInDenominator(Rule):
         if quotient.by_norm(at):
             return  # MP307
         value = at.value(guard.operand)
-        half = at.float16(value, at.region(node))
+        half = at.float16(value, region)
         if half is None or quotient.away(at):
             return
         if guard.before_log(node, at):
@@ -113,6 +113,19 @@ class EpsInDenominator(Rule):
         yield at.finding(
             node, _message(guard, vanishing), confidence, evidence=[*evidence, *touched], fix=fix
         )
+
+
+def _divided(place: ast.expr | ast.AugAssign, at: Context) -> tuple[ast.expr | None, Region]:
+    """The quotient, also that of ``a /= b``; and the region that it runs in."""
+    if not isinstance(place, ast.AugAssign):
+        return place, at.region(place)
+    regions = at.analysis.regions
+    inner = next((part for part in ast.walk(place.value) if id(part) in regions), place.value)
+    region = at.region(cast(ast.expr, inner))
+    if not isinstance(place.op, ast.Div):
+        return None, region
+    made = ast.BinOp(place.target, ast.Div(), place.value)
+    return ast.copy_location(made, place), region
 
 
 def _capped(node: ast.expr, at: Context) -> bool:

@@ -124,17 +124,18 @@ class SquareInHalf(Rule):
             confidence = Outgrown.confidence(inner, operand, at, pure=True)
         statement = at.statement(node)
         torch, imports = at.torch()
-        edits = None
+        edits = fix = None
         if statement is not None:
             edits = at.edit.add_keyword(statement, node, "dtype", f"{torch}.float32")
-        why = "the norm is float32 then, and promotes what it meets"
-        fix = Fix("take the norm in float32", Applicability.UNSAFE, (*imports, *edits), why)
+        if edits is not None:
+            why = "the norm is float32 then, and promotes what it meets"
+            fix = Fix("take the norm in float32", Applicability.UNSAFE, (*imports, *edits), why)
         yield at.finding(
             node,
             "norm in float16 is inf above 65504, and so is a product of two above 256",
             confidence,
             evidence=inner.evidence,
-            fix=fix if edits else None,
+            fix=fix,
         )
 
 
