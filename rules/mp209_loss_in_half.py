@@ -261,6 +261,13 @@ def _is_ranked(node: ast.expr, at: Context, depth: int) -> bool:
 
 def _unguarded(node: ast.Call, at: Context) -> ast.expr | None:
     """The scores of a loss outside of any known region that nothing upcasts."""
+    last = at.text(node.func).rpartition(".")[2].lower()
+    home = (at.qualify(node.func) or "").partition(".")[0]
+    if home not in ("", "torch") and KERNELS.search(last) is not None:
+        # autocast knows nothing of it, so that a region does not help
+        given = [a for a in (*node.args, *(k.value for k in node.keywords))
+                 if at.half(at.value(a), at.region(a)) is not None]  # fmt: skip
+        return given[0] if given else None
     if at.region(node).on or at.region(node).state == "off":
         return None
     first = next(iter(node.args), None)
@@ -272,12 +279,9 @@ def _unguarded(node: ast.Call, at: Context) -> ast.expr | None:
         return None
     if loss in OF_CLASSES or (loss is not None and _summed(node)):
         return scores
-    last = at.text(node.func).rpartition(".")[2].lower()
-    home = (at.qualify(node.func) or "").partition(".")[0]
     method = at.text(node.func).startswith("self.") and last.startswith("loss_")
-    foreign = home not in ("", "torch") and KERNELS.search(last) is not None
     made = at.function.cls is not None and last in ("ctc", "ctc_loss", "rnnt_loss", "transducer")
-    return scores if foreign or made or (method and len(node.args) > 1) else None
+    return scores if made or (method and len(node.args) > 1) else None
 
 
 def _only_measured(node: ast.Call, at: Context) -> bool:

@@ -149,6 +149,16 @@ def test_an_entropy_of_one_statement_is_no_logarithm_by_another_name() -> None:
     assert judged("MP301", text, TRAINED) == ["likely"]
 
 
+def test_a_loss_of_an_extension_is_suspected_inside_a_region_too() -> None:
+    text = (
+        "import torch, k2\ndef compute_loss(graph, model, x):\n"
+        "    with torch.autocast('cuda', dtype=torch.float16):\n        out = model(x)\n"
+        "        return k2.ctc_loss(decoding_graph=3, dense_fsa_vec=k2.DenseFsaVec(out))\n"
+    )
+    assert judged("MP209", text, ALONE) == ["possible"]
+    assert judged("MP209", text.replace("k2.DenseFsaVec(out)", "out.float()"), ALONE) == []
+
+
 def test_models_in_bfloat16_beside_float16_leave_float16_possible() -> None:
     body = method("return F.normalize(self.layer(x), dim=-1)")
     assert judged("MP307", body, MIXED) == ["possible"]
