@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
     Fix,
+    Half,
+    Provenance,
     Rule,
     Severity,
     operators,
@@ -32,6 +35,13 @@ OF_CLASSES = frozenset({"cross_entropy", "nll_loss", "multi_margin_loss"})
 LOSSES = frozenset(CLASSES.values())
 HALVES = frozenset({"float16", "bfloat16", "low"})
 NAMED = re.compile(r"criterion|loss_?(fn|func)|(^|_)loss$")
+LOGITS = re.compile(r"logits$")
+FLAG = re.compile(r"\bfp16\b|\.half\(\)|use_half|half_precision", re.I)
+"""Words of a file that offers float16."""
+PER_LEVEL = re.compile(r"(^|_)loss(es)?(_|$)")
+KERNELS = re.compile(r"(^|_)(ctc|rnnt|transducer|crf|ctc_crf)(_|$)")
+"""Names of losses that extensions compute, which autocast knows nothing of."""
+RANKS = frozenset({"topk", "argsort", "sort", "nms", "batched_nms", "kthvalue"})
 WITHOUT_GRADIENT = frozenset({"torch.no_grad", "torch.inference_mode"})
 HARM = {
     "sum": "a sum above 65504 is inf",
@@ -48,6 +58,11 @@ class LossInHalf(Rule):
     scores that a region in the same function has left in half; regression losses, binary cross
     entropy and `kl_div` where the target comes out of a region in half too, as that of a teacher
     network.
+
+    Without a region in sight it is `possible`: a cross entropy or a summed loss of scores that
+    nothing upcasts, losses of extensions (CTC, transducers) and of a detector's heads, logits that
+    a module returns as they are, scores of a sigmoid or softmax that are ranked (`topk`, `sort`,
+    `argsort`), and an `nn.CrossEntropyLoss` made in a file that offers float16.
 
     It stays silent for losses inside the region, which autocast runs in float32, for scores with
     `.float()`, and for a float32 target, which brings an elementwise loss up by promotion. It is
@@ -90,9 +105,46 @@ class LossInHalf(Rule):
     name = "loss-in-half"
     severity = Severity.WARNING
     applicability = Applicability.SAFE
-    triggers = operators(ast.Call, pattern=r"[Aa]utocast|\.half\(\)")
+    triggers = operators(
+        ast.Call, ast.Return, pattern=r"[Aa]utocast|\.half\(\)|[Ll]oss|cross_entropy|kl_div|logits"
+    ) | operators(ast.Call, pattern="sigmoid|softmax")
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.Return, at: Context) -> Iterator[Finding]:
+        behind = list(self._behind(node, at)) if isinstance(node, ast.Call) else []
+        yield from behind
+        if not behind and not Care.in_test(at):
+            yield from self._suspected(node, at)
+
+    def _suspected(self, node: ast.Call | ast.Return, at: Context) -> Iterator[Finding]:
+        """What is lost if the model runs in half, of which the function itself shows no sign."""
+        if isinstance(node, ast.Return):
+            found = _returned(node, at)
+            harm = "logits leave the model in {}: losses and searches lose their third digit"
+        elif (criterion := _criterion(node, at)) is not None:
+            yield at.finding(
+                node,
+                f"{criterion} in a file that offers half: of half logits its sum is inf in float16 "
+                "above 65504, and its log-probabilities have 3 digits",
+                Confidence.POSSIBLE,
+            )
+            return
+        elif (ranked := _ranked(node, at)) is not None:
+            found, harm = ranked, "scores in {} tie in their third digit: the index decides"
+        else:
+            found, harm = (
+                _unguarded(node, at),
+                "loss of {} scores, which nothing upcasts: "
+                + (HARM["sum"] if _summed(node) else HARM["other"]),
+            )
+        half = at.half(at.value(found), at.region(found)) if found is not None else None
+        if half is None and isinstance(found, ast.Name) and at.value(found).kind == "object":
+            half = Half(frozenset({"float16"}), Confidence.POSSIBLE, ())  # logits by their name
+        if half is None:
+            return
+        yield at.finding(node, harm.format(half.dtype), Confidence.POSSIBLE, evidence=half.evidence)
+
+    def _behind(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A loss behind the region that made its scores."""
         given = [_argument(node, 0, "input"), _argument(node, 1, "target")]
         operands = [o for o in given if o is not None]
         if len(operands) < 2 or not at.changes_region:
@@ -147,6 +199,89 @@ def _loss(node: ast.Call, at: Context) -> str | None:
         return CLASSES.get(last) if home == "torch.nn" and "instance" in made.tags else None
     last = getattr(func, "attr", getattr(func, "id", "")).lower()
     return "" if NAMED.search(last) else None
+
+
+def _returned(node: ast.Return, at: Context) -> ast.expr | None:
+    """Logits of a layer, or of a model, that a module returns as they are."""
+    if at.function.cls is None or not at.plausible or node.value is None:
+        return None
+    value = node.value
+    parts: list[ast.expr] = list(value.elts) if isinstance(value, ast.Tuple) else [value]
+    if isinstance(value, ast.Call):
+        parts = [k.value for k in value.keywords]
+    for part in parts:
+        if isinstance(part, ast.Name) and LOGITS.search(part.id):
+            source = at.definition(part.id, part)
+            read = isinstance(source, ast.Attribute) and LOGITS.search(source.attr)
+            if source is not None and (read or Provenance.is_layer(source, at)):
+                return part
+    return None
+
+
+def _criterion(node: ast.Call, at: Context) -> str | None:
+    """A cross entropy that is made where the file offers half by a flag."""
+    last = (at.qualify(node.func) or "").removeprefix("torch.nn.")
+    if last not in ("CrossEntropyLoss", "NLLLoss") or "autocast" in at.source.text:
+        return None
+    return last if FLAG.search(at.source.text) else None
+
+
+def _ranked(node: ast.Call, at: Context) -> ast.expr | None:
+    """Scores of a sigmoid or softmax that are ranked in the same function."""
+    operation = at.operation(node)
+    if operation is None or operation[0] not in ("sigmoid", "softmax"):
+        return None
+    if at.value(node).dtype in ("float32", "float64"):
+        return None
+    return node if _is_ranked(node, at, 3) else None
+
+
+def _is_ranked(node: ast.expr, at: Context, depth: int) -> bool:
+    for parent in at.ancestors(node):
+        if isinstance(parent, ast.Call):
+            operation = at.operation(parent)
+            if operation is not None and operation[0] in RANKS:
+                return True
+        elif isinstance(parent, ast.Assign):
+            target = parent.targets[0]
+            return (
+                depth > 0
+                and isinstance(target, ast.Name)
+                and any(
+                    _is_ranked(use, at, depth - 1)
+                    for use in at.uses(target.id)
+                    if isinstance(use.ctx, ast.Load)
+                    and at.definition(target.id, use) is parent.value
+                )
+            )
+        elif isinstance(parent, ast.stmt):
+            return False
+    return False
+
+
+def _unguarded(node: ast.Call, at: Context) -> ast.expr | None:
+    """The scores of a loss outside of any known region that nothing upcasts."""
+    last = at.text(node.func).rpartition(".")[2].lower()
+    home = (at.qualify(node.func) or "").partition(".")[0]
+    if home not in ("", "torch") and KERNELS.search(last) is not None:
+        # autocast knows nothing of it, so that a region does not help
+        given = [a for a in (*node.args, *(k.value for k in node.keywords))
+                 if at.half(at.value(a), at.region(a)) is not None]  # fmt: skip
+        return given[0] if given else None
+    if at.region(node).on or at.region(node).state == "off":
+        return None
+    first = next(iter(node.args), None)
+    if isinstance(first, ast.Attribute) and len(node.args) > 1 and PER_LEVEL.search(first.attr):
+        return node.args[1]  # multi_apply(self.loss_by_feat_single, scores, ...)
+    loss = _loss(node, at)
+    scores = _argument(node, 0, "input")
+    if scores is None or isinstance(scores, ast.Starred) or not at.plausible:
+        return None
+    if loss in OF_CLASSES or (loss is not None and _summed(node)):
+        return scores
+    method = at.text(node.func).startswith("self.") and last.startswith("loss_")
+    made = at.function.cls is not None and last in ("ctc", "ctc_loss", "rnnt_loss", "transducer")
+    return scores if made or (method and len(node.args) > 1) else None
 
 
 def _only_measured(node: ast.Call, at: Context) -> bool:

@@ -189,7 +189,13 @@ def _only_logs(at: Context) -> bool:
     """Whether a function does nothing but return a logarithm, of whatever it is given."""
     body = at.function.node.body
     rest = body[1:] if isinstance(body[0], ast.Expr) else body
-    return at.function.cls is None and len(rest) == 1 and isinstance(rest[0], ast.Return)
+    if at.function.cls is not None or len(rest) != 1 or not isinstance(rest[0], ast.Return):
+        return False
+    value = rest[0].value
+    while isinstance(value, ast.UnaryOp):
+        value = value.operand
+    operation = at.operation(value) if isinstance(value, ast.Call) else None
+    return operation is not None and operation[0] in LOGARITHMS
 
 
 def _is_log(node: ast.Call, qualified: str | None) -> bool:

@@ -78,8 +78,8 @@ class UpcastTooLate(Rule):
             return
         # what autocast makes of the operation, for exp and pow; the operand's, for the rest
         made = at.value(node.func.value)
-        half = at.half(made, at.region(node.func.value))
-        if half is None or "float16" not in half.dtypes:
+        half = at.float16(made, at.region(node.func.value))
+        if half is None:
             return
         confidence = Doubt.lowered(half, made, damage.operand, at)
         if confidence is not Confidence.CERTAIN and not at.is_tensor(damage.operand):

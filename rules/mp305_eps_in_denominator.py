@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import cast
 
 from precision_lint.api import (
     Applicability,
@@ -11,6 +12,7 @@ from precision_lint.api import (
     Finding,
     Guard,
     Quotient,
+    Region,
     Rule,
     Severity,
     calls,
@@ -22,10 +24,11 @@ class EpsInDenominator(Rule):
     """Epsilon in a denominator that rounds to zero in float16, or whose reciprocal overflows.
 
     ## What it flags
-    `a / (b + eps)`, `a / b.clamp(min=eps)`, `torch.div(a, b + eps)`, `(b + eps).reciprocal()` and
-    the other guards of MP301, where `b` is computed in this function, may be float16 and may come
-    near 0, and `eps` is at most 1.53e-5. The constant may come from a name, a default argument,
-    an attribute of the class, another module, or `torch.finfo(torch.float32)`.
+    `a / (b + eps)`, `a / b.clamp(min=eps)`, `torch.div(a, b + eps)`, `(b + eps).reciprocal()`,
+    `a /= b + eps`, `a.div_(b + eps)` and the other guards of MP301, where `b` is computed in this
+    function, may be float16 and may come near 0, and `eps` is at most 1.53e-5. The constant may
+    come from a name, a default argument, an attribute of the class, another module, the default of
+    a configuration (`config.get("eps", 1e-8)`), or `torch.finfo(torch.float32)`.
 
     It stays silent where `b` is float32 for certain (`.float()`; a sum, norm or softmax inside a
     CUDA autocast region), is an integer or a Python number, or is bounded away from 0, for
@@ -74,10 +77,16 @@ class EpsInDenominator(Rule):
     severity, applicability = Severity.ERROR, Applicability.SAFE
     triggers = calls(
         "torch.div", "torch.divide", "torch.true_divide", "torch.reciprocal", "Tensor.div",
-        "Tensor.divide", "Tensor.true_divide", "Tensor.reciprocal",
-    ) | operators(ast.Div, pattern=r"\d[eE]-\d|eps|EPS|finfo|tiny|0\.0000")  # fmt: skip
+        "Tensor.divide", "Tensor.true_divide", "Tensor.reciprocal", "Tensor.div_",
+        "Tensor.divide_", "Tensor.reciprocal_",
+    ) | operators(
+        ast.Div, ast.AugAssign, pattern=r"\d[eE]-\d|eps|EPS|finfo|tiny|0\.0000"
+    )  # fmt: skip
 
-    def check(self, node: ast.expr, at: Context) -> Iterator[Finding]:
+    def check(self, place: ast.expr | ast.AugAssign, at: Context) -> Iterator[Finding]:
+        node, region = _divided(place, at)
+        if node is None:
+            return
         quotient = Quotient.of(node, at)
         if quotient is None or quotient.guard.epsilon > Guard.OVERFLOWS:
             return
@@ -85,8 +94,8 @@ class EpsInDenominator(Rule):
         if quotient.by_norm(at):
             return  # MP307
         value = at.value(guard.operand)
-        half = at.half(value, at.region(node))
-        if half is None or "float16" not in half.dtypes or quotient.away(at):
+        half = at.float16(value, region)
+        if half is None or quotient.away(at):
             return
         if guard.before_log(node, at):
             return  # MP301
@@ -104,6 +113,19 @@ class EpsInDenominator(Rule):
         yield at.finding(
             node, _message(guard, vanishing), confidence, evidence=[*evidence, *touched], fix=fix
         )
+
+
+def _divided(place: ast.expr | ast.AugAssign, at: Context) -> tuple[ast.expr | None, Region]:
+    """The quotient, also that of ``a /= b``; and the region that it runs in."""
+    if not isinstance(place, ast.AugAssign):
+        return place, at.region(place)
+    regions = at.analysis.regions
+    inner = next((part for part in ast.walk(place.value) if id(part) in regions), place.value)
+    region = at.region(cast(ast.expr, inner))
+    if not isinstance(place.op, ast.Div):
+        return None, region
+    made = ast.BinOp(place.target, ast.Div(), place.value)
+    return ast.copy_location(made, place), region
 
 
 def _capped(node: ast.expr, at: Context) -> bool:

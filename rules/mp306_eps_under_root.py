@@ -87,8 +87,8 @@ class EpsUnderRoot(Rule):
         if guard is None or guard.others or not 0 < guard.epsilon <= Guard.OVERFLOWS:
             return
         value = at.value(guard.operand)
-        half = at.half(value, at.region(node))
-        if half is None or "float16" not in half.dtypes or at.least(value) > Guard.OVERFLOWS:
+        half = at.float16(value, at.region(node))
+        if half is None or at.least(value) > Guard.OVERFLOWS:
             return
         survives = guard.epsilon > Guard.VANISHES
         divides = _divides(node, at)

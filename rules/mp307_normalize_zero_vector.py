@@ -14,7 +14,6 @@ from precision_lint.api import (
     Rule,
     Severity,
     Upcast,
-    calls,
     operators,
 )
 
@@ -26,7 +25,8 @@ class NormalizeZeroVector(Rule):
     """Normalisation of a vector that may be 0, with an epsilon that is 0 in float16.
 
     ## What it flags
-    `F.normalize` (whose default epsilon is 1e-12), `F.cosine_similarity` (1e-8), and
+    `F.normalize` (whose default epsilon is 1e-12), `F.cosine_similarity` and
+    `nn.CosineSimilarity` (1e-8), and
     `x / (x.norm() + eps)` or `x / x.norm().clamp(min=eps)` with an epsilon of at most 2.98e-8,
     where the operation runs on float16: in a half model, on a tensor that was cast, in CPU
     autocast.
@@ -67,13 +67,12 @@ class NormalizeZeroVector(Rule):
 
     code, name = "MP307", "normalize-zero-vector"
     severity, applicability = Severity.ERROR, Applicability.SAFE
-    triggers = calls(
-        "torch.nn.functional.normalize", "torch.nn.functional.cosine_similarity",
-        "torch.cosine_similarity", "torch.div", "Tensor.div",
-    ) | operators(ast.Div, pattern=r"norm\w*\(")  # fmt: skip
+    triggers = operators(
+        ast.Call, ast.Div, pattern=r"normalize\(|cosine_similarity\(|CosineSimilarity|norm\w*\("
+    )
 
     def check(self, node: ast.expr, at: Context) -> Iterator[Finding]:
-        operation = at.operation(node)
+        operation = _layer(node, at) or at.operation(node)
         if operation is not None and operation[0] in DEFAULTS and isinstance(node, ast.Call):
             yield from self._operation(node, operation[0], at)
             return
@@ -84,8 +83,8 @@ class NormalizeZeroVector(Rule):
         if not quotient.by_norm(at) or quotient.away(at):
             return
         value = at.value(guard.operand)
-        half = at.half(value, at.region(node))
-        if half is None or "float16" not in half.dtypes or guard.before_log(node, at):
+        half = at.float16(value, at.region(node))
+        if half is None or guard.before_log(node, at):
             return
         confidence = Doubt.lowered(half, value, guard.operand, at)
         survives = guard.epsilon > Guard.VANISHES
@@ -115,8 +114,8 @@ class NormalizeZeroVector(Rule):
         if epsilon is None or epsilon > Guard.VANISHES:
             return
         value = at.value(node)  # what autocast makes of it
-        half = at.half(value, at.region(node))
-        if half is None or "float16" not in half.dtypes:
+        half = at.float16(value, at.region(node))
+        if half is None:
             return
         operands = node.args[: 2 if name == "cosine_similarity" else 1]
         if not operands or any(isinstance(operand, ast.Starred) for operand in operands):
@@ -129,6 +128,22 @@ class NormalizeZeroVector(Rule):
             evidence=half.evidence,
             fix=Upcast.of(list(operands), node, at),
         )
+
+
+def _layer(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
+    """``self.cosine(x, y)`` of an ``nn.CosineSimilarity`` that keeps its epsilon of 1e-8."""
+    cls = at.function.cls
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or cls is None:
+        return None
+    if len(node.args) != 2 or at.text(node.func.value) != "self":
+        return None
+    stored = at.module.stores(cls).get(node.func.attr)
+    made = stored[0] if stored is not None else None
+    if not isinstance(made, ast.Call) or at.qualify(made.func) != "torch.nn.CosineSimilarity":
+        return None
+    if len(made.args) > 1 or any(k.arg in ("eps", None) for k in made.keywords):
+        return None
+    return "cosine_similarity", node.args[0]
 
 
 def _epsilon(node: ast.Call, name: str, at: Context) -> float | None:

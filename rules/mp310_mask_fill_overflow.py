@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ FILLS = {
     "full_like": 1, "new_full": 2, "scatter": 3, "scatter_": 3,
 }  # fmt: skip
 """Operations that raise, and at which operand they take the constant."""
+SCALED = "a product of values that are not small"
 LIMITS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_max", "clip"})
 MASK = re.compile(r"mask|(^|_)pad(ding)?(_|$)|keep|valid|causal|visible", re.I)
 ACTIVATION = re.compile(
@@ -157,8 +159,12 @@ def _places(node: ast.expr | ast.Assign, at: Context) -> Iterator[Place]:
                 yield Place("indexed assignment", owner, value, raises=False)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             for tensor, constant in ((left, right), (right, left)):
-                if _may_be_big(constant) and not _may_be_big(tensor) and _is_mask(tensor, at):
+                if not _may_be_big(constant) or _may_be_big(tensor):
+                    continue
+                if _is_mask(tensor, at):
                     yield Place("the product", tensor, constant, raises=False, added=True)
+                elif at.is_tensor(tensor) and not isinstance(tensor, ast.BinOp):
+                    yield Place(SCALED, tensor, constant, raises=False, added=True)
         case ast.Call(func=func, args=arguments, keywords=keywords):
             qualified = at.qualify(func)
             if qualified is None or not qualified.startswith("torch."):
@@ -260,8 +266,30 @@ def _constant(node: ast.expr, at: Context) -> float | None:
     elif value.is_tensor and value.ndim == 0 and value.lo == value.hi:
         number = value.lo
     else:
-        return None
+        return _machine(node, at)
     return number if math.isfinite(number) else None
+
+
+def _machine(node: ast.expr, at: Context) -> float | None:
+    """``numpy.finfo(numpy.float32).min`` and its like, which no value of the analysis holds."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _machine(node.operand, at)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Name):
+        source = at.definition(node.id, node)
+        return _machine(source, at) if isinstance(source, (ast.Attribute, ast.UnaryOp)) else None
+    if not isinstance(node, ast.Attribute) or node.attr not in ("min", "max"):
+        return None
+    owner = node.value
+    if at.qualify(owner) == "sys.float_info":
+        return sys.float_info.max if node.attr == "max" else None
+    if not isinstance(owner, ast.Call) or at.qualify(owner.func) != "numpy.finfo":
+        return None
+    named = at.text(owner.args[0]).rpartition(".")[2].strip("'\"") if owner.args else ""
+    largest = {"float32": 3.4028234663852886e38, "float64": sys.float_info.max}.get(
+        "float64" if named in ("float", "double") else named
+    )
+    return None if largest is None else largest if node.attr == "max" else -largest
 
 
 def _is_mask(node: ast.expr, at: Context) -> bool:
@@ -269,6 +297,9 @@ def _is_mask(node: ast.expr, at: Context) -> bool:
     value = at.value(node)
     if not value.maybe_tensor or value.dtype in ("bool", "int"):
         return False
+    match node:
+        case ast.BinOp(left=ast.Constant(value=1 | 1.0), op=ast.Sub()):
+            return True  # what is kept is 1
     if (value.lo, value.hi) == (0.0, 1.0):
         return True
     return any(
@@ -281,7 +312,7 @@ def _is_mask(node: ast.expr, at: Context) -> bool:
 def _confidence(half: Half, value: Value, place: Place, at: Context) -> Confidence:
     if half.confidence is Confidence.CERTAIN:
         return half.confidence
-    if place.name.startswith("clamp"):
+    if place.name.startswith("clamp") or place.name == SCALED:
         return Confidence.POSSIBLE
     if half.outside or half.confidence is Confidence.POSSIBLE:
         return half.confidence

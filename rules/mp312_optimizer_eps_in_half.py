@@ -12,7 +12,10 @@ DEFAULTS = {
 }  # fmt: skip
 """The epsilon of an optimizer where none is passed."""
 PLACES = {"Adam": 3, "AdamW": 3, "NAdam": 3, "RAdam": 3, "Adamax": 3, "RMSprop": 3}
-MASTER = re.compile(r"master|fp32_param|FP16_?Optimizer|get_peft_model|LoraConfig|kbit", re.I)
+MASTER = re.compile(
+    r"(?<!on_)(?<!is_)(?<!if_)master(?!_(addr|port|rank|process|only))|fp32_param|FP16_?Optimizer|get_peft_model|LoraConfig|kbit",
+    re.I,
+)
 """Code that keeps float32 copies of what it trains."""
 HALVES = {"torch.float16": "float16", "torch.half": "float16", "torch.bfloat16": "bfloat16"}
 HINTS = re.compile(r"fp16|float16|\bhalf\b", re.I)
@@ -32,7 +35,7 @@ class OptimizerEpsInHalf(Rule):
     It stays silent for bfloat16, whose range holds 1e-8, for a model that goes back to float32,
     where adapters or master copies are trained instead, and for a larger epsilon. A cast under a
     condition, and one in another method, are `likely`; a literal cast in sight is `certain`. In a
-    file that offers float16 in a project that makes models float16 elsewhere it is `possible`.
+    file that offers float16 it is `possible`.
 
     ## Why it breaks
     An optimizer keeps its moments in the dtype of the parameters. The second moment of a gradient
@@ -94,16 +97,15 @@ class OptimizerEpsInHalf(Rule):
                 evidence=[cast],
             )
             return
-        models = at.half_models
-        if models is None or "float16" not in at.project.half_dtypes:
-            return
+        models = at.half_models if "float16" in at.project.half_dtypes else None
         if HINTS.search(at.source.text):
+            where = "the project makes models float16" if models else "the file speaks of float16"
             yield at.finding(
                 node,
                 f"{name} keeps its default epsilon {epsilon:g}, which is 0 on float16 parameters, "
-                "and the project makes models float16",
+                f"and {where}",
                 Confidence.POSSIBLE,
-                evidence=[models],
+                evidence=[models] if models is not None else [],
             )
 
 

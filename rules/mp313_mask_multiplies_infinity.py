@@ -85,8 +85,8 @@ class MaskMultipliesInfinity(Rule):
                 continue
             name, operand = found
             value = at.value(operand)
-            half = at.half(value, at.region(branch))
-            if half is None or "float16" not in half.dtypes or not _open(operand, branch, at):
+            half = at.float16(value, at.region(branch))
+            if half is None or not _open(operand, branch, at):
                 continue
             if Guard(operand, 0.0, operand).without_gradient(node, at):
                 continue
@@ -106,8 +106,8 @@ class MaskMultipliesInfinity(Rule):
                 continue
             name, operand = found
             value = at.value(operand)
-            half = at.half(value, at.region(side))
-            if half is None or "float16" not in half.dtypes or not _open(operand, side, at):
+            half = at.float16(value, at.region(side))
+            if half is None or not _open(operand, side, at):
                 continue
             yield at.finding(
                 node,

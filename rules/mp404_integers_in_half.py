@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from precision_lint.api import (
     Angle,
@@ -30,10 +31,12 @@ COUNTED = re.compile(
 )
 """Sizes that are not bounded by the size of an image."""
 INDICES = re.compile(
-    r"(?<![a-z])(\w*ids?|\w*idx|ind(ex|ices)|\w*labels?|\w*steps?|pos(itions?)?|segments?|rows?|"
+    r"(?<![a-z])(?!\w*(gr|val|o)ids?(?![a-z]))(\w*ids?|\w*idx|ind(ex|ices)|\w*labels?|\w*steps?|pos(itions?)?|segments?|rows?|"
     r"cols?|lengths?|lens?|instances?|\w*_map|ranks?|order)(?![a-z])"
 )
 """Names of integers that have to stay distinct."""
+IDS = re.compile(r"(^|_)(ids?|idx|indices|positions?)$")
+"""Names of integers whatever is known of their dtype."""
 PASSES = frozenset({
     "view", "reshape", "expand", "expand_as", "unsqueeze", "squeeze", "repeat", "flatten", "cat",
     "stack", "transpose", "permute", "interpolate", "pad", "to", "cuda", "contiguous", "round",
@@ -52,6 +55,7 @@ class IntegersInHalf(Rule):
       tensors (positions, ids, label maps, lengths) cast to one, where the result is compared or
       turned back into integers: masks from lengths, resized label maps, lookups;
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
+    - the same under the name of positions or ids wherever they go, which is `possible`;
     - a flat index `y * width + x` computed from half coordinates;
     - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.
 
@@ -116,12 +120,15 @@ class IntegersInHalf(Rule):
         named = value.dtype in ("float16", "bfloat16")
         known = named and EXACT[half.dtype] < integers.hi < float("inf")
         labels = "label" in uses and name == "arange" and _counts_cells(node, at)
-        if not known and not labels and not uses & {"compared", "index"}:
-            if not (named and name == "arange" and COUNTED.search(at.text(node))):
-                return
+        unused = not known and not labels and not uses & {"compared", "index"}
+        if unused and named and name == "arange" and COUNTED.search(at.text(node)):
+            unused = False
         if Angle.uses(node, at):
             return
-        confidence = _sure(half, value, dtype, at)
+        named_as = at.text(node).lower() if name != "arange" else _target(node, at)
+        if unused and not (INDICES.search(named_as) or COUNTED.search(at.text(node))):
+            return
+        confidence = Confidence.POSSIBLE if unused else _sure(half, value, dtype, at)
         if not known:
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
             named_so = labels or COUNTED.search(at.text(node))
@@ -220,12 +227,22 @@ def _lowered(node: ast.Call, name: str, at: Context) -> tuple[Value, str] | None
     if not isinstance(node.func, ast.Attribute):
         return None
     operand = at.value(node.func.value)
-    if operand.dtype != "int" or not operand.is_tensor or "normalized" in operand.tags:
+    if operand.variable and IDS.search(ast.unparse(node.func.value)) and operand.maybe_tensor:
+        operand = replace(operand, dtype="int")  # by its name
+    elif operand.dtype != "int" or not operand.is_tensor or "normalized" in operand.tags:
         return None
     if name in ("half", "bfloat16"):
         return (operand, name) if not node.args else None
     given = given or next(iter(node.args), None)
     return (operand, at.text(given)) if given is not None else None
+
+
+def _target(node: ast.expr, at: Context) -> str:
+    """The name that a statement gives what it makes, or ""."""
+    statement = at.statement(node)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id.lower()
+    return ""
 
 
 def _sure(half: Half, value: Value, dtype: str, at: Context) -> Confidence:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import cast
 
 from precision_lint.api import (
     Applicability,
     Confidence,
     Context,
     Finding,
+    Fix,
     HandNorm,
     Mean,
     Outgrown,
@@ -21,6 +24,8 @@ from precision_lint.api import (
 
 CASTS = frozenset({"float", "double", "to", "type"})
 ROOTS = frozenset({"sqrt", "rsqrt"})
+NORMS = frozenset({"norm", "vector_norm"})
+GRADIENTS = re.compile(r"(?<![a-z])(\w*_)?grads?(?![a-z])|gradients?", re.I)
 NUMBERS = {2: "the square of 256", 3: "the cube of 41", 4: "the fourth power of 16"}
 
 
@@ -36,7 +41,8 @@ class SquareInHalf(Rule):
     them in float32, and where another rule says more: MP604 for norm layers, MP605 for variances,
     MP304 for a square that is upcast right behind, MP306 for a root with an epsilon. It is only
     `possible` for the square of a difference of two tensors, which are close as a rule, and where
-    the project alone suggests half.
+    the project alone suggests half, or nothing does. So is the norm of gradients, of other norms,
+    or next to another norm as a factor, unless it has `dtype=torch.float32`.
 
     ## Why it breaks
     float16 ends at 65504: the square of 256 is inf, the cube of 41, the fourth power of 16. Logits,
@@ -69,19 +75,25 @@ class SquareInHalf(Rule):
     code, name = "MP601", "square-in-half"
     severity, applicability = Severity.WARNING, Applicability.SAFE
     triggers = operators(ast.Mult, ast.Pow, pattern=r"\*") | calls(
-        "Tensor.square", "torch.square", "Tensor.pow", "torch.pow"
-    )
+        "Tensor.square", "torch.square", "Tensor.pow", "torch.pow", "torch.norm", "Tensor.norm",
+        "torch.linalg.norm", "torch.linalg.vector_norm",
+    )  # fmt: skip
 
     def check(self, node: ast.expr, at: Context) -> Iterator[Finding]:
+        norm = at.operation(node)
+        if norm is not None and norm[0] in NORMS:
+            yield from self._norm(cast(ast.Call, node), norm[1], at)
+            return
         power = Power.of(node, at)
         if power is None or not at.is_tensor(power.base):
             return
         value = at.value(node)
-        half = at.half(value, at.region(node))
-        if half is None or "float16" not in half.dtypes:
+        half = at.float16(value, at.region(node))
+        if half is None:
             return
         confidence = Outgrown.reaching(half, power.base, at)
-        if confidence is Confidence.POSSIBLE and (value.wide or not at.plausible):
+        in_sight = power.exponent > 2 or at.plausible or _reduced(node, at)
+        if confidence is Confidence.POSSIBLE and not in_sight:
             return
         if Outgrown.bounded(power.base, at, power.limit) or _elsewhere(node, at):
             return
@@ -95,6 +107,69 @@ class SquareInHalf(Rule):
             evidence=half.evidence,
             fix=Upcast.of(list(power.operands), node, at, fits=False),
         )
+
+    def _norm(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
+        """The norm of gradients, of other norms, or beside another norm."""
+        if any(k.arg in ("dtype", None) for k in node.keywords):
+            return
+        half = at.float16(at.value(node), at.region(node))
+        known = half is not None or not at.value(node).wide
+        if not known or not (_of_gradients(operand, at) or _times_norm(node, at)):
+            return
+        inner = at.float16(at.value(operand), at.region(node)) if half is None else half
+        if inner is None or not (at.value(operand).is_tensor or at.value(node).is_tensor):
+            return
+        confidence = Confidence.POSSIBLE
+        if inner.confidence is not Confidence.POSSIBLE and at.half_models is not None:
+            confidence = Outgrown.confidence(inner, operand, at, pure=True)
+        statement = at.statement(node)
+        torch, imports = at.torch()
+        edits = fix = None
+        if statement is not None:
+            edits = at.edit.add_keyword(statement, node, "dtype", f"{torch}.float32")
+        if edits is not None:
+            why = "the norm is float32 then, and promotes what it meets"
+            fix = Fix("take the norm in float32", Applicability.UNSAFE, (*imports, *edits), why)
+        yield at.finding(
+            node,
+            "norm in float16 is inf above 65504, and so is a product of two above 256",
+            confidence,
+            evidence=inner.evidence,
+            fix=fix,
+        )
+
+
+def _of_gradients(operand: ast.expr, at: Context) -> bool:
+    """Whether a norm is taken of gradients, or of the norms of several."""
+    if GRADIENTS.search(at.text(operand)):
+        return True
+    return any(
+        isinstance(part, ast.Call) and (at.operation(part) or ("",))[0] in NORMS
+        for part in ast.walk(operand)
+    )
+
+
+def _times_norm(node: ast.expr, at: Context) -> bool:
+    """Whether a norm is multiplied by another one."""
+    parent = at.parents.get(id(node))
+    if not isinstance(parent, ast.BinOp) or not isinstance(parent.op, ast.Mult):
+        return False
+    other = parent.left if parent.right is node else parent.right
+    if isinstance(other, ast.BinOp) and isinstance(other.op, ast.Mult):
+        other = other.right
+    found = at.operation(other)
+    return found is not None and found[0] in NORMS
+
+
+def _reduced(node: ast.expr, at: Context) -> bool:
+    """Whether a square is summed up or averaged in its own statement."""
+    for around in at.ancestors(node):
+        operation = at.operation(around) if isinstance(around, ast.Call) else None
+        if operation is not None and operation[0] in ("sum", "mean", "nanmean", "nansum"):
+            return True
+        if isinstance(around, ast.stmt):
+            break
+    return False
 
 
 def _residual(node: ast.expr, at: Context) -> bool:

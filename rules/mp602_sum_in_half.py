@@ -71,12 +71,16 @@ class SumInHalf(Rule):
             return
         name, operand = operation
         value = at.value(operand)
-        half = at.half(at.value(node), at.region(node))
-        if half is None or "float16" not in half.dtypes or "normalized" in value.tags:
+        half = at.float16(at.value(node), at.region(node))
+        if half is None or "normalized" in value.tags:
             return
         confidence = Outgrown.reaching(half, operand, at)
         over = _many(node, operand, at)
-        if confidence is Confidence.POSSIBLE or over is None or not at.is_tensor(operand):
+        if over == "along a dimension":
+            confidence = Confidence.POSSIBLE
+        if over is None or not (value.is_tensor or at.is_tensor(node)):
+            return
+        if _few(operand):
             return
         if value.lo < 0 or value.hi == 0:
             confidence = Confidence.POSSIBLE  # the terms may cancel
@@ -100,8 +104,21 @@ class SumInHalf(Rule):
         )
 
 
+def _few(node: ast.expr) -> bool:
+    """Whether a slice picks so few elements that their sum is one of them."""
+    return any(
+        isinstance(part, ast.Slice)
+        and isinstance(part.upper, ast.Constant)
+        and part.lower is None
+        and part.upper.value in (0, 1)
+        for part in ast.walk(node)
+    )
+
+
 def _many(node: ast.Call, operand: ast.expr, at: Context) -> str | None:
     """Over what a sum runs, if that may be many elements; None: over one dimension."""
+    if "cumsum" in at.text(node.func) and at.value(operand).lo >= 0:
+        return "along a dimension"
     given = [a for a in node.args if a is not operand]
     given += [k.value for k in node.keywords if k.arg in ("dim", "axis")]
     if not given:

@@ -35,7 +35,7 @@ class ExpInHalf(Rule):
     (sigmoid, a layer norm, a clamp), for bfloat16, inside CUDA autocast, which runs `exp` in
     float32, and where another rule says more: MP303 for `log(exp(x).sum())`, MP304 for an
     exponential that is upcast right behind. Logarithms of scales (`log_var`, `logit_scale`) are
-    `possible`, and so is what the project alone suggests to be half.
+    `possible`, and so is what the project alone suggests to be half, or nothing does.
 
     ## Why it breaks
     The logarithm of 65504 is 11.09: from there on `exp` is inf in float16, where float32 takes
@@ -76,14 +76,12 @@ class ExpInHalf(Rule):
             return
         name, operand = operation
         limit, given, value = LIMITS[name], at.value(operand), at.value(node)
-        half = at.half(value, at.region(node))
-        if half is None or "float16" not in half.dtypes or given.hi < limit:
+        half = at.float16(value, at.region(node))
+        if half is None or given.hi < limit:
             return
         if not given.maybe_tensor or not at.is_tensor(operand):
             return
         confidence = Outgrown.reaching(half, operand, at)
-        if confidence is Confidence.POSSIBLE and (value.wide or not at.plausible):
-            return
         if _below(operand, at) or Outgrown.bounded(operand, at, limit) or _elsewhere(node, at):
             return
         if SCALES.search(at.text(operand)):
@@ -125,7 +123,8 @@ def _elsewhere(node: ast.expr, at: Context) -> bool:
     for around in at.ancestors(node):
         operation = at.operation(around) if isinstance(around, ast.Call) else None
         if operation is not None and operation[0] in LOGS:
-            return True  # MP303
+            summed = at.operation(operation[1])
+            return summed is not None and summed[0] == "sum"  # MP303
         if isinstance(around, ast.stmt):
             break
     return False

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Confidence,
     Context,
     Evidence,
     Finding,
@@ -29,7 +30,8 @@ class ManualNormLayer(Rule):
 
     It stays silent for an upcast before the square, for `F.layer_norm` and `F.rms_norm`, for
     bfloat16, and under CUDA autocast for `pow` and `square`, which run in float32 there (`x * x`
-    and `var` do not). An epsilon that is 0 in float16 is MP306's.
+    and `var` do not). An epsilon that is 0 in float16 is MP306's. A variance by itself, as of the
+    statistics of a style, is `possible`.
 
     ## Why it breaks
     float16 ends at 65504, so the square of 256 is inf. Measured: the reciprocal root of inf is 0,
@@ -63,9 +65,14 @@ class ManualNormLayer(Rule):
 
     code, name = "MP604", "manual-norm-layer"
     severity, applicability = Severity.ERROR, Applicability.SAFE
-    triggers = calls("torch.sqrt", "torch.rsqrt", "Tensor.sqrt", "Tensor.rsqrt")
+    triggers = calls("torch.sqrt", "torch.rsqrt", "Tensor.sqrt", "Tensor.rsqrt", "torch.var",
+                     "Tensor.var", "torch.var_mean")  # fmt: skip
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        operation = at.operation(node)
+        if operation is not None and operation[0] in ("var", "var_mean"):
+            yield from self._variance(node, operation[1], at)
+            return
         norm = HandNorm.of(node, at)
         operation = at.operation(node)
         if norm is None or operation is None:
@@ -73,8 +80,8 @@ class ManualNormLayer(Rule):
         guard = Guard.of(operation[1], node, at)
         if guard is not None and 0 < guard.epsilon <= Guard.VANISHES:
             return  # MP306
-        half = at.half(at.value(norm.spread), at.region(norm.spread))
-        if half is None or "float16" not in half.dtypes:
+        half = at.float16(at.value(norm.spread), at.region(norm.spread))
+        if half is None:
             return
         if Outgrown.bounded(norm.places[0], at, 255.0):
             return
@@ -87,6 +94,21 @@ class ManualNormLayer(Rule):
             Outgrown.confidence(half, norm.places[0], at, pure=True),
             evidence=[*half.evidence, *touched],
             fix=fix,
+        )
+
+    def _variance(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
+        """A variance by itself, as of the statistics of a style."""
+        half = at.float16(at.value(operand), at.region(node))
+        if half is None or HandNorm.made_with(node, at):
+            return
+        tensor = at.value(operand)
+        if not (tensor.is_tensor or at.is_tensor(operand)) or Outgrown.bounded(operand, at, 255.0):
+            return
+        yield at.finding(
+            node,
+            "variance in float16 is inf from a deviation of 256 on, and 0 below one of 1.7e-4",
+            Confidence.POSSIBLE,
+            evidence=half.evidence,
         )
 
 

@@ -15,12 +15,14 @@ from precision_lint.api import (
     Outgrown,
     Rule,
     Severity,
-    calls,
+    operators,
 )
 
 TAKES_NO_FLOAT = "the result is float32 then, and a layer in half would not take it"
 HALVED = re.compile(r"\bmodel\.(half|bfloat16)\(\)")
 """A file that makes its model half, and calls it outside of modules."""
+MODULES = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
+NAMES = frozenset({"softmax", "log_softmax", "cross_entropy", "sigmoid"})
 HARM = {
     "float16": "log-probabilities near -10 are off by up to 0.005",
     "bfloat16": "log-probabilities near -10 are off by up to 0.04",
@@ -33,15 +35,14 @@ class SoftmaxInHalf(Rule):
     ## What it flags
     - `log_softmax` and `cross_entropy` on logits that are half for certain and no region around:
       after `.half()` or `.bfloat16()`, in a function that is given such tensors. They are
-      `possible` in a project that runs its models in half, and so is a `softmax` of what is half
-      for certain whose weights do not go into a product.
+      `possible` in other code of models, and so is every `softmax`, `nn.Softmax` included.
     - `sigmoid` of scores that may be half, where another branch of the same `if` takes the softmax
       of the same scores in float32, as a router of experts that offers both.
 
     It stays silent inside autocast for what that runs in float32, for `dtype=torch.float32` and
-    upcast logits, for attention (the kernel works in float32 inside, and weights of a sum may be
-    rounded), and where another rule says more: MP209 for a loss behind its region, MP303 for
-    `log(softmax(x))`.
+    upcast logits, and where another rule says more: MP209 for a loss behind its region, MP303 for
+    `log(softmax(x))`. Attention is never more than `possible`: the kernel works in float32 inside,
+    and weights of a sum may be rounded.
 
     ## Why it breaks
     The kernel computes in float32 and rounds the result: measured, log-probabilities between -8
@@ -76,40 +77,37 @@ class SoftmaxInHalf(Rule):
     """
 
     code, name = "MP606", "softmax-in-half"
-    preview = True
     severity, applicability = Severity.WARNING, Applicability.SAFE
-    triggers = calls(
-        "torch.nn.functional.log_softmax", "torch.log_softmax", "Tensor.log_softmax",
-        "torch.nn.functional.softmax", "torch.softmax", "Tensor.softmax",
-        "torch.nn.functional.cross_entropy", "torch.sigmoid", "Tensor.sigmoid",
-        "torch.nn.functional.sigmoid",
-    )  # fmt: skip
+    triggers = operators(ast.Call, pattern=r"[sS]oftmax|cross_entropy|sigmoid")
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
-        operation = at.operation(node)
-        if operation is not None and operation[0] == "sigmoid":
+        operation = _layer(node, at) or at.operation(node)
+        if operation is None or operation[0] not in NAMES:
+            return
+        if operation[0] == "sigmoid":
             yield from self._alternative(node, operation[1], at)
             return
         region = at.region(node)
-        if operation is None or region.on or any(k.arg in ("dtype", None) for k in node.keywords):
+        if region.on or any(k.arg in ("dtype", None) for k in node.keywords):
             return
         name, operand = operation
         value = at.value(operand)
         half = at.half(value, region)
-        if half is None or not at.is_tensor(operand) or at.mentions("autocast"):
+        if half is None or at.mentions("autocast") or Care.in_test(at):
             return
         if name != "cross_entropy" and len(node.args) > (3 if at.qualify(node.func) else 1):
             return  # a dtype by position
         confidence = Outgrown.confidence(half, operand, at)
-        if name == "softmax" and confidence is Confidence.POSSIBLE:
-            return
-        if name == "softmax" or "amp" in value.tags:
+        if not at.is_tensor(operand) or name == "softmax" or "amp" in value.tags:
             confidence = Confidence.POSSIBLE
-        if at.reaches_layer(node) or _in_log(node, at):
-            return
-        unfounded = at.half_models is None and not half.outside
+        if _in_log(node, at):
+            return  # MP301, MP303
+        if at.half_models is None and not half.outside:
+            confidence = Confidence.POSSIBLE
+        if at.reaches_layer(node):
+            confidence = Confidence.POSSIBLE
         plausible = at.plausible or HALVED.search(at.source.text) is not None
-        if confidence is Confidence.POSSIBLE and (unfounded or not plausible):
+        if confidence is Confidence.POSSIBLE and name == "softmax" and not plausible:
             return
         what = "weights of a softmax are rounded to 3 digits" if name == "softmax" else ""
         yield at.finding(
@@ -138,6 +136,20 @@ class SoftmaxInHalf(Rule):
             evidence=[note, *half.evidence],
             fix=Fix("take the sigmoid in float32", Applicability.SAFE, edits) if edits else None,
         )
+
+
+def _layer(node: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
+    """A softmax that is a module: an attribute of ``self``, or made where it is called."""
+    if len(node.args) != 1:
+        return None
+    made = node.func
+    named = at.qualify(made.func) if isinstance(made, ast.Call) else None
+    cls = at.function.cls
+    if isinstance(made, ast.Attribute) and cls is not None and at.text(made.value) == "self":
+        kept = at.module.attribute(cls, made.attr)
+        named = kept.const if isinstance(kept.const, str) and "instance" in kept.tags else None
+    last = (named or "").rpartition(".")[2]
+    return (MODULES[last], node.args[0]) if last in MODULES else None
 
 
 def _softmaxes_instead(node: ast.expr, operand: ast.expr, at: Context) -> Iterator[ast.Call]:
@@ -181,7 +193,7 @@ def _in_log(node: ast.Call, at: Context) -> bool:
 
 def _fix(node: ast.Call, name: str, operand: ast.expr, at: Context) -> Fix | None:
     statement = at.statement(node)
-    if statement is None:
+    if statement is None or _layer(node, at) is not None:
         return None
     torch, imports = at.torch()
     if name == "cross_entropy":

@@ -28,6 +28,7 @@ PIXELS = re.compile(
     r"stride|im(g|age)_?(size|shape|w|h|width|height)|imgsz|pixel|anchor|\* ?\d{2,}|orig_?size"
     r"|target_sizes|scale_fct|input_size"
 )
+AREA = "area of boxes in float16: 300 x 300 pixels are 90000, and float16 ends at 65504"
 OVERLAP = re.compile(r"(^|_)[a-z]{0,3}ious?(_|$)|overlaps?$")
 UNIT = re.compile(r"normali[sz]ed|relative")
 SIZED = frozenset({"view", "reshape", "expand", "zeros", "ones", "empty", "arange", "repeat"})
@@ -42,7 +43,8 @@ class BoxAreaInHalf(Rule):
     `wh[..., 0] * wh[..., 1]` of float16 boxes. It is `likely` where the function works in pixels
     (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
     pixels, so is a call of a function of the project that computes the IoU of its arguments
-    without an upcast; `possible` where no layer in sight made the boxes.
+    without an upcast; `possible` where no layer in sight made the boxes. So is
+    `torch.prod(b[:, 2:] - b[:, :2], 1)`, which CUDA autocast runs in float32.
 
     It stays silent for normalised boxes (a sigmoid, a clamp, bounds that are known), for
     `.float()`, for bfloat16, and for sizes that are Python numbers.
@@ -82,35 +84,58 @@ class BoxAreaInHalf(Rule):
 
     code, name = "MP607", "box-area-in-half"
     severity, applicability = Severity.ERROR, Applicability.SAFE
-    triggers = operators(ast.Mult, pattern=r"\*") | operators(ast.Call, pattern="iou|overlaps")
+    triggers = operators(ast.Mult, pattern=r"\*") | operators(
+        ast.Call, pattern=r"iou|overlaps|prod\("
+    )
 
     def check(self, node: ast.BinOp | ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(node, ast.Call):
-            yield from self._overlap(node, at)
+            sides_of = _is_prod(node, at)
+            if sides_of is not None:
+                yield from self._prod(node, sides_of, at)
+            else:
+                yield from self._overlap(node, at)
+            return
+        if not isinstance(node, ast.BinOp):
             return
         sides = {_side(node.left, at), _side(node.right, at)}
         if sides != {"w", "h"}:
             return
-        half = at.half(at.value(node), at.region(node))
-        if half is None or "float16" not in half.dtypes or not at.value(node).maybe_tensor:
+        half = at.float16(at.value(node), at.region(node))
+        if half is None or not at.value(node).maybe_tensor:
             return
-        if not (at.is_tensor(node.left) and at.is_tensor(node.right)):
+        tensors = [at.is_tensor(side) for side in (node.left, node.right)]
+        if not all(tensors) and not _columns(node):
             return
         if _is_size(node, at):
             return
         if any(Outgrown.bounded(side, at, 255.0) for side in (node.left, node.right)):
             return
         confidence = Outgrown.reaching(half, node.left, at)
-        if confidence is Confidence.POSSIBLE and not at.plausible:
-            return
-        if not at.mentions(PIXELS.pattern) or at.mentions(UNIT.pattern):
+        if not all(tensors) or not at.mentions(PIXELS.pattern) or at.mentions(UNIT.pattern):
             confidence = Confidence.POSSIBLE
         yield at.finding(
             node,
-            "area of boxes in float16: 300 x 300 pixels are 90000, and float16 ends at 65504",
+            AREA,
             confidence,
             evidence=half.evidence,
             fix=Upcast.of([node.left, node.right], node, at, fits=False),
+        )
+
+    def _prod(self, node: ast.Call, sides: ast.BinOp, at: Context) -> Iterator[Finding]:
+        """The product over both sides of each box, whose dtype no region of a caller is known."""
+        half = at.float16(at.value(sides), at.region(node))
+        if half is None or Outgrown.bounded(sides, at, 255.0) or at.region(node).on:
+            return
+        confidence = Outgrown.reaching(half, sides, at)
+        if at.project.autocast is not None or not at.mentions(PIXELS.pattern):
+            confidence = Confidence.POSSIBLE  # prod is float32 in a CUDA region
+        yield at.finding(
+            node,
+            AREA,
+            confidence,
+            evidence=half.evidence,
+            fix=Upcast.of([sides], node, at, fits=False),
         )
 
     def _overlap(self, node: ast.Call, at: Context) -> Iterator[Finding]:
@@ -124,8 +149,7 @@ class BoxAreaInHalf(Rule):
         judged = [
             (box, half, Doubt.strict(half, at.value(box), box, at))
             for box in dict.fromkeys(helper.given.values())
-            if (half := at.half(at.value(box), at.region(node))) is not None
-            and "float16" in half.dtypes
+            if (half := at.float16(at.value(box), at.region(node))) is not None
             and BOXES.search(at.text(box).lower())
             and max(-at.value(box).lo, at.value(box).hi) > 255.0
         ]
@@ -155,6 +179,40 @@ def _divides(helper: Helper) -> bool:
     return not upcasts and any(
         isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) for node in nodes
     )
+
+
+def _columns(node: ast.BinOp) -> bool:
+    """Whether both sides are made of columns, ``b[:, 2]``, which only arrays have."""
+    return all(
+        any(
+            isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Tuple)
+            for part in ast.walk(side)
+        )
+        for side in (node.left, node.right)
+    )
+
+
+def _is_prod(node: ast.Call, at: Context) -> ast.BinOp | None:
+    """The sides of boxes in ``prod(b[:, 2:] - b[:, :2], 1)``."""
+    operation = at.operation(node)
+    if operation is None or operation[0] != "prod" or not isinstance(operation[1], ast.BinOp):
+        return None
+    sides = operation[1]
+    if not isinstance(sides.op, ast.Sub):
+        return None
+    ends = [_last_slice(side) for side in (sides.left, sides.right)]
+    return sides if ends == [(2, None), (None, 2)] or ends == [(2, 4), (None, 2)] else None
+
+
+def _last_slice(node: ast.expr) -> tuple[object, object] | None:
+    """The numbers of the slice that ends an index, as in ``b[:, 2:]``."""
+    if not isinstance(node, ast.Subscript):
+        return None
+    index = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
+    if not isinstance(index, ast.Slice):
+        return None
+    lower, upper = (getattr(end, "value", None) for end in (index.lower, index.upper))
+    return lower or None, upper
 
 
 def _is_size(node: ast.expr, at: Context) -> bool:

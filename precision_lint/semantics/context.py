@@ -215,6 +215,25 @@ class Context:
         dtypes -= _excluded(value)
         return Half(dtypes, confidence, evidence) if dtypes else None
 
+    def float16(self, value: Value, region: Region) -> Half | None:
+        """The same for harm that only float16 does, ``possible`` where evidence is all that lacks.
+
+        A project that runs float16 somewhere and makes models bfloat16 may make them float16, and
+        who uses a module may make its parameters half.
+        """
+        half = self.half(value, region)
+        if half is not None and "float16" in half.dtypes:
+            return half
+        if region.on or region.known or not value.variable or not value.maybe_tensor:
+            return None
+        if half is not None and half.outside:
+            return None
+        if "float16" in _excluded(value) or "float16" not in (self.project.dtypes or {"float16"}):
+            return None
+        unknown = half is not None or value.dtype.startswith("~parameter.")
+        evidence = half.evidence if half is not None else self.project.evidence[:1]
+        return Half(frozenset({"float16"}), Confidence.POSSIBLE, evidence) if unknown else None
+
     def _given(self, value: Value, region: Region) -> Half | None:
         """What the calls of this function in this module say of a parameter's dtype."""
         passed = [

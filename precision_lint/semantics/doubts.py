@@ -70,7 +70,8 @@ class Doubt:
             return Confidence.POSSIBLE
         if at.function.cls is None and not at.region(operand).on:
             operation = at.operation(made(operand, at) or operand)
-            if operation is None or operation[0] not in ACTIVATIONS:
+            made_here = operation is not None and operation[0] in ACTIVATIONS
+            if not made_here and not is_fed(operand, at):
                 return Confidence.POSSIBLE
         return confidence
 
@@ -135,6 +136,22 @@ def is_product(node: ast.expr, at: Context, depth: int = 4) -> bool:
         case ast.Call() if (found := at.operation(node)) is not None and found[0] in VIEWS:
             return is_product(found[1], at, depth)
     return Provenance.is_layer(node, at)
+
+
+def is_fed(node: ast.expr, at: Context) -> bool:
+    """Whether a module of this file passes a layer's output as what ``node`` is made of."""
+    places = [parameter.arg for parameter in at.function.parameters()]
+    names = {part.id for one in Provenance.of(node, at) for part in [one]
+             if isinstance(part, ast.Name)}  # fmt: skip
+    for call, caller in at.module.call_sites(at.function):
+        if caller.cls is None or not caller.cls.is_module:
+            continue
+        there = at.inside(caller)
+        given = dict(zip(places, call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
+        if any(Provenance.computed(given[n], there) is not None for n in names & given.keys()):
+            return True
+    return False
 
 
 def is_computed(node: ast.expr, at: Context, depth: int = 3) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from precision_lint.api import Applicability, Fix
+from precision_lint.semantics.defaults import defaulted
 from precision_lint.semantics.flow import PRODUCERS
 from precision_lint.semantics.regions import NO_GRAD
 
@@ -237,7 +238,8 @@ def _number(node: ast.expr, at: Context) -> float | None:
         return float(value.const)
     if value.is_tensor and value.lo == value.hi:
         return value.lo
-    return _machine(node, at)
+    default = defaulted(node, at)
+    return default if default is not None else _machine(node, at)
 
 
 def _machine(node: ast.expr, at: Context) -> float | None:
@@ -276,6 +278,8 @@ def _probability(node: ast.expr, at: Context, depth: int = 3) -> bool:
         name, operand = operation
         if name in ("sigmoid", "softmax"):
             return True
+        if name == "where" and isinstance(node, ast.Call):
+            return any(_probability(part, at, depth) for part in node.args[1:])
         return name in FOLLOWED - REDUCTIONS - CLAMPS and _probability(operand, at, depth)
     match node:
         case ast.Subscript(value=value):

@@ -105,7 +105,7 @@ def _parts(node: ast.expr, at: Context) -> tuple[ast.expr | None, ast.expr] | No
     operands = list(node.args)
     if at.qualify(node.func) is None and isinstance(node.func, ast.Attribute):
         operands.insert(0, node.func.value)
-    name = (at.operation(node) or ("",))[0]
+    name = (at.operation(node) or ("",))[0].rstrip("_")
     if name == "reciprocal" and operands:
         return None, operands[0]
     return (operands[0], operands[1]) if name in QUOTIENTS and len(operands) > 1 else None
