@@ -32,6 +32,9 @@ OF_CLASSES = frozenset({"cross_entropy", "nll_loss", "multi_margin_loss"})
 LOSSES = frozenset(CLASSES.values())
 HALVES = frozenset({"float16", "bfloat16", "low"})
 NAMED = re.compile(r"criterion|loss_?(fn|func)|(^|_)loss$")
+FOREIGN = re.compile(
+    r"^(?!scale_)(.*_)?(ctc|rnnt|transducer)?_?loss(_smoothed|_pruned|_simple)?$|Loss$"
+)
 WITHOUT_GRADIENT = frozenset({"torch.no_grad", "torch.inference_mode"})
 HARM = {
     "sum": "a sum above 65504 is inf",
@@ -49,10 +52,13 @@ class LossInHalf(Rule):
     entropy and `kl_div` where the target comes out of a region in half too, as that of a teacher
     network.
 
-    It stays silent for losses inside the region, which autocast runs in float32, for scores with
-    `.float()`, and for a float32 target, which brings an elementwise loss up by promotion. It is
-    `possible` for a loss of which only the name is known (`criterion(...)`), for two outputs of one
-    call, and in an evaluation, unless it is a sum.
+    A loss of another library (`k2.ctc_loss`) under autocast, of which nothing is cast up, is
+    `possible`.
+
+    It stays silent for torch's losses inside the region, which autocast runs in float32, for scores
+    with `.float()`, and for a float32 target, which brings an elementwise loss up by promotion. It
+    is `possible` for a loss of which only the name is known (`criterion(...)`), for two outputs of
+    one call, and in an evaluation, unless it is a sum.
 
     ## Why it breaks
     Behind the region torch takes the loss in the dtype that it finds. In float16 the mean squared
@@ -94,6 +100,15 @@ class LossInHalf(Rule):
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         loss = _loss(node, at)
+        if loss is None and _foreign(node, at):
+            yield at.finding(
+                node,
+                f"{at.text(node.func)} is no operation that autocast knows: it takes the loss in "
+                "the dtype that it is given, half here",
+                Confidence.POSSIBLE,
+                evidence=at.why(at.region(node)),
+            )
+            return
         if loss is None or at.region(node).on:
             return
         given = [_argument(node, 0, "input"), _argument(node, 1, "target")]
@@ -147,6 +162,21 @@ def _loss(node: ast.Call, at: Context) -> str | None:
         return CLASSES.get(last) if home == "torch.nn" and "instance" in made.tags else None
     last = getattr(func, "attr", getattr(func, "id", "")).lower()
     return "" if NAMED.search(last) else None
+
+
+def _foreign(node: ast.Call, at: Context) -> bool:
+    """Whether a call under autocast is the loss of another library, of operands not cast up."""
+    qualified = at.qualify(node.func) or ""
+    home, _, last = qualified.rpartition(".")
+    if not home or home.partition(".")[0] in ("torch", "torchvision") or not FOREIGN.search(last):
+        return False
+    region = at.region(node)
+    if not region.on and not (region.state == "inherited" and at.project.autocast is not None):
+        return False
+    if at.mentions(r"autocast|\.float\(\)|float32") or not node.args + node.keywords:
+        return False
+    made = at.module.callee(node.func, at.function)
+    return made is None  # else its own operations are looked at
 
 
 def _only_measured(node: ast.Call, at: Context) -> bool:
