@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from precision_lint.semantics.amp_arguments import BadArguments
     from precision_lint.semantics.angles import Angle
     from precision_lint.semantics.apart import Apart
+    from precision_lint.semantics.apex import Apex
     from precision_lint.semantics.blanket import Blanket
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
+    from precision_lint.semantics.frameworks import Framework
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.half_trained import HalfTrained
     from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.halved import Halved
     from precision_lint.semantics.hardcoded import Hardcoded
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.region_end import RegionEnd
     from precision_lint.semantics.regions import Region
     from precision_lint.semantics.remedies import Remedy
+    from precision_lint.semantics.scaler_life import ScalerLife
     from precision_lint.semantics.scalers import Scaler
     from precision_lint.semantics.sinks import Sink
     from precision_lint.semantics.values import Value
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Angle",
     "Apart",
+    "Apex",
     "Applicability",
     "BadArguments",
     "Blanket",
@@ -69,9 +74,11 @@ __all__ = [
     "Evidence",
     "Finding",
     "Fix",
+    "Framework",
     "Guard",
     "Half",
     "HalfCast",
+    "HalfTrained",
     "Halved",
     "HandNorm",
     "Hardcoded",
@@ -97,6 +104,7 @@ __all__ = [
     "Remedy",
     "Rule",
     "Scaler",
+    "ScalerLife",
     "Severity",
     "Silenced",
     "Sink",
@@ -327,6 +335,10 @@ _ANALYSIS = {
     "Kernels": "kernels",
     "HalfCast": "halfcasts",
     "LogOdds": "logits",
+    "Apex": "apex",
+    "Framework": "frameworks",
+    "HalfTrained": "half_trained",
+    "ScalerLife": "scaler_life",
     "Meeting": "meeting",
     "HandNorm": "moments",
     "Mean": "moments",

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from precision_lint.api import (
     Applicability,
@@ -8,9 +10,11 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Framework,
     Rule,
     Severity,
     Violation,
+    calls,
     events,
 )
 
@@ -22,6 +26,11 @@ class UnscaledGradientCheck(Rule):
     Reads of gradients (`isnan`, `isfinite`, `norm`, `max`, histograms, comparisons, printing), or
     calls of helpers that read them, between `scaler.scale(loss).backward()` and
     `scaler.unscale_(optimizer)`. The first read after each backward is reported.
+
+    `torch.autograd.grad` of a scaled loss, as for a gradient penalty, in a function that never
+    divides by the scale. Reads behind the backward of a framework that scales inside
+    (`accelerator.backward(loss)`, Lightning's `on_after_backward`, apex's `amp.scale_loss`):
+    `likely` where the file names float16 for it, else `possible`.
 
     It stays silent for `grad is None`, for assignments, for linear operations such as `all_reduce`,
     on paths whose backward is not scaled, for a scaler made with `enabled=False`, and for wrappers
@@ -64,28 +73,35 @@ class UnscaledGradientCheck(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = events(
-        "scaled-gradient-read", pattern=r"(?i:scaler)|\.unscale_\(|\.scale\([^\n]*\)\.backward\("
-    )
+        "scaled-gradient-read",
+        pattern=rf"(?i:scaler)|\.unscale_\(|\.scale\([^\n]*\)\.backward\(|{Framework.triggers}",
+    ) | calls("torch.autograd.grad")
 
-    def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+    def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(violation, ast.Call):
+            yield from _penalised(violation, at)
+            return
         evidence = []
         backward = violation.backward or violation.caller
         if backward is not None:
             evidence.append(at.note(backward, "the loss is scaled here"))
         evidence += violation.traced(at.note, "they are read here")
-        repaired = at.unscale_first(violation)
+        wrapped = Framework.scaled(violation)
+        repaired = None if wrapped else at.unscale_first(violation)
         fix = None
         if repaired is not None:
             edits, removed = repaired
             evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             fix = Fix("unscale the gradients first", Applicability.SAFE, edits)
-        if violation.sometimes_unscaled:
+        if wrapped:
+            confidence = Framework.confidence(at)
+        elif violation.sometimes_unscaled:
             confidence = Confidence.POSSIBLE
         elif backward is not None and not violation.guessed:
             confidence = Confidence.CERTAIN
         else:
             confidence = Confidence.LIKELY
-        if backward is None:
+        if backward is None and not wrapped:
             evidence += [
                 at.note(s, "the scaler steps here, never unscaled") for s in violation.steps
             ]
@@ -97,3 +113,28 @@ class UnscaledGradientCheck(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _penalised(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """Gradients of a scaled loss that a function goes on to use as if they were not."""
+    given = next((k.value for k in call.keywords if k.arg == "outputs"), None)
+    outputs = given or (call.args[0] if call.args else None)
+    source = at.definition(outputs.id, outputs) if isinstance(outputs, ast.Name) else outputs
+    scaled = next((n for n in ast.walk(source) if _scales(n)), None) if source is not None else None
+    if scaled is None or at.mentions(r"get_scale\(|inv_?scale|inverse_scale|/ *\w*scale|unscale"):
+        return
+    yield at.finding(
+        call,
+        "gradients of a scaled loss are taken and never divided by the scale (65536 at first)",
+        Confidence.LIKELY,
+        evidence=(at.note(scaled, "the loss is scaled here"),),
+    )
+
+
+def _scales(node: ast.AST) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "scale"
+        and "scaler" in ast.unparse(node.func.value).lower()
+    )

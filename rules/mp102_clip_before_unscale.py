@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from precision_lint.api import (
+    Apex,
     Applicability,
     Care,
     Confidence,
     Context,
     Finding,
     Fix,
+    Framework,
     Rule,
     Severity,
     Violation,
+    calls,
     events,
 )
 
@@ -23,6 +27,12 @@ class ClipBeforeUnscale(Rule):
     `clip_grad_norm_`, `clip_grad_value_` and wrappers of them between
     `scaler.scale(loss).backward()` and `scaler.step(optimizer)` without
     `scaler.unscale_(optimizer)` before.
+
+    The same with the torch function behind the backward of a framework that scales inside
+    (`accelerator.backward(loss)`, `fabric.backward`, `self.manual_backward`, `amp.scale_loss` of
+    apex) and has a clip of its own: `likely` where the file names float16 for it, else `possible`.
+    With apex and `opt_level="O2"`, a clip of `model.parameters()` instead of
+    `amp.master_params(optimizer)`.
 
     It stays silent where any path to the clip unscales first (`if use_amp:`), on paths whose
     backward is not scaled, for a scaler made with `enabled=False`, and for wrappers that unscale by
@@ -66,28 +76,35 @@ class ClipBeforeUnscale(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = events(
-        "scaled-gradient-clipped", pattern=r"(?i:scaler)|\.unscale_\(|\.scale\([^\n]*\)\.backward\("
-    )
+        "scaled-gradient-clipped",
+        pattern=rf"(?i:scaler)|\.unscale_\(|\.scale\([^\n]*\)\.backward\(|{Framework.triggers}",
+    ) | calls("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 
-    def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+    def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(violation, ast.Call):
+            yield from _beside_masters(violation, at)
+            return
         evidence = []
         backward = violation.backward or violation.caller
         if backward is not None:
             evidence.append(at.note(backward, "the loss is scaled here"))
         evidence += violation.traced(at.note, "they are clipped here")
-        repaired = at.unscale_first(violation)
+        wrapped = Framework.scaled(violation)
+        repaired = None if wrapped else at.unscale_first(violation)
         fix = None
         if repaired is not None:
             edits, removed = repaired
             evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             fix = Fix("unscale the gradients before clipping", Applicability.SAFE, edits)
-        if violation.sometimes_unscaled or (backward is None and Care.in_test(at)):
+        if wrapped:
+            confidence = Framework.confidence(at)
+        elif violation.sometimes_unscaled or (backward is None and Care.in_test(at)):
             confidence = Confidence.POSSIBLE  # a test's stand-in has its scaler switched off
         elif backward is not None and not violation.guessed:
             confidence = Confidence.CERTAIN
         else:
             confidence = Confidence.LIKELY
-        if backward is None:
+        if backward is None and not wrapped:
             evidence += [
                 at.note(s, "the scaler steps here, never unscaled") for s in violation.steps
             ]
@@ -100,3 +117,24 @@ class ClipBeforeUnscale(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _beside_masters(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A clip of float16 parameters whose float32 copies apex steps."""
+    if not call.args or "parameters()" not in at.text(call.args[0]):
+        return
+    made = next((c for c in Apex.initialized(at) if Apex.level(c) in ("O2", "O3", "")), None)
+    if made is None or not at.mentions("scale_loss") or "FP16_Optimizer" in at.source.text:
+        return
+    if any(
+        isinstance(a, ast.With) and "scale_loss" in ast.unparse(a.items[0])
+        for a in at.ancestors(call)
+    ):
+        return  # before they are unscaled: reported as such
+    yield at.finding(
+        call,
+        "with O2 the optimizer steps float32 copies, amp.master_params(optimizer): a clip of the "
+        "model's own gradients has no effect",
+        Confidence.LIKELY if Apex.level(made) else Confidence.POSSIBLE,
+        evidence=(at.note(made, "the copies are made here"),),
+    )

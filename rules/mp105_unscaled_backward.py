@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
+    Apex,
     Applicability,
     Confidence,
     Context,
@@ -12,6 +15,7 @@ from precision_lint.api import (
     Rule,
     Severity,
     Violation,
+    calls,
     events,
 )
 
@@ -22,6 +26,9 @@ class UnscaledBackward(Rule):
     ## What it flags
     `loss.backward()` on a path to `scaler.step(optimizer)` or `scaler.unscale_(optimizer)`: alone,
     or as one of several losses of which another is scaled (a gradient penalty, an auxiliary loss).
+
+    A step of a scaler that scales nothing in its file, beside another scaler that does. A backward
+    without `amp.scale_loss` behind apex's `amp.initialize` in one function.
 
     It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
     zero before the step, where a framework runs the backward, for a scaler that is off, and where
@@ -61,9 +68,17 @@ class UnscaledBackward(Rule):
     name = "unscaled-backward"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = events("backward-unscaled", pattern=r"(?i:scaler)|\.unscale_\(")
+    triggers = events("backward-unscaled", pattern=r"(?i:scaler)|\.unscale_\(") | calls(
+        Apex.initialize, "Tensor.step"
+    )
 
-    def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+    def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(violation, ast.Call):
+            if at.qualify(violation.func) == Apex.initialize:
+                yield from _beside_apex(violation, at)
+            else:
+                yield from _other_scaler(violation, at)
+            return
         remedy = Remedy(violation, at)
         mixed = violation.how == "mixed"
         evidence = list(violation.traced(at.note, "the backward runs here"))
@@ -85,3 +100,48 @@ class UnscaledBackward(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _beside_apex(call: ast.Call, at: Context) -> Iterator[Finding]:
+    for backward in Apex.plain_backwards(call, at):
+        yield at.finding(
+            backward,
+            "the loss is not scaled, although amp.initialize has prepared the optimizer for it: "
+            "gradients below 6e-8 become 0",
+            Confidence.LIKELY,
+            evidence=(at.note(call, "amp is switched on here"),),
+        )
+
+
+def _other_scaler(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A scaler that steps and has scaled nothing, beside one that has."""
+    if not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+        return
+    owner = ast.unparse(call.func.value)
+    index = at.module.index
+    scaling = {
+        ast.unparse(c.func.value): c
+        for c, function in index.calls.get("scale", [])
+        if isinstance(c.func, ast.Attribute) and function is at.function and c.args
+    }
+    made = {
+        ast.unparse(target)
+        for function in (index.top, *index.functions)
+        for node in function.nodes
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).split("(")[0].endswith("Scaler")
+        for target in node.targets
+    }
+    if owner not in made or not scaling.keys() & made or owner in scaling:
+        return
+    used = rf"{owner.replace('.', '[.]')}\.(scale|load|unscale_)\w*\("
+    shared = "." in owner and (f"{owner}.scale(" in at.source.text or f"{owner}," in at.source.text)
+    if shared or at.mentions(rf"{used}|[(,]\s*{re.escape(owner)}\s*[,)]"):
+        return
+    other = next(iter(scaling))
+    yield at.finding(
+        call,
+        f"{owner} has scaled nothing, so that it has nothing to divide by: the loss was scaled "
+        f"with {other}",
+        Confidence.LIKELY,
+        evidence=(at.note(scaling[other], "the loss is scaled here"),),
+    )

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
+    Apex,
     Applicability,
     Confidence,
     Context,
@@ -14,10 +16,20 @@ from precision_lint.api import (
     Rule,
     Severity,
     Violation,
+    calls,
     events,
 )
 
 Edits = tuple[Edit, ...]
+
+
+LOOP = ast.For | ast.AsyncFor | ast.While
+AWARE = re.compile(
+    r"get_scale\(|skipped|skip_(lr|sched|step)|_step_count|overflow|step_was|found_inf|optimizer_was_run"
+)
+"""Words of code that asks whether a step was skipped."""
+HOOK = re.compile(r"^(_?on_)?after_(train_)?(step|iter)|^on_(train_)?(batch|step)_end")
+"""Hooks of trainers behind one training step."""
 
 
 class ScalerUpdateProtocol(Rule):
@@ -27,6 +39,10 @@ class ScalerUpdateProtocol(Rule):
     A second `scaler.step(optimizer)` without an `update` between; an `update` between two steps
     that share one backward; an `update` in every micro-step of gradient accumulation while the step
     is in a branch.
+
+    `possible` only: a learning rate scheduler that steps in the same iteration as the scaler, or in
+    a hook after it, whether or not the scaler skipped the step (torch warns that the scheduler came
+    before the optimizer); `amp.scale_loss` of apex without `delay_unscale` in micro-steps.
 
     It stays silent for one `update` for each phase of a GAN (each has its own backward), for an
     `update` after a skipped step whose gradients were unscaled, for an `update` with a new scale,
@@ -72,9 +88,17 @@ class ScalerUpdateProtocol(Rule):
     name = "scaler-update-protocol"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = events("update-misplaced", pattern=r"(?i:scaler)|\.scale\([^\n]*\)\.backward\(")
+    triggers = events(
+        "update-misplaced", pattern=r"(?i:scaler)|\.scale\([^\n]*\)\.backward\("
+    ) | calls("Tensor.step", "apex.amp.scale_loss")
 
-    def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+    def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
+        if isinstance(violation, ast.Call):
+            if isinstance(violation.func, ast.Attribute) and violation.func.attr == "step":
+                yield from _scheduled(violation, at)
+            else:
+                yield from _unscaled_early(violation, at)
+            return
         remedy = Remedy(violation, at)
         evidence = []
         if violation.backward is not None and violation.how != "again":
@@ -120,3 +144,56 @@ class ScalerUpdateProtocol(Rule):
             )
         fix = Fix(title, Applicability.SAFE, edits) if edits is not None else None
         yield at.finding(violation.node, message, confidence, evidence=evidence, fix=fix)
+
+
+def _scheduled(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A schedule that goes on although its optimizer's step may have been skipped."""
+    assert isinstance(call.func, ast.Attribute)
+    if "sched" not in at.text(call.func.value).lower() or at.mentions(AWARE.pattern):
+        return
+    message = (
+        "the schedule goes on where the scaler skips the step: the first learning rates are lost, "
+        "and torch warns of lr_scheduler.step() before optimizer.step()"
+    )
+    around = _loops(call, at)
+    for node in at.function.nodes:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "step"
+            and node.args
+            and "scaler" in ast.unparse(node.func.value).lower()
+            and _loops(node, at)[:1] == around[:1]
+        ):
+            yield at.finding(
+                call,
+                message,
+                Confidence.POSSIBLE,
+                severity=Severity.INFO,
+                evidence=(at.note(node, "this step may be skipped"),),
+            )
+            return
+    cls, known = at.function.cls, at.project.autocast
+    hooked = cls is not None and any(re.search("Hook|Callback", base) for base in cls.bases)
+    if HOOK.search(at.function.name) and (hooked or known is not None):
+        evidence = () if known is None else (known,)
+        yield at.finding(
+            call, message, Confidence.POSSIBLE, severity=Severity.INFO, evidence=evidence
+        )
+
+
+def _loops(node: ast.AST, at: Context) -> list[ast.AST]:
+    return [parent for parent in at.ancestors(node) if isinstance(parent, LOOP)]
+
+
+def _unscaled_early(call: ast.Call, at: Context) -> Iterator[Finding]:
+    for region, step in Apex.micro_steps(at):
+        if region is call:
+            yield at.finding(
+                call,
+                "gradients are unscaled in every micro-step: one that overflows spoils what the "
+                "others have added up, and the step is skipped late; delay_unscale=True is missing",
+                Confidence.POSSIBLE,
+                severity=Severity.WARNING,
+                evidence=(at.note(step, "the optimizer steps only here"),) if step else (),
+            )

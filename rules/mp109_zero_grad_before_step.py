@@ -24,6 +24,8 @@ class ZeroGradBeforeStep(Rule):
     a path from `scaler.scale(loss).backward()` to `scaler.step(optimizer)` that has no other
     backward.
 
+    `model.zero_grad()` where nothing says of which model the optimizer was made is `possible`.
+
     It stays silent for another optimizer's or model's gradients, after the step, and where the
     gradients were unscaled before and only one path clears them (a step that is skipped).
 
@@ -75,6 +77,8 @@ class ZeroGradBeforeStep(Rule):
         confidence = violation.confidence
         if violation.sometimes_unscaled:  # a condition decides: an AssertionError, where it holds
             confidence = Confidence.LIKELY
+        if violation.how == "perhaps":  # of which model the optimizer was made is not known
+            confidence = Confidence.POSSIBLE
         fix = None
         edits = Remedy(violation, at).zero_after_step()
         if edits is not None:

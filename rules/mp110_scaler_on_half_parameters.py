@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -10,13 +11,16 @@ from precision_lint.api import (
     Finding,
     Fix,
     HalfCast,
+    HalfTrained,
     LeftHalf,
     Rule,
     Scaler,
     Severity,
     calls,
+    operators,
 )
 
+LOADS = re.compile(r"\.from_pretrained$|^clip\.load$")
 METHODS = ("half", "to", "add_adapter")
 
 
@@ -31,6 +35,12 @@ class ScalerOnHalfParameters(Rule):
     cast is in place, and nothing in the evaluation takes it back. `model.add_adapter(...)` after
     the model was cast to a dtype that may be float16, where an optimizer gets its parameters: the
     adapters follow that dtype.
+
+    A model that is loaded (`from_pretrained(..., torch_dtype=torch.float16)`) or cast in float16
+    and trained in the same function by what scales losses: a `Trainer` with `fp16=True`, an
+    `Accelerator(mixed_precision="fp16")`, a GradScaler. With adapters put on afterwards, or a flag
+    instead of a literal, it is `possible`. So are adapter layers that a loop over the modules casts
+    to half, and a weight that is made of what a function is given, in a project with half models.
 
     It stays silent for models that no optimizer trains (a frozen encoder, a copy for inference),
     for casts after the training, for bfloat16, where parameters are cast back to float32, and for a
@@ -82,11 +92,21 @@ class ScalerOnHalfParameters(Rule):
         "Tensor.half",
         "Tensor.to",
         "Tensor.add_adapter",
-    )
+        "torch.nn.Parameter",
+    ) | operators(ast.Assign, pattern=r"from_pretrained|clip\.load")
 
-    def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, call: ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
+        if isinstance(call, ast.Assign):
+            for part in ast.walk(call.value):
+                if isinstance(part, ast.Call) and LOADS.search(at.text(part.func)):
+                    yield from _trained(part, at)
+            return
         if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS:
-            yield from _left(call, call.func.attr, at)
+            left = list(_left(call, call.func.attr, at))
+            yield from left or _trained(call, at)
+            return
+        if at.qualify(call.func) == "torch.nn.Parameter":
+            yield from _given(call, at)
             return
         scaler = Scaler.made(call, at)
         if scaler is None or scaler.off:
@@ -131,4 +151,50 @@ def _left(call: ast.Call, method: str, at: Context) -> Iterator[Finding]:
     if found is not None:
         yield at.finding(
             call, message.format(found.model), found.confidence, evidence=found.evidence
+        )
+
+
+def _trained(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """Models that a framework trains with a scaler of its own."""
+    found = HalfTrained.of(call, at)
+    if found is not None:
+        yield at.finding(
+            call,
+            f"{found.model} is float16 and trained with a loss scale: unscaling its gradients "
+            "raises ValueError",
+            found.confidence,
+            evidence=found.evidence,
+        )
+        return
+    kind = HalfTrained.adapter(call, at)
+    if kind is not None:
+        yield at.finding(
+            call,
+            f"layers that are trained ({kind}) are cast to half: small updates are rounded away, "
+            "and float16 gradients cannot be unscaled",
+            Confidence.POSSIBLE,
+        )
+
+
+def _given(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A trained weight of the dtype of what a function is given, which may be a half model's."""
+    statement, known = at.statement(call), at.project.half or at.project.autocast
+    given = call.args[0] if call.args else None
+    if known is None or not isinstance(given, ast.Name) or not isinstance(statement, ast.Assign):
+        return
+    target = statement.targets[0]
+    frozen = any(k.arg == "requires_grad" for k in call.keywords) or len(call.args) > 1
+    if (
+        given.id in {p.arg for p in at.function.parameters()}
+        and isinstance(target, ast.Attribute)
+        and target.attr == "weight"
+        and not frozen
+        and not at.analysis.assigned.get(given.id)
+    ):
+        yield at.finding(
+            call,
+            f"a trained weight takes the dtype of {given.id}: of a float16 model it is float16, "
+            "and its gradients cannot be unscaled",
+            Confidence.POSSIBLE,
+            evidence=(known,),
         )

@@ -18,7 +18,7 @@ from precision_lint.api import (
 )
 
 SCALED = re.compile(
-    r"scaler|scale_loss|loss_?scale|scaled_loss|get_scale|accelerat|fabric|deepspeed|apex|colossal"
+    r"(?<!standard)(?<!minmax)(?<!robust)scaler|scale_loss|loss_?scale|scaled_loss|get_scale|accelerat|fabric|deepspeed|apex|colossal"
     r"|lightning",
     re.IGNORECASE,
 )
@@ -34,6 +34,9 @@ class Float16AutocastWithoutScaler(Rule):
     `loss.backward()` and an `optimizer.step()` in one function, where the loss comes from a float16
     autocast region of that function (CUDA's default, or `dtype=torch.float16`) and the module
     mentions neither a scaler nor a loss scale nor a framework that brings one.
+
+    The region may be in a function of the file that computes the loss. Where another function of
+    the file scales losses, the finding is `possible`.
 
     It stays silent for bfloat16, for a device that is only known at run time unless the dtype is
     given, and for losses that are multiplied by hand. Without an `optimizer.step()` (gradients of
@@ -83,7 +86,10 @@ class Float16AutocastWithoutScaler(Rule):
     triggers = calls("Tensor.backward")
 
     def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
-        if call.args or not isinstance(call.func, ast.Attribute) or _is_scaled(at):
+        if call.args or not isinstance(call.func, ast.Attribute):
+            return
+        elsewhere = _is_scaled(at)
+        if elsewhere and at.mentions(f"(?i:{SCALED.pattern})") and not _alone(call, at):
             return
         found = _region(call.func.value, at, DEPTH)
         if found is None or found.node is None:
@@ -106,6 +112,8 @@ class Float16AutocastWithoutScaler(Rule):
             if edits is not None:
                 why = "a scaler skips the steps whose gradients overflow; it needs torch 2.3"
                 fix = Fix("scale the loss", Applicability.UNSAFE, edits, why)
+        if elsewhere:
+            confidence = Confidence.POSSIBLE  # it may be scaled by whoever calls this
         evidence = [at.note(found.node, "float16 autocast region opened here")]
         evidence += [at.note(step, "the gradients are used here") for step in steps]
         yield at.finding(
@@ -142,6 +150,9 @@ def _region(node: ast.expr, at: Context, depth: int) -> Region | None:
             region = at.region(part)
             if region.on and region.node is not None and region.called is None:
                 return region if _is_float16(region) else None
+            helped = _helped(part, at) if depth else None
+            if helped is not None:
+                return helped
     if depth <= 0:
         return None
     for part in ast.walk(node):
@@ -150,6 +161,51 @@ def _region(node: ast.expr, at: Context, depth: int) -> Region | None:
             found = _region(source, at, depth - 1) if source is not None else None
             if found is not None:
                 return found
+    return None
+
+
+def _alone(call: ast.Call, at: Context) -> bool:
+    """Whether a backward is not scaled in a function that scales another loss before or after it,
+    and an optimizer steps by itself right behind it."""
+    statement, func = at.statement(call), call.func
+    if statement is None or any(
+        isinstance(a, (ast.If, ast.IfExp, ast.Try)) for a in at.ancestors(call)
+    ):
+        return False
+    if not isinstance(func, ast.Attribute) or SCALED.search(at.text(func.value)):
+        return False
+    scaled = [n for n in at.function.nodes if _calls(n, "scale")]
+    behind = at.after(statement)[:3]
+    steps = [n for s in behind for n in ast.walk(s) if _calls(n, "step")]
+    return bool(scaled) and bool(steps) and not getattr(steps[0], "args", None)
+
+
+def _helped(call: ast.Call, at: Context) -> Region | None:
+    """The float16 region in which a function of this file computes what it returns."""
+    func = call.func
+    if isinstance(func, ast.Attribute):
+        own = at.function.cls is not None and at.text(func.value) == "self"
+        home = at.function.cls.methods.get(func.attr) if own and at.function.cls else None
+    else:
+        home = at.module.index.function_named(getattr(func, "id", ""), at.function)
+    if home is None or home is at.function:
+        return None
+    inside = at.inside(home)
+    for node in home.nodes:
+        if isinstance(node, ast.Return) and node.value is not None:
+            found = _region(node.value, inside, 0) or _stored(node.value, inside)
+            if found is not None:
+                return found
+    return None
+
+
+def _stored(node: ast.expr, at: Context) -> Region | None:
+    """The region behind a name that a function returns."""
+    for part in ast.walk(node):
+        source = at.definition(part.id, part) if isinstance(part, ast.Name) else None
+        found = _region(source, at, 0) if source is not None else None
+        if found is not None:
+            return found
     return None
 
 

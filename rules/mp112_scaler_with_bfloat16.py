@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from precision_lint.api import (
     Applicability,
@@ -16,6 +18,10 @@ from precision_lint.api import (
     operators,
 )
 
+SHARDED = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"
+NAMED = re.compile(r"(amp_|pure_)?(bf16|bfloat16)(-mixed)?", re.IGNORECASE)
+"""Values of options that choose bfloat16."""
+BRAIN = re.compile(r"bfloat16|bf16", re.IGNORECASE)
 WORDS = ("16", "dtype", "half", "precision")
 
 
@@ -29,6 +35,10 @@ class ScalerWithBfloat16(Rule):
     A scaler that is on whatever the dtype is, beside an autocast region whose dtype the same
     function chooses between bfloat16 and others. The scaler may be inside an object of another
     class (`loss_scaler = NativeScaler()`).
+
+    A scaler whose `enabled` holds for bfloat16 (`dtype in ("fp16", "bf16")`, `dtype !=
+    torch.float32`). One that is on without a condition in a file that names bfloat16 elsewhere is
+    `possible`; FSDP's `ShardedGradScaler` counts as well.
 
     `enabled=(dtype == torch.float16)` is the right form and silent, as is a scaler that is made
     under such a condition. Regions of which the dtype is not known, or of which one is float16, are
@@ -71,7 +81,7 @@ class ScalerWithBfloat16(Rule):
     severity = Severity.WARNING
     applicability = Applicability.UNSAFE
     triggers = calls(
-        "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler"
+        "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler", SHARDED
     ) | operators(ast.Assign, pattern=r"Scaler")
 
     def check(self, node: ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
@@ -80,16 +90,30 @@ class ScalerWithBfloat16(Rule):
             return
         call = node
         scaler = Scaler.made(call, at)
+        around = at.parents.get(id(call))
+        if isinstance(around, ast.IfExp) and around.body is call and not call.keywords:
+            yield from _perhaps(call, set(), at)
+            return
         if scaler is None or scaler.off:
             return
         enabled = ast.unparse(scaler.enabled) if scaler.enabled is not None else ""
+        if scaler.enabled is not None and _takes_bfloat16(scaler.enabled):
+            yield at.finding(
+                call,
+                f"the loss is scaled where {enabled} holds for bfloat16, which needs no scale",
+                Confidence.LIKELY,
+            )
+            return
         if _names_dtype(enabled):
             return
         regions = scaler.regions(at)
-        if not regions or {dtype for _, dtype in regions} != {"bfloat16"}:
-            return
         scaled = next(scaler.calls("scale"), None)
         statement = at.statement(call)
+        if not regions or {dtype for _, dtype in regions} != {"bfloat16"}:
+            chosen = list(_chosen(statement, at)) if isinstance(statement, ast.Assign) else []
+            if statement is not None and not chosen:
+                yield from _perhaps(call, {dtype for _, dtype in regions}, at)
+            return
         if scaled is None or statement is None:
             return
         fix = None
@@ -147,6 +171,53 @@ def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
         evidence=(at.note(region, "bfloat16 or float16 autocast region opened here"),),
         fix=fix,
     )
+
+
+def _takes_bfloat16(test: ast.expr) -> bool:
+    """Whether a condition that switches a scaler on holds for bfloat16 too."""
+    match test:
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return any(map(_takes_bfloat16, parts))
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
+            return any(BRAIN.search(ast.unparse(side)) for side in (left, right))
+        case ast.Compare(
+            ops=[ast.In()], comparators=[ast.Tuple() | ast.List() | ast.Set() as many]
+        ):
+            return any(BRAIN.search(ast.unparse(part)) for part in many.elts)
+        case ast.Compare(ops=[ast.NotEq() | ast.IsNot()], comparators=[right]):
+            return bool(re.search(r"float32|fp32|['\"]32|\bfloat\b|^32$", ast.unparse(right)))
+        case ast.Name() | ast.Attribute():
+            return bool(re.fullmatch(r"(.*[._])?(use_)?(bf16|bfloat16)", ast.unparse(test)))
+    return False
+
+
+def _perhaps(call: ast.Call, dtypes: set[str], at: Context) -> Iterator[Finding]:
+    """A scaler that is on whatever runs, in a file that knows bfloat16 elsewhere."""
+    if dtypes == {"float16"}:
+        return
+    asked = [a.test for a in at.ancestors(call) if isinstance(a, (ast.If, ast.IfExp))]
+    narrow = [test for test in asked if not isinstance(test, ast.Compare)]
+    if any(_names_dtype(at.text(test)) for test in asked if test not in narrow):
+        return
+    if any(re.search("16|half|dtype", at.text(test)) for test in narrow) or at.mentions(
+        r"is_bf16_supported"
+    ):
+        return
+    brain = next((n for n in ast.walk(at.module.index.tree) if _names_brain(n)), None)
+    if brain is None:
+        return
+    yield at.finding(
+        call,
+        "the scaler is on whatever the dtype is; the file knows bfloat16, which needs no scale",
+        Confidence.POSSIBLE,
+        evidence=(at.note(brain, "bfloat16 may be chosen here"),),
+    )
+
+
+def _names_brain(node: ast.AST) -> TypeGuard[ast.expr]:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and NAMED.fullmatch(node.value) is not None
+    return isinstance(node, ast.Attribute) and node.attr in ("bfloat16", "bf16")
 
 
 def _names_dtype(text: str) -> bool:

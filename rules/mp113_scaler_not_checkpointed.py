@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from precision_lint.api import (
+    Apex,
     Applicability,
     Confidence,
     Context,
@@ -13,6 +14,7 @@ from precision_lint.api import (
     Fix,
     Rule,
     Scaler,
+    ScalerLife,
     Severity,
     calls,
 )
@@ -42,6 +44,12 @@ class ScalerNotCheckpointed(Rule):
 
     A scaler's `load_state_dict` that reads another key than the only one under which the module
     saves the state of a scaler of that name, and that the module writes nowhere.
+
+    A scaler that is made anew in each round of a loop, or in a function that is called in one,
+    while the optimizer that it steps is older; without the loop in sight only `possible`. A file
+    that saves a scaler's state, reads the optimizer's back and never the scaler's. Checkpoints
+    without `amp.state_dict()` where apex scales. Saving functions that get the optimizer as an
+    argument and no scaler are `possible`.
 
     It stays silent for weights alone, for a scaler that is off, where the dict is built in several
     places, and where the dict has an entry of the scaler's or amp's name.
@@ -84,17 +92,38 @@ class ScalerNotCheckpointed(Rule):
     name = "scaler-not-checkpointed"
     severity = Severity.INFO
     applicability = Applicability.SAFE
-    triggers = calls(*CREATORS, "Tensor.load_state_dict")
+    triggers = calls(*CREATORS, "Tensor.load_state_dict", Apex.initialize)
 
     def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
             yield from _misread(call, call.func.value, at)
+            if ScalerLife.unread(at) is call:
+                yield at.finding(
+                    call,
+                    "the optimizer's state is read back and the scaler's, which is saved, is not: "
+                    "the run that continues starts at a scale of 65536 again",
+                    Confidence.LIKELY,
+                )
+            return
+        if at.qualify(call.func) == Apex.initialize:
+            yield from _forgotten_by_apex(call, at)
             return
         scaler = Scaler.made(call, at)
         if scaler is None or scaler.off:
             return
+        again = ScalerLife.anew(scaler, at)
+        if again is not None:
+            yield at.finding(
+                call,
+                f"{scaler.text} is made anew while its optimizer goes on: each time it starts at a "
+                "scale of 65536 again, and throws steps away",
+                again[0],
+                evidence=again[1],
+            )
+            return
         found = list(self._forgotten(call, scaler, at))
-        yield from found or _left_to_others(call, scaler, at)
+        found = found or list(_left_to_others(call, scaler, at))
+        yield from found or _left_out(call, scaler, at)
 
     @staticmethod
     def _forgotten(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Finding]:
@@ -112,6 +141,15 @@ class ScalerNotCheckpointed(Rule):
                 if not isinstance(node, ast.Call) or "save" not in ast.unparse(node.func).lower():
                     continue
                 entries = _entries(node, here)
+                if entries is None and _grown(node, stepped, here):
+                    yield here.finding(
+                        node,
+                        f"the optimizer's state is saved without that of {scaler.text}: the run "
+                        "that continues starts at a scale of 65536 again",
+                        Confidence.LIKELY,
+                        evidence=(here.note(call, "the scaler is made here"),),
+                    )
+                    return
                 if entries is None or id(entries) in seen or not _forgets(entries, stepped):
                     continue
                 seen.add(id(entries))
@@ -136,6 +174,42 @@ class ScalerNotCheckpointed(Rule):
                     evidence=evidence,
                     fix=fix,
                 )
+
+
+def _left_out(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Finding]:
+    """Functions of other homes that save the optimizer and get no scaler."""
+    if KEEPS.search(at.source.text) or not any(True for _ in scaler.calls("scale")):
+        return
+    for node, here in ScalerLife.left_out(scaler, at):
+        yield here.finding(
+            node,
+            f"the optimizer is saved without {scaler.text}: the run that continues starts at a "
+            "scale of 65536 again",
+            Confidence.POSSIBLE,
+            evidence=(here.note(call, "the scaler is made here"),),
+        )
+        return
+
+
+def _forgotten_by_apex(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """Dicts with an optimizer's state and without that of apex's amp."""
+    if "amp.state_dict" in at.source.text or not Apex.scales(call):
+        return
+    for function in (at.module.index.top, *at.module.index.functions):
+        here = at.inside(function)
+        for node in function.nodes:
+            if isinstance(node, ast.Call) and "save" in ast.unparse(node.func).lower():
+                entries = _entries(node, here)
+                whole = entries is not None and len(entries.keys) > 1
+                if whole and entries is not None and _forgets(entries, set()):
+                    yield here.finding(
+                        node,
+                        "the optimizer's state is saved without amp.state_dict(): the run that "
+                        "continues starts at a scale of 65536 again",
+                        Confidence.LIKELY,
+                        evidence=(here.note(call, "amp scales the losses from here on"),),
+                    )
+                    return
 
 
 def _stands(scaler: Scaler, home: Context, place: ast.expr, here: Context) -> bool:
@@ -244,6 +318,42 @@ def _entries(save: ast.Call, at: Context) -> ast.Dict | None:
             return None
         given = at.definition(given.id, given)
     return given if isinstance(given, ast.Dict) else None
+
+
+def _grown(save: ast.Call, stepped: set[str], at: Context) -> bool:
+    """Whether what is saved is a dict of this function that is filled item by item, or made by
+    ``dict(...)``, with the optimizer's state and without the scaler's."""
+    given = save.args[0] if save.args else None
+    names = ""
+    if isinstance(given, ast.Name):
+        names, sources = given.id, at.analysis.assigned.get(given.id, [])
+    else:
+        sources = [given] if given is not None else []
+    if names in {p.arg for p in at.function.parameters()}:
+        return False
+    states: list[ast.expr] = []
+    for source in sources:
+        if isinstance(source, ast.Dict):
+            states += source.values
+            states += [key for key in source.keys if key is not None]
+        elif isinstance(source, ast.Call) and ast.unparse(source.func) == "dict":
+            if source.args or any(k.arg is None for k in source.keywords):
+                return False
+            states += [k.value for k in source.keywords]
+        else:
+            return False
+    for use in at.uses(names) if names else ():
+        around = at.parents.get(id(use))
+        if isinstance(use.ctx, ast.Load) and around is not save:
+            stored = at.parents.get(id(around)) if around is not None else None
+            if not isinstance(around, ast.Subscript) or not isinstance(stored, ast.Assign):
+                return False
+            states += [stored.value, around.slice]
+    texts = [ast.unparse(state) for state in states]
+    owners = {text.removesuffix(".state_dict()") for text in texts if text.endswith("state_dict()")}
+    if any("scal" in text.lower() or "amp" in text.lower() for text in texts):
+        return False
+    return bool(owners & stepped)
 
 
 def _forgets(entries: ast.Dict, stepped: set[str]) -> bool:

@@ -16,6 +16,11 @@ from precision_lint.api import (
     calls,
 )
 
+LOOKS = frozenset({"item", "tolist", "numpy"})
+THROUGH = frozenset({"detach", "cpu", "data", "float", "clone", "mean", "sum"})
+TAKES = frozenset({"float", "print", "append", "update", "add_scalar", "info", "log", "log_metric"})
+FINITE = frozenset({"isfinite", "isnan", "isinf"})
+
 
 class ScaledHalfLoss(Rule):
     """Loss in float16 that is multiplied by the loss scale.
@@ -25,6 +30,10 @@ class ScaledHalfLoss(Rule):
     float16 region, or cast to half. A loss with dimensions (`reduction="none"`) overflows itself.
     A 0-d loss is promoted to float32 by the scale; it is reported, as a warning, because its
     gradient is not.
+
+    A scaled loss that is read as if it was the loss: `item()`, `float()`, added to a total,
+    printed. What is returned, or only asked for inf and nan, is `possible`. Silent where the
+    function divides by the scale.
 
     It stays silent for losses that autocast computes in float32 (`cross_entropy`, `mse_loss` and
     the others of its float32 list), for bfloat16, and where the dtype is not known.
@@ -68,6 +77,7 @@ class ScaledHalfLoss(Rule):
         owner = at.text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         if "scaler" not in owner.lower() or len(call.args) != 1:
             return
+        yield from _read(call, at)
         loss = call.args[0]
         value = at.value(loss)
         if not value.is_tensor or value.dtype not in ("float16", "low"):
@@ -123,3 +133,67 @@ def _mean(loss: ast.expr, at: Context) -> ast.Call | None:
         if made.func.attr == "mean" and not made.args and at.qualify(made.func) is None:
             return made
     return None
+
+
+def _read(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """The first place that reads a scaled loss, other than its backward."""
+    if at.mentions(r"get_scale\(|inv_?scale|/ *\w*scale"):
+        return
+    statement = at.statement(call)
+    uses: list[ast.expr] = [call]
+    if isinstance(statement, ast.Assign) and statement.value is call:
+        target = statement.targets[0]
+        if not isinstance(target, ast.Name):
+            return
+        uses = [
+            use
+            for use in at.uses(target.id)
+            if isinstance(use.ctx, ast.Load) and at.definition(use.id, use) is call
+        ]
+    for use in uses:
+        sure = _looks(use, at)
+        if sure is not None:
+            yield at.finding(
+                use,
+                "a scaled loss is read: it is 65536 times the loss at first, and grows",
+                sure,
+                severity=Severity.WARNING,
+                evidence=(at.note(call, "the loss is scaled here"),) if use is not call else (),
+            )
+            return
+
+
+def _looks(use: ast.expr, at: Context) -> Confidence | None:
+    """How sure it is that a scaled loss is read here for its value; None: it is not."""
+    node: ast.AST = use
+    while True:
+        parent = at.parents.get(id(node))
+        if isinstance(parent, ast.Attribute):
+            if parent.attr in LOOKS:
+                node = parent
+                break
+            if parent.attr not in THROUGH:
+                return None
+            node = parent
+        elif isinstance(parent, ast.Call) and parent.func is node:
+            node = parent
+        else:
+            break
+    parent = at.parents.get(id(node))
+    if isinstance(node, ast.Attribute) and node.attr in LOOKS:
+        around = at.parents.get(id(parent)) if parent is not None else None
+        checked = isinstance(around, ast.Call) and _last(around) in FINITE
+        return Confidence.POSSIBLE if checked else Confidence.LIKELY
+    if isinstance(parent, ast.keyword):
+        parent = at.parents.get(id(parent))
+    if isinstance(parent, ast.AugAssign | ast.FormattedValue):
+        return Confidence.LIKELY
+    if isinstance(parent, ast.Call):
+        if _last(parent) in TAKES:
+            return Confidence.LIKELY
+        return Confidence.POSSIBLE if _last(parent) in FINITE else None
+    return Confidence.POSSIBLE if isinstance(parent, ast.Return) else None
+
+
+def _last(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -19,6 +21,12 @@ from precision_lint.api import (
     operators,
 )
 
+CAST = re.compile(r"\.float\(|float32|\.double\(|\.to\(|\.type\(|upcast|cast_?to")
+COMPUTES = re.compile(
+    r"loss|crit|head|net|model|layer|proj|block|norm|attn|attention|conv|linear|mlp|encode|decode"
+    r"|forward|predict|sampl|match|warp|render|classif|fc"
+)
+"""Names of what computes with tensors that it is given."""
 HALVES = frozenset({"float16", "bfloat16", "low"})
 
 
@@ -32,9 +40,13 @@ class AutocastDisabledWithoutUpcast(Rule):
     the same file that hand their arguments to layers count as layers, and `autocast(dtype=
     torch.float32)` as switched off, which it is.
 
+    A call of something unknown in a `with` that switches autocast off and in which nothing is cast
+    up is `possible`.
+
     It stays silent for tensors that are float32 for certain: upcast operands, softmax, norms and
     sums, parameters, and under `custom_fwd(cast_inputs=torch.float32)`, which casts its arguments.
-    What a function is given is only `possible`, unless a call shows that it is half.
+    What a function is given is only `possible`, unless a call shows that it is half, or a module of
+    a project that trains under autocast casts nothing in the function.
 
     ## Why it breaks
     Switching autocast off stops further casts; it does not undo those that were made. A tensor that
@@ -80,6 +92,14 @@ class AutocastDisabledWithoutUpcast(Rule):
             return
         found = Lowered.of(node, at) or _helped(node, at)
         if found is None or not found.operands:
+            if isinstance(node, ast.Call) and _is_first_unknown(node, region.node, at):
+                yield at.finding(
+                    node,
+                    "autocast is switched off around this and nothing is cast up: what came in "
+                    "half is half inside as well",
+                    Confidence.POSSIBLE,
+                    evidence=(at.note(region.node, "autocast is switched off here"),),
+                )
             return
         values = [at.value(operand) for operand in found.operands]
         if any(v.dtype == "float64" for v in values) or self._is_geometry(found, at):
@@ -115,6 +135,47 @@ class AutocastDisabledWithoutUpcast(Rule):
     def _is_geometry(found: Lowered, at: Context) -> bool:
         _, operands = at.product(found.node)
         return bool(operands) and at.geometry(found.node, operands) is not None
+
+
+def _is_first_unknown(node: ast.Call, manager: ast.expr, at: Context) -> bool:
+    """Whether a call is the first of a block without autocast that computes nobody knows what, of
+    tensors that may be half, in a block that casts nothing up."""
+    block = next(
+        (
+            p
+            for p in at.ancestors(node)
+            if isinstance(p, (ast.With, ast.AsyncWith))
+            and any(item.context_expr is manager for item in p.items)
+        ),
+        None,
+    )
+    if block is None or any(CAST.search(ast.unparse(statement)) for statement in block.body):
+        return False
+    calls = [c for s in block.body for c in ast.walk(s) if isinstance(c, ast.Call)]
+    known = [c for c in calls if Lowered.of(c, at) is not None]
+    unknown = [c for c in calls if _may_compute(c, at)]
+    return not known and bool(unknown) and unknown[0] is node
+
+
+def _may_compute(call: ast.Call, at: Context) -> bool:
+    """Whether a call of an object or a function, of which nothing is known, is given what may be
+    half tensors."""
+    if at.qualify(call.func) is not None or not call.args:
+        return False
+    func = call.func
+    own = isinstance(func, ast.Name) or (
+        isinstance(func, ast.Attribute) and at.text(func.value) == "self"
+    )
+    name = getattr(func, "attr", getattr(func, "id", ""))
+    if not own or name in dir(builtins) or not COMPUTES.search(name):
+        return False
+    values = [at.value(argument) for argument in call.args]
+    return any(
+        (v.dtype in HALVES or v.variable or v.kind == "unknown")
+        and v.dtype != "float32"
+        and not isinstance(a, ast.Constant)
+        for v, a in zip(values, call.args, strict=True)
+    )
 
 
 def _casts_arguments(node: ast.expr, at: Context) -> bool:
@@ -188,4 +249,16 @@ def _half(operand: ast.expr, at: Context) -> tuple[Confidence, tuple[Evidence, .
         if passed.module is at.module and given.dtype in HALVES and "cast" not in given.tags:
             message = f"{at.function.qualname}() is given half tensors here"
             return Confidence.LIKELY, (at.note(passed.call, message),)
+    known, region = at.project.autocast, at.region(operand)
+    here = region.called is None and not region.foreign  # else a caller may have cast them up
+    if known and at.believes(known) and at.plausible and here and not at.without_gradient:
+        quiet = any(
+            "no_grad" in ast.unparse(item.context_expr)
+            for around in at.ancestors(operand)
+            if isinstance(around, (ast.With, ast.AsyncWith))
+            for item in around.items
+        )
+        if quiet or at.mentions(CAST.pattern):  # features of raw inputs
+            return Confidence.POSSIBLE, half.evidence
+        return Confidence.LIKELY, (*half.evidence, known)
     return Confidence.POSSIBLE, half.evidence

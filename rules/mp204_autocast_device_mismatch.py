@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -18,6 +19,8 @@ from precision_lint.api import (
     calls,
 )
 
+ASKS = ("torch.get_autocast_gpu_dtype", "torch.is_autocast_enabled")
+OTHERS = re.compile(r"[\"'](cpu|mps|xpu|npu|hpu)[\"']|device\.type|device_type")
 HALVES = frozenset({"float16", "bfloat16", "low"})
 
 
@@ -28,6 +31,10 @@ class AutocastDeviceMismatch(Rule):
     `autocast("cpu", enabled=False)` inside a region for `"cuda"`, `torch.cuda.amp.autocast(False)`
     inside one for `"cpu"`, and so on: both device types are literal, and differ. The region may be
     in the same function or around every call of it.
+
+    `possible`: a region for a literal `"cuda"` in a function that puts tensors on a device it is
+    given, and `torch.get_autocast_gpu_dtype()` or `is_autocast_enabled()`, which speak of CUDA
+    alone.
 
     It stays silent where one device type is only known at run time (`x.device.type`), where the
     same statement, or one right inside, switches the region's own device off too, and for regions
@@ -76,11 +83,24 @@ class AutocastDeviceMismatch(Rule):
         "torch.cpu.amp.autocast",
         "torch.xpu.amp.autocast",
         "torch.npu.amp.autocast",
+        "torch.get_autocast_gpu_dtype",
+        "torch.is_autocast_enabled",
     )
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        name = at.qualify(node.func) or ""
+        if name in ASKS:
+            if not node.args and (name == ASKS[0] or OTHERS.search(at.source.text)):
+                yield at.finding(
+                    node,
+                    f"{name} speaks of CUDA's autocast alone, whatever device the tensors are on",
+                    Confidence.POSSIBLE,
+                    severity=Severity.INFO,
+                )
+            return
         found = Leaving.of(node, at)
         if found is None:
+            yield from _fixed(node, at)
             return
         bare = _bare(found.statement, at)
         edits = self._edits(found, bare, at)
@@ -119,6 +139,36 @@ class AutocastDeviceMismatch(Rule):
                 return None
             edits += upcast
         return edits
+
+
+def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """A region for CUDA in a function that puts its tensors on a device of its own."""
+    given = {k.arg: k.value for k in node.keywords}
+    first = given.get("device_type") or (node.args[0] if node.args else None)
+    old = at.qualify(node.func) == "torch.cuda.amp.autocast"
+    if "enabled" in given or (old and node.args) or not isinstance(at.statement(node), ast.With):
+        return
+    if not old and (not isinstance(first, ast.Constant) or first.value != "cuda"):
+        return
+    if at.mentions(r"is_cuda|device_type=[^\"']|[\"']cuda[\"'] (in|==)|(in|==) [\"']cuda"):
+        return
+    for part in at.function.nodes:
+        if not isinstance(part, ast.Call):
+            continue
+        moved = part.args[:1] if getattr(part.func, "attr", "") == "to" else []
+        moved += [k.value for k in part.keywords if k.arg == "device"]
+        for device in moved:
+            name = getattr(device, "attr", getattr(device, "id", ""))
+            if name.endswith("device"):
+                yield at.finding(
+                    node,
+                    f"the region is for CUDA, whatever {at.text(device)} is: on another device "
+                    "nothing runs in half",
+                    Confidence.POSSIBLE,
+                    severity=Severity.INFO,
+                    evidence=(at.note(device, "the tensors are put on this device"),),
+                )
+                return
 
 
 def _bare(statement: ast.With | ast.AsyncWith, at: Context) -> list[ast.expr]:

@@ -19,6 +19,9 @@ FUNCTION = "torch.nn.functional.binary_cross_entropy"
 CLASS = "torch.nn.BCELoss"
 SIGMOIDS = frozenset({"torch.sigmoid", "torch.nn.functional.sigmoid", "torch.special.expit"})
 
+NAMED = "what the callee's name stands for elsewhere in this file, BCELoss,"
+"""A call of a name that this file binds to a BCELoss in another function."""
+
 
 class BceUnderAutocast(Rule):
     """binary_cross_entropy or BCELoss in a CUDA autocast region, where torch refuses to run it.
@@ -26,6 +29,9 @@ class BceUnderAutocast(Rule):
     ## What it flags
     `F.binary_cross_entropy(...)` and calls of an `nn.BCELoss` under autocast for CUDA or a device
     that is only known at run time.
+
+    A call of a name (`criterion`, `self.losses["gan"]`) that another function of the file binds to
+    an `nn.BCELoss` counts; it is `possible` where the name is bound to others too.
 
     It stays silent under `autocast(enabled=False)`, for a region on the CPU, whose autocast runs
     the loss in float32, and for the forms with logits. A function that no region is known to
@@ -76,7 +82,9 @@ class BceUnderAutocast(Rule):
             return
         if region.device == "cpu":
             return
-        if region.on and region.called is None and not region.foreign and region.sure:
+        if what == NAMED:
+            confidence = _named(node, at) if region.known else Confidence.POSSIBLE
+        elif region.on and region.called is None and not region.foreign and region.sure:
             confidence = Confidence.CERTAIN
         elif region.known:
             confidence = Confidence.LIKELY
@@ -155,8 +163,30 @@ def _loss(node: ast.Call, at: Context) -> str | None:
     func, cls = node.func, at.function.cls
     if isinstance(func, ast.Attribute) and cls is not None and at.text(func.value) == "self":
         made = at.module.attribute(cls, func.attr)
-    known = made.kind == "callable" and made.const == CLASS and "instance" in made.tags
-    return "BCELoss" if known else None
+    if made.kind == "callable" and made.const == CLASS and "instance" in made.tags:
+        return "BCELoss"
+    return NAMED if made.const is None and _made(node, at) else None
+
+
+def _made(node: ast.Call, at: Context) -> list[bool]:
+    """For each value that this file gives a name like the callee's, whether it is a BCELoss."""
+    func = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+    last = getattr(func, "attr", getattr(func, "id", ""))
+    found: list[bool] = []
+    for function in (at.module.index.top, *at.module.index.functions) if "BCE" not in last else ():
+        for part in function.nodes:
+            if isinstance(part, ast.Assign) and not isinstance(part.value, ast.Name):
+                names = {getattr(t, "attr", getattr(t, "id", "")) for t in part.targets}
+                if last in names:
+                    chain = [n for n in ast.walk(part.value) if isinstance(n, ast.Call)]
+                    one = isinstance(part.value, ast.Call)
+                    found.append(any(at.qualify(n.func) == CLASS for n in chain))
+                    found += [] if one else [False]
+    return found if any(found) else []
+
+
+def _named(node: ast.Call, at: Context) -> Confidence:
+    return Confidence.LIKELY if all(_made(node, at)) else Confidence.POSSIBLE
 
 
 def _argument(node: ast.Call, place: int, name: str) -> ast.expr | None:

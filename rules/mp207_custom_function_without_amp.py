@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from precision_lint.api import (
     Applicability,
@@ -21,6 +23,14 @@ SAVED = "~ctx.saved_tensors"
 AWARE = r"custom_[fb]wd|amp_(?:fwd|bwd)|autocast_(?:enabled|dtype)"
 
 
+OWN = frozenset({
+    "torch", "numpy", "math", "warnings", "print", "isinstance", "len", "range", "functools",
+    "itertools", "typing", "os", "sys",
+})  # fmt: skip
+EXTENSION = re.compile(r"_ext|_C\b|_cuda|cuda_|_kernel|forward|_fwd|fwd_|MSDA|kernel|_op\b|ops\.")
+"""Names of compiled functions, which know the dtypes that they were compiled for."""
+
+
 class CustomFunctionWithoutAmp(Rule):
     """autograd.Function with products whose backward does not know of autocast.
 
@@ -28,6 +38,10 @@ class CustomFunctionWithoutAmp(Rule):
     A `torch.autograd.Function` that multiplies matrices in `forward`, and in `backward` multiplies
     the incoming gradient with a tensor that `forward` was given, without `custom_fwd` and
     `custom_bwd`.
+
+    A function whose `forward` hands several of its tensors to a compiled extension or a kernel,
+    which autocast does not cast for, in a project that uses autocast: `possible`, because the
+    kernel may take any dtypes.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast, brought
     to float32 or multiplied elementwise with a saved tensor first, where `forward` speaks of
@@ -107,10 +121,23 @@ class CustomFunctionWithoutAmp(Rule):
         returned = [n.value for n in forward.nodes if isinstance(n, ast.Return) and n.value]
         lowered = next((made for r in returned if (made := _lowered(r, inside, 6))), None)
         product = next((n for n in backward.nodes if _mixes(n, inside, behind)), None)
-        if lowered is None or not isinstance(product, ast.expr) or _applied_outside(node.name, at):
+        if _applied_outside(node.name, at):
             return
         known = at.project.autocast
         believed = known is not None and at.believes(known)
+        if lowered is None or not isinstance(product, ast.expr):
+            handed = next((n for n in backward.nodes if _hands_on(n, inside, behind)), None)
+            if lowered is None or handed is None:
+                yield from self._foreign(node.name, inside, at)
+                return
+            yield at.finding(
+                lowered,
+                f"autocast runs this in half; {node.name}.backward hands a half gradient on with "
+                "a float32 tensor that was saved",
+                Confidence.POSSIBLE,
+                evidence=(at.note(handed, "the gradient meets what was saved"),),
+            )
+            return
         fix = None if "setup_context" in cls.methods else _fix(forward.node, backward.node, at)
         evidence = [] if known is None else [known]
         evidence.append(at.note(product, "the gradient meets a float32 tensor that was saved"))
@@ -122,6 +149,37 @@ class CustomFunctionWithoutAmp(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+    @staticmethod
+    def _foreign(name: str, inside: Context, at: Context) -> Iterator[Finding]:
+        """Kernels of extensions, for whose operands autocast does nothing."""
+        known = at.project.autocast
+        if known is None or inside.mentions(r"\.(float|half|to|type_as|type)\(|dtype"):
+            return
+        call = next((n for n in inside.function.nodes if _foreign_call(n, inside)), None)
+        if call is not None:
+            yield at.finding(
+                call,
+                f"autocast casts nothing for {inside.text(call.func)}: under it some operands of "
+                f"{name} come in half, beside float32 ones",
+                Confidence.POSSIBLE,
+                evidence=(known,),
+            )
+
+
+def _foreign_call(node: ast.AST, at: Context) -> TypeGuard[ast.Call]:
+    """Whether a call hands two or more tensors of a forward to an extension's function."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Subscript):  # kernel[grid](...) of Triton
+        return len(node.args) > 1
+    head = (at.qualify(node.func) or "").partition(".")[0]
+    name = at.text(node.func)
+    if head in OWN or name.startswith(("ctx.", "self.")) or not at.qualify(node.func):
+        return False
+    given = {p.arg for p in at.function.parameters()[1:]}
+    handed = [a.id for a in node.args if isinstance(a, ast.Name) and a.id in given]
+    return len(handed) > 1 and EXTENSION.search(name) is not None
 
 
 def _applied_outside(name: str, at: Context) -> bool:
@@ -181,6 +239,16 @@ def _mixes(node: ast.AST, forward: Context, backward: Context) -> bool:
         (name := _root(operand, backward)) in saved and kind in (f"~{name}", SAVED)
         for operand, kind in zip(found.operands, kinds, strict=True)
     )
+
+
+def _hands_on(node: ast.AST, forward: Context, backward: Context) -> TypeGuard[ast.Call]:
+    """Whether a call of ``backward`` gets the gradient as it came and an input that was saved."""
+    if not isinstance(node, ast.Call) or backward.region(node).state != "inherited":
+        return False
+    gradients = {p.arg for p in backward.function.parameters()[1:]}
+    names = {a.id for a in node.args if isinstance(a, ast.Name)}
+    fresh = {name for name in names & gradients if not backward.analysis.assigned.get(name)}
+    return bool(fresh) and bool(names & _saved(forward, backward))
 
 
 def _root(node: ast.expr, at: Context) -> str | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -38,6 +39,13 @@ class AutocastBadArguments(Rule):
       a function that does not train.
     - A region without `dtype` that is entered because of a name for one (`enabled=dtype is not
       None`), where that name may be bfloat16: the region is float16 all the same.
+
+    - `autocast` as a decorator or manager without a call of it.
+    - A name that the oldest torch of the project's metadata does not have (`torch.amp.GradScaler`
+      before 2.3), unless the file asks for the version.
+    - `possible` only: the text of a whole device (`str(x.device)`) or a `device` of unknown kind as
+      the device type; a region that a default of the code switches on (`enabled=getattr(args,
+      "amp", True)`); a literal half dtype in a function that has a `self.dtype`.
 
     It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
     same function has a wrong key, for a name that is imported from two places where they differ,
@@ -83,14 +91,24 @@ class AutocastBadArguments(Rule):
         "torch.amp.GradScaler",
         "torch.cuda.amp.GradScaler",
         "torch.cpu.amp.GradScaler",
-    ) | operators(ast.With, pattern=r"autocast")
+    ) | operators(ast.With, ast.FunctionDef, ast.Dict, pattern=r"autocast")
 
-    def check(self, node: ast.Call | ast.With, at: Context) -> Iterator[Finding]:
+    def check(
+        self, node: ast.Call | ast.With | ast.FunctionDef | ast.Dict, at: Context
+    ) -> Iterator[Finding]:
+        if isinstance(node, ast.Dict):
+            yield from _on_by_default(node, at)
+            return
+        if isinstance(node, ast.FunctionDef):
+            yield from _uncalled(node.decorator_list, at)
+            return
         if isinstance(node, ast.With):
             for item in node.items:
                 if isinstance(item.context_expr, ast.Call):
                     yield from _left_out(item.context_expr, node, at)
+            yield from _uncalled([item.context_expr for item in node.items], at)
             return
+        yield from _chosen(node, at)
         if any(isinstance(p, ast.Try) and p.handlers for p in at.ancestors(node)):
             return
         problem = BadArguments.of(node, at)
@@ -108,6 +126,54 @@ class AutocastBadArguments(Rule):
             evidence=at.why(at.region(node)) if problem.severity is Severity.WARNING else (),
             fix=fix,
         )
+
+
+def _uncalled(managers: list[ast.expr], at: Context) -> Iterator[Finding]:
+    """Autocast itself where a region is meant: a decorator or a manager without parentheses."""
+    for manager in managers:
+        message = BadArguments.uncalled(manager, at)
+        if message is not None:
+            yield at.finding(manager, message, Confidence.CERTAIN)
+
+
+def _chosen(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """Regions that a default switches on, or whose dtype is not the one that the class has."""
+    if not (at.qualify(node.func) or "").endswith("autocast"):
+        return
+    yield from _on_by_default(node, at)
+    dtype = next((k.value for k in node.keywords if k.arg == "dtype"), None)
+    if dtype is None or at.qualify(dtype) not in HALVES:
+        return
+    own = next((n for n in at.function.nodes if _is_own_dtype(n)), None)
+    if isinstance(own, ast.expr):
+        yield at.finding(
+            node,
+            f"the region runs in {at.text(dtype)}, whatever {ast.unparse(own)} is",
+            Confidence.POSSIBLE,
+            severity=Severity.WARNING,
+            evidence=(at.note(own, "the function has a dtype of its own"),),
+        )
+
+
+def _on_by_default(node: ast.Call | ast.Dict, at: Context) -> Iterator[Finding]:
+    default = BadArguments.default_on(node, at)
+    if default is not None:
+        yield at.finding(
+            node,
+            f"mixed precision is on unless somebody says otherwise: {ast.unparse(default)}",
+            Confidence.POSSIBLE,
+            severity=Severity.INFO,
+        )
+
+
+def _is_own_dtype(node: ast.AST) -> bool:
+    """Whether a node is a dtype that options or the object hold: ``self.dtype``."""
+    return (
+        isinstance(node, ast.Attribute)
+        and re.fullmatch(r"\w*dtype|precision", node.attr) is not None
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("self", "args", "cfg", "config", "opt", "hparams", "params")
+    )
 
 
 def _left_out(region: ast.Call, entered: ast.With, at: Context) -> Iterator[Finding]:
@@ -148,6 +214,14 @@ def _left_out(region: ast.Call, entered: ast.With, at: Context) -> Iterator[Find
             evidence=(at.note(brain, f"{name} is bfloat16 here"),),
         )
         return
+    named = [n for n in sorted(asked) if "dtype" in n and any(_about(n, test) for test in tests)]
+    for name in named[:1]:
+        yield at.finding(
+            region,
+            f"{name} is asked for and not passed on: the region runs in float16 whatever it is",
+            Confidence.POSSIBLE,
+            severity=Severity.WARNING,
+        )
 
 
 def _about(name: str, test: ast.expr) -> bool:

@@ -10,6 +10,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Region,
     RegionEnd,
     Rule,
     Severity,
@@ -23,13 +24,12 @@ class BackwardUnderAutocast(Rule):
     """Backward pass inside the autocast region, which torch's documentation advises against.
 
     ## What it flags
-    `loss.backward()` and `scaler.scale(loss).backward()` that stand in a `with autocast`. Shown as
-    info: it does not fail a run.
+    `loss.backward()` and `scaler.scale(loss).backward()` that stand in a `with autocast`, or in a
+    function that it decorates. Shown as info: it does not fail a run.
 
-    It stays silent where the statement holds the forward pass as well, where a loop is between the
-    region and the backward pass, which is a matter of MP205 if weights change there, and for
-    regions that the caller opens. Tests and benchmarks, which may mean it, are only
-    `possible`.
+    It is only `possible` where the statement holds the forward pass as well, where a caller opens
+    the region, and in tests and benchmarks, which may mean it. It stays silent where a loop is
+    between the region and the backward pass, which is a matter of MP205 if weights change there.
 
     ## Why it breaks
     For torch's own operations nothing happens: the backward pass of an operation runs in the dtype
@@ -70,7 +70,10 @@ class BackwardUnderAutocast(Rule):
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         region = at.region(node)
-        if not region.on or region.called is not None or region.foreign:
+        if not region.on:
+            return
+        if region.called is not None or region.foreign or not _entered_here(node, region, at):
+            yield from self._elsewhere(node, region, at)
             return
         statement: ast.stmt | None = None
         for parent in at.ancestors(node):
@@ -86,13 +89,12 @@ class BackwardUnderAutocast(Rule):
             return
         if statement is None or RegionEnd.first_backward(parent.body) is not node:
             return  # one report for a region
-        if not RegionEnd.trains(statement):
-            return  # the forward pass is in the same statement
-        moved = RegionEnd.behind(parent.body)
+        whole = not RegionEnd.trains(statement)  # the forward pass is in the same statement
+        moved = [] if whole else RegionEnd.behind(parent.body)
         indent = at.edit.indentation(parent)
         edits = RegionEnd.outdented(moved, indent, at) if moved else None
         confidence = Confidence.CERTAIN if region.sure else Confidence.LIKELY
-        if Care.in_test(at) or Care.in_benchmark(at):
+        if whole or Care.in_test(at) or Care.in_benchmark(at):
             confidence = Confidence.POSSIBLE
         evidence = [*at.why(region)]
         if edits is not None:
@@ -104,3 +106,24 @@ class BackwardUnderAutocast(Rule):
             evidence=evidence,
             fix=Fix("end the region before it", Applicability.SAFE, edits) if edits else None,
         )
+
+    @staticmethod
+    def _elsewhere(node: ast.Call, region: Region, at: Context) -> Iterator[Finding]:
+        """A region that a decorator or a caller opens."""
+        if any(isinstance(p, ast.For | ast.AsyncFor | ast.While) for p in at.ancestors(node)):
+            return
+        own = region.called is None and not region.foreign
+        yield at.finding(
+            node,
+            "the backward pass runs under autocast: products of custom functions come down to half",
+            Confidence.LIKELY if own and not Care.in_test(at) else Confidence.POSSIBLE,
+            evidence=at.why(region),
+        )
+
+
+def _entered_here(node: ast.AST, region: Region, at: Context) -> bool:
+    """Whether a ``with`` of the same function opens the region around a node."""
+    return any(
+        isinstance(parent, With) and any(i.context_expr is region.node for i in parent.items)
+        for parent in at.ancestors(node)
+    )

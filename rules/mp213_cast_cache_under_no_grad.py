@@ -26,9 +26,10 @@ class CastCacheUnderNoGrad(Rule):
     A module that is called under `torch.no_grad()` and afterwards without it, in one autocast
     region, in a project that allows torch before 2.10. Shown as info: it does not fail a run.
 
-    It stays silent where the project's metadata (see MP212) say 2.10 or later or nothing at all,
-    where the two calls have regions of their own, for `cache_enabled=False`, and where
-    `torch.clear_autocast_cache()` is called.
+    Where the project's metadata (see MP212) say nothing of torch it is `possible`.
+
+    It stays silent where they say 2.10 or later, where the two calls have regions of their own, for
+    `cache_enabled=False`, and where `torch.clear_autocast_cache()` is called.
 
     ## Why it breaks
     Autocast keeps the half copy of each weight until the region ends. Old versions kept the copy
@@ -70,7 +71,7 @@ class CastCacheUnderNoGrad(Rule):
     triggers = operators(ast.With, pattern=r"no_grad")
 
     def check(self, node: ast.With, at: Context) -> Iterator[Finding]:
-        if at.project.torch is None or at.project.has_torch(*FIXED):
+        if at.project.torch is not None and at.project.has_torch(*FIXED):
             return
         manager = next(
             (i.context_expr for i in node.items if _is_no_grad(i.context_expr, at)), None
@@ -96,7 +97,7 @@ class CastCacheUnderNoGrad(Rule):
             first,
             f"before torch 2.10 autocast keeps the casts that {at.text(first.func)} makes under "
             "no_grad, and the next call gets no gradients for its weights",
-            Confidence.LIKELY,
+            Confidence.LIKELY if at.project.torch is not None else Confidence.POSSIBLE,
             evidence=[
                 *at.why(region),
                 at.note(later, "the call with gradients"),

@@ -53,6 +53,9 @@ class BadArguments:
     def of(cls, node: ast.Call, at: Context) -> BadArguments | None:
         """What is wrong with a call of one of them; None: nothing, or it cannot be told."""
         homes = cls.meanings(node.func, at)
+        old = _too_new(node, homes, at)
+        if old is not None:
+            return old
         starred = any(isinstance(a, ast.Starred) for a in node.args)
         if starred or not homes <= PARAMETERS.keys():
             return None
@@ -74,6 +77,26 @@ class BadArguments:
         return next(_problems(node, name, at), None)
 
     @staticmethod
+    def uncalled(node: ast.expr, at: Context) -> str | None:
+        """What autocast itself, not a call of it, does where a region is meant."""
+        if isinstance(node, ast.Call) or at.qualify(node) not in PARAMETERS:
+            return None
+        return f"{at.text(node)} is not called: write {at.text(node)}(...)"
+
+    @staticmethod
+    def default_on(node: ast.Call | ast.Dict, at: Context) -> ast.expr | None:
+        """What switches a region on unless somebody says otherwise; a dict: its arguments."""
+        if isinstance(node, ast.Dict):
+            keys = [getattr(key, "value", None) for key in node.keys]
+            if not set(keys) <= set(PARAMETERS["torch.autocast"]) or "dtype" not in keys:
+                return None
+            given = dict(zip(keys, node.values, strict=True))
+        else:
+            given = {k.arg: k.value for k in node.keywords}
+        enabled = given.get("enabled")
+        return enabled if enabled is not None and _is_on(enabled, at) else None
+
+    @staticmethod
     def meanings(func: ast.expr, at: Context) -> set[str]:
         """Qualified names that a callee may have: a name can be imported from two places."""
         homes = {at.qualify(func) or ""}
@@ -85,6 +108,43 @@ class BadArguments:
                     if (alias.asname or alias.name) == getattr(func, "id", "")
                 }
         return homes
+
+
+NEEDS = {"torch.amp.GradScaler": (2, 3), "torch.autocast": (1, 10), "torch.amp.autocast": (1, 10)}
+"""Releases from which on torch has a name."""
+
+
+def _too_new(node: ast.Call, homes: set[str], at: Context) -> BadArguments | None:
+    """A name that an old torch, which the project's metadata allow, does not have."""
+    name = next(iter(homes)) if len(homes) == 1 else ""
+    if name not in NEEDS or at.project.torch is None or at.project.has_torch(*NEEDS[name]):
+        return None
+    if re.search(r"__version__|hasattr\(torch|_version\(|TORCH_\w*\d", at.source.text):
+        return None
+    release = ".".join(map(str, NEEDS[name]))
+    return BadArguments(
+        f"{name} needs torch {release}, and the project allows older ones: AttributeError there",
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _is_on(node: ast.expr, at: Context) -> bool:
+    """Whether an expression is True unless a caller, an option or a setting says otherwise."""
+    match node:
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, _, ast.Constant(value=True)]):
+            return True
+        case ast.Call(func=ast.Attribute(attr="get"), args=[_, ast.Constant(value=True)]):
+            return True
+        case ast.Name(id=name):
+            default = at.function.defaults().get(name)
+            return isinstance(default, ast.Constant) and default.value is True
+        case ast.Attribute(value=ast.Name(id="self")) if at.function.cls is not None:
+            stored = at.module.stores(at.function.cls).get(node.attr)
+            if stored is None or stored[1] is None:
+                return False
+            return _is_on(stored[0], at.inside(stored[1]))
+    return False
 
 
 def _keys(node: ast.expr, at: Context) -> set[str]:
@@ -248,6 +308,15 @@ def _region(
             _insert(node, '"cuda", enabled=', at) if flag else None,
             "the device is a guess",
         )
+    elif isinstance(device, ast.JoinedStr) or (
+        isinstance(device, ast.Call)
+        and getattr(device.func, "id", "") == "str"
+        and at.text(device).endswith("device)")
+    ):
+        yield BadArguments(
+            f"{short} takes a device type: of a device with a number the text raises in old torch",
+            confidence=Confidence.POSSIBLE,
+        )
     elif (sure := _is_device(device, at)) is not None:
         end = at.edit.end(device)
         yield BadArguments(
@@ -278,13 +347,34 @@ def _is_device(node: ast.expr, at: Context) -> Confidence | None:
         return Confidence.CERTAIN if at.qualify(node.func) == "torch.device" else None
     if isinstance(node, ast.Name):
         sources = at.analysis.assigned.get(node.id, [])
+        if not sources and node.id in {p.arg for p in at.function.parameters()}:
+            return _parameter(node.id, at)
         return _is_device(sources[0], at) if len({id(s) for s in sources}) == 1 else None
     if not (isinstance(node, ast.Attribute) and node.attr == "device"):
         return None
+    if at.text(node) == "self.device" and at.function.cls is not None:
+        module = any(base.endswith("Module") for base in at.function.cls.bases)
+        return Confidence.POSSIBLE if module or at.mentions(r"self\.device\.type") else None
     if at.value(node.value).is_tensor:
         return Confidence.CERTAIN
     owner = at.text(node.value).rpartition(".")[2]
     return Confidence.LIKELY if HAS_DEVICE.fullmatch(owner) else None
+
+
+def _parameter(name: str, at: Context) -> Confidence | None:
+    """How sure it is that a parameter is a ``torch.device``."""
+    parameter = next(p for p in at.function.parameters() if p.arg == name)
+    note = at.text(parameter.annotation) if parameter.annotation is not None else ""
+    if note == "torch.device":
+        return Confidence.LIKELY
+    word = re.escape(name)
+    text = rf"\b{word}\s*(==|!=|in\b|\.startswith|\.split)|[\"']\s*(==|in)\s*{word}\b"
+    given = at.function.defaults().get(name)
+    if note or name != "device" or at.mentions(text) or isinstance(given, ast.Constant):
+        return None
+    if at.mentions(rf"(?<![\w.]){word}\.type\b"):
+        return Confidence.LIKELY
+    return Confidence.POSSIBLE if at.mentions(rf"\.to\({word}\b") else None
 
 
 def _dtype(
@@ -297,6 +387,11 @@ def _dtype(
         yield BadArguments(
             f"{short} takes a torch.dtype: a text raises a TypeError",
             (*imports, *edits) if edits is not None else None,
+        )
+    elif isinstance(dtype, ast.Attribute) and _is_option(dtype, at):
+        yield BadArguments(
+            f"{short} takes a torch.dtype, and {at.text(dtype)} is the text of an option",
+            confidence=Confidence.LIKELY,
         )
     elif dtype is not None and at.qualify(dtype) in WIDE:
         region = at.region(node)
@@ -313,3 +408,21 @@ def _dtype(
             # elsewhere it may bring a part of its caller's region up
             confidence=Confidence.LIKELY if trains else Confidence.POSSIBLE,
         )
+
+
+def _is_option(node: ast.Attribute, at: Context) -> bool:
+    """Whether an attribute is a text that this file reads off the command line, and keeps."""
+    name = node.attr
+    if at.text(node.value).rpartition(".")[2] not in ("args", "opt", "opts", "options", "flags"):
+        return False
+    for call, _ in at.module.index.calls.get("add_argument", []):
+        flags = [a.value for a in call.args if isinstance(a, ast.Constant)]
+        if f"--{name}" not in flags and f"--{name.replace('_', '-')}" not in flags:
+            continue
+        given = {k.arg: k.value for k in call.keywords}
+        default = given.get("default")
+        text = isinstance(default, ast.Constant) and isinstance(default.value, str)
+        kind = ast.unparse(given["type"]) if "type" in given else "str"
+        stored = re.search(rf"\.{name}\s*=(?!=)|setattr\(", at.source.text)
+        return text and kind == "str" and stored is None
+    return False

@@ -11,6 +11,9 @@ from precision_lint.semantics.effects import DRIVING, Effects, flat
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
 
+OWN_STEP = re.compile(r"(first|second)_step|step_and_\w+|step_with_\w+|_step$")
+"""Steps of an optimizer that does more than one thing in them, or takes two for one update."""
+
 
 def names_scaler(text: str) -> bool:
     """Whether a name is a GradScaler's by its spelling."""

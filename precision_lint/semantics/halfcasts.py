@@ -68,7 +68,9 @@ class HalfCast:
                     around = list(_around(cast, function))
                     if any(isinstance(a, ast.If) and _leaves(a) for a in around):
                         continue
-                    inner = any(isinstance(a, (ast.If, ast.IfExp)) for a in around)
+                    home = set(_around(scaler.call, function))  # one condition for both
+                    inner = any(isinstance(a, (ast.If, ast.IfExp)) for a in around if a not in home)
+                    handed = handed or any(isinstance(a, ast.If) for a in around)
                     sure = Confidence.POSSIBLE if inner else Confidence.CERTAIN
                     yield cls(
                         cast, function, name, made[name], None if handed else step, handed, sure

@@ -244,6 +244,8 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
             if cls is not None:
                 cls.methods.setdefault(inner.name, inner)
             index.functions.append(inner)
+            if kind in wanted:
+                index.candidates.setdefault(kind, []).append((node, function))
             for decorator in node.decorator_list:  # type: ignore[attr-defined]
                 push((decorator, function, None))
             push((node.args, function, None))  # type: ignore[attr-defined]

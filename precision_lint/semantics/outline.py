@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_lint.semantics import effects as fx
 from precision_lint.semantics.bindings import (
+    OWN_STEP,
     aliases,
     catches,
     catches_all,
@@ -28,6 +29,7 @@ from precision_lint.semantics.bindings import (
 )
 from precision_lint.semantics.conditions import substituted
 from precision_lint.semantics.effects import Effects, Step, Steps
+from precision_lint.semantics.frameworks import MANUAL, scaled_within
 from precision_lint.semantics.gradients import (
     CLIP_NAME,
     EXACT_CLIPS,
@@ -142,7 +144,7 @@ class Outline:
                 callees = [i.context_expr for i in items if isinstance(i.context_expr, ast.Call)]
                 if any((dotted(c.func) or "").endswith("suppress") for c in callees):
                     return (*head, Step(fx.TRY, (fx.attempted(steps),), (steps, (), ())))
-                return (*head, *steps)
+                return (*head, *scaled_within(items, steps))
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
                 inner = self.block(body)
                 caught = fx.attempted(inner) if any(map(catches, handlers)) else ""
@@ -350,6 +352,8 @@ class Outline:
 
     def scaled_by(self, node: ast.expr) -> str | None:
         """The scaler of ``scaler.scale(loss)``."""
+        if isinstance(node, (ast.List, ast.Tuple)) and node.elts:
+            node = node.elts[0]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "scale" and node.args and is_place(node.func.value):
                 return self.text(node.func.value)
@@ -368,7 +372,11 @@ class Outline:
                 return self.inlined(node, *resolved)
             if not self.state.is_grad_scaler(node, self.function):  # its protocol is its own
                 return (*self.inlined(node, *resolved), self.at(node, fx.PERHAPS))
+        if last == "manual_backward":
+            return (self.at(node, fx.PERHAPS), self.at(node, fx.BACKWARD, "", MANUAL, ""))
         if last == "backward" and owner is not None:
+            if dotted(callee) == "torch.autograd.backward" and node.args:
+                owner = node.args[0]
             scaler = self.scaled_by(owner)
             if scaler is not None:
                 return (self.at(node, fx.BACKWARD, scaler),)
@@ -390,6 +398,8 @@ class Outline:
     def method(self, node: ast.Call, last: str, owner: str) -> Steps | None:
         """Steps of a method of a scaler or an optimizer."""
         first = self.text(node.args[0]) if node.args else ""
+        if last == "unscale_gradients":
+            return (self.at(node, fx.SELF_CLIP),)
         if last == "unscale_":
             return (self.at(node, fx.UNSCALE, owner, first),)
         if last == "zero_grad":
@@ -402,7 +412,8 @@ class Outline:
             if last in ("get_scale", "_get_scale_async"):
                 return (self.at(node, fx.KNOWN, owner),) if id(node) in self.divisors else ()
             return ()
-        if last == "step" and not node.args and "sched" not in owner.lower():
+        own = OWN_STEP.fullmatch(last) and "opt" in owner.lower()
+        if own or (last == "step" and not node.args and "sched" not in owner.lower()):
             return (self.at(node, fx.PLAIN_STEP, owner),)
         return None
 

@@ -240,9 +240,12 @@ class Transitions:
         if state.scaled or state.plainly:
             return
         for name, event, origin in state.zeroed:
-            if name != optimizer and not covers(name, self.owners.get(optimizer)):
+            unknown = optimizer not in self.owners and not OPTIMIZER.search(name)
+            if name != optimizer and not covers(name, self.owners.get(optimizer)) and not unknown:
                 continue
             how = "unscaled" if self._unscaled(state, optimizer) else ""
+            if name != optimizer and unknown:
+                how = "perhaps"
             number = self.report(ev.ZEROED, event, state, optimizer, how=how, origin=origin)
             self._site(number, step, self._seen(step)[1])
             self._note(replace(state, open=(number,)), self._steps, step)

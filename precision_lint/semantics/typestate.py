@@ -13,6 +13,7 @@ from precision_lint.semantics.bindings import makes_scaler, names_scaler, own_no
 from precision_lint.semantics.conditions import Condition, condition, substituted
 from precision_lint.semantics.effects import Effects, Step, Steps, called_once, flat, weights
 from precision_lint.semantics.events import CLIP_SCALED, UPDATE
+from precision_lint.semantics.frameworks import AFTER_BACKWARD, Wrapped, after_backward, wrappers
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.outline import Outline
@@ -236,7 +237,11 @@ class Typestate:
                     kept = self._kept(violation, run, runs)
                     if kept is not None:
                         self._found.append((kept, function))
-            self._found += self._hooks(runs)
+            self._found += self._hooks([run for run in runs if not isinstance(run[1], Wrapped)])
+            for function in self.module.index.functions:
+                if function.name == AFTER_BACKWARD and (effects := self.effects(function)):
+                    found = after_backward(function, effects.steps)
+                    self._found += [(violation, function) for violation in found]
             self._found += self._never_updated(runs)
         return self._found
 
@@ -244,21 +249,38 @@ class Typestate:
         if self._runs is None:
             self._runs = []
             for function in self._functions():
-                for scaler in sorted(self.scalers(function)):
+                for scaler in sorted(self.scalers(function)) if self._drives() else ():
                     effects = self.effects(function)
                     if effects and not called_once(effects.steps):
                         enabled, entry = self._setting(function, scaler)
                         made = owners(function, self)
                         run = Protocol(effects, scaler, enabled, entry, made).run()
                         self._runs.append((function, run))
+                effects = self.effects(function)
+                if effects is None:
+                    continue
+                for wrapper in sorted(wrappers(effects.steps)):
+                    run = Wrapped(effects, wrapper, None, [State()]).run()
+                    self._runs.append((function, run))
         return self._runs
 
     def _functions(self) -> Iterator[Function]:
         index = self.module.index
-        if {"unscale_", "scale"} & index.calls.keys() or any(
-            call.args for call, _ in index.calls.get("step", [])
-        ):
+        if self._drives() or self._leaves():
             yield from (index.top, *index.functions)
+
+    def _drives(self) -> bool:
+        """Whether this module calls methods of a scaler."""
+        calls = self.module.index.calls
+        steps = (call for call, _ in calls.get("step", []))
+        return bool({"unscale_", "scale"} & calls.keys()) or any(call.args for call in steps)
+
+    def _leaves(self) -> bool:
+        """Whether this module leaves the scaling to a framework."""
+        calls = self.module.index.calls
+        passes = (call for call, _ in calls.get("backward", []))
+        known = {"scale_loss", "manual_backward"}
+        return bool(known & calls.keys()) or any(call.args for call in passes)
 
     @staticmethod
     def _kept(

@@ -1,0 +1,128 @@
+"""Losses that a framework scales: accelerate, Fabric, Lightning, DeepSpeed, apex.
+
+Their optimizers unscale when they step, or their own clip does; in between gradients carry the
+scale in float16, as behind ``scaler.scale(loss).backward()``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from precision_lint.api import Confidence
+from precision_lint.semantics import effects as fx
+from precision_lint.semantics.effects import Step, Steps, flat
+from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED
+from precision_lint.semantics.index import Function
+from precision_lint.semantics.names import dotted
+from precision_lint.semantics.paths import State
+from precision_lint.semantics.scaler import Protocol
+from precision_lint.semantics.violations import Violation
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+
+WRAPPED = "wrapped"
+"""``Violation.how`` of gradients that a framework has scaled."""
+MANUAL = "self.manual_backward"
+APEX = "amp.scale_loss"
+OWNER = re.compile(r"(^|\.)_?(accelerator|fabric|lite|booster|(model_?)?engine|\w*deepspeed\w*)$")
+"""Objects whose ``backward(loss)`` scales a loss."""
+AFTER_BACKWARD = "on_after_backward"
+"""Lightning's hook between the backward pass and the unscaling."""
+FLOAT16 = re.compile(
+    r"mixed_precision\s*[=,:][^\n]*[\"']fp16|precision\s*=\s*[\"']?16(?!\w)|[\"']16-mixed"
+    r"|\bfp16[\"']?\s*[=:]\s*(True|\{)|[\"']fp16[\"']|scale_loss"
+)
+"""Text that says that a framework may run in float16."""
+
+
+class Framework:
+    """What a rule asks of gradients that a framework has scaled."""
+
+    triggers = (
+        r"scale_loss|manual_backward|on_after_backward|autograd\.backward"
+        r"|(?i:accelerator|fabric|lite|booster|engine|deepspeed)\.backward\("
+    )
+
+    @staticmethod
+    def scaled(violation: Violation) -> bool:
+        """Whether a framework, not a scaler of the code's own, has scaled the gradients."""
+        return violation.how == WRAPPED
+
+    @staticmethod
+    def confidence(at: Context) -> Confidence:
+        """``likely`` where the file names float16 for the framework, which else scales nothing."""
+        named = FLOAT16.search(at.source.text) is not None
+        return Confidence.LIKELY if named else Confidence.POSSIBLE
+
+
+class Wrapped(Protocol):
+    """Runs one function for the scaler inside of a framework's object; only looks are reported."""
+
+    def run(self) -> Wrapped:
+        super().run()
+        looks = (v for v in self.violations if v.kind in (CLIP_SCALED, READ_SCALED))
+        self.violations = [replace(v, how=WRAPPED) for v in looks]
+        return self
+
+    def backward(self, step: Step, state: State) -> State:
+        if step.names[0] == "" and step.names[1:2] == (self.scaler,):
+            step = replace(step, names=(self.scaler,))
+        return super().backward(step, state)
+
+    def bypass(self, step: Step, state: State) -> State:
+        """The optimizer's own step, which the framework has wrapped: it unscales."""
+        return State(touched=True, facts=state.facts)
+
+    def plain_backward(self, step: Step, state: State, text: str) -> State:
+        return state if state.scaled else replace(state, plain=True)
+
+
+def wrappers(steps: Steps) -> set[str]:
+    """Texts of the frameworks' objects that run a backward among some steps."""
+    found = set()
+    for step in flat(steps):
+        if step.kind == fx.BACKWARD and not step.names[0]:
+            text = step.names[1] if len(step.names) > 1 else ""
+            if text == MANUAL or OWNER.search(text):
+                found.add(text)
+        elif step.kind == fx.SCALED and step.names[1] == APEX:
+            found.add(APEX)
+    return found
+
+
+def scaled_within(items: list[ast.withitem], body: Steps) -> Steps:
+    """Steps of a ``with`` block; behind one of ``amp.scale_loss`` gradients are unscaled."""
+    for item in items:
+        call, target = item.context_expr, item.optional_vars
+        if not isinstance(call, ast.Call) or not isinstance(target, ast.Name):
+            continue
+        if (dotted(call.func) or "").rpartition(".")[2] != "scale_loss":
+            continue
+        place = Step(fx.SCALED, (target.id, APEX), (), call, call.lineno, call.col_offset)
+        delayed = any(
+            k.arg == "delay_unscale" and isinstance(k.value, ast.Constant) and k.value.value
+            for k in call.keywords
+        )
+        return (place, *body) if delayed else (place, *body, replace(place, kind=fx.SELF_CLIP))
+    return body
+
+
+def after_backward(function: Function, steps: Steps) -> Iterator[Violation]:
+    """The first look of each kind at gradients in Lightning's hook, which still carry the scale."""
+    seen: set[str] = set()
+    for step in fx.sources(steps) if function.name == AFTER_BACKWARD else ():
+        inner = next((s for s in flat((step,)) if s.kind in (fx.READ, fx.CLIP)), None)
+        if inner is None or step.node is None or inner.names[0]:
+            continue
+        if inner.kind not in seen:
+            seen.add(inner.kind)
+            kind = READ_SCALED if inner.kind == fx.READ else CLIP_SCALED
+            yield Violation(
+                kind, step.node, AFTER_BACKWARD, "", None, None, (), (), None, False,
+                inner=step, how=WRAPPED,
+            )  # fmt: skip

@@ -1,0 +1,121 @@
+"""How long a GradScaler lives: what makes it anew, and what leaves its state behind."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from precision_lint.api import Confidence, Evidence
+from precision_lint.semantics.index import Function
+from precision_lint.semantics.names import dotted
+from precision_lint.semantics.ownership import makes_optimizer
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+    from precision_lint.semantics.scalers import Scaler
+
+Loop = ast.For | ast.AsyncFor | ast.While
+ROUND = re.compile(r"epoch|(train|training|run)_?(step|iter|iteration|batch)|one_(batch|step)")
+"""Names of functions that are called again and again for one model."""
+SAVES = re.compile(r"^_?save|checkpoint$|^checkpoint|_save$", re.IGNORECASE)
+KEPT = re.compile(r"scal|amp", re.IGNORECASE)
+
+
+class ScalerLife:
+    """Where a scaler, or what it has learnt, does not last as long as its optimizer."""
+
+    @staticmethod
+    def anew(scaler: Scaler, at: Context) -> tuple[Confidence, tuple[Evidence, ...]] | None:
+        """Whether a scaler is made in every round of a training, whose optimizer is older."""
+        statement = at.statement(scaler.call)
+        stepped = {ast.unparse(call.args[0]) for call, _ in scaler.calls("step") if call.args}
+        if statement is None or not stepped or "." in scaler.text:
+            return None
+        around = list(at.ancestors(statement))
+        again = at.analysis.assigned.get(scaler.text, [])
+        if len({id(value) for value in again}) > 1:
+            return None  # one of them is a reset on purpose
+        if any(isinstance(a, ast.If) and "None" in ast.unparse(a.test) for a in around):
+            return None
+        if scaler.call in _returned(scaler, at.function):
+            return None
+        loops = [a for a in around if isinstance(a, Loop)]
+        if loops:
+            if _makes(loops[-1], stepped):
+                return None
+            return Confidence.LIKELY, (at.note(_head(loops[0]), "in every round of this loop"),)
+        parameters = {p.arg for p in at.function.parameters()}
+        if isinstance(at.function.node, ast.Module) or _makes(at.function.node, stepped):
+            return None
+        if not all(re.split(r"[.\[]", name)[0] in parameters for name in stepped):
+            return None
+        for call, caller in at.module.call_sites(at.function):
+            inside = at.inside(caller)
+            around = [a for a in inside.ancestors(call) if isinstance(a, Loop)]
+            given = {ast.unparse(a) for a in (*call.args, *(k.value for k in call.keywords))}
+            if around and not _makes(around[-1], given):
+                return Confidence.LIKELY, (at.note(call, "it runs in every round of a loop"),)
+        return (Confidence.POSSIBLE, ()) if ROUND.search(at.function.name) else None
+
+    @staticmethod
+    def unread(at: Context) -> ast.Call | None:
+        """Where a file that saves a scaler's state reads the optimizer's back, and not that."""
+        calls = at.module.index.calls
+        saved = [
+            dotted(call.func) or ast.unparse(call.func) for call, _ in calls.get("state_dict", [])
+        ]
+        loads = [(c, ast.unparse(c.func).lower()) for c, _ in calls.get("load_state_dict", [])]
+        if not any("scaler" in text.lower() for text in saved):
+            return None
+        optimizers = [c for c, text in loads if "opt" in text and "scal" not in text]
+        if not optimizers or any("scal" in text or "amp" in text for _, text in loads):
+            return None
+        generic = any(not re.search(r"model|net|opt|sched|ema|module", text) for _, text in loads)
+        return None if generic else min(optimizers, key=lambda c: c.lineno)
+
+    @staticmethod
+    def left_out(scaler: Scaler, at: Context) -> Iterator[tuple[ast.Call, Context]]:
+        """Calls of functions named for saving that get the optimizer, and no scaler."""
+        stepped = {ast.unparse(call.args[0]) for call, _ in scaler.calls("step") if call.args}
+        for function in scaler.scope:
+            for node in function.nodes:
+                if not isinstance(node, ast.Call):
+                    continue
+                name = (dotted(node.func) or "").rpartition(".")[2]
+                given = [*node.args, *(k.value for k in node.keywords)]
+                texts = [ast.unparse(argument) for argument in given]
+                if SAVES.search(name) and stepped & set(texts):
+                    if not any(KEPT.search(text) for text in texts):
+                        yield node, at.inside(function)
+
+
+def _makes(node: ast.AST, names: set[str]) -> bool:
+    """Whether an optimizer of one of these names, or of any, is made in a block."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Assign):
+            if makes_optimizer(part.value):
+                return True
+            targets = [t for target in part.targets for t in ast.walk(target)]
+            if any(isinstance(t, ast.expr) and dotted(t) in names for t in targets):
+                return True
+        elif isinstance(part, (ast.For, ast.AsyncFor)):
+            if any(isinstance(t, ast.expr) and dotted(t) in names for t in ast.walk(part.target)):
+                return True
+    return False
+
+
+def _returned(scaler: Scaler, function: Function) -> set[ast.Call]:
+    """The scaler's call if its function returns it, so that it may live on."""
+    for node in function.nodes:
+        if isinstance(node, ast.Return) and node.value is not None:
+            if any(
+                dotted(n) == scaler.text for n in ast.walk(node.value) if isinstance(n, ast.Name)
+            ):
+                return {scaler.call}
+    return set()
+
+
+def _head(loop: Loop) -> ast.expr:
+    return loop.test if isinstance(loop, ast.While) else loop.iter
