@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -79,7 +80,7 @@ class UnscaledGradientCheck(Rule):
             edits, removed = repaired
             evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             fix = Fix("unscale the gradients first", Applicability.SAFE, edits)
-        if violation.sometimes_unscaled:
+        if violation.sometimes_unscaled or Care.in_test(at):
             confidence = Confidence.POSSIBLE
         elif backward is not None and not violation.guessed:
             confidence = Confidence.CERTAIN

@@ -81,8 +81,8 @@ class ClipBeforeUnscale(Rule):
             edits, removed = repaired
             evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             fix = Fix("unscale the gradients before clipping", Applicability.SAFE, edits)
-        if violation.sometimes_unscaled or (backward is None and Care.in_test(at)):
-            confidence = Confidence.POSSIBLE  # a test's stand-in has its scaler switched off
+        if violation.sometimes_unscaled or Care.in_test(at):
+            confidence = Confidence.POSSIBLE  # a test trains nothing to use
         elif backward is not None and not violation.guessed:
             confidence = Confidence.CERTAIN
         else:

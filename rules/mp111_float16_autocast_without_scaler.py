@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Edit,
@@ -99,7 +100,7 @@ class Float16AutocastWithoutScaler(Rule):
         ]
         confidence = Confidence.CERTAIN if found.sure else Confidence.LIKELY
         fix = None
-        if not steps:
+        if not steps or Care.in_benchmark(at):
             confidence = Confidence.POSSIBLE
         elif len(steps) == 1:
             edits = _with_scaler(call, steps[0], found, at)

@@ -87,6 +87,8 @@ class CdistUnderAutocast(Rule):
             weakest = replace(weakest, confidence=Confidence.POSSIBLE)  # it looks before it calls
         if not region.known and all(_is_data(operand, at) for operand in operands):
             weakest = replace(weakest, confidence=Confidence.POSSIBLE)
+        if at.project.half is None or not at.believes(at.project.half):
+            weakest = replace(weakest, confidence=Confidence.POSSIBLE)  # nothing half is outside
         upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
         statement = at.statement(node)
         edits = at.edit.append(statement, upcast) if statement is not None else None

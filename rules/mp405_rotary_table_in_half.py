@@ -22,6 +22,9 @@ from precision_lint.api import (
 )
 
 PRODUCTS = frozenset({"einsum", "outer", "matmul"})
+CREATED = frozenset({"torch.arange", "torch.linspace", "torch.tensor"})
+MOVED = re.compile(r"device|\.to\(|\.cuda\(|type_as|_like\(|\bself\.")
+"""What takes a tensor to where the model is."""
 
 
 class RotaryTableInHalf(Rule):
@@ -94,7 +97,7 @@ class RotaryTableInHalf(Rule):
                 return
         region = at.region(angle.product)
         half = at.half(at.value(angle.product), region)
-        if half is None:
+        if half is None or (region.device != "cpu" and _on_cpu(angle, at)):
             return
         lowered = angle.listed and region.state != "off" and _casts_down(angle, at)
         fix = None
@@ -148,6 +151,8 @@ class RotaryTableInHalf(Rule):
             name = at.text(buffers[0]) if buffers else at.text(angle.frequencies)
             moved = _counts(angle, at) and _of_module(angle, at)
             sure = half.confidence if proven or moved else Confidence.POSSIBLE
+            if not proven and _at_construction(at):
+                sure = Confidence.POSSIBLE  # rounded only for what is longer than that table
             return sure, f"{name} is rounded with the model", None
         model = at.half_models is not None and not Care.in_test(at)
         likely = proven or (model and _counts(angle, at))
@@ -211,6 +216,29 @@ def _first(angle: Angle, at: Context) -> ast.Call | None:
         if found is not None and found[0] in ("cos", "polar"):
             return turn
     return None
+
+
+def _on_cpu(angle: Angle, at: Context) -> bool:
+    """Whether both operands are created here, on the CPU, where CUDA's autocast does not act."""
+    for operand in angle.operands:
+        origins = list(Provenance.of(operand, at, casts=True))
+        made = [o for o in origins if (at.qualify(getattr(o, "func", o)) or "") in CREATED]
+        if not made or any(MOVED.search(at.text(origin)) for origin in origins):
+            return False
+    return True
+
+
+def _at_construction(at: Context) -> bool:
+    """Whether a method fills its tables when the module is made, and anew only if they end."""
+    init = at.function.cls.methods.get("__init__") if at.function.cls is not None else None
+    name = at.function.name
+    return init is not None and any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == name
+        and at.text(node.func.value) == "self"
+        for node in init.nodes
+    )
 
 
 def _under_autocast(at: Context) -> bool:

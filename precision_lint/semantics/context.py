@@ -173,7 +173,8 @@ class Context:
         if dtype.startswith("~parameter.") and (region.on or self.half_models is None):
             return None  # parameters stay float32 under autocast
         if "amp" in value.tags and not region.on:
-            return Half(self._region_dtypes(region), Confidence.LIKELY, (), True)
+            left = self._region_dtypes(region) - _excluded(value)
+            return Half(left, Confidence.LIKELY, (), True) if left else None
         given = self._given(value, region)
         if given is not UNASKED:
             return given
@@ -217,9 +218,9 @@ class Context:
             amp = "amp" in given.tags
             if given.dtype in ("float16", "bfloat16") or amp:
                 dtypes = self._region_dtypes(region) if amp else frozenset({given.dtype})
-                if amp and region.on:
-                    continue
-                dtypes -= _excluded(value)
+                if amp and (region.on or one.inside):
+                    continue  # it came out of the region that the call is in
+                dtypes -= _excluded(value) | _excluded(given)
                 message = f"{self.function.qualname}() is given half tensors here"
                 here = one.module is self.module
                 note = self.note(call, message) if here else one.module.note(call, message)

@@ -145,7 +145,7 @@ def _from_numpy(node: ast.expr, at: Context) -> bool:
 def _keys(at: Context) -> bool:
     """Whether this function has queries or values, so that ``K`` stands for attention's keys."""
     return bool(
-        at.module.names_in(at.function) & {"Q", "V", "q", "v", "Qs", "Vs", "query", "value"}
+        at.module.names_in(at.function) & {"Q", "V", "q", "v", "Qs", "Vs", "dQ", "dV", "query", "value"}
     )
 
 
