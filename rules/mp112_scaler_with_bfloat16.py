@@ -121,7 +121,7 @@ def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
     direct = at.text(call.func).rpartition(".")[2] == "GradScaler"
     given = " ".join(at.text(part) for part in (*call.args, *(k.value for k in call.keywords)))
     tests = [n.test for n in at.ancestors(made) if isinstance(n, (ast.If, ast.IfExp))]
-    if _names_dtype(given) or any(_names_dtype(at.text(test)) for test in tests):
+    if _names_dtype(given) or any(_names_dtype(_spelled(test, at)) for test in tests):
         return
     if scaler is None or scaler.off or (direct and not any(True for _ in scaler.calls("scale"))):
         return
@@ -147,6 +147,12 @@ def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
         evidence=(at.note(region, "bfloat16 or float16 autocast region opened here"),),
         fix=fix,
     )
+
+
+def _spelled(test: ast.expr, at: Context) -> str:
+    """A condition, or what the name that it is was bound to."""
+    made = at.definition(test.id, test) if isinstance(test, ast.Name) else None
+    return at.text(made if made is not None else test)
 
 
 def _names_dtype(text: str) -> bool:

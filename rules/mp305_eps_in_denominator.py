@@ -10,12 +10,18 @@ from precision_lint.api import (
     Doubt,
     Finding,
     Guard,
+    Provenance,
     Quotient,
     Rule,
     Severity,
     calls,
     operators,
 )
+
+ACTIVATIONS = frozenset({
+    "sigmoid", "softmax", "relu", "exp", "tanh", "softplus", "elu", "gelu", "silu", "leaky_relu",
+})  # fmt: skip
+"""What a model's output goes through, and data does not."""
 
 
 class EpsInDenominator(Rule):
@@ -95,6 +101,9 @@ class EpsInDenominator(Rule):
         if rare and guard.without_gradient(node, at):
             return
         confidence = Doubt.strict(half, value, guard.operand, at)
+        known = at.region(node).known or half.confidence is Confidence.CERTAIN or half.outside
+        if at.project.autocast is not None and not known and not _is_activation(guard.operand, at):
+            confidence = Confidence.POSSIBLE  # features or statistics of data, as a rule
         if (rare or _capped(node, at)) and confidence is not Confidence.CERTAIN:
             confidence = Confidence.POSSIBLE
         evidence = [*half.evidence]
@@ -104,6 +113,14 @@ class EpsInDenominator(Rule):
         yield at.finding(
             node, _message(guard, vanishing), confidence, evidence=[*evidence, *touched], fix=fix
         )
+
+
+def _is_activation(node: ast.expr, at: Context) -> bool:
+    """Whether a layer, a product or an activation function of this function made a value."""
+    if Provenance.computed(node, at) is not None:
+        return True
+    found = (at.operation(origin) for origin in Provenance.of(node, at))
+    return any(operation is not None and operation[0] in ACTIVATIONS for operation in found)
 
 
 def _capped(node: ast.expr, at: Context) -> bool:

@@ -97,8 +97,11 @@ class RotaryTableInHalf(Rule):
                 return
         region = at.region(angle.product)
         half = at.half(at.value(angle.product), region)
-        if half is None or (region.device != "cpu" and _on_cpu(angle, at)):
+        if half is None:
             return
+        if half.confidence is not Confidence.CERTAIN and region.device != "cpu":
+            if _on_cpu(angle, at):
+                return
         lowered = angle.listed and region.state != "off" and _casts_down(angle, at)
         fix = None
         confidence = half.confidence

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from precision_lint.api import (
     Applicability,
@@ -220,6 +221,8 @@ def _half(term: ast.expr, at: Context) -> Half | None:
     if not value.maybe_tensor:
         return None
     half = at.half(value, at.region(term))
+    if half is not None and value.dtype.startswith("~call") and "loss" in at.text(term).lower():
+        return replace(half, confidence=Confidence.POSSIBLE)  # autocast makes losses float32
     if half is None or not value.variable or "amp" in value.tags:
         return half
     if value.wide and at.half_models is None:

@@ -172,6 +172,8 @@ class MatmulDtypeMismatch(Rule):
                 confidence = half.confidence if asked else Confidence.POSSIBLE
         elif at.project.autocast is not None and region.state == "inherited":
             confidence = Confidence.LIKELY
+        if _kind(node, at).endswith("layer_norm") and _widens(wide_node, at) and at.project.mixed:
+            confidence = Confidence.POSSIBLE  # written for a weight that stays float32
         origin = moved or wide.made or wide.node
         evidence = [*half.evidence]
         if at.project.half is not None and at.project.half not in evidence:
@@ -316,11 +318,13 @@ class MatmulDtypeMismatch(Rule):
             evidence.append(at.note(care, "this function follows a dtype"))
         if at.project.half is not None:
             evidence.append(at.project.half)
+        region = at.region(node)
+        left = region.state == "off" and region.node is not None and _widens(node.args[0], at)
         weights = "the scale of" if "norm" in str(op) else "weights of"
         yield at.finding(
             node,
             f"{at.text(node.args[0])} is float32 and {weights} {layer} may be half: this raises",
-            Confidence.LIKELY if Care.expects_half(at) else Confidence.POSSIBLE,
+            Confidence.LIKELY if Care.expects_half(at) and not left else Confidence.POSSIBLE,
             evidence=evidence,
             fix=_cast_input(node, layer, at),
         )

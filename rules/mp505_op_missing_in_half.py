@@ -23,7 +23,8 @@ from precision_lint.api import (
 DISTANCES = ("torch.cdist", "torch.nn.functional.pdist")
 """Reported with their own numbers elsewhere."""
 PAIRS = frozenset({"svd", "qr", "eig", "eigh", "slogdet", "lstsq", "lu", "lu_factor", "inv_ex"})
-
+PLAIN = frozenset({"inverse", "det", "logdet", "slogdet"})
+"""Methods of a tensor that take no argument."""
 HALF = re.compile(r"torch\.(b?float16|half)\b")
 
 
@@ -149,8 +150,11 @@ def _called(node: ast.Call, at: Context) -> tuple[str, list[ast.expr]]:
     given += [k.value for k in node.keywords if k.arg in ("window", "input", "A", "B", "other")]
     if qualified is not None:
         return qualified, given
-    if isinstance(node.func, ast.Attribute) and at.text(node.func.value) != "self":
-        return f"Tensor.{node.func.attr}", [node.func.value, *given]
+    func = node.func
+    if isinstance(func, ast.Attribute) and func.attr in PLAIN and (given or node.keywords):
+        return "", []  # the inverse of something else, such as a normalisation
+    if isinstance(func, ast.Attribute) and at.text(func.value) != "self":
+        return f"Tensor.{func.attr}", [func.value, *given]
     return "", []
 
 

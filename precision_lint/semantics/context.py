@@ -210,6 +210,9 @@ class Context:
 
     def _given(self, value: Value, region: Region) -> Half | None:
         """What the calls of this function in this module say of a parameter's dtype."""
+        names = value.dtype[1:].split("+")
+        if len(names) > 1 and any(self._is_given_wide(name) for name in names):
+            return None  # promoted by what is float32
         passed = [
             p for p in self.module.arguments(self.function, value.dtype[1:]) if p.value.maybe_tensor
         ]
@@ -228,6 +231,11 @@ class Context:
         if passed and all(one.value.dtype in ("float32", "float64") for one in passed):
             return None
         return UNASKED
+
+    def _is_given_wide(self, name: str) -> bool:
+        """Whether every call in the project passes float32 for a parameter."""
+        passed = [p.value for p in self.module.arguments(self.function, name)]
+        return bool(passed) and all(given.dtype in ("float32", "float64") for given in passed)
 
     @staticmethod
     def _explicit(value: Value) -> bool:
