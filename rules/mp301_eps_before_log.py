@@ -183,7 +183,8 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
         return Confidence.POSSIBLE
     if at.without_gradient and at.mentions(r"\bnan_to_num\b"):
         return Confidence.POSSIBLE  # a cost, whose infinities are seen to
-    if at.without_gradient and _is_beside_complement(operand, guard, at):
+    named = re.search(r"cost|match|assign", at.function.qualname, re.IGNORECASE)
+    if (at.without_gradient or named) and _is_beside_complement(operand, guard, at):
         return Confidence.POSSIBLE  # a cost of +inf only forbids; that of the complement is MP302's
     return Doubt.lowered(half, value, operand, at)
 

@@ -172,8 +172,6 @@ class MatmulDtypeMismatch(Rule):
                 confidence = half.confidence if asked else Confidence.POSSIBLE
         elif at.project.autocast is not None and region.state == "inherited":
             confidence = Confidence.LIKELY
-        if _kind(node, at).endswith("layer_norm") and _widens(wide_node, at) and at.project.mixed:
-            confidence = Confidence.POSSIBLE  # written for a weight that stays float32
         origin = moved or wide.made or wide.node
         evidence = [*half.evidence]
         if at.project.half is not None and at.project.half not in evidence:

@@ -29,6 +29,10 @@ from torch import nn
 class Net(nn.Module):
     def forward(self, x):
         return torch.cdist(x, x)
+
+
+def pack(x):
+    return x.to(torch.float16)
 """
 FINDING = "model.py:7 MP214"
 
@@ -84,6 +88,8 @@ import torch
 def train(x):
     with torch.autocast("cuda", dtype=torch.float16, enabled={enabled}):
         return torch.cdist(x, x)
+def pack(x):
+    return x.to(torch.float16)
 """
         assert places(check({"one.py": text})) == expected
 

@@ -211,8 +211,8 @@ class Context:
     def _given(self, value: Value, region: Region) -> Half | None:
         """What the calls of this function in this module say of a parameter's dtype."""
         names = value.dtype[1:].split("+")
-        if len(names) > 1 and any(self._is_given_wide(name) for name in names):
-            return None  # promoted by what is float32
+        if any(self._is_given_wide(name.partition("[")[0]) for name in names):
+            return None  # promoted by what is float32, or an item of it
         passed = [
             p for p in self.module.arguments(self.function, value.dtype[1:]) if p.value.maybe_tensor
         ]
