@@ -26,7 +26,8 @@ class UnscaledGradientCheck(Rule):
 
     It stays silent for `grad is None`, for assignments, for linear operations such as `all_reduce`,
     on paths whose backward is not scaled, for a scaler made with `enabled=False`, and for wrappers
-    that unscale by themselves (accelerate, Fabric, Lightning).
+    that unscale by themselves (accelerate, Fabric, Lightning). In tests, which train nothing to
+    use, it is only `possible`.
 
     ## Why it breaks
     The scale starts at 65536. A gradient of 1.0 is 65536 then, which float16 cannot hold: the

@@ -26,8 +26,7 @@ class ClipBeforeUnscale(Rule):
 
     It stays silent where any path to the clip unscales first (`if use_amp:`), on paths whose
     backward is not scaled, for a scaler made with `enabled=False`, and for wrappers that unscale by
-    themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning). It is only `possible` in tests
-    that scale no loss themselves.
+    themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning). It is only `possible` in tests.
 
     ## Why it breaks
     Nothing raises. With a scale of 65536 a `max_norm` of 1.0 acts as 1.5e-5: SGD stands still (loss

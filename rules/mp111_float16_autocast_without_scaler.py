@@ -38,7 +38,7 @@ class Float16AutocastWithoutScaler(Rule):
 
     It stays silent for bfloat16, for a device that is only known at run time unless the dtype is
     given, and for losses that are multiplied by hand. Without an `optimizer.step()` (gradients of
-    an input, say) the finding is `possible`.
+    an input, say) the finding is `possible`, and so it is in benchmarks.
 
     ## Why it breaks
     float16 ends at 6e-8, and gradients of activations are often smaller: they are divided by the

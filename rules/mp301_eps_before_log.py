@@ -53,11 +53,11 @@ class EpsBeforeLog(Rule):
     whose range is that of float32, except for `log(1 - p)`: `1 - p` is 0 there from logits of 6.3
     on.
 
-    It is only `possible` where a project that trains under autocast would have to run in pure
-    half (the value is a softmax, exp or sum), where the name says that a value comes from the
-    data (`gt`, `target`, `prior`, `sigma`), for a cost without gradient whose complement MP302
-    reports, for a clamp from 7.6e-6 on, which stops nearly all
-    large gradients, and for a subnormal constant such as 1e-45 next to float32 values.
+    It is only `possible` where a project that trains under autocast would have to run in pure half
+    (the value is a softmax, exp or sum), where the name says that a value comes from the data
+    (`gt`, `target`, `prior`, `sigma`), for a cost without gradient whose complement MP302 reports,
+    for a clamp from 7.6e-6 on, which stops nearly all large gradients, and for a subnormal constant
+    such as 1e-45 next to float32 values.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8. A guard up to `2**-25` (2.98e-8), such as

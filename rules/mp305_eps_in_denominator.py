@@ -37,10 +37,11 @@ class EpsInDenominator(Rule):
     CUDA autocast region), is an integer or a Python number, or is bounded away from 0, for
     `torch.finfo(x.dtype)`, for bfloat16, for a norm (MP307) and in front of a logarithm (MP301).
 
-    It is only `possible` for a denominator that is an argument or an attribute itself, for what
-    two arguments promote to (the union of predicted and target boxes is float32 if the targets
-    are), for metrics under `no_grad`, for a sum or norm in a project that trains under autocast,
-    and for an epsilon that survives where the numerator vanishes with the denominator.
+    It is only `possible` for a denominator that is an argument or an attribute itself, for what two
+    arguments promote to (the union of predicted and target boxes is float32 if the targets are),
+    for metrics under `no_grad`, for a sum or norm in a project that trains under autocast and what
+    no layer or activation function in sight made there (statistics of features), and for an epsilon
+    that survives where the numerator vanishes with the denominator.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8. A guard up to `2**-25` (2.98e-8), such as

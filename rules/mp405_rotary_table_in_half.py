@@ -42,7 +42,9 @@ class RotaryTableInHalf(Rule):
       `model.half()` rounds the buffer.
 
     It stays silent where the region is off, where the product is elementwise and its operands are
-    float32 (`outer` and `*` are on no list), and where cosine and sine are cast last.
+    float32 (`outer` and `*` are on no list), where cosine and sine are cast last, and where both
+    operands are created on the CPU. A table that is filled when the module is made, before anything
+    rounds the buffer, and anew only for what is longer, is `possible`.
 
     ## Why it breaks
     Float16 has 11 bits and bfloat16 8, so positions above 2048 or 256 are no longer distinct, and
@@ -233,14 +235,19 @@ def _on_cpu(angle: Angle, at: Context) -> bool:
 
 def _at_construction(at: Context) -> bool:
     """Whether a method fills its tables when the module is made, and anew only if they end."""
-    init = at.function.cls.methods.get("__init__") if at.function.cls is not None else None
-    name = at.function.name
-    return init is not None and any(
+    cls, name = at.function.cls, at.function.name
+    init = at.module.index.method(cls, "__init__") if cls is not None else None
+    around = [init] if init is not None else []
+    if cls is not None:  # which hands on to the class above
+        classes = [at.module.index.classes.get(base) for base in cls.bases]
+        around += [c.methods["__init__"] for c in classes if c and "__init__" in c.methods]
+    return any(
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == name
         and at.text(node.func.value) == "self"
-        for node in init.nodes
+        for function in around
+        for node in function.nodes
     )
 
 

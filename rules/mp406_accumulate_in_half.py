@@ -50,10 +50,10 @@ class AccumulateInHalf(Rule):
     - `index_add_` and `index_put_(..., accumulate=True)` into half counts, histograms, and sums of
       clusters or segments.
 
-    It stays silent where the terms are float32 (`.item()`, `.float()`, losses under autocast), for
-    a float32 total (adding in place keeps its dtype), for sums over the layers of a model and
-    other short loops, and for one operation that adds up by itself (`sum`, `cumsum`), which does so
-    in float32 inside.
+    It stays silent where the terms are float32 (`.item()`, `.float()`, losses under autocast; what
+    a model returns as its loss is `possible`), for a float32 total (adding in place keeps its
+    dtype), for sums over the layers of a model and other short loops, and for one operation that
+    adds up by itself (`sum`, `cumsum`), which does so in float32 inside.
 
     ## Why it breaks
     The sum of a half number and a term below half a unit of its last place is the number itself:
