@@ -150,10 +150,10 @@ class Expressions:
             case ast.Attribute():
                 return self.attribute(node)
             case ast.Call(
-                func=ast.Name(id="map"), args=[ast.Lambda(args=given, body=body), items]
+                func=ast.Name(id="map"), args=[ast.Lambda(args=given, body=body), source]
             ) if len(given.args) == 1 and "map" not in self.env:
                 target = ast.copy_location(ast.Name(given.args[0].arg, ast.Store()), given.args[0])
-                return self.comprehension(body, [ast.comprehension(target, items, [], 0)])
+                return self.comprehension(body, [ast.comprehension(target, source, [], 0)])
             case ast.Call():
                 self.regions[id(node)] = self.region
                 return self.call(node)
