@@ -461,7 +461,10 @@ def box_cost(out_bbox, tgt_bbox):
     out_bbox, tgt_bbox = out_bbox.half(), tgt_bbox.half()
     return torch.cdist(out_bbox, tgt_bbox, p=1)
 """
-CDIST = fill(MATCHER, distance="cost_bbox = torch.cdist(out_bbox, tgt_bbox, p=1)")
+CDIST = (
+    fill(MATCHER, distance="cost_bbox = torch.cdist(out_bbox, tgt_bbox, p=1)")
+    + "\n\ndef pack(model):\n    return model.half()\n"
+)
 CDIST_UPCAST = fill(
     MATCHER, distance="cost_bbox = torch.cdist(out_bbox.float(), tgt_bbox.float(), p=1)"
 )
