@@ -36,8 +36,7 @@ class ClipBeforeUnscale(Rule):
 
     It stays silent where any path to the clip unscales first (`if use_amp:`), on paths whose
     backward is not scaled, for a scaler made with `enabled=False`, and for wrappers that unscale by
-    themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning). It is only `possible` in tests
-    that scale no loss themselves.
+    themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning). It is only `possible` in tests.
 
     ## Why it breaks
     Nothing raises. With a scale of 65536 a `max_norm` of 1.0 acts as 1.5e-5: SGD stands still (loss
@@ -96,10 +95,12 @@ class ClipBeforeUnscale(Rule):
             edits, removed = repaired
             evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             fix = Fix("unscale the gradients before clipping", Applicability.SAFE, edits)
-        if wrapped:
+        if Care.in_test(at):
+            confidence = Confidence.POSSIBLE  # a test trains nothing to use
+        elif wrapped:
             confidence = Framework.confidence(at)
-        elif violation.sometimes_unscaled or (backward is None and Care.in_test(at)):
-            confidence = Confidence.POSSIBLE  # a test's stand-in has its scaler switched off
+        elif violation.sometimes_unscaled:
+            confidence = Confidence.POSSIBLE
         elif backward is not None and not violation.guessed:
             confidence = Confidence.CERTAIN
         else:

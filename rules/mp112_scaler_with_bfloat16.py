@@ -145,7 +145,7 @@ def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
     direct = at.text(call.func).rpartition(".")[2] == "GradScaler"
     given = " ".join(at.text(part) for part in (*call.args, *(k.value for k in call.keywords)))
     tests = [n.test for n in at.ancestors(made) if isinstance(n, (ast.If, ast.IfExp))]
-    if _names_dtype(given) or any(_names_dtype(at.text(test)) for test in tests):
+    if _names_dtype(given) or any(_names_dtype(_spelled(test, at)) for test in tests):
         return
     if scaler is None or scaler.off or (direct and not any(True for _ in scaler.calls("scale"))):
         return
@@ -218,6 +218,12 @@ def _names_brain(node: ast.AST) -> TypeGuard[ast.expr]:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and NAMED.fullmatch(node.value) is not None
     return isinstance(node, ast.Attribute) and node.attr in ("bfloat16", "bf16")
+
+
+def _spelled(test: ast.expr, at: Context) -> str:
+    """A condition, or what the name that it is was bound to."""
+    made = at.definition(test.id, test) if isinstance(test, ast.Name) else None
+    return at.text(made if made is not None else test)
 
 
 def _names_dtype(text: str) -> bool:

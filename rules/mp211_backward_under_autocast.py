@@ -101,7 +101,8 @@ class BackwardUnderAutocast(Rule):
             evidence += [at.note(s, "this may stand behind the region") for s in moved]
         yield at.finding(
             node,
-            "the backward pass runs under autocast: products of custom functions come down to half",
+            "the backward pass stands in the autocast region, which PyTorch advises against: "
+            "custom functions multiply in half there",
             confidence,
             evidence=evidence,
             fix=Fix("end the region before it", Applicability.SAFE, edits) if edits else None,

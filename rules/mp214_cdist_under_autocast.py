@@ -32,7 +32,8 @@ class CdistUnderAutocast(Rule):
 
     It stays silent where both operands are float32 for certain (`.float()`, or a branch on the
     dtype), and where they are proven half outside autocast: that is MP504. Where only the project
-    says autocast and the operands are positions that no layer in sight gave, it is `possible`.
+    says autocast and the operands are positions that no layer in sight gave, it is `possible`, and
+    so it is where nothing in the project is made half, so that no half tensor is outside.
 
     ## Why it breaks
     Autocast runs `cdist` in float32, and the operation has no half kernel. So the same line that
@@ -87,6 +88,8 @@ class CdistUnderAutocast(Rule):
             weakest = replace(weakest, confidence=Confidence.POSSIBLE)  # it looks before it calls
         if not region.known and all(_is_data(operand, at) for operand in operands):
             weakest = replace(weakest, confidence=Confidence.POSSIBLE)
+        if at.project.half is None or not at.believes(at.project.half):
+            weakest = replace(weakest, confidence=Confidence.POSSIBLE)  # nothing half is outside
         upcast = {o: ".float()" for o, half in zip(operands, halves, strict=True) if half}
         statement = at.statement(node)
         edits = at.edit.append(statement, upcast) if statement is not None else None

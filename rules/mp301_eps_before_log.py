@@ -53,10 +53,11 @@ class EpsBeforeLog(Rule):
     whose range is that of float32, except for `log(1 - p)`: `1 - p` is 0 there from logits of 6.3
     on.
 
-    It is only `possible` where a project that trains under autocast would have to run in pure
-    half (the value is a softmax, exp or sum), where the name says that a value comes from the
-    data (`gt`, `target`, `prior`, `sigma`), for a clamp from 7.6e-6 on, which stops nearly all
-    large gradients, and for a subnormal constant such as 1e-45 next to float32 values.
+    It is only `possible` where a project that trains under autocast would have to run in pure half
+    (the value is a softmax, exp or sum), where the name says that a value comes from the data
+    (`gt`, `target`, `prior`, `sigma`), for a cost without gradient whose complement MP302 reports,
+    for a clamp from 7.6e-6 on, which stops nearly all large gradients, and for a subnormal constant
+    such as 1e-45 next to float32 values.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8. A guard up to `2**-25` (2.98e-8), such as
@@ -182,7 +183,19 @@ def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context
         return Confidence.POSSIBLE
     if at.without_gradient and at.mentions(r"\bnan_to_num\b"):
         return Confidence.POSSIBLE  # a cost, whose infinities are seen to
+    named = re.search(r"cost|match|assign", at.function.qualname, re.IGNORECASE)
+    if (at.without_gradient or named) and _is_beside_complement(operand, guard, at):
+        return Confidence.POSSIBLE  # a cost of +inf only forbids; that of the complement is MP302's
     return Doubt.lowered(half, value, operand, at)
+
+
+def _is_beside_complement(operand: ast.expr, guard: Guard, at: Context) -> bool:
+    """Whether a sigmoid's logarithm stands beside that of one minus it, as in a focal cost."""
+    maker = guard.made(at)
+    operation = at.operation(maker) if maker is not None and not guard.complement else None
+    if operation is None or operation[0] != "sigmoid":
+        return False
+    return at.mentions(rf"\b1(?:\.0?)?\s*-\s*{re.escape(at.text(operand))}\b")
 
 
 def _only_logs(at: Context) -> bool:

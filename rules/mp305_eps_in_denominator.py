@@ -11,6 +11,7 @@ from precision_lint.api import (
     Doubt,
     Finding,
     Guard,
+    Provenance,
     Quotient,
     Region,
     Rule,
@@ -18,6 +19,11 @@ from precision_lint.api import (
     calls,
     operators,
 )
+
+ACTIVATIONS = frozenset({
+    "sigmoid", "softmax", "relu", "exp", "tanh", "softplus", "elu", "gelu", "silu", "leaky_relu",
+})  # fmt: skip
+"""What a model's output goes through, and data does not."""
 
 
 class EpsInDenominator(Rule):
@@ -34,10 +40,11 @@ class EpsInDenominator(Rule):
     CUDA autocast region), is an integer or a Python number, or is bounded away from 0, for
     `torch.finfo(x.dtype)`, for bfloat16, for a norm (MP307) and in front of a logarithm (MP301).
 
-    It is only `possible` for a denominator that is an argument or an attribute itself, for what
-    two arguments promote to (the union of predicted and target boxes is float32 if the targets
-    are), for metrics under `no_grad`, for a sum or norm in a project that trains under autocast,
-    and for an epsilon that survives where the numerator vanishes with the denominator.
+    It is only `possible` for a denominator that is an argument or an attribute itself, for what two
+    arguments promote to (the union of predicted and target boxes is float32 if the targets are),
+    for metrics under `no_grad`, for a sum or norm in a project that trains under autocast and what
+    no layer or activation function in sight made there (statistics of features), and for an epsilon
+    that survives where the numerator vanishes with the denominator.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8. A guard up to `2**-25` (2.98e-8), such as
@@ -104,6 +111,9 @@ class EpsInDenominator(Rule):
         if rare and guard.without_gradient(node, at):
             return
         confidence = Doubt.strict(half, value, guard.operand, at)
+        known = at.region(node).known or half.confidence is Confidence.CERTAIN or half.outside
+        if at.project.autocast is not None and not known and not _is_activation(guard.operand, at):
+            confidence = Confidence.POSSIBLE  # features or statistics of data, as a rule
         if (rare or _capped(node, at)) and confidence is not Confidence.CERTAIN:
             confidence = Confidence.POSSIBLE
         evidence = [*half.evidence]
@@ -126,6 +136,14 @@ def _divided(place: ast.expr | ast.AugAssign, at: Context) -> tuple[ast.expr | N
         return None, region
     made = ast.BinOp(place.target, ast.Div(), place.value)
     return ast.copy_location(made, place), region
+
+
+def _is_activation(node: ast.expr, at: Context) -> bool:
+    """Whether a layer, a product or an activation function of this function made a value."""
+    if Provenance.computed(node, at) is not None:
+        return True
+    found = (at.operation(origin) for origin in Provenance.of(node, at))
+    return any(operation is not None and operation[0] in ACTIVATIONS for operation in found)
 
 
 def _capped(node: ast.expr, at: Context) -> bool:

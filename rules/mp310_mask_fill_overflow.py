@@ -384,8 +384,9 @@ def _handed_in(node: ast.expr, at: Context, depth: int = 4) -> bool:
         case ast.Attribute():
             return True
         case ast.BinOp(left=left, op=op, right=right):
-            return not isinstance(op, ast.MatMult) and (
-                _handed_in(left, at, depth) and _handed_in(right, at, depth)
+            return not isinstance(op, ast.MatMult) and all(
+                isinstance(side, ast.Constant) or _handed_in(side, at, depth)
+                for side in (left, right)
             )
         case ast.Call():
             operation = at.operation(node)

@@ -113,6 +113,8 @@ class IntegersInHalf(Rule):
         half = at.half(value, at.region(node))
         if half is None or not Care.is_activation(dtype.replace("dtype", "")):
             return
+        if value.variable and _is_whole(dtype, at):
+            return
         limit = min(EXACT[d] for d in half.dtypes)
         if integers.hi <= limit or integers.dtype == "bool":
             return
@@ -208,6 +210,17 @@ class IntegersInHalf(Rule):
             evidence=half.evidence,
             fix=Fix(title, Applicability.SAFE, edits) if edits is not None else None,
         )
+
+
+def _is_whole(dtype: str, at: Context) -> bool:
+    """Whether a name stands for dtypes of integers only, in this function or one around it."""
+    sources, seen = at.analysis.assigned.get(dtype), at
+    while not sources and dtype not in {p.arg for p in seen.function.parameters()}:
+        if seen.function.parent is None:
+            return False
+        seen = at.inside(seen.function.parent)
+        sources = seen.analysis.assigned.get(dtype)
+    return bool(sources) and all(seen.value(s).dtype == "int" for s in sources or ())
 
 
 def _lowered(node: ast.Call, name: str, at: Context) -> tuple[Value, str] | None:

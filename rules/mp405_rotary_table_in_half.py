@@ -22,6 +22,9 @@ from precision_lint.api import (
 )
 
 PRODUCTS = frozenset({"einsum", "outer", "matmul"})
+CREATED = frozenset({"torch.arange", "torch.linspace", "torch.tensor"})
+MOVED = re.compile(r"device|\.to\(|\.cuda\(|type_as|_like\(|\bself\.")
+"""What takes a tensor to where the model is."""
 
 
 class RotaryTableInHalf(Rule):
@@ -39,7 +42,9 @@ class RotaryTableInHalf(Rule):
       `model.half()` rounds the buffer.
 
     It stays silent where the region is off, where the product is elementwise and its operands are
-    float32 (`outer` and `*` are on no list), and where cosine and sine are cast last.
+    float32 (`outer` and `*` are on no list), where cosine and sine are cast last, and where both
+    operands are created on the CPU. A table that is filled when the module is made, before anything
+    rounds the buffer, and anew only for what is longer, is `possible`.
 
     ## Why it breaks
     Float16 has 11 bits and bfloat16 8, so positions above 2048 or 256 are no longer distinct, and
@@ -96,6 +101,9 @@ class RotaryTableInHalf(Rule):
         half = at.half(at.value(angle.product), region)
         if half is None:
             return
+        if half.confidence is not Confidence.CERTAIN and region.device != "cpu":
+            if _on_cpu(angle, at):
+                return
         lowered = angle.listed and region.state != "off" and _casts_down(angle, at)
         fix = None
         confidence = half.confidence
@@ -148,6 +156,8 @@ class RotaryTableInHalf(Rule):
             name = at.text(buffers[0]) if buffers else at.text(angle.frequencies)
             moved = _counts(angle, at) and _of_module(angle, at)
             sure = half.confidence if proven or moved else Confidence.POSSIBLE
+            if not proven and _at_construction(at):
+                sure = Confidence.POSSIBLE  # rounded only for what is longer than that table
             return sure, f"{name} is rounded with the model", None
         model = at.half_models is not None and not Care.in_test(at)
         likely = proven or (model and _counts(angle, at))
@@ -211,6 +221,34 @@ def _first(angle: Angle, at: Context) -> ast.Call | None:
         if found is not None and found[0] in ("cos", "polar"):
             return turn
     return None
+
+
+def _on_cpu(angle: Angle, at: Context) -> bool:
+    """Whether both operands are created here, on the CPU, where CUDA's autocast does not act."""
+    for operand in angle.operands:
+        origins = list(Provenance.of(operand, at, casts=True))
+        made = [o for o in origins if (at.qualify(getattr(o, "func", o)) or "") in CREATED]
+        if not made or any(MOVED.search(at.text(origin)) for origin in origins):
+            return False
+    return True
+
+
+def _at_construction(at: Context) -> bool:
+    """Whether a method fills its tables when the module is made, and anew only if they end."""
+    cls, name = at.function.cls, at.function.name
+    init = at.module.index.method(cls, "__init__") if cls is not None else None
+    around = [init] if init is not None else []
+    if cls is not None:  # which hands on to the class above
+        classes = [at.module.index.classes.get(base) for base in cls.bases]
+        around += [c.methods["__init__"] for c in classes if c and "__init__" in c.methods]
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == name
+        and at.text(node.func.value) == "self"
+        for function in around
+        for node in function.nodes
+    )
 
 
 def _under_autocast(at: Context) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from precision_lint.api import (
     Applicability,
@@ -49,10 +50,10 @@ class AccumulateInHalf(Rule):
     - `index_add_` and `index_put_(..., accumulate=True)` into half counts, histograms, and sums of
       clusters or segments.
 
-    It stays silent where the terms are float32 (`.item()`, `.float()`, losses under autocast), for
-    a float32 total (adding in place keeps its dtype), for sums over the layers of a model and
-    other short loops, and for one operation that adds up by itself (`sum`, `cumsum`), which does so
-    in float32 inside.
+    It stays silent where the terms are float32 (`.item()`, `.float()`, losses under autocast; what
+    a model returns as its loss is `possible`), for a float32 total (adding in place keeps its
+    dtype), for sums over the layers of a model and other short loops, and for one operation that
+    adds up by itself (`sum`, `cumsum`), which does so in float32 inside.
 
     ## Why it breaks
     The sum of a half number and a term below half a unit of its last place is the number itself:
@@ -220,6 +221,8 @@ def _half(term: ast.expr, at: Context) -> Half | None:
     if not value.maybe_tensor:
         return None
     half = at.half(value, at.region(term))
+    if half is not None and value.dtype.startswith("~call") and "loss" in at.text(term).lower():
+        return replace(half, confidence=Confidence.POSSIBLE)  # autocast makes losses float32
     if half is None or not value.variable or "amp" in value.tags:
         return half
     if value.wide and at.half_models is None:

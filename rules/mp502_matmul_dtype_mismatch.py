@@ -62,14 +62,15 @@ class MatmulDtypeMismatch(Rule):
     - what a norm's own class or an embedding meets where the file makes only other layers half,
     - an operand that one branch creates in `x.dtype` and the other in float32.
 
-    It stays silent inside autocast, which casts both operands down, where either dtype is open,
-    for norms without weights, for layers that the code keeps in float32, and for an einsum
-    that sums over nothing, which promotes. A tensor created without dtype in a function that
-    follows a dtype elsewhere is MP401's. Products of geometry are MP501's, because they have to go
-    up instead. Operands of which nothing says that they share a dtype (two parameters of a
-    function, the features and the grid of `grid_sample`) are only possible, and so is everything
-    here in a project that trains under autocast, unless it has half models too and the module
-    follows a dtype somewhere: only then is the code meant to run outside of the region.
+    It stays silent inside autocast, which casts both operands down, where either dtype is open, for
+    norms without weights, for layers that the code keeps in float32, and for an einsum that sums
+    over nothing, which promotes. A tensor created without dtype in a function that follows a dtype
+    elsewhere is MP401's. Products of geometry are MP501's, because they have to go up instead.
+    Operands of which nothing says that they share a dtype (two parameters of a function, the
+    features and the grid of `grid_sample`) are only possible, and so is everything here in a
+    project that trains under autocast, unless it has half models too and the module follows a dtype
+    somewhere: only then is the code meant to run outside of the region. A layer that is given
+    `x.float()` where autocast is switched off is `possible` too.
 
     ## Why it breaks
     Matrix products do not promote: `expected m1 and m2 to have the same dtype, but got: c10::Half
@@ -316,11 +317,13 @@ class MatmulDtypeMismatch(Rule):
             evidence.append(at.note(care, "this function follows a dtype"))
         if at.project.half is not None:
             evidence.append(at.project.half)
+        region = at.region(node)
+        left = region.state == "off" and region.node is not None and _widens(node.args[0], at)
         weights = "the scale of" if "norm" in str(op) else "weights of"
         yield at.finding(
             node,
             f"{at.text(node.args[0])} is float32 and {weights} {layer} may be half: this raises",
-            Confidence.LIKELY if Care.expects_half(at) else Confidence.POSSIBLE,
+            Confidence.LIKELY if Care.expects_half(at) and not left else Confidence.POSSIBLE,
             evidence=evidence,
             fix=_cast_input(node, layer, at),
         )

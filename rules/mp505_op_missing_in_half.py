@@ -23,7 +23,8 @@ from precision_lint.api import (
 DISTANCES = ("torch.cdist", "torch.nn.functional.pdist")
 """Reported with their own numbers elsewhere."""
 PAIRS = frozenset({"svd", "qr", "eig", "eigh", "slogdet", "lstsq", "lu", "lu_factor", "inv_ex"})
-
+PLAIN = frozenset({"inverse", "det", "logdet", "slogdet"})
+"""Methods of a tensor that take no argument."""
 HALF = re.compile(r"torch\.(b?float16|half)\b")
 
 
@@ -39,9 +40,9 @@ class OpMissingInHalf(Rule):
 
     It stays silent where the operand is float32, where the device's autocast casts it up (CPU's
     does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
-    (`norm`, `cov`, `matrix_power`). A gap that only the CPU has is possible, and so is an operand
-    of which only the caller knows the dtype. `fft` of float16 is a warning: CUDA has it for sizes
-    that are powers of two.
+    (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes). A gap that only
+    the CPU has is possible, and so is an operand of which only the caller knows the dtype. `fft` of
+    float16 is a warning: CUDA has it for sizes that are powers of two.
 
     ## Why it breaks
     The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
@@ -88,6 +89,8 @@ class OpMissingInHalf(Rule):
         halves = [(o, half) for o, half in judged if half is not None]
         if not halves:
             return
+        if name.endswith(".stft") and _windowed(node, region, at):
+            return  # promoted
         operand, half = max(halves, key=lambda pair: pair[1].confidence.rank)
         absent = half.dtypes & Kernels.absent(name, device)
         confidence, severity = half.confidence, Severity.ERROR
@@ -149,9 +152,22 @@ def _called(node: ast.Call, at: Context) -> tuple[str, list[ast.expr]]:
     given += [k.value for k in node.keywords if k.arg in ("window", "input", "A", "B", "other")]
     if qualified is not None:
         return qualified, given
-    if isinstance(node.func, ast.Attribute) and at.text(node.func.value) != "self":
-        return f"Tensor.{node.func.attr}", [node.func.value, *given]
+    func = node.func
+    if isinstance(func, ast.Attribute) and func.attr in PLAIN and (given or node.keywords):
+        return "", []  # the inverse of something else, such as a normalisation
+    if isinstance(func, ast.Attribute) and at.text(func.value) != "self":
+        return f"Tensor.{func.attr}", [func.value, *given]
     return "", []
+
+
+def _windowed(node: ast.Call, region: Region, at: Context) -> bool:
+    """Whether a transform multiplies by a window that is float32, and so is what it transforms."""
+    window = next((k.value for k in node.keywords if k.arg == "window"), None)
+    if window is None:
+        return False
+    value = at.value(window)
+    kept = "buffer" in value.tags and at.half_models is None
+    return kept or at.half(value, region) is None
 
 
 def _half(node: ast.expr, region: Region, at: Context) -> Half | None:

@@ -27,8 +27,9 @@ class Bfloat16ToNumpy(Rule):
     that runs in bfloat16.
 
     It stays silent on float16, which NumPy has, where the tensor is upcast or made of integers
-    (`argmax`, `long`), and on results that autocast gives in float32 (`softmax`, losses). Where
-    only the project says bfloat16, and not what made the tensor, the finding is `possible`.
+    (`argmax`, `long`), on results that autocast gives in float32 (`softmax`, losses), and on those
+    of a region that is float16, whatever others of the project are. Where only the project says
+    bfloat16, and not what made the tensor, the finding is `possible`.
 
     ## Why it breaks
     `TypeError: Got unsupported ScalarType BFloat16`. It often shows in the first evaluation, after

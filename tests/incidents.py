@@ -462,6 +462,7 @@ def box_cost(out_bbox, tgt_bbox):
     return torch.cdist(out_bbox, tgt_bbox, p=1)
 """
 CDIST = fill(MATCHER, distance="cost_bbox = torch.cdist(out_bbox, tgt_bbox, p=1)")
+CDIST_PACKED = f"{CDIST}\n\ndef pack(model):\n    return model.half()\n"
 CDIST_UPCAST = fill(
     MATCHER, distance="cost_bbox = torch.cdist(out_bbox.float(), tgt_bbox.float(), p=1)"
 )
@@ -690,7 +691,7 @@ BEFORE: dict[str, Case] = {
     **both("focal loss under autocast", FOCAL_EPS, SCALED, MP301=_FOCAL),
     **both("focal loss under autocast, clamped", FOCAL_CLAMP, SCALED, MP301=_FOCAL),
     **both("custom probability under autocast", FOCAL_RELU, SCALED, MP301=_FOCAL),
-    **both("matcher under autocast", CDIST, SCALED, MP214=_CDIST),
+    **both("matcher under autocast", CDIST_PACKED, SCALED, MP214=_CDIST),
     **both("matcher in half evaluation", CDIST, EVALUATION, MP504=_CDIST),
     **both("boxes made half, elsewhere autocast", BOXES, SCALED, MP504=_CDIST),
     **both("projection under autocast", PROJECT, SCALED, MP501=_CAMERA),

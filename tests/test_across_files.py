@@ -29,6 +29,10 @@ from torch import nn
 class Net(nn.Module):
     def forward(self, x):
         return torch.cdist(x, x)
+
+
+def pack(x):
+    return x.to(torch.float16)
 """
 FINDING = "model.py:7 MP214"
 
@@ -84,6 +88,8 @@ import torch
 def train(x):
     with torch.autocast("cuda", dtype=torch.float16, enabled={enabled}):
         return torch.cdist(x, x)
+def pack(x):
+    return x.to(torch.float16)
 """
         assert places(check({"one.py": text})) == expected
 
@@ -982,7 +988,33 @@ class Layer(nn.Module):
 """
 
 
-@pytest.mark.parametrize(("text", "finding"), [(STEP, "9 MP211"), (LAYER, "12 MP502")])
+READ = """\
+import torch
+
+
+def train(model, x, optimizer, scaler):
+    scaler.scale(model(x).mean()).backward()
+    for p in model.parameters():
+        print(p.grad.norm())
+    scaler.step(optimizer)
+    scaler.update()
+"""
+CLIP = """\
+import torch
+
+
+def train(model, x, optimizer, scaler):
+    scaler.scale(model(x).mean()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [(STEP, "9 MP211"), (LAYER, "12 MP502"), (READ, "7 MP101"), (CLIP, "6 MP102")],
+)
 def test_what_a_test_does_is_meant(text: str, finding: str) -> None:
     assert places(check({"step.py": text, "tests/test_step.py": text})) == [f"step.py:{finding}"]
 

@@ -28,6 +28,8 @@ FLOWS = {
     "x, y = x.half(), y.float()\nreturn x": "float16",
     "(x, y), z = (x.half(), y.float()), 3\nreturn y": "float32",
     "pair = x.half(), y.float()\nreturn pair[1]": "float32",
+    "a, b = map(lambda t: t.half(), (x, y))\nreturn b": "float16",
+    "out = {k: v.float() for k, v in x.items()}\nreturn out['a']": "float32",
     "values, indices = x.half().max(dim=1)\nreturn indices": "int",
     "values, indices = x.half().topk(2)\nreturn values": "float16",
     "dtype = torch.bfloat16\nreturn x.to(dtype)": "bfloat16",

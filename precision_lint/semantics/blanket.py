@@ -38,6 +38,8 @@ class Blanket:
             return None
         if path is None or not path.startswith("self.") or path.count(".") != 1:
             return None
+        if func.attr == "to" and all(_names_device(g) for g in call.args) and not call.keywords:
+            return None  # a move
         called = at.mentions(rf"{re.escape(path)}\(")
         weights = at.mentions(rf"{re.escape(path)}\.(weight|bias|parameters)\b")
         return path if called and (weights or Sink.layer(func.value, at) is not None) else None
@@ -65,6 +67,11 @@ class Blanket:
         )
         containers = at.mentions(r"\b(dict|Mapping)\b|\.items\(")
         return name if recursive and asked and containers else None
+
+
+def _names_device(node: ast.expr) -> bool:
+    """Whether an expression is a device by its name: ``self.first_device``, ``x.device``."""
+    return (dotted(node) or "").rpartition(".")[2].lower().endswith(("device", "gpu"))
 
 
 def _to_float(call: ast.Call, names: list[str], at: Context) -> bool:

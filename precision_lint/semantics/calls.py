@@ -176,7 +176,10 @@ class Calls(Operations):
             dtype = self.values[id(keyword.value)] if keyword.arg == "dtype" else UNKNOWN
             if dtype.kind == "dtype" and dtype.dtype in CONCRETE:
                 return Value("tensor", dtype.dtype, tags=frozenset({"cast"}))
-        tags = frozenset({"amp"}) if self.region.on and _MODEL.search(name) else frozenset()
+        tags: frozenset[str] = frozenset()
+        if self.region.on and _MODEL.search(name):
+            other = {"float16": "not-bfloat16", "bfloat16": "not-float16"}.get(self.region.dtype)
+            tags = frozenset({"amp"} if other is None else {"amp", other})
         if node.args and _KEEPS_SHAPE.search(name):
             tags |= self.values[id(node.args[0])].tags & SPATIAL
         plain = isinstance(node.func, ast.Name) or self.module.index.names.qualify(node.func)

@@ -82,11 +82,8 @@ class Care:
     @staticmethod
     def solves(at: Context) -> bool:
         """Whether a function decomposes or solves, which does not exist in half."""
-        names = (
-            at.qualify(node.func) or ""
-            for node in walk_function(at.function)
-            if isinstance(node, ast.Call)
-        )
+        calls = (node for node in walk_function(at.function) if isinstance(node, ast.Call))
+        names = (at.qualify(call.func) or f"torch.{_method(call)}" for call in calls)
         return any(name.startswith("torch.linalg.") or name in _SOLVERS for name in names)
 
     @staticmethod
@@ -147,6 +144,11 @@ class Care:
         cls: Class | None = at.function.cls
         found = (_shown(method) for method in cls.methods.values()) if cls is not None else ()
         return next((node for node in found if node is not None), None)
+
+
+def _method(call: ast.Call) -> str:
+    """Name of a method that is called without arguments, as ``x.inverse()``."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) and not call.args else ""
 
 
 def _shown(function: Function) -> ast.expr | None:

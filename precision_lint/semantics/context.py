@@ -181,7 +181,8 @@ class Context:
         if dtype.startswith("~parameter.") and (region.on or self.half_models is None):
             return None  # parameters stay float32 under autocast
         if "amp" in value.tags and not region.on:
-            return Half(self._region_dtypes(region), Confidence.LIKELY, (), True)
+            left = self._region_dtypes(region) - _excluded(value)
+            return Half(left, Confidence.LIKELY, (), True) if left else None
         given = self._given(value, region)
         if given is not UNASKED:
             return given
@@ -236,6 +237,9 @@ class Context:
 
     def _given(self, value: Value, region: Region) -> Half | None:
         """What the calls of this function in this module say of a parameter's dtype."""
+        names = value.dtype[1:].split("+")
+        if any(self._is_given_wide(name.partition("[")[0]) for name in names):
+            return None  # promoted by what is float32, or an item of it
         passed = [
             p for p in self.module.arguments(self.function, value.dtype[1:]) if p.value.maybe_tensor
         ]
@@ -244,9 +248,9 @@ class Context:
             amp = "amp" in given.tags
             if given.dtype in ("float16", "bfloat16") or amp:
                 dtypes = self._region_dtypes(region) if amp else frozenset({given.dtype})
-                if amp and region.on:
-                    continue
-                dtypes -= _excluded(value)
+                if amp and (region.on or one.inside):
+                    continue  # it came out of the region that the call is in
+                dtypes -= _excluded(value) | _excluded(given)
                 message = f"{self.function.qualname}() is given half tensors here"
                 here = one.module is self.module
                 note = self.note(call, message) if here else one.module.note(call, message)
@@ -254,6 +258,11 @@ class Context:
         if passed and all(one.value.dtype in ("float32", "float64") for one in passed):
             return None
         return UNASKED
+
+    def _is_given_wide(self, name: str) -> bool:
+        """Whether every call in the project passes float32 for a parameter."""
+        passed = [p.value for p in self.module.arguments(self.function, name)]
+        return bool(passed) and all(given.dtype in ("float32", "float64") for given in passed)
 
     @staticmethod
     def _explicit(value: Value) -> bool:

@@ -46,8 +46,11 @@ class Doubt:
         if value.variable and at.project.autocast is not None and is_named(SOFT, operand, at):
             return Confidence.POSSIBLE
         source = made(operand, at) or at.definition(getattr(operand, "id", ""), operand)
-        if not at.region(operand).known and source is not None and FILTERS.search(at.text(source)):
+        source = source if source is not None else operand
+        if not at.region(operand).known and FILTERS.search(at.text(source)):
             return Confidence.POSSIBLE  # features, which are made before a region as a rule
+        if isinstance(source, ast.Attribute) and source.attr == "probs":
+            return Confidence.POSSIBLE  # a distribution's, whose softmax autocast makes float32
         data = value.variable and (is_named(DATA, operand, at) or _meets_data(value, operand, at))
         return Confidence.POSSIBLE if data else half.confidence
 

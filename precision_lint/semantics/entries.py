@@ -36,18 +36,8 @@ SETUP = frozenset({
 """Methods that don't run under autocast or in a half model."""
 OFFLINE = ("convert", "export", "onnx", "plot", "draw", "visual", "save_", "load_", "collate",
            "download", "parse_args", "preprocess", "print_", "test_")  # fmt: skip
-PREPARING = (
-    "init",
-    "reset",
-    "build",
-    "setup",
-    "create",
-    "resize",
-    "from_",
-    "load",
-    "save",
-    "register",
-)
+PREPARING = ("init", "reset", "build", "setup", "create", "resize", "from_", "load", "save",
+             "register")  # fmt: skip
 """How names of methods start that run before training, on float32 parameters."""
 MANAGERS = 8
 """Assignments of a name that are looked at for a context manager."""
@@ -99,6 +89,8 @@ class Passed:
     value: Value
     call: ast.Call
     module: Entries
+    inside: bool = False
+    """Whether the call stands in an autocast region of its own function."""
 
 
 class Entries:
@@ -344,7 +336,7 @@ class Entries:
             for call, caller in self.call_sites(function):
                 value = self.passed(function, name, call, caller)
                 if value is not None:
-                    found.append(Passed(value, call, self))
+                    found.append(Passed(value, call, self, self._is_inside(call, caller)))
             for site in self.foreign_sites(function)[:FOREIGN_CALLS]:
                 assert self.program is not None
                 other = self.program.load(site.file)
@@ -353,9 +345,14 @@ class Entries:
                     call, caller = where
                     value = other.passed(function, name, call, caller)
                     if value is not None:
-                        found.append(Passed(value, call, other))
+                        inside = other._is_inside(call, caller)
+                        found.append(Passed(value, call, other, inside))
             self._arguments[key] = found
         return self._arguments[key]
+
+    def _is_inside(self, call: ast.Call, caller: Function) -> bool:
+        region = self.lexical(caller, call)
+        return region is not None and region.on
 
     def passed(
         self, function: Function, name: str, call: ast.Call, caller: Function

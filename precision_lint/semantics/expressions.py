@@ -149,6 +149,11 @@ class Expressions:
                 return self.read(name)
             case ast.Attribute():
                 return self.attribute(node)
+            case ast.Call(
+                func=ast.Name(id="map"), args=[ast.Lambda(args=given, body=body), source]
+            ) if len(given.args) == 1 and "map" not in self.env:
+                target = ast.copy_location(ast.Name(given.args[0].arg, ast.Store()), given.args[0])
+                return self.comprehension(body, [ast.comprehension(target, source, [], 0)])
             case ast.Call():
                 self.regions[id(node)] = self.region
                 return self.call(node)
@@ -200,6 +205,11 @@ class Expressions:
                 | ast.GeneratorExp(elt=elt, generators=generators)
             ):
                 return self.comprehension(elt, generators)
+            case ast.DictComp(key=key, value=value, generators=generators):
+                made = self.comprehension(value, generators)
+                self.eval(key)
+                wide = made.items and all(i.is_tensor and i.dtype == "float32" for i in made.items)
+                return Value("unknown", "float32") if wide else UNKNOWN  # as what it holds
             case ast.NamedExpr(target=target, value=value):
                 result = self.eval(value)
                 self.assign(target, result, value)
@@ -318,6 +328,8 @@ class Expressions:
         if value.kind == "dict" and isinstance(value.const, tuple) and place.const is not None:
             if place.const in value.const and len(value.items) == len(value.const):
                 return value.items[value.const.index(place.const)]
+        if place.kind == "text" and (value.kind, value.dtype) == ("unknown", "float32"):
+            return value  # of a dict whose entries are all float32
         if place.kind == "text" or value.kind == "dict":
             name = dotted(owner)
             return Value("unknown", f"~{name or 'item'}[{place.const}]")

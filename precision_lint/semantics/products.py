@@ -32,6 +32,10 @@ VAGUE = frozenset({"points", "point", "trans", "proj", "2d", "3d", "R", "uv", "U
 """Those of them that say nothing beside another of their kind."""
 
 
+KEYED = frozenset({"Q", "V", "q", "v", "Qs", "Vs", "dQ", "dV", "query", "value"})
+"""Names beside which ``K`` is the keys of attention."""
+KERNELS = re.compile(r"length_?scale|covariance|cholesky|kalman|gram\b|noisy")
+"""Names beside which ``K`` is the matrix of a kernel, or a gain."""
 TENSORS = frozenset({
     "torch.Tensor", "torch.FloatTensor", "torch.tensor", "torch.as_tensor", "torch.from_numpy",
 })  # fmt: skip
@@ -143,10 +147,9 @@ def _from_numpy(node: ast.expr, at: Context) -> bool:
 
 
 def _keys(at: Context) -> bool:
-    """Whether this function has queries or values, so that ``K`` stands for attention's keys."""
-    return bool(
-        at.module.names_in(at.function) & {"Q", "V", "q", "v", "Qs", "Vs", "query", "value"}
-    )
+    """Whether ``K`` stands for attention's keys beside queries or values, or for a kernel."""
+    names = at.module.names_in(at.function)
+    return bool(names & KEYED) or any(KERNELS.search(name.lower()) for name in names)
 
 
 def _origin(node: ast.expr, at: Context) -> ast.expr | None:
