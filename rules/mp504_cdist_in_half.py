@@ -22,6 +22,8 @@ class CdistInHalf(Rule):
     `torch.cdist`, `torch.pdist` and `F.pdist` whose operands are half outside of any autocast
     region: after `.half()`, `.bfloat16()`, `.to(torch.float16)`, a half model in this project.
 
+    Where nothing says what runs in half precision, it is possible.
+
     It stays silent inside autocast, which runs the operation in float32 (MP214 shows those), and
     where the operands are upcast or the branch has tested their dtype.
 
@@ -71,9 +73,10 @@ class CdistInHalf(Rule):
         half = max(outside or found, key=lambda item: item.confidence.rank)
         confidence = half.confidence
         if not outside:
-            if at.half_models is None or at.project.autocast is not None:
+            if at.project.autocast is not None:
                 return  # autocast would cover it: MP214 says so
-            confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
+            highest = Confidence.LIKELY if at.half_models is not None else Confidence.POSSIBLE
+            confidence = min(confidence, highest, key=lambda c: c.rank)
         upcast = {o: ".float()" for o, h in zip(operands, halves, strict=True) if h}
         statement = at.statement(node)
         edits = at.edit.append(statement, upcast) if statement is not None else None
