@@ -11,6 +11,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Half,
     Hardcoded,
     Meeting,
     Rule,
@@ -20,7 +21,10 @@ from precision_lint.api import (
     operators,
 )
 
-CREATED = ("zeros", "ones", "full", "eye", "tensor", "arange", "linspace")
+CREATED = (
+    "zeros", "ones", "full", "eye", "tensor", "arange", "linspace", "rand", "randn", "as_tensor",
+    "empty",
+)  # fmt: skip
 
 RANGES = ("arange", "linspace")
 
@@ -87,6 +91,7 @@ class HardcodedDtype(Rule):
     triggers = calls(
         "Tensor.float",
         "Tensor.to",
+        "Tensor.type",
         "Tensor.half",
         *Hardcoded.LEGACY,
         *(f"torch.{name}" for name in CREATED),
@@ -162,9 +167,11 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
     if met is None:
         yield from _filled(node, at)
         return
-    half = at.half(at.value(met.other), at.region(met.use))
-    if half is None:
+    value = at.value(met.other)
+    half = at.half(value, at.region(met.use))
+    if half is None and value.dtype:
         return
+    half = half or Half(frozenset({"float16"}), Confidence.POSSIBLE, ())
     passed_on = any(sink.kind == "module" for sink in Sink.of(met.use, at))
     inside = at.function.cls is not None and not at.text(node.func).endswith(RANGES)
     averaged = any(
@@ -172,7 +179,7 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
     )
     if averaged and not (isinstance(met.use, ast.BinOp) and isinstance(met.use.op, ast.Div)):
         inside = False  # a share that goes into a loss, not a count to divide by
-    expected = Care.expects_half(at) and (inside or passed_on)
+    expected = Care.expects_half(at) and (inside or passed_on) and at.is_tensor(met.other)
     text = " ".join(at.text(met.other).split())[:40]
     yield at.finding(
         node,

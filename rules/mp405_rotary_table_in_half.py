@@ -141,13 +141,17 @@ class RotaryTableInHalf(Rule):
         proven = value.dtype in ("float16", "bfloat16", "low")
         if rounded is None:
             buffers = [o for o in angle.operands if "buffer" in at.value(o).tags]
-            if not proven and not (buffers and at.half_models is not None):
+            if not proven and not buffers:
                 return None
-            if any("cast" in at.value(o).tags for o in angle.operands) and not proven:
+            own = {at.value(o).dtype for o in buffers}
+            cast = [o for o in angle.operands if "cast" in at.value(o).tags]
+            if any(at.value(o).dtype not in own for o in cast) and not proven:
                 return None  # the author has seen to it
             name = at.text(buffers[0]) if buffers else at.text(angle.frequencies)
             moved = _counts(angle, at) and _of_module(angle, at)
             sure = half.confidence if proven or moved else Confidence.POSSIBLE
+            if not proven and at.half_models is None:
+                sure = Confidence.POSSIBLE
             return sure, f"{name} is rounded with the model", None
         model = at.half_models is not None and not Care.in_test(at)
         likely = proven or (model and _counts(angle, at))

@@ -251,8 +251,14 @@ def _variables(value: Value) -> set[str]:
 def _tensors(into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], at: Context) -> bool:
     """Whether both sides are used as tensors in this function, at least."""
     (buffer, held), (source, value) = into, given
-    if not at.is_tensor(buffer) or held.ndim == 0:
+    parent = at.parents.get(id(buffer))
+    if held.ndim == 0:
         return False
+    if isinstance(parent, ast.Subscript):
+        if not at.is_tensor(buffer) and not _is_mask(parent.slice, at):
+            return False
+    else:
+        return True  # a method that only tensors have
     return at.is_tensor(source) or (value.kind == "unknown" and not isinstance(source, ast.Name))
 
 

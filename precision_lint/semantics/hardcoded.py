@@ -21,6 +21,8 @@ LEGACY = frozenset({"torch.FloatTensor", "torch.cuda.FloatTensor"})
 NUMERIC = re.compile(r"loss|metric|accura|dice|iou|assign|match|target|schedule|sample|plot|draw")
 """Words of functions whose numbers had better be float32, whatever comes in."""
 _FLOAT32 = ("torch.float32", "torch.float")
+_CASTS = ("float", "to", "type")
+_CREATED = ("zeros", "ones", "full", "eye", "tensor", "rand", "randn", "as_tensor", "empty")
 
 
 class Hardcoded:
@@ -103,15 +105,18 @@ def _names_float32(node: ast.Call, at: Context) -> bool:
     qualified = at.qualify(node.func)
     if qualified is not None:
         named = any(k.arg == "dtype" and at.qualify(k.value) in _FLOAT32 for k in node.keywords)
-        created = qualified.rpartition(".")[2] in ("zeros", "ones", "full", "eye", "tensor")
+        created = qualified.rpartition(".")[2] in _CREATED
         return (named and created) or qualified in LEGACY
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("float", "to"):
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _CASTS:
         return False
     given = [*node.args, *(k.value for k in node.keywords)]
     if node.func.attr == "float":
         if given:
             return False
-    elif len(given) != 1 or at.qualify(given[0]) not in _FLOAT32:
+    elif len(given) != 1 or not (
+        at.qualify(given[0]) in _FLOAT32
+        or (node.func.attr == "type" and at.qualify(given[0]) in LEGACY)
+    ):
         return False
     operand = at.value(node.func.value)
     flags = operand.dtype == "bool" or "normalized" in operand.tags
@@ -128,9 +133,10 @@ def _counts_up(call: ast.Call, at: Context) -> bool:
 def _given(node: ast.expr, at: Context) -> bool:
     """Whether an operand has the dtype of what comes in, or of what a call returns."""
     value = at.value(node)
-    if not value.variable or not value.maybe_tensor or value.dtype.startswith(("~cast", "~para")):
+    if not value.maybe_tensor or value.dtype.startswith(("~cast", "~para")):
         return False
-    return at.is_tensor(node) and Care.is_activation(at.text(node))
+    known = value.variable or (value.dtype == "" and not isinstance(node, ast.Constant))
+    return known and Care.is_activation(at.text(node))
 
 
 def _activation(node: ast.expr, at: Context) -> bool:
