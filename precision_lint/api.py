@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
+    from precision_lint.semantics.created import Created
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
+    from precision_lint.semantics.fed import Fed
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.halved import Halved
@@ -63,10 +65,12 @@ __all__ = [
     "Care",
     "Confidence",
     "Context",
+    "Created",
     "Diagnostic",
     "Doubt",
     "Edit",
     "Evidence",
+    "Fed",
     "Finding",
     "Fix",
     "Guard",
@@ -314,6 +318,8 @@ _ANALYSIS = {
     "Blanket": "blanket",
     "Care": "care",
     "Context": "context",
+    "Created": "created",
+    "Fed": "fed",
     "Doubt": "doubts",
     "Guard": "guards",
     "Half": "context",

@@ -9,6 +9,7 @@ from precision_lint.api import (
     Care,
     Confidence,
     Context,
+    Fed,
     Finding,
     Fix,
     Half,
@@ -166,6 +167,7 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
     met = Hardcoded.beside(node, at)
     if met is None:
         yield from _filled(node, at)
+        yield from _handed(node, at)
         return
     value = at.value(met.other)
     half = at.half(value, at.region(met.use))
@@ -187,6 +189,34 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
         half.confidence if expected else Confidence.POSSIBLE,
         evidence=dict.fromkeys((*half.evidence, at.note(met.use, "both meet here"))),
     )
+
+
+def _handed(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """float32 that a whole model is given, or that a forward pass leaves behind."""
+    region = at.region(node)
+    if region.on or at.value(node).ndim == 0:
+        return
+    if Hardcoded.named(node, at):
+        call = Fed.to_model(node, at)
+        if call is not None and not Care.in_test(at):
+            follows = Care.expects_half(at) and Care.of(at) is not None
+            yield at.finding(
+                node,
+                f"float32 is named here and goes into {at.text(call.func)}, whose weights may be "
+                "half",
+                Confidence.LIKELY if follows else Confidence.POSSIBLE,
+                evidence=(at.note(call, "it goes in here"), *at.settings[:1]),
+            )
+            return
+    left = Hardcoded.left_wide(node, at)
+    if left is not None:
+        yield at.finding(
+            node,
+            f"{' '.join(at.text(left).split())[:40]} is made float32 here and not cast back: what "
+            "it meets in a half model is promoted",
+            Confidence.POSSIBLE,
+            evidence=at.settings[:1],
+        )
 
 
 def _filled(node: ast.Call, at: Context) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from precision_lint.api import (
     Confidence,
     Context,
     Evidence,
+    Fed,
     Finding,
     Fix,
     Provenance,
@@ -18,12 +19,6 @@ from precision_lint.api import (
     calls,
 )
 
-
-MODEL = re.compile(
-    r"(?:^|[._])(?:model|net|network|module|pipe(?:line)?|unet|vae|encoder|decoder|backbone|policy"
-    r"|generator|actor|critic|transformer)(?:\.(?:encode|decode|forward|generate|predict))?$"
-)
-"""What is called where a whole model runs."""
 CASTS = frozenset({
     "float", "double", "to", "type", "half", "long", "int", "bool", "byte", "argmax", "argmin",
     "argsort", "nonzero", "tolist", "item", "numpy", "size",
@@ -113,14 +108,14 @@ def _bfloat16(
         if not value.variable or "amp" in value.tags:
             confidence = half.confidence if half.dtypes == {"bfloat16"} else Confidence.LIKELY
             return confidence, half.evidence
-    elif half is None and (value.dtype or value.kind != "unknown"):
+    elif half is None and value.dtype:
         return None  # of a dtype that NumPy has
     if Care.in_test(at):
         return None
     made = Provenance.computed(operand, at)
     called = _of_model(operand, at)
     if made is None and called is None:  # only a method of that name says that it is a tensor
-        tensor = at.is_tensor(operand) or (value.kind == "unknown" and not value.dtype)
+        tensor = at.is_tensor(operand) or not value.dtype
         if at.qualify(node.func) or "cast" in value.tags or not tensor or _cast(operand, at):
             return None
         return Confidence.POSSIBLE, half.evidence if half is not None else ()
@@ -156,7 +151,7 @@ def _of_model(operand: ast.expr, at: Context) -> ast.Call | None:
             node = source if source is not None else node
         if isinstance(node, ast.Call) and at.qualify(node.func) is None:
             path = at.text(node.func).lower()
-            if MODEL.search(path):
+            if Fed.MODEL.search(path):
                 return node
     return None
 

@@ -20,6 +20,8 @@ FLAGS = re.compile(
 LEGACY = frozenset({"torch.FloatTensor", "torch.cuda.FloatTensor"})
 NUMERIC = re.compile(r"loss|metric|accura|dice|iou|assign|match|target|schedule|sample|plot|draw")
 """Words of functions whose numbers had better be float32, whatever comes in."""
+RESULT = re.compile(r"logit|loss|score|prob|metric|target|label|mask|energy|entropy|temperature")
+"""Words of what had better be float32, as a rule at the end of a model."""
 _FLOAT32 = ("torch.float32", "torch.float")
 _CASTS = ("float", "to", "type")
 _CREATED = ("zeros", "ones", "full", "eye", "tensor", "rand", "randn", "as_tensor", "empty")
@@ -83,6 +85,46 @@ class Hardcoded:
                         if other.id in parameters:
                             return parent, other.id
         return None
+
+    @staticmethod
+    def named(call: ast.Call, at: Context) -> bool:
+        """Whether a call names float32 for any tensor: ``x.float()``, ``dtype=torch.float32``."""
+        if at.value(call).dtype not in ("float32", ""):
+            return False
+        given = [*call.args, *(k.value for k in call.keywords if k.arg == "dtype")]
+        qualified = at.qualify(call.func)
+        if qualified in LEGACY:
+            return True
+        if isinstance(call.func, ast.Attribute) and qualified is None and call.func.attr == "float":
+            return not given
+        return any(at.qualify(g) in (*_FLOAT32, *LEGACY) for g in given)
+
+    @staticmethod
+    def left_wide(call: ast.Call, at: Context) -> ast.expr | None:
+        """What a forward pass makes float32, if nothing in the function goes back to a dtype.
+
+        Not logits and losses, which are meant to be float32, nor what is known to be no float.
+        """
+        func = call.func
+        if not isinstance(func, ast.Attribute) or at.qualify(func) is not None:
+            return None
+        if func.attr not in _CASTS or not Hardcoded.named(call, at) or not at.function.cls:
+            return None
+        cls, operand = at.function.cls, at.value(func.value)
+        if not cls.is_module or not at.function.name.startswith("forward") or Care.in_test(at):
+            return None
+        if operand.dtype in ("int", "bool", "float32", "float64") or not operand.maybe_tensor:
+            return None
+        words = at.text(func.value).lower()
+        if RESULT.search(words) or NUMERIC.search(f"{cls.name} {at.function.name}".lower()):
+            return None
+        if not Care.is_activation(words) or isinstance(at.statement(call), ast.Return):
+            return None
+        if at.mentions(r"\.type_as\(|dtype\s*=\s*\w+\.dtype|\.to\([^)]*dtype|\.half\(|autocast|"
+                       r"in_dtype|orig\w*_type|input_type|\.bfloat16\("):  # fmt: skip
+            return None
+        parent = at.parents.get(id(call))
+        return None if isinstance(parent, ast.Compare) else func.value
 
     @staticmethod
     def widened(node: ast.expr, at: Context) -> bool:
