@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.fed import Fed
+    from precision_lint.semantics.gaps import Gaps
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.halved import Halved
@@ -73,6 +74,7 @@ __all__ = [
     "Fed",
     "Finding",
     "Fix",
+    "Gaps",
     "Guard",
     "Half",
     "HalfCast",
@@ -320,6 +322,7 @@ _ANALYSIS = {
     "Context": "context",
     "Created": "created",
     "Fed": "fed",
+    "Gaps": "gaps",
     "Doubt": "doubts",
     "Guard": "guards",
     "Half": "context",

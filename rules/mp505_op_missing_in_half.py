@@ -11,6 +11,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Gaps,
     Half,
     Kernels,
     Provenance,
@@ -18,12 +19,16 @@ from precision_lint.api import (
     Rule,
     Severity,
     calls,
+    operators,
 )
 
 DISTANCES = ("torch.cdist", "torch.nn.functional.pdist")
 """Reported with their own numbers elsewhere."""
 PAIRS = frozenset({"svd", "qr", "eig", "eigh", "slogdet", "lstsq", "lu", "lu_factor", "inv_ex"})
 
+NAMES = frozenset(Kernels.names()) - {*DISTANCES}
+OTHERS_HAVE = frozenset({"quantile", "nanquantile", "inverse", "angle", "lu", "qr", "solve"})
+"""Methods that objects other than tensors have as well."""
 HALF = re.compile(r"torch\.(b?float16|half)\b")
 
 
@@ -76,9 +81,16 @@ class OpMissingInHalf(Rule):
     name = "op-missing-in-half"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = calls(*(n for n in Kernels.names() if n not in DISTANCES))
+    triggers = operators(
+        ast.Call,
+        pattern=calls(*(n for n in Kernels.names() if n not in DISTANCES), *Gaps.NAMES).pattern
+        + r"|\b(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|gpu|C))\.\w+\(",
+    )
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        if not _listed(node, at):
+            yield from self._under_circumstances(node, at)
+            return
         name, operands = _called(node, at)
         region = at.region(node)
         device = region.device or "cuda"
@@ -121,6 +133,21 @@ class OpMissingInHalf(Rule):
             fix=self._fix(node, [o for o, _ in halves], operand, region, at),
         )
 
+    def _under_circumstances(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A kernel that a release, an option or an extension may lack."""
+        found = Gaps.of(node, at) or Gaps.extension(node, at)
+        if found is None:
+            return
+        harm, operand = found
+        text = " ".join(at.text(operand).split())[:40]
+        yield at.finding(
+            node,
+            f"{harm}: where {text} is half this raises",
+            Confidence.POSSIBLE,
+            severity=Severity.WARNING,
+            evidence=at.settings[:1],
+        )
+
     def _fix(
         self,
         node: ast.Call,
@@ -140,6 +167,14 @@ class OpMissingInHalf(Rule):
             edits[whole] = f".to({name}.dtype)"
         made = at.edit.append(statement, edits)
         return Fix("run it in float32", Applicability.SAFE, made) if made is not None else None
+
+
+def _listed(node: ast.Call, at: Context) -> bool:
+    """Whether torch's tables name what is called."""
+    qualified = at.qualify(node.func)
+    if qualified is None and isinstance(node.func, ast.Attribute):
+        qualified = f"Tensor.{node.func.attr}"
+    return qualified in NAMES
 
 
 def _called(node: ast.Call, at: Context) -> tuple[str, list[ast.expr]]:
@@ -174,7 +209,10 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
     weight = "parameter" in value.tags and at.function.name == "forward"
     if weight and at.project.half is not None:
         return half
-    if not value.is_tensor and value.dtype not in at.analysis.tensors:
+    shared = isinstance(parent := at.parents.get(id(node)), ast.Attribute) and (
+        parent.attr in OTHERS_HAVE
+    )
+    if shared and not value.is_tensor and value.dtype not in at.analysis.tensors:
         return None  # nothing says that it is a tensor at all
     return Half(half.dtypes, Confidence.POSSIBLE, half.evidence, half.outside)
 
