@@ -111,7 +111,7 @@ class HardcodedDtype(Rule):
                 Confidence.LIKELY,
             )
             return
-        name = Blanket.any_tensor(node, at)
+        name = Blanket.any_tensor(node, at) or Blanket.each(node, at)
         if name is not None:
             yield at.finding(
                 node,

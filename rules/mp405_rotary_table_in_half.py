@@ -21,6 +21,9 @@ from precision_lint.api import (
     operators,
 )
 
+RANGES = ("torch.arange", "torch.linspace")
+TABLE = re.compile(r"freq|band|sin|cos|pos|rope|rotary|timestep|fourier|slope")
+"""Words of functions that make tables of angles."""
 PRODUCTS = frozenset({"einsum", "outer", "matmul"})
 
 
@@ -81,9 +84,13 @@ class RotaryTableInHalf(Rule):
     applicability = Applicability.SAFE
     triggers = calls(
         "torch.cos", "Tensor.cos", "torch.polar", "torch.einsum", "torch.outer", "torch.matmul",
+        "torch.arange", "torch.linspace",
     ) | operators(ast.MatMult, ast.Mult, pattern="arange|linspace")  # fmt: skip
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.Call) and at.qualify(node.func) in RANGES:
+            yield from _frequencies(node, at)
+            return
         if isinstance(node, ast.BinOp) or at.text(node.func).rpartition(".")[2] in PRODUCTS:
             angle = Angle.handed_on(node, at)
             if angle is None:
@@ -206,6 +213,32 @@ class RotaryTableInHalf(Rule):
             edits += made
         title = "compute the angles in float32 and cast cosine and sine"
         return Fix(title, Applicability.SAFE, tuple(edits))
+
+
+def _frequencies(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """Exponents of frequencies in a dtype that the caller gives."""
+    dtype = next((k.value for k in node.keywords if k.arg == "dtype"), None)
+    if dtype is None or at.region(node).on or not TABLE.search(at.function.qualname.lower()):
+        return
+    text, names = at.text(dtype), {p.arg for p in at.function.parameters()}
+    open_ = (isinstance(dtype, ast.Name) and dtype.id in names) or text.endswith(".dtype")
+    value = at.value(node)
+    if not open_ or value.dtype in ("float32", "float64", "int") or Angle.uses(node, at):
+        return
+    for parent in at.ancestors(node):
+        if isinstance(parent, ast.stmt):
+            return
+        exponent = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Pow)
+        exponent |= isinstance(parent, ast.Call) and at.text(parent.func).endswith("exp")
+        if exponent or at.qualify(node.func) == "torch.linspace":
+            yield at.finding(
+                node,
+                f"frequencies in {text}: rounded to half, the angles made of them are off by more "
+                "than a turn at large positions",
+                Confidence.POSSIBLE,
+                evidence=at.settings[:1],
+            )
+            return
 
 
 def _first(angle: Angle, at: Context) -> ast.Call | None:

@@ -344,7 +344,7 @@ class MatmulDtypeMismatch(Rule):
             evidence.insert(0, at.note(wrapped, "its dtype is that of the wrapped layer"))
             harm = f"the input of {at.text(node.func)} has the dtype of the wrapped layer"
         elif given is not None:
-            harm = f"{at.text(given)} is moved and not cast, and the file makes models half"
+            harm = f"{at.text(given)} is moved to a device and not cast"
         elif first is not None:
             harm = f"{first} is not cast, while this function follows the dtype of its activations"
         else:

@@ -29,7 +29,6 @@ MAKES_FLOAT32 = (
 """What a function's text has to say before a float32 value is looked for in it."""
 _ENTRY = re.compile(r"conv_?1|conv_in|patch|stem|proj|input|embed|image|pixel|audio|first|in_layer")
 """Words of layers that see a model's input first."""
-_HALVES = re.compile(r"\.(?:half|bfloat16)\(\)|torch\.(?:b?float16|half)\b|\bfp16\b|\bbf16\b")
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
 _LOADED = re.compile(r"(?:^|[._])(?:\w*processor|feature_extractor|move_to_\w+|to_device|to_cuda)$")
 """Calls that give inputs in float32, or move them as they are."""
@@ -64,14 +63,14 @@ class Fed:
     def moved(call: ast.Call, at: Context) -> ast.expr | None:
         """An argument of a whole model that is moved to a device and not cast.
 
-        Only where the file makes models half, and the function casts nothing itself.
+        Not where the function casts anything itself.
         """
         if at.qualify(call.func) is not None or not MODEL.search(at.text(call.func).lower()):
             return None
-        if not _HALVES.search(at.source.text) or at.mentions(r"autocast|\.half\(|dtype|\.type\("):
+        if at.mentions(r"autocast|\.half\(|dtype|\.type\(") or Care.in_test(at):
             return None
-        if Care.in_test(at):
-            return None
+        if at.project.half is None and at.project.autocast is not None:
+            return None  # which casts the inputs of every layer
         for given in [*call.args, *(k.value for k in call.keywords)]:
             node = given.value if isinstance(given, ast.Starred) else given
             for origin in Provenance.of(node, at):
