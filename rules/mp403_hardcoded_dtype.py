@@ -111,13 +111,15 @@ class HardcodedDtype(Rule):
                 Confidence.LIKELY,
             )
             return
-        name = Blanket.any_tensor(node, at) or Blanket.each(node, at)
+        each = Blanket.each(node, at)
+        name = Blanket.any_tensor(node, at) or each
         if name is not None:
+            sure = at.project.evidence if each is None else at.half_models
             yield at.finding(
                 node,
                 f"every tensor in {name} is cast, ids and labels too: from 2048 (float16) or 256 "
                 "(bfloat16) on they collide",
-                Confidence.LIKELY if at.project.evidence else Confidence.POSSIBLE,
+                Confidence.LIKELY if sure else Confidence.POSSIBLE,
                 evidence=at.project.evidence[:1],
             )
             return

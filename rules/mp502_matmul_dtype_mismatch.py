@@ -336,22 +336,17 @@ class MatmulDtypeMismatch(Rule):
 
     def _handed(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """Inputs of which nothing says that they have the dtype of the weights they meet."""
-        if at.region(node).on:
+        harm = Fed.unfit(node, at) if not at.region(node).on else None
+        if harm is None:
             return
-        given, first, wrapped = Fed.moved(node, at), Fed.enters(node, at), Fed.adapter(node, at)
-        evidence = [at.project.half] if at.project.half is not None else []
-        if wrapped is not None:
-            evidence.insert(0, at.note(wrapped, "its dtype is that of the wrapped layer"))
-            harm = f"the input of {at.text(node.func)} has the dtype of the wrapped layer"
-        elif given is not None:
-            harm = f"{at.text(given)} is moved to a device and not cast"
-        elif first is not None:
-            harm = f"{first} is not cast, while this function follows the dtype of its activations"
-        else:
-            return
-        text = " ".join(harm.split())
-        yield at.finding(node, f"{text}: half weights do not take float32", Confidence.POSSIBLE,
-                         evidence=evidence)  # fmt: skip
+        generated = harm.startswith("self.") and Care.expects_half(at)
+        likely = generated and at.half_models is not None
+        yield at.finding(
+            node,
+            f"{harm}: half weights do not take float32",
+            Confidence.LIKELY if likely else Confidence.POSSIBLE,
+            evidence=[at.project.half] if at.project.half is not None else [],
+        )
 
     def _fix(self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context) -> Fix | None:
         if isinstance(node, ast.Call) and "norm" in (at.qualify(node.func) or ""):

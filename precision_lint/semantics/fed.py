@@ -29,6 +29,11 @@ MAKES_FLOAT32 = (
 """What a function's text has to say before a float32 value is looked for in it."""
 _ENTRY = re.compile(r"conv_?1|conv_in|patch|stem|proj|input|embed|image|pixel|audio|first|in_layer")
 """Words of layers that see a model's input first."""
+_GENERATES = re.compile(
+    r"torch\.(?:cuda\.)?(?:FloatTensor|Tensor|rand|randn|zeros|ones|linspace|eye)\("
+)
+_FOLLOWS = re.compile(r"dtype|type_as|\.half\(|nn\.(?:Linear|Conv|LSTM|GRU|Parameter|Embedding)")
+"""What the text of a class says that follows a dtype, or has weights of its own."""
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
 _LOADED = re.compile(r"(?:^|[._])(?:\w*processor|feature_extractor|move_to_\w+|to_device|to_cuda)$")
 """Calls that give inputs in float32, or move them as they are."""
@@ -38,6 +43,23 @@ class Fed:
     """Tensors that meet weights of which nothing says that they have the same dtype."""
 
     MODEL = MODEL
+
+    @staticmethod
+    def unfit(call: ast.Call, at: Context) -> str | None:
+        """What is wrong with the input of a layer or model, in words; None: nothing is known."""
+        name = " ".join(at.text(call.func).split())
+        source = Fed.generated(call, at)
+        if source is not None:
+            return f"{source} has no weights and makes float32, which goes into {name}"
+        if Fed.adapter(call, at) is not None:
+            return f"the input of {name} has the dtype of the wrapped layer"
+        given = Fed.moved(call, at)
+        if given is not None:
+            return f"{' '.join(at.text(given).split())[:50]} is moved to a device and not cast"
+        first = Fed.enters(call, at)
+        if first is not None:
+            return f"{first} is not cast, while this function follows the dtype of its activations"
+        return None
 
     @staticmethod
     def may_be_wide(node: ast.expr, at: Context) -> bool:
@@ -95,6 +117,33 @@ class Fed:
         if at.mentions(rf"\b{re.escape(name)}\.(?:to|type|float|half)\(|{re.escape(func)}\.weight"):
             return None
         return name
+
+    @staticmethod
+    def generated(call: ast.Call, at: Context) -> str | None:
+        """The module of this file, without weights, whose float32 goes into a layer uncast."""
+        cls = at.function.cls
+        given = call.args[0] if call.args else None
+        if cls is None or not isinstance(given, ast.Name) or Care.in_test(at):
+            return None
+        if Sink.layer(call.func, at) not in ops.MATMULS or at.mentions(r"\.type_as\(|dtype"):
+            return None
+        for node in at.function.nodes:
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            bound = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            path = dotted(node.value.func) or ""
+            if given.id not in bound or not re.fullmatch(r"self\.\w+", path):
+                continue
+            stored = at.module.stores(cls).get(path[5:])
+            made = stored[0] if stored is not None else None
+            named = dotted(made.func) if isinstance(made, ast.Call) else None
+            source = at.module.index.classes.get(named or "")
+            if source is None or not source.is_module:
+                continue
+            text = ast.unparse(source.node)
+            if _GENERATES.search(text) and not _FOLLOWS.search(text):
+                return path
+        return None
 
     @staticmethod
     def biased(operands: list[ast.expr], at: Context) -> tuple[ast.expr, ast.expr] | None:

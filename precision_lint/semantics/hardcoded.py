@@ -111,7 +111,8 @@ class Hardcoded:
         if func.attr not in _CASTS or not Hardcoded.named(call, at) or not at.function.cls:
             return None
         cls, operand = at.function.cls, at.value(func.value)
-        if not cls.is_module or not at.function.name.startswith("forward") or Care.in_test(at):
+        forward = at.function.name.startswith(("forward", "extract_features", "_forward"))
+        if not cls.is_module or not forward or Care.in_test(at):
             return None
         if operand.dtype in ("int", "bool", "float32", "float64") or not operand.maybe_tensor:
             return None
@@ -120,8 +121,10 @@ class Hardcoded:
             return None
         if not Care.is_activation(words) or isinstance(at.statement(call), ast.Return):
             return None
-        if at.mentions(r"\.type_as\(|dtype\s*=\s*\w+\.dtype|\.to\([^)]*dtype|\.half\(|autocast|"
-                       r"in_dtype|orig\w*_type|input_type|\.bfloat16\("):  # fmt: skip
+        statement = at.statement(call)
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        name = re.escape(at.text(target)) if target is not None else r"\w+"
+        if at.mentions(rf"(?<!\w){name}\b[^\n]*\.(?:type_as|to|half|type|bfloat16)\(|autocast"):
             return None
         parent = at.parents.get(id(call))
         return None if isinstance(parent, ast.Compare) else func.value
