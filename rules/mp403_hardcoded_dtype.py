@@ -94,6 +94,8 @@ class HardcodedDtype(Rule):
         "Tensor.to",
         "Tensor.type",
         "Tensor.half",
+        "torch.softmax",
+        "torch.nn.functional.softmax",
         *Hardcoded.LEGACY,
         *(f"torch.{name}" for name in CREATED),
     ) | operators(ast.arguments, pattern=r"torch\.(?:float64|double)")

@@ -31,7 +31,7 @@ SOURCES = {
 PROMOTED = frozenset({"index_put", "scatter_add", "index_copy"})
 """Out-of-place ones that some device's autocast promotes."""
 INDEX = re.compile(
-    r"(?<![a-z])(\w*mask\w*|\w*idx|\w*inds?|indices|\w*index(es)?|keep|valid\w*|selected|select|"
+    r"(?<![a-z])(\w*mask\w*|\w*idx|\w*inds?|ids?|indices|\w*index(es)?|alive|active|hits?|sel|keep|valid\w*|selected|select|"
     r"nonzero|positions?|order|perm|fg|bg|pos|neg)(?![a-z])"
 )
 """Names of tensors that pick elements, where the analysis knows no more."""
@@ -264,7 +264,8 @@ def _tensors(into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], at: Co
 
 def _whole(source: ast.expr, buffer: ast.expr, at: Context) -> bool:
     """Whether names say that integers or flags are written."""
-    return any(WHOLE.search(at.text(side).lower()) for side in (source, buffer))
+    texts = (re.sub(r"\[[^\]]*\]|\(.*\)", "", at.text(side).lower()) for side in (source, buffer))
+    return any(WHOLE.search(text) for text in texts)
 
 
 def _unknown(node: ast.expr, value: Value, at: Context) -> Half | None:
@@ -355,6 +356,8 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
             return False
         if value.is_tensor and value.ndim != 0 and value.dtype in ("int", "bool"):
             return False
+        flags = isinstance(part, (ast.Compare, ast.UnaryOp)) and value.kind == "unknown"
+        named = named or (flags and _compares(part, at))
         if value.kind == "unknown" and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
             text = at.text(part).lower()
             looped = isinstance(part, ast.Name) and part.id in at.analysis.bound
@@ -362,6 +365,15 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
     return True if named else None
 
 
+def _compares(part: ast.expr, at: Context) -> bool:
+    """``ids == pad``, ``~mask``"""
+    if isinstance(part, ast.UnaryOp):
+        return isinstance(part.op, ast.Invert)
+    return INDEX.search(at.text(part).lower()) is not None
+
+
 def _is_mask(index: ast.expr, at: Context) -> bool:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if any(isinstance(p, ast.Compare) for p in parts):
+        return True
     return any(at.value(p).dtype == "bool" or "mask" in at.text(p).lower() for p in parts)

@@ -29,6 +29,12 @@ MAKES_FLOAT32 = (
 """What a function's text has to say before a float32 value is looked for in it."""
 _ENTRY = re.compile(r"conv_?1|conv_in|patch|stem|proj|input|embed|image|pixel|audio|first|in_layer")
 """Words of layers that see a model's input first."""
+_PART = re.compile(r"^self\.\w*(?:rnn|gru|lstm|cell|proj\w*|mlp|head|fc\d*|linear\d*)$")
+"""Attributes of a module that have weights, by their names."""
+_KEPT = ops.SHAPES | frozenset({
+    "to", "cuda", "div_", "sub_", "mul_", "div", "sub", "mul", "sin", "cos", "exp", "clamp", "add",
+})  # fmt: skip
+"""Operations that keep float32."""
 _GENERATES = re.compile(
     r"torch\.(?:cuda\.)?(?:FloatTensor|Tensor|rand|randn|zeros|ones|linspace|eye)\("
 )
@@ -202,8 +208,7 @@ def _models(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.Call]:
                 if isinstance(parent, ast.Subscript) and parent.value is not inner:
                     return
             case ast.Attribute(attr=attr):
-                passes = ops.SHAPES | {"to", "cuda", "div_", "sub_", "mul_", "div", "sub", "mul"}
-                if attr not in passes:
+                if attr not in _KEPT:
                     return
             case ast.Call(func=func):
                 if func is inner:
@@ -212,11 +217,13 @@ def _models(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.Call]:
                             return
                 else:
                     qualified = at.qualify(func)
-                    if qualified is None and MODEL.search(at.text(func).lower()):
+                    path = at.text(func).lower()
+                    own = at.function.cls is not None and at.function.cls.is_module
+                    part = own and _PART.search(path) is not None
+                    if qualified is None and (MODEL.search(path) or part):
                         yield parent
                         return
-                    joins = (qualified or "").rpartition(".")[2] in ("cat", "stack", "unsqueeze")
-                    if not joins:
+                    if (qualified or "").rpartition(".")[2] not in _KEPT | ops.JOINING:
                         return
             case ast.List() | ast.Tuple():
                 pass

@@ -24,7 +24,9 @@ RESULT = re.compile(r"logit|loss|score|prob|metric|target|label|mask|energy|entr
 """Words of what had better be float32, as a rule at the end of a model."""
 _FLOAT32 = ("torch.float32", "torch.float")
 _CASTS = ("float", "to", "type")
-_CREATED = ("zeros", "ones", "full", "eye", "tensor", "rand", "randn", "as_tensor", "empty")
+_CREATED = (
+    "zeros", "ones", "full", "eye", "tensor", "rand", "randn", "as_tensor", "empty", "softmax",
+)  # fmt: skip
 
 
 class Hardcoded:
@@ -124,7 +126,8 @@ class Hardcoded:
         statement = at.statement(call)
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         name = re.escape(at.text(target)) if target is not None else r"\w+"
-        if at.mentions(rf"(?<!\w){name}\b[^\n]*\.(?:type_as|to|half|type|bfloat16)\(|autocast"):
+        back = r"\.(?:type_as|half|type|bfloat16)\(|\.to\((?!(?:dtype=)?torch\.float(?:32)?\b)"
+        if at.mentions(rf"(?<!\w){name}\b[^\n]*(?:{back})|autocast"):
             return None
         parent = at.parents.get(id(call))
         return None if isinstance(parent, ast.Compare) else func.value
