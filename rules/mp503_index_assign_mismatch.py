@@ -252,8 +252,8 @@ def _tensors(into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], at: Co
     """Whether both sides are used as tensors in this function, at least."""
     (buffer, held), (source, value) = into, given
     parent = at.parents.get(id(buffer))
-    if held.ndim == 0:
-        return False
+    if held.ndim == 0 or (isinstance(parent, ast.Attribute) and parent.attr.startswith("lerp")):
+        return False  # an optimizer's state follows its parameters
     if isinstance(parent, ast.Subscript):
         if not at.is_tensor(buffer) and not _is_mask(parent.slice, at):
             return False

@@ -24,11 +24,8 @@ EARLY = SELECTING | frozenset({
     "pow", "abs", "min", "max", "prod", "addmm", "bmm", "mm", "matmul", "layer_norm", "conv2d",
 })  # fmt: skip
 """Operations that some release before ``COMPLETE`` has no float16 kernel for on the CPU."""
-_EXTENSION = re.compile(
-    r"^(?:_C|_ext|C|ext|ext_module|\w+_(?:cuda|ext|cpp|gpu|kernels?|C|module)|\w*cuda\w*|MSDA"
-    r"|\w*MultiScaleDeformableAttention)\."
-)
-"""Names of compiled extensions."""
+_EXTENSION = re.compile(r"^(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|C))\.\w+$")
+"""Functions of compiled extensions, by the names of these."""
 _FUNCTION = re.compile(r"^[A-Z]\w*(?:Function|Func|Fn|Op|Autograd|Attn\w*)$")
 _BUILTIN = re.compile(r"^(torch|super|self|cls|nn|F|np|numpy|math|ctx|tf|jax)\b|^torch\.cuda\b")
 
@@ -81,6 +78,9 @@ class Gaps:
         """A tensor that a compiled extension is given, whose kernels may know float32 alone."""
         path = at.text(call.func)
         if not _EXTENSION.match(path) or _BUILTIN.match(path) or at.qualify(call.func):
+            return None
+        owner = path.partition(".")[0]
+        if owner in at.analysis.assigned or owner in {p.arg for p in at.function.parameters()}:
             return None
         if at.mentions(r"\.float\(|custom_fwd|float32|autocast|\.half\(|dtype"):
             return None

@@ -20,6 +20,11 @@ FLAGS = re.compile(
 LEGACY = frozenset({"torch.FloatTensor", "torch.cuda.FloatTensor"})
 NUMERIC = re.compile(r"loss|metric|accura|dice|iou|assign|match|target|schedule|sample|plot|draw")
 """Words of functions whose numbers had better be float32, whatever comes in."""
+NUMBERS = re.compile(
+    r"(?<![a-z])(\w*dims?|size|rat(e|io)?|\w*_rat|num\w*|[nhwbct]|height|width|scale|eps|theta|base|"
+    r"temperature|alpha|beta|gamma|channels|sigma|std|period|max\w*|min\w*)(?![a-z])"
+)
+"""Names that numbers have as often as tensors."""
 RESULT = re.compile(r"logit|loss|score|prob|metric|target|label|mask|energy|entropy|temperature")
 """Words of what had better be float32, as a rule at the end of a model."""
 _FLOAT32 = ("torch.float32", "torch.float")
@@ -121,6 +126,8 @@ class Hardcoded:
         words = at.text(func.value).lower()
         if RESULT.search(words) or NUMERIC.search(f"{cls.name} {at.function.name}".lower()):
             return None
+        if "loss" in at.source.filename:
+            return None
         if not Care.is_activation(words) or isinstance(at.statement(call), ast.Return):
             return None
         statement = at.statement(call)
@@ -184,7 +191,10 @@ def _given(node: ast.expr, at: Context) -> bool:
     if not value.maybe_tensor or value.dtype.startswith(("~cast", "~para")):
         return False
     known = value.variable or (value.dtype == "" and not isinstance(node, ast.Constant))
-    return known and Care.is_activation(at.text(node))
+    text = at.text(node)
+    if not at.is_tensor(node) and NUMBERS.search(text.lower()):
+        return False
+    return known and Care.is_activation(text)
 
 
 def _activation(node: ast.expr, at: Context) -> bool:
