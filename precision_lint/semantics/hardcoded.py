@@ -134,7 +134,7 @@ class Hardcoded:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         name = re.escape(at.text(target)) if target is not None else r"\w+"
         back = r"\.(?:type_as|half|type|bfloat16)\(|\.to\((?!(?:dtype=)?torch\.float(?:32)?\b)"
-        if at.mentions(rf"(?<!\w){name}\b[^\n]*(?:{back})|autocast"):
+        if at.mentions(rf"(?<!\w){name}\b[^\n]*(?:{back})|autocast|return .*\.(?:to|type_as)\("):
             return None
         parent = at.parents.get(id(call))
         return None if isinstance(parent, ast.Compare) else func.value
