@@ -64,7 +64,9 @@ class DtypelessCreation(Rule):
     Likely needs a project with half models (and, where it trains under autocast as well, a module
     that follows a dtype and is no loss), or code that follows a dtype where nothing speaks of
     autocast; in tests, for positions and coordinates, and for layers that are not known it is only
-    possible.
+    possible. So is what meets an operand of which nothing says that it is a tensor (`image -
+    torch.as_tensor(mean)`), goes into a whole model on a device (`unet(torch.randn(shape,
+    device=device))`), or is kept in a plain attribute, unless the project has half models.
 
     ## Why it breaks
     The default dtype is float32 whatever the model's is, and a float32 tensor with dimensions

@@ -48,6 +48,11 @@ class HardcodedDtype(Rule):
     too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
     the file.
 
+    Only possible, unless the function follows a dtype elsewhere in a project with half models:
+    float32 that a whole model is given (`model(torch.from_numpy(a).float())`), and activations that
+    a `forward` makes float32 and neither casts back nor returns as logits. A loop that makes each
+    entry of a batch half is likely where models are half.
+
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where the result is cast at once, under autocast, which casts the next layer's
     input down again, and in projects that show no half models. A float32 tensor that goes into a

@@ -39,7 +39,9 @@ class RotaryTableInHalf(Rule):
     - positions created in, or cast to, the dtype of the activations (`torch.arange(n,
       dtype=x.dtype)`);
     - a buffer of frequencies used as it is in a project that makes whole models half, because
-      `model.half()` rounds the buffer.
+      `model.half()` rounds the buffer (possible where nothing says that models are half);
+    - exponents of frequencies that a table's function makes in the dtype its caller gives
+      (possible).
 
     It stays silent where the region is off, where the product is elementwise and its operands are
     float32 (`outer` and `*` are on no list), and where cosine and sine are cast last.

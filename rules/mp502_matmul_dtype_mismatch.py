@@ -55,7 +55,12 @@ class MatmulDtypeMismatch(Rule):
     - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`),
     - an input that a wrapped layer takes in its own dtype and that meets an adapter's weights,
     - what a norm's own class or an embedding meets where the file makes only other layers half,
-    - an operand that one branch creates in `x.dtype` and the other in float32.
+    - an operand that one branch creates in `x.dtype` and the other in float32,
+    - what a module without weights makes of float32 noise or tables, in a layer.
+
+    Only possible: attention weights that a bias of its own dtype was added to, an adapter's input
+    that the wrapped layer takes too, inputs that are moved to a device and not cast, and an input
+    of a first layer where the function follows the dtype of its activations.
 
     It stays silent inside autocast, which casts both operands down, where either dtype is open,
     for norms without weights, for layers that the code keeps in float32, and for an einsum

@@ -56,7 +56,9 @@ class IndexAssignMismatch(Rule):
     It stays silent on slices and plain integers as the index, which cast; on Python numbers; on
     tensors without dimensions behind a mask, which are converted as well; on `buffer[index] += x`,
     which adds in the buffer's dtype; and where both sides are known to agree (`zeros_like(x)`,
-    `dtype=x.dtype`). A module's state or result of which no dtype is known is only `possible`.
+    `dtype=x.dtype`). Two tensors of which
+    nothing says that they have one dtype are only `possible`; a write of what was computed with a
+    buffer is likely under autocast, which leaves buffers in float32.
 
     ## Why it breaks
     These kernels do not promote: `Index put requires the source and destination dtypes match, got

@@ -46,7 +46,13 @@ class OpMissingInHalf(Rule):
     does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
     (`norm`, `cov`, `matrix_power`). A gap that only the CPU has is possible, and so is an operand
     of which only the caller knows the dtype. `fft` of float16 is a warning: CUDA has it for sizes
-    that are powers of two.
+    that are powers of two. In a project that makes models half and never autocasts, the inputs of a
+    `forward` are likely half.
+
+    Possible is also what depends on more than the operation: `interpolate(antialias=True)`,
+    `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations such as
+    `topk` and `tril` there before torch 2.4, and what an extension or a custom function runs
+    (`DeformAttnFunction.apply`, `_C.forward`).
 
     ## Why it breaks
     The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
@@ -206,6 +212,8 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
     named = at.mentions(HALF.pattern)  # half values come here, the code says
     if named and Care.expects_half(at):
         return half
+    if _entered(node, at) and Care.expects_half(at):
+        return half
     weight = "parameter" in value.tags and at.function.name == "forward"
     if weight and at.project.half is not None:
         return half
@@ -215,6 +223,18 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
     if shared and not value.is_tensor and value.dtype not in at.analysis.tensors:
         return None  # nothing says that it is a tensor at all
     return Half(half.dtypes, Confidence.POSSIBLE, half.evidence, half.outside)
+
+
+def _entered(node: ast.expr, at: Context) -> bool:
+    """Whether an operand is an input of a module, in a project that makes models half."""
+    if at.half_models is None or at.project.autocast is not None or not at.plausible:
+        return False
+    forward = at.function.cls is not None and at.function.name == "forward"
+    names = {p.arg for p in at.function.parameters()}
+    return forward and any(
+        isinstance(origin, ast.Name) and origin.id in names and Care.is_activation(origin.id)
+        for origin in Provenance.of(node, at)
+    )
 
 
 def _brought_up(node: ast.Call, at: Context) -> bool:

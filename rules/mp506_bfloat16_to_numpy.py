@@ -35,7 +35,8 @@ class Bfloat16ToNumpy(Rule):
 
     It stays silent on float16, which NumPy has, where the tensor is upcast or made of integers
     (`argmax`, `long`), and on results that autocast gives in float32 (`softmax`, losses). Where
-    only the project says bfloat16, and not what made the tensor, the finding is `possible`.
+    only the project says bfloat16, or nothing does, the finding is `possible`; the result of a
+    whole model is likely where the project makes models bfloat16 and uses no autocast.
 
     ## Why it breaks
     `TypeError: Got unsupported ScalarType BFloat16`. It often shows in the first evaluation, after
