@@ -48,10 +48,9 @@ class HardcodedDtype(Rule):
     too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
     the file.
 
-    Only possible, unless the function follows a dtype elsewhere in a project with half models:
-    float32 that a whole model is given (`model(torch.from_numpy(a).float())`), and activations that
-    a `forward` makes float32 and neither casts back nor returns as logits. A loop that makes each
-    entry of a batch half is likely where models are half.
+    Only possible: float32 that a whole model is given (`model(torch.from_numpy(a).float())`), and
+    activations that a `forward` makes float32 and neither casts back nor returns as logits. A loop
+    that makes each entry of a batch half is likely where models are half.
 
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where the result is cast at once, under autocast, which casts the next layer's
@@ -208,12 +207,11 @@ def _handed(node: ast.Call, at: Context) -> Iterator[Finding]:
     if Hardcoded.named(node, at):
         call = Fed.to_model(node, at)
         if call is not None and not Care.in_test(at):
-            follows = Care.expects_half(at) and Care.of(at) is not None
             yield at.finding(
                 node,
                 f"float32 is named here and goes into {at.text(call.func)}, whose weights may be "
                 "half",
-                Confidence.LIKELY if follows else Confidence.POSSIBLE,
+                Confidence.POSSIBLE,  # as often what is kept in float32 on purpose
                 evidence=(at.note(call, "it goes in here"), *at.settings[:1]),
             )
             return
