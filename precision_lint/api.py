@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from precision_lint.semantics.care import Care
     from precision_lint.semantics.context import Context, Half
     from precision_lint.semantics.contractions import Reach
+    from precision_lint.semantics.created import Created
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
+    from precision_lint.semantics.fed import Fed
     from precision_lint.semantics.frameworks import Framework
+    from precision_lint.semantics.gaps import Gaps
     from precision_lint.semantics.guards import Guard
     from precision_lint.semantics.half_trained import HalfTrained
     from precision_lint.semantics.halfcasts import HalfCast
@@ -68,13 +71,16 @@ __all__ = [
     "Care",
     "Confidence",
     "Context",
+    "Created",
     "Diagnostic",
     "Doubt",
     "Edit",
     "Evidence",
+    "Fed",
     "Finding",
     "Fix",
     "Framework",
+    "Gaps",
     "Guard",
     "Half",
     "HalfCast",
@@ -322,6 +328,9 @@ _ANALYSIS = {
     "Blanket": "blanket",
     "Care": "care",
     "Context": "context",
+    "Created": "created",
+    "Fed": "fed",
+    "Gaps": "gaps",
     "Doubt": "doubts",
     "Guard": "guards",
     "Half": "context",

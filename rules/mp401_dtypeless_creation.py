@@ -11,6 +11,7 @@ from precision_lint.api import (
     Care,
     Confidence,
     Context,
+    Created,
     Evidence,
     Finding,
     Fix,
@@ -31,8 +32,6 @@ CREATIONS = frozenset({
 WEIGHTED = ("Linear", "Conv1d", "Conv2d", "Conv3d", "LayerNorm")
 """Modules whose ``weight`` has the dtype that their input has to have."""
 JOINS = ("cat", "concat", "concatenate", "stack", "where")
-NUMPY = frozenset({"eye", "zeros", "ones", "identity", "linspace", "full", "diag", "random.rand"})
-"""Functions of numpy that make float64."""
 SEQUENCES = ("linspace", "logspace", "arange")
 INTEGERS = re.compile(
     r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*)(?![a-z])"
@@ -65,7 +64,9 @@ class DtypelessCreation(Rule):
     Likely needs a project with half models (and, where it trains under autocast as well, a module
     that follows a dtype and is no loss), or code that follows a dtype where nothing speaks of
     autocast; in tests, for positions and coordinates, and for layers that are not known it is only
-    possible.
+    possible. So is what meets an operand of which nothing says that it is a tensor (`image -
+    torch.as_tensor(mean)`), goes into a whole model on a device (`unet(torch.randn(shape,
+    device=device))`), or is kept in a plain attribute, unless the project has half models.
 
     ## Why it breaks
     The default dtype is float32 whatever the model's is, and a float32 tensor with dimensions
@@ -128,11 +129,12 @@ class DtypelessCreation(Rule):
         name = at.text(node.func).rpartition(".")[2]
         value = at.value(node)
         wide = value.dtype if value.dtype in ("float32", "float64") else ""
-        if name == "from_numpy" and not wide and _numpy_default(node, at):
+        if name == "from_numpy" and not wide and Created.numpy_default(node, at):
             wide = "float64"
-        if not value.is_tensor or not (wide or (name == "tensor" and value.dtype != "int")):
+        data = name in Created.OF_DATA and value.dtype not in ("int", "bool")
+        if not value.is_tensor or not (wide or data):
             return
-        parameter = _parameter(node, at)
+        parameter = Created.parameter(node, at)
         if parameter is not None:
             yield from self._stored(node, parameter, at)
             return
@@ -142,6 +144,7 @@ class DtypelessCreation(Rule):
             if judged is not None and (best is None or judged[0].rank > best[0].rank):
                 best = (judged[0], sink, judged[1])
         if best is None:
+            yield from _loose(node, wide, at)
             return
         confidence, sink, harm = best
         evidence = [sink.at.note(sink.node, "it goes in here"), *_reasons(at)]
@@ -213,7 +216,7 @@ class DtypelessCreation(Rule):
 
     def _constructed(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """An object of the project that follows a device and leaves its dtype to a default."""
-        device = _device_owner(node)
+        device = Created.device_owner(node)
         if device is None or not isinstance(node.func, ast.Name):
             return
         cls = at.module.index.classes.get(node.func.id)
@@ -266,7 +269,7 @@ class DtypelessCreation(Rule):
                 return
         region = event.region
         half = at.half(event.value, region)
-        if half is None or _one_element(event.made, at):
+        if half is None or Created.one_element(event.made, at):
             return
         if at.value(event.made).dtype == "float64":
             return  # reported as such (MP402)
@@ -312,6 +315,23 @@ class DtypelessCreation(Rule):
         )
 
 
+def _loose(node: ast.Call, wide: str, at: Context) -> Iterator[Finding]:
+    """A creation that meets what may be half, without a proof that this is a tensor."""
+    met = Created.loose(node, at)
+    if met is None or met.at.region(met.use).on or wide == "float64":
+        return
+    likely = met.stored and bool(wide) and at.half_models is not None and met.at.plausible
+    likely = likely and Care.expects_half(met.at) and met.at.reaches_layer(met.use)
+    text = " ".join(met.at.text(met.other).split())[:40]
+    yield at.finding(
+        node,
+        f"{at.text(node.func)} without dtype is {wide or 'float32, or what its data are,'} and "
+        f"meets {text}, which may be half",
+        Confidence.LIKELY if likely else Confidence.POSSIBLE,
+        evidence=dict.fromkeys([met.at.note(met.use, "it goes in here"), *_reasons(at)]),
+    )
+
+
 def _matters(event: Promotion, at: Context) -> bool:
     """Whether the widened tensor is one, holds no counts, and goes on into the model."""
     words = at.text(event.other).lower()
@@ -327,7 +347,7 @@ def _matters(event: Promotion, at: Context) -> bool:
         return False  # which needs float32
     if at.reaches_layer(event.use):
         return True
-    owner = _device_owner(event.made)
+    owner = Created.device_owner(event.made)
     if owner is None or not at.plausible or at.value(owner).dtype != value.dtype:
         return False
     operation = at.operation(event.use)
@@ -344,21 +364,6 @@ def _is_tensor(event: Promotion, at: Context) -> bool:
 
 def _proven(event: Promotion, at: Context) -> bool:
     return event.value.dtype in ("float16", "bfloat16")
-
-
-def _one_element(made: ast.Call, at: Context) -> bool:
-    """Whether the tensor is a one-element accumulator, which widens nothing that matters."""
-    if not made.args:
-        return False
-    name = at.text(made.func).rpartition(".")[2]
-    first = made.args[0]
-    if name in ("tensor", "as_tensor"):
-        return isinstance(first, (ast.List, ast.Tuple)) and len(first.elts) == 1
-    if isinstance(first, (ast.List, ast.Tuple)):
-        sizes = [at.value(item).const for item in first.elts]
-    else:
-        sizes = [at.value(item).const for item in made.args]
-    return name in ("zeros", "ones", "full", "empty") and sizes[:1] == [1] and len(sizes) == 1
 
 
 def _neighbour(event: Promotion, at: Context) -> str | None:
@@ -398,7 +403,7 @@ def _judge(node: ast.Call, wide: str, sink: Sink, at: Context) -> tuple[Confiden
         harm = "as the weight of a loss: half predictions raise"
         return Confidence.LIKELY if pure else Confidence.POSSIBLE, harm
     if sink.kind == "samples":
-        owner = _device_owner(node)
+        owner = Created.device_owner(node)
         if owner is None or not at.plausible:
             return None
         if not Apart.sampled_like(node, owner, at):
@@ -409,7 +414,7 @@ def _judge(node: ast.Call, wide: str, sink: Sink, at: Context) -> tuple[Confiden
         if other is not None and sink.at.value(other).dtype == "float32":
             text = sink.at.text(other)
             return Confidence.LIKELY, f"and meets {text}, which is float32, in a matrix product"
-    if region.on or not sink.at.plausible or _only_prepares(at):
+    if region.on or not sink.at.plausible or Created.only_prepares(at):
         return None
     if sink.kind == "product":
         other = _other(sink)
@@ -436,29 +441,6 @@ def _other(sink: Sink) -> ast.expr | None:
     return others[0] if len(operands) == 2 and len(others) == 1 else None
 
 
-def _numpy_default(node: ast.Call, at: Context) -> bool:
-    """Whether an array comes from a function of numpy that makes float64, uncast."""
-    origins = [part for given in node.args for part in Sink.origins(given, at, 0)]
-    homes = [at.qualify(o.func) or "" for o in origins if isinstance(o, ast.Call)]
-    cast = any(
-        (isinstance(part, ast.keyword) and part.arg == "dtype")
-        or (isinstance(part, ast.Attribute) and part.attr == "astype")
-        for origin in origins
-        for part in ast.walk(origin)
-    )
-    return not cast and any(h.startswith("numpy.") and h[6:] in NUMPY for h in homes)
-
-
-def _only_prepares(at: Context) -> bool:
-    """Whether a function runs only while a model is set up: all that call it do."""
-    callers = [caller for _, caller in at.module.call_sites(at.function)]
-    return not at.plausible or (
-        bool(callers)
-        and at.function.name != "forward"
-        and not any(at.inside(caller).plausible for caller in callers)
-    )
-
-
 def _reasons(at: Context) -> list[Evidence]:
     """Why the tensors around may be half."""
     care = Care.of(at)
@@ -466,29 +448,9 @@ def _reasons(at: Context) -> list[Evidence]:
     return found + ([at.project.half] if at.project.half is not None else [])
 
 
-def _device_owner(node: ast.Call) -> ast.expr | None:
-    """The tensor or module whose device a call follows."""
-    for keyword in node.keywords:
-        if keyword.arg == "device" and isinstance(keyword.value, ast.Attribute):
-            return keyword.value.value if keyword.value.attr == "device" else None
-    return None
-
-
-def _parameter(node: ast.Call, at: Context) -> ast.Call | None:
-    """The ``nn.Parameter(...)`` or ``register_buffer(...)`` around a creation."""
-    for parent in at.ancestors(node):
-        if isinstance(parent, ast.Call):
-            name = at.text(parent.func).rpartition(".")[2]
-            if name in ("Parameter", "register_buffer", "register_parameter"):
-                return parent
-        elif isinstance(parent, ast.stmt):
-            return None
-    return None
-
-
 def _source(node: ast.Call, sink: Sink, at: Context) -> str | None:
     """A name in scope at the creation that has the dtype of what it meets."""
-    owner = _device_owner(node)
+    owner = Created.device_owner(node)
     cls = at.function.cls
     if sink.kind == "layer" and cls is not None and isinstance(sink.node, ast.Call):
         layer = sink.at.text(sink.node.func)

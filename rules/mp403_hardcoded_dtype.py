@@ -9,8 +9,10 @@ from precision_lint.api import (
     Care,
     Confidence,
     Context,
+    Fed,
     Finding,
     Fix,
+    Half,
     Hardcoded,
     Meeting,
     Rule,
@@ -20,7 +22,10 @@ from precision_lint.api import (
     operators,
 )
 
-CREATED = ("zeros", "ones", "full", "eye", "tensor", "arange", "linspace")
+CREATED = (
+    "zeros", "ones", "full", "eye", "tensor", "arange", "linspace", "rand", "randn", "as_tensor",
+    "empty",
+)  # fmt: skip
 
 RANGES = ("arange", "linspace")
 
@@ -42,6 +47,10 @@ class HardcodedDtype(Rule):
     self.gate.float()`). A helper that casts every tensor in nested containers to half, integers
     too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
     the file.
+
+    Only possible: float32 that a whole model is given (`model(torch.from_numpy(a).float())`), and
+    activations that a `forward` makes float32 and neither casts back nor returns as logits. A loop
+    that makes each entry of a batch half is likely where models are half.
 
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where the result is cast at once, under autocast, which casts the next layer's
@@ -87,7 +96,10 @@ class HardcodedDtype(Rule):
     triggers = calls(
         "Tensor.float",
         "Tensor.to",
+        "Tensor.type",
         "Tensor.half",
+        "torch.softmax",
+        "torch.nn.functional.softmax",
         *Hardcoded.LEGACY,
         *(f"torch.{name}" for name in CREATED),
     ) | operators(ast.arguments, pattern=r"torch\.(?:float64|double)")
@@ -105,13 +117,15 @@ class HardcodedDtype(Rule):
                 Confidence.LIKELY,
             )
             return
-        name = Blanket.any_tensor(node, at)
+        each = Blanket.each(node, at)
+        name = Blanket.any_tensor(node, at) or each
         if name is not None:
+            sure = at.project.evidence if each is None else at.half_models
             yield at.finding(
                 node,
                 f"every tensor in {name} is cast, ids and labels too: from 2048 (float16) or 256 "
                 "(bfloat16) on they collide",
-                Confidence.LIKELY if at.project.evidence else Confidence.POSSIBLE,
+                Confidence.LIKELY if sure else Confidence.POSSIBLE,
                 evidence=at.project.evidence[:1],
             )
             return
@@ -161,10 +175,13 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
     met = Hardcoded.beside(node, at)
     if met is None:
         yield from _filled(node, at)
+        yield from _handed(node, at)
         return
-    half = at.half(at.value(met.other), at.region(met.use))
-    if half is None:
+    value = at.value(met.other)
+    half = at.half(value, at.region(met.use))
+    if half is None and value.dtype:
         return
+    half = half or Half(frozenset({"float16"}), Confidence.POSSIBLE, ())
     passed_on = any(sink.kind == "module" for sink in Sink.of(met.use, at))
     inside = at.function.cls is not None and not at.text(node.func).endswith(RANGES)
     averaged = any(
@@ -172,7 +189,7 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
     )
     if averaged and not (isinstance(met.use, ast.BinOp) and isinstance(met.use.op, ast.Div)):
         inside = False  # a share that goes into a loss, not a count to divide by
-    expected = Care.expects_half(at) and (inside or passed_on)
+    expected = Care.expects_half(at) and (inside or passed_on) and at.is_tensor(met.other)
     text = " ".join(at.text(met.other).split())[:40]
     yield at.finding(
         node,
@@ -180,6 +197,33 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
         half.confidence if expected else Confidence.POSSIBLE,
         evidence=dict.fromkeys((*half.evidence, at.note(met.use, "both meet here"))),
     )
+
+
+def _handed(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """float32 that a whole model is given, or that a forward pass leaves behind."""
+    region = at.region(node)
+    if region.on or at.value(node).ndim == 0:
+        return
+    if Hardcoded.named(node, at):
+        call = Fed.to_model(node, at)
+        if call is not None and not Care.in_test(at):
+            yield at.finding(
+                node,
+                f"float32 is named here and goes into {at.text(call.func)}, whose weights may be "
+                "half",
+                Confidence.POSSIBLE,  # as often what is kept in float32 on purpose
+                evidence=(at.note(call, "it goes in here"), *at.settings[:1]),
+            )
+            return
+    left = Hardcoded.left_wide(node, at)
+    if left is not None:
+        yield at.finding(
+            node,
+            f"{' '.join(at.text(left).split())[:40]} is made float32 here and not cast back: what "
+            "it meets in a half model is promoted",
+            Confidence.POSSIBLE,
+            evidence=at.settings[:1],
+        )
 
 
 def _filled(node: ast.Call, at: Context) -> Iterator[Finding]:

@@ -21,6 +21,9 @@ from precision_lint.api import (
     operators,
 )
 
+RANGES = ("torch.arange", "torch.linspace")
+TABLE = re.compile(r"freq|band|sin|cos|pos|rope|rotary|timestep|fourier|slope")
+"""Words of functions that make tables of angles."""
 PRODUCTS = frozenset({"einsum", "outer", "matmul"})
 CREATED = frozenset({"torch.arange", "torch.linspace", "torch.tensor"})
 MOVED = re.compile(r"device|\.to\(|\.cuda\(|type_as|_like\(|\bself\.")
@@ -39,7 +42,9 @@ class RotaryTableInHalf(Rule):
     - positions created in, or cast to, the dtype of the activations (`torch.arange(n,
       dtype=x.dtype)`);
     - a buffer of frequencies used as it is in a project that makes whole models half, because
-      `model.half()` rounds the buffer.
+      `model.half()` rounds the buffer (possible where nothing says that models are half);
+    - exponents of frequencies that a table's function makes in the dtype its caller gives
+      (possible).
 
     It stays silent where the region is off, where the product is elementwise and its operands are
     float32 (`outer` and `*` are on no list), where cosine and sine are cast last, and where both
@@ -86,9 +91,13 @@ class RotaryTableInHalf(Rule):
     applicability = Applicability.SAFE
     triggers = calls(
         "torch.cos", "Tensor.cos", "torch.polar", "torch.einsum", "torch.outer", "torch.matmul",
+        "torch.arange", "torch.linspace",
     ) | operators(ast.MatMult, ast.Mult, pattern="arange|linspace")  # fmt: skip
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.Call) and at.qualify(node.func) in RANGES:
+            yield from _frequencies(node, at)
+            return
         if isinstance(node, ast.BinOp) or at.text(node.func).rpartition(".")[2] in PRODUCTS:
             angle = Angle.handed_on(node, at)
             if angle is None:
@@ -149,15 +158,17 @@ class RotaryTableInHalf(Rule):
         proven = value.dtype in ("float16", "bfloat16", "low")
         if rounded is None:
             buffers = [o for o in angle.operands if "buffer" in at.value(o).tags]
-            if not proven and not (buffers and at.half_models is not None):
+            if not proven and not buffers:
                 return None
-            if any("cast" in at.value(o).tags for o in angle.operands) and not proven:
+            own = {at.value(o).dtype for o in buffers}
+            cast = [o for o in angle.operands if "cast" in at.value(o).tags]
+            if any(at.value(o).dtype not in own for o in cast) and not proven:
                 return None  # the author has seen to it
             name = at.text(buffers[0]) if buffers else at.text(angle.frequencies)
             moved = _counts(angle, at) and _of_module(angle, at)
             sure = half.confidence if proven or moved else Confidence.POSSIBLE
-            if not proven and _at_construction(at):
-                sure = Confidence.POSSIBLE  # rounded only for what is longer than that table
+            if not proven and (at.half_models is None or _at_construction(at)):
+                sure = Confidence.POSSIBLE  # a table made before is rounded only where it grows
             return sure, f"{name} is rounded with the model", None
         model = at.half_models is not None and not Care.in_test(at)
         likely = proven or (model and _counts(angle, at))
@@ -212,6 +223,32 @@ class RotaryTableInHalf(Rule):
             edits += made
         title = "compute the angles in float32 and cast cosine and sine"
         return Fix(title, Applicability.SAFE, tuple(edits))
+
+
+def _frequencies(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """Exponents of frequencies in a dtype that the caller gives."""
+    dtype = next((k.value for k in node.keywords if k.arg == "dtype"), None)
+    if dtype is None or at.region(node).on or not TABLE.search(at.function.qualname.lower()):
+        return
+    text, names = at.text(dtype), {p.arg for p in at.function.parameters()}
+    open_ = (isinstance(dtype, ast.Name) and dtype.id in names) or text.endswith(".dtype")
+    value = at.value(node)
+    if not open_ or value.dtype in ("float32", "float64", "int") or Angle.uses(node, at):
+        return
+    for parent in at.ancestors(node):
+        if isinstance(parent, ast.stmt):
+            return
+        exponent = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Pow)
+        exponent |= isinstance(parent, ast.Call) and at.text(parent.func).endswith("exp")
+        if exponent or at.qualify(node.func) == "torch.linspace":
+            yield at.finding(
+                node,
+                f"frequencies in {text}: rounded to half, the angles made of them are off by more "
+                "than a turn at large positions",
+                Confidence.POSSIBLE,
+                evidence=at.settings[:1],
+            )
+            return
 
 
 def _first(angle: Angle, at: Context) -> ast.Call | None:

@@ -10,6 +10,7 @@ from precision_lint.api import (
     Care,
     Confidence,
     Context,
+    Fed,
     Finding,
     Fix,
     Halved,
@@ -40,12 +41,6 @@ CREATIONS = frozenset({
 })  # fmt: skip
 CONSTANTS = re.compile(r"^self\.\w+$")
 
-MAKES_FLOAT32 = (
-    r"\bfloat32\b|\bfloat\(|softmax|normalize|FloatTensor|linalg|numpy|\bfft\b|istft|"
-    r"[*+-] *self\.\w+(?![\w(.])"
-)
-"""What a function's text has to say before a float32 value is looked for in it."""
-
 
 class MatmulDtypeMismatch(Rule):
     """Matrix product or layer with half and float32 operands, which raises outside autocast.
@@ -60,7 +55,12 @@ class MatmulDtypeMismatch(Rule):
     - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`),
     - an input that a wrapped layer takes in its own dtype and that meets an adapter's weights,
     - what a norm's own class or an embedding meets where the file makes only other layers half,
-    - an operand that one branch creates in `x.dtype` and the other in float32.
+    - an operand that one branch creates in `x.dtype` and the other in float32,
+    - what a module without weights makes of float32 noise or tables, in a layer.
+
+    Only possible: attention weights that a bias of its own dtype was added to, an adapter's input
+    that the wrapped layer takes too, inputs that are moved to a device and not cast, and an input
+    of a first layer where the function follows the dtype of its activations.
 
     It stays silent inside autocast, which casts both operands down, where either dtype is open, for
     norms without weights, for layers that the code keeps in float32, and for an einsum that sums
@@ -110,7 +110,7 @@ class MatmulDtypeMismatch(Rule):
             ast.Call,
             pattern=r"\b(?:matmul|bmm|mm|mv|einsum|baddbmm|linear|bilinear|conv[123]d|layer_norm|"
             r"group_norm|grid_sample|scaled_dot_product_attention)\b|"
-            r"\bfloat32\b|\.float\(\)|\.to\(",
+            r"\bfloat32\b|\.float\(\)|\.(?:to|cuda)\(|lora_?A|lora_down|adapter_down",
         )
     )
 
@@ -125,6 +125,7 @@ class MatmulDtypeMismatch(Rule):
         if isinstance(node, ast.Call):
             yield from self._left_out(node, at)
             yield from self._entered(node, at)
+            yield from self._handed(node, at)
         if pairs:
             yield from self._apart(node, pairs[0], at)
 
@@ -196,11 +197,13 @@ class MatmulDtypeMismatch(Rule):
         if not isinstance(operand, ast.Name) or at.region(node).on:
             return
         sources = at.analysis.assigned.get(operand.id, [])
-        if len(sources) < 2 or any(_read_before(operand, use, at) for use in at.uses(operand.id)):
+        if len(sources) < 2 or any(
+            Apart.read_before(operand, use, at) for use in at.uses(operand.id)
+        ):
             return  # reported at the first product
         for follows in sources:
             for apart in sources:
-                if not (_in_other_branch(follows, apart, at) and Apart.asks_dtype(follows)):
+                if not (Apart.in_other_branch(follows, apart, at) and Apart.asks_dtype(follows)):
                     continue
                 value = at.value(apart)
                 solved = (at.qualify(getattr(apart, "func", apart)) or "").startswith(
@@ -247,6 +250,17 @@ class MatmulDtypeMismatch(Rule):
                 return
         if values[0].dtype == values[1].dtype:
             return
+        biased = Fed.biased(list(operands), at) if at.region(node).state != "off" else None
+        if biased is not None:
+            weights, bias = biased
+            yield at.finding(
+                node,
+                f"{at.text(weights)} has the wider dtype of {at.text(bias)}, that was added: where "
+                f"that is float32 and {at.text(operands[1])} half, this raises",
+                Confidence.POSSIBLE,
+                evidence=[at.note(bias, "added here"), *evidence],
+            )
+            return
         if _kind(node, at).endswith("grid_sample") or Apart.from_two_parameters(operands, at):
             yield at.finding(
                 node,
@@ -285,7 +299,7 @@ class MatmulDtypeMismatch(Rule):
             return
         if not at.plausible and not at.function.name.startswith("forward"):
             return
-        if not at.mentions(MAKES_FLOAT32) and "self" not in at.text(node.args[0]):
+        if not Fed.may_be_wide(node.args[0], at):
             return  # cheaper than to interpret the function
         op = Sink.layer(node.func, at)
         if op in (None, "rms_norm") or at.region(node).on:
@@ -326,6 +340,20 @@ class MatmulDtypeMismatch(Rule):
             Confidence.LIKELY if Care.expects_half(at) and not left else Confidence.POSSIBLE,
             evidence=evidence,
             fix=_cast_input(node, layer, at),
+        )
+
+    def _handed(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """Inputs of which nothing says that they have the dtype of the weights they meet."""
+        harm = Fed.unfit(node, at) if not at.region(node).on else None
+        if harm is None:
+            return
+        generated = harm.startswith("self.") and Care.expects_half(at)
+        likely = generated and at.half_models is not None
+        yield at.finding(
+            node,
+            f"{harm}: half weights do not take float32",
+            Confidence.LIKELY if likely else Confidence.POSSIBLE,
+            evidence=[at.project.half] if at.project.half is not None else [],
         )
 
     def _fix(self, node: ast.expr, half: ast.expr, wide: ast.expr, at: Context) -> Fix | None:
@@ -472,25 +500,3 @@ def _cast_input(node: ast.Call, layer: str, at: Context) -> Fix | None:
     edits = at.edit.append(statement, {node.args[0]: f".to({layer}.weight.dtype)"})
     title = f"cast to the dtype of {layer}.weight"
     return Fix(title, Applicability.SAFE, edits) if edits is not None else None
-
-
-def _in_other_branch(a: ast.expr, b: ast.expr, at: Context) -> bool:
-    """Whether two assigned values are in the two branches of one ``if``."""
-    first, second = at.statement(a), at.statement(b)
-    if first is None or second is None:
-        return False
-    parent = at.parents.get(id(first))
-    if not isinstance(parent, ast.If) or parent is not at.parents.get(id(second)):
-        return False
-    return any(s is first for s in parent.body) != any(s is second for s in parent.body)
-
-
-def _read_before(name: ast.Name, use: ast.Name, at: Context) -> bool:
-    """Whether ``use`` passes the same name to a call earlier in the source."""
-    call = at.parents.get(id(use))
-    return (
-        isinstance(call, ast.Call)
-        and call.end_lineno is not None
-        and use in call.args
-        and (call.end_lineno, call.col_offset) < (name.lineno, 0)
-    )

@@ -31,10 +31,17 @@ SOURCES = {
 PROMOTED = frozenset({"index_put", "scatter_add", "index_copy"})
 """Out-of-place ones that some device's autocast promotes."""
 INDEX = re.compile(
-    r"(?<![a-z])(\w*mask\w*|\w*idx|\w*inds?|indices|\w*index(es)?|keep|valid\w*|selected|select|"
+    r"(?<![a-z])(\w*mask\w*|\w*idx|\w*inds?|ids?|indices|\w*index(es)?|alive|active|hits?|sel|keep|valid\w*|selected|select|"
     r"nonzero|positions?|order|perm|fg|bg|pos|neg)(?![a-z])"
 )
 """Names of tensors that pick elements, where the analysis knows no more."""
+
+
+WHOLE = re.compile(
+    r"(?<![a-z])(\w*mask\w*|labels?|\w*_?ids?|idxs?|ind(ex|ices)|lengths?|counts?|classes|tokens?)"
+    r"(?![a-z])"
+)
+"""Names of tensors that hold integers or flags."""
 
 
 class IndexAssignMismatch(Rule):
@@ -49,7 +56,9 @@ class IndexAssignMismatch(Rule):
     It stays silent on slices and plain integers as the index, which cast; on Python numbers; on
     tensors without dimensions behind a mask, which are converted as well; on `buffer[index] += x`,
     which adds in the buffer's dtype; and where both sides are known to agree (`zeros_like(x)`,
-    `dtype=x.dtype`). A module's state or result of which no dtype is known is only `possible`.
+    `dtype=x.dtype`). Two tensors of which
+    nothing says that they have one dtype are only `possible`; a write of what was computed with a
+    buffer is likely under autocast, which leaves buffers in float32.
 
     ## Why it breaks
     These kernels do not promote: `Index put requires the source and destination dtypes match, got
@@ -175,15 +184,17 @@ def _mismatch(
     for (low_node, low), (wide_node, wide) in ((given, into), (into, given)):
         if wide.dtype not in ("float32", "float64") or not wide.is_tensor:
             continue
-        half = at.half(low, region)
+        half = at.half(low, region) or _unknown(low_node, low, at)
         if half is None or low.dtype == wide.dtype or "autocast" in low.dtype:
             continue
         confidence = half.confidence
         if low.dtype not in ("float16", "bfloat16", "low"):
-            computed = Provenance.computed(low_node, at) is not None
-            if low_node is given[0] and not computed:
+            computed = (Provenance.computed(low_node, at) or _listed(low_node, at)) is not None
+            if low_node is given[0] and not computed and _whole(low_node, wide_node, at):
                 continue  # data of any dtype that the caller has
             believed = _believed(low_node, wide_node, computed and low_node is given[0], at)
+            if low_node is given[0] and not computed:
+                believed = False
             if not believed or "+" in low.dtype:  # one of two terms may be float32
                 confidence = Confidence.POSSIBLE
         return half, confidence, low_node, wide_node
@@ -214,16 +225,71 @@ def _apart_under_autocast(
 def _open(
     into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], region: Region, at: Context
 ) -> tuple[Half, Confidence, ast.expr, ast.expr] | None:
-    """State that is written to, or a module's result, of a dtype that nothing ties to the other."""
+    """Two tensors of which nothing says that they have one dtype."""
     (buffer, held), (source, value) = into, given
+    if held.dtype == value.dtype != "" or "cast" in value.tags or Care.in_test(at):
+        return None
+    if not (held.variable or held.dtype == "") or not (value.variable or value.dtype == ""):
+        return None
     state = isinstance(buffer, ast.Attribute) or "buffer" in held.tags
     module = isinstance(source, ast.Call) and at.qualify(source.func) is None
-    if not (state or module) or held.dtype == value.dtype or "cast" in value.tags:
+    if not (state or module) and (_whole(source, buffer, at) or not _tensors(into, given, at)):
         return None
-    if not (held.variable and value.variable) or Care.in_test(at):
+    half = at.half(value, region) or at.half(held, region) or _unknown(source, value, at)
+    if half is None:
         return None
-    half = at.half(value, region)
-    return None if half is None else (half, Confidence.POSSIBLE, source, buffer)
+    stays = {v for v in _variables(value) if v.startswith("buffer.")} - _variables(held)
+    mixed = region.on or (region.state == "inherited" and at.project.mixed is not None)
+    if stays and mixed and at.plausible and Provenance.computed(buffer, at) is not None:
+        return half, half.confidence, buffer, source  # autocast leaves buffers in float32
+    return half, Confidence.POSSIBLE, source, buffer
+
+
+def _variables(value: Value) -> set[str]:
+    """The names of the dtypes that a value's dtype is promoted from."""
+    return set(re.split(r"[+|]", value.dtype.removeprefix("~")))
+
+
+def _tensors(into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], at: Context) -> bool:
+    """Whether both sides are used as tensors in this function, at least."""
+    (buffer, held), (source, value) = into, given
+    parent = at.parents.get(id(buffer))
+    if held.ndim == 0 or (isinstance(parent, ast.Attribute) and parent.attr.startswith("lerp")):
+        return False  # an optimizer's state follows its parameters
+    if isinstance(parent, ast.Subscript):
+        if not at.is_tensor(buffer) and not _is_mask(parent.slice, at):
+            return False
+    else:
+        return True  # a method that only tensors have
+    return at.is_tensor(source) or (value.kind == "unknown" and not isinstance(source, ast.Name))
+
+
+def _whole(source: ast.expr, buffer: ast.expr, at: Context) -> bool:
+    """Whether names say that integers or flags are written."""
+    texts = (re.sub(r"\[[^\]]*\]|\(.*\)", "", at.text(side).lower()) for side in (source, buffer))
+    return any(WHOLE.search(text) for text in texts)
+
+
+def _unknown(node: ast.expr, value: Value, at: Context) -> Half | None:
+    """A result of a call of which nothing is known: it may be half."""
+    if value.kind != "unknown" or value.dtype or not isinstance(node, ast.Call):
+        return None
+    if at.qualify(node.func) is not None or Care.in_test(at):
+        return None
+    return Half(frozenset({"float16", "bfloat16"}), Confidence.POSSIBLE, at.settings[:1])
+
+
+def _listed(node: ast.expr, at: Context) -> ast.expr | None:
+    """A call of one of the modules that a loop goes over: ``for expert in self.experts``."""
+    for origin in Provenance.of(node, at):
+        if not isinstance(origin, ast.Call) or not isinstance(origin.func, ast.Name):
+            continue
+        for parent in at.ancestors(origin):
+            if isinstance(parent, ast.For) and "self." in at.text(parent.iter):
+                names = {n.id for n in ast.walk(parent.target) if isinstance(n, ast.Name)}
+                if origin.func.id in names:
+                    return origin
+    return None
 
 
 def _prototype(node: ast.expr, at: Context) -> ast.expr | None:
@@ -292,6 +358,8 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
             return False
         if value.is_tensor and value.ndim != 0 and value.dtype in ("int", "bool"):
             return False
+        flags = isinstance(part, (ast.Compare, ast.UnaryOp)) and value.kind == "unknown"
+        named = named or (flags and _compares(part, at))
         if value.kind == "unknown" and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
             text = at.text(part).lower()
             looped = isinstance(part, ast.Name) and part.id in at.analysis.bound
@@ -299,6 +367,15 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
     return True if named else None
 
 
+def _compares(part: ast.expr, at: Context) -> bool:
+    """``ids == pad``, ``~mask``"""
+    if isinstance(part, ast.UnaryOp):
+        return isinstance(part.op, ast.Invert)
+    return INDEX.search(at.text(part).lower()) is not None
+
+
 def _is_mask(index: ast.expr, at: Context) -> bool:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if any(isinstance(p, ast.Compare) for p in parts):
+        return True
     return any(at.value(p).dtype == "bool" or "mask" in at.text(p).lower() for p in parts)

@@ -11,6 +11,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Gaps,
     Half,
     Kernels,
     Provenance,
@@ -18,6 +19,7 @@ from precision_lint.api import (
     Rule,
     Severity,
     calls,
+    operators,
 )
 
 DISTANCES = ("torch.cdist", "torch.nn.functional.pdist")
@@ -25,6 +27,10 @@ DISTANCES = ("torch.cdist", "torch.nn.functional.pdist")
 PAIRS = frozenset({"svd", "qr", "eig", "eigh", "slogdet", "lstsq", "lu", "lu_factor", "inv_ex"})
 PLAIN = frozenset({"inverse", "det", "logdet", "slogdet"})
 """Methods of a tensor that take no argument."""
+
+NAMES = frozenset(Kernels.names()) - {*DISTANCES}
+OTHERS_HAVE = frozenset({"quantile", "nanquantile", "inverse", "angle", "lu", "qr", "solve"})
+"""Methods that objects other than tensors have as well."""
 HALF = re.compile(r"torch\.(b?float16|half)\b")
 
 
@@ -42,7 +48,13 @@ class OpMissingInHalf(Rule):
     does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
     (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes). A gap that only
     the CPU has is possible, and so is an operand of which only the caller knows the dtype. `fft` of
-    float16 is a warning: CUDA has it for sizes that are powers of two.
+    float16 is a warning: CUDA has it for sizes that are powers of two. In a project that makes
+    models half and never autocasts, the inputs of a `forward` are likely half.
+
+    Possible is also what depends on more than the operation: `interpolate(antialias=True)`,
+    `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations such as
+    `topk` and `tril` there before torch 2.4, and what an extension or a custom function runs
+    (`DeformAttnFunction.apply`, `_C.forward`).
 
     ## Why it breaks
     The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
@@ -77,9 +89,16 @@ class OpMissingInHalf(Rule):
     name = "op-missing-in-half"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = calls(*(n for n in Kernels.names() if n not in DISTANCES))
+    triggers = operators(
+        ast.Call,
+        pattern=calls(*(n for n in Kernels.names() if n not in DISTANCES), *Gaps.NAMES).pattern
+        + r"|\b(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|gpu|C))\.\w+\(",
+    )
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        if not _listed(node, at):
+            yield from self._under_circumstances(node, at)
+            return
         name, operands = _called(node, at)
         region = at.region(node)
         device = region.device or "cuda"
@@ -124,6 +143,21 @@ class OpMissingInHalf(Rule):
             fix=self._fix(node, [o for o, _ in halves], operand, region, at),
         )
 
+    def _under_circumstances(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A kernel that a release, an option or an extension may lack."""
+        found = Gaps.of(node, at) or Gaps.extension(node, at)
+        if found is None:
+            return
+        harm, operand = found
+        text = " ".join(at.text(operand).split())[:40]
+        yield at.finding(
+            node,
+            f"{harm}: where {text} is half this raises",
+            Confidence.POSSIBLE,
+            severity=Severity.WARNING,
+            evidence=at.settings[:1],
+        )
+
     def _fix(
         self,
         node: ast.Call,
@@ -143,6 +177,14 @@ class OpMissingInHalf(Rule):
             edits[whole] = f".to({name}.dtype)"
         made = at.edit.append(statement, edits)
         return Fix("run it in float32", Applicability.SAFE, made) if made is not None else None
+
+
+def _listed(node: ast.Call, at: Context) -> bool:
+    """Whether torch's tables name what is called."""
+    qualified = at.qualify(node.func)
+    if qualified is None and isinstance(node.func, ast.Attribute):
+        qualified = f"Tensor.{node.func.attr}"
+    return qualified in NAMES
 
 
 def _called(node: ast.Call, at: Context) -> tuple[str, list[ast.expr]]:
@@ -187,12 +229,29 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
     named = at.mentions(HALF.pattern)  # half values come here, the code says
     if named and Care.expects_half(at):
         return half
+    if _entered(node, at) and Care.expects_half(at):
+        return half
     weight = "parameter" in value.tags and at.function.name == "forward"
     if weight and at.project.half is not None:
         return half
-    if not value.is_tensor and value.dtype not in at.analysis.tensors:
+    shared = isinstance(parent := at.parents.get(id(node)), ast.Attribute) and (
+        parent.attr in OTHERS_HAVE
+    )
+    if shared and not value.is_tensor and value.dtype not in at.analysis.tensors:
         return None  # nothing says that it is a tensor at all
     return Half(half.dtypes, Confidence.POSSIBLE, half.evidence, half.outside)
+
+
+def _entered(node: ast.expr, at: Context) -> bool:
+    """Whether an operand is an input of a module, in a project that makes models half."""
+    if at.half_models is None or at.project.autocast is not None or not at.plausible:
+        return False
+    forward = at.function.cls is not None and at.function.name == "forward"
+    names = {p.arg for p in at.function.parameters()}
+    return forward and any(
+        isinstance(origin, ast.Name) and origin.id in names and Care.is_activation(origin.id)
+        for origin in Provenance.of(node, at)
+    )
 
 
 def _brought_up(node: ast.Call, at: Context) -> bool:

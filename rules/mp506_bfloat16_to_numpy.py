@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -9,6 +10,7 @@ from precision_lint.api import (
     Confidence,
     Context,
     Evidence,
+    Fed,
     Finding,
     Fix,
     Provenance,
@@ -16,6 +18,11 @@ from precision_lint.api import (
     Severity,
     calls,
 )
+
+CASTS = frozenset({
+    "float", "double", "to", "type", "half", "long", "int", "bool", "byte", "argmax", "argmin",
+    "argsort", "nonzero", "tolist", "item", "numpy", "size",
+})  # fmt: skip
 
 
 class Bfloat16ToNumpy(Rule):
@@ -29,7 +36,8 @@ class Bfloat16ToNumpy(Rule):
     It stays silent on float16, which NumPy has, where the tensor is upcast or made of integers
     (`argmax`, `long`), on results that autocast gives in float32 (`softmax`, losses), and on those
     of a region that is float16, whatever others of the project are. Where only the project says
-    bfloat16, and not what made the tensor, the finding is `possible`.
+    bfloat16, or nothing does, the finding is `possible`; the result of a whole model is likely
+    where the project makes models bfloat16 and uses no autocast.
 
     ## Why it breaks
     `TypeError: Got unsupported ScalarType BFloat16`. It often shows in the first evaluation, after
@@ -95,24 +103,74 @@ def _bfloat16(
 ) -> tuple[Confidence, tuple[Evidence, ...]] | None:
     """How sure it is that an operand is bfloat16, and why."""
     value = at.value(operand)
-    if not value.maybe_tensor or value.dtype in ("", "float16"):
+    if not value.maybe_tensor or value.dtype == "float16":
         return None
     half = at.half(value, at.region(node))
-    if half is None or "bfloat16" not in half.dtypes:
-        return None
-    if not value.variable or "amp" in value.tags:
-        confidence = half.confidence if half.dtypes == {"bfloat16"} else Confidence.LIKELY
-        return confidence, half.evidence
-    if value.wide and at.half_models is None:
-        return None
+    if half is not None and "bfloat16" in half.dtypes:
+        if not value.variable or "amp" in value.tags:
+            confidence = half.confidence if half.dtypes == {"bfloat16"} else Confidence.LIKELY
+            return confidence, half.evidence
+    elif half is None and value.dtype:
+        return None  # of a dtype that NumPy has
     if Care.in_test(at):
         return None
     made = Provenance.computed(operand, at)
-    if made is None:  # only a method of that name says that it is a tensor
-        if at.qualify(node.func) or "cast" in value.tags or not at.is_tensor(operand):
+    called = _of_model(operand, at)
+    if made is None and called is None:  # only a method of that name says that it is a tensor
+        tensor = at.is_tensor(operand) or not value.dtype
+        if at.qualify(node.func) or "cast" in value.tags or not tensor or _cast(operand, at):
             return None
-        return Confidence.POSSIBLE, half.evidence
-    confidence = half.confidence
+        return Confidence.POSSIBLE, half.evidence if half is not None else ()
+    if made is None and _cast(operand, at):
+        return None
+    origin = made or called
+    assert origin is not None
+    note = at.note(origin, "it comes out of this layer, product or model")
+    confidence = half.confidence if half is not None else Confidence.POSSIBLE
+    if made is None or value.wide or half is None:
+        pure = at.half_models is not None and at.project.half_dtypes == {"bfloat16"}
+        confidence = Confidence.LIKELY if pure and _inference(at) else Confidence.POSSIBLE
+        return confidence, (*at.settings[-1:], note)
     if half.dtypes != {"bfloat16"} or not at.plausible:
         confidence = Confidence.POSSIBLE
-    return confidence, (*half.evidence, at.note(made, "it comes out of this layer or product"))
+    return confidence, (*half.evidence, note)
+
+
+def _inference(at: Context) -> bool:
+    """Whether the project's half model is the one at hand, as far as one can see."""
+    evidence = at.half_models
+    return evidence is not None and at.believes(evidence) and at.project.autocast is None
+
+
+def _of_model(operand: ast.expr, at: Context) -> ast.Call | None:
+    """The call of a whole model that a value comes out of: ``model(x).logits``."""
+    for origin in Provenance.of(operand, at):
+        node = origin
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        if isinstance(node, ast.Name) and node is not origin:
+            source = at.definition(node.id, node)
+            node = source if source is not None else node
+        if isinstance(node, ast.Call) and at.qualify(node.func) is None:
+            path = at.text(node.func).lower()
+            if Fed.MODEL.search(path):
+                return node
+    return None
+
+
+def _cast(operand: ast.expr, at: Context) -> bool:
+    """Whether a value is cast, or made of integers, on its way here."""
+    return any(
+        isinstance(origin, ast.Call)
+        and isinstance(origin.func, ast.Attribute)
+        and origin.func.attr in CASTS
+        and not _moves(origin)
+        for origin in Provenance.of(operand, at)
+    )
+
+
+def _moves(call: ast.Call) -> bool:
+    """Whether ``x.to(...)`` names a device alone."""
+    assert isinstance(call.func, ast.Attribute)
+    given = [ast.unparse(a) for a in [*call.args, *(k.value for k in call.keywords)]]
+    return call.func.attr == "to" and all(re.search(r"cpu|cuda|device", text) for text in given)

@@ -110,6 +110,14 @@ def test_tensors_at_a_place_are_the_weakest() -> None:
     assert best.half is not None and best.half.filename == "c.py"
 
 
+@pytest.mark.parametrize(
+    "text", ["model.cuda().half()", "Net().to(device).half()", "net.eval().to(torch.bfloat16)"]
+)
+def test_a_model_that_is_moved_first_is_a_model(text: str) -> None:
+    assert project(f"model = {text}").half_strength == "on"
+    assert project("x = images.cuda().half()").half_strength == "local"
+
+
 # files without torch
 
 

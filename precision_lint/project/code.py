@@ -289,7 +289,8 @@ class _Reader:
     def _cast(self, node: ast.Call, name: str) -> Said | None:
         """``.half()``, ``.to(torch.float16)``."""
         assert isinstance(node.func, ast.Attribute)
-        local = not (_makes(node.func.value) or _MODEL.search(dotted(node.func.value)[-1].lower()))
+        owner = _moved(node.func.value)
+        local = not (_makes(owner) or _MODEL.search(dotted(owner)[-1].lower()))
         if name in ("half", "bfloat16") and not node.args and not node.keywords:
             return _said("half", DTYPES[name], local=local)
         if name not in ("to", "type"):
@@ -394,6 +395,17 @@ class _Reader:
                 owner, kind, dtype = _CALLS[last]
                 said = _said(kind, dtype, optional=optional)
                 yield Found(said, arm, f"{owner} `{text(arm)}`")
+
+
+def _moved(node: ast.expr) -> ast.expr:
+    """The module under ``.cuda()``, ``.to(device)``, ``.eval()``."""
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("cuda", "cpu", "to", "eval", "train", "requires_grad_")
+    ):
+        node = node.func.value
+    return node
 
 
 def _makes(node: ast.expr) -> bool:

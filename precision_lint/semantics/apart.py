@@ -111,6 +111,28 @@ class Apart:
         )
 
     @staticmethod
+    def in_other_branch(a: ast.expr, b: ast.expr, at: Context) -> bool:
+        """Whether two assigned values are in the two branches of one ``if``."""
+        first, second = at.statement(a), at.statement(b)
+        if first is None or second is None:
+            return False
+        parent = at.parents.get(id(first))
+        if not isinstance(parent, ast.If) or parent is not at.parents.get(id(second)):
+            return False
+        return any(s is first for s in parent.body) != any(s is second for s in parent.body)
+
+    @staticmethod
+    def read_before(name: ast.Name, use: ast.Name, at: Context) -> bool:
+        """Whether ``use`` passes the same name to a call earlier in the source."""
+        call = at.parents.get(id(use))
+        return (
+            isinstance(call, ast.Call)
+            and call.end_lineno is not None
+            and use in call.args
+            and (call.end_lineno, call.col_offset) < (name.lineno, 0)
+        )
+
+    @staticmethod
     def weight_of_device(node: ast.Call, at: Context) -> ast.expr | None:
         """The weights of a module whose device a creation follows, perhaps by way of a name."""
         given = next((k.value for k in node.keywords if k.arg == "device"), None)

@@ -17,6 +17,9 @@ LOOKED_AT = re.compile(
     r"torch\.(float|float32|int64|long)\b.*(==|\bin\b)|\bis_float|floating"
 )
 """A helper that asks what kind of tensor it has."""
+_HALVES = ("torch.float16", "torch.half", "torch.bfloat16")
+_BATCH = re.compile(r"batch|input|sample|data|example|feature|target|kwargs|feed|encod")
+"""Words of what holds the tensors of one step."""
 _DTYPE = re.compile(r"(^|_)d?type(_|$)|precision")
 """Words of parameters that hold a dtype."""
 
@@ -67,6 +70,35 @@ class Blanket:
         )
         containers = at.mentions(r"\b(dict|Mapping)\b|\.items\(")
         return name if recursive and asked and containers else None
+
+    @staticmethod
+    def each(call: ast.Call, at: Context) -> str | None:
+        """The batch of which a loop or comprehension makes each entry half, ids with the rest."""
+        func = call.func
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+            return None
+        given = [*call.args, *(k.value for k in call.keywords)]
+        half = func.attr in ("half", "bfloat16") and not given
+        half |= func.attr == "to" and any(at.qualify(g) in _HALVES for g in given)
+        if not half or at.mentions(LOOKED_AT.pattern):
+            return None
+        for parent in at.ancestors(call):
+            for source, target in _rounds(parent):
+                names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+                owner = re.sub(r"\.(?:items|values)\(\)$", "", at.text(source))
+                entries = owner != at.text(source) and _BATCH.search(owner.lower())
+                if func.value.id in names and entries:
+                    return owner
+        return None
+
+
+def _rounds(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """What a loop or comprehension goes over, and what it binds."""
+    if isinstance(node, ast.For):
+        return [(node.iter, node.target)]
+    if isinstance(node, (ast.DictComp, ast.ListComp, ast.GeneratorExp)):
+        return [(g.iter, g.target) for g in node.generators if not g.ifs]
+    return []
 
 
 def _names_device(node: ast.expr) -> bool:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from precision_lint.semantics.index import Function
 
 INTEGERS = re.compile(
-    r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*|tokens?)"
-    r"(?![a-z])"
+    r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*|"
+    r"tokens?(?!_(?:emb|feat|hidden|repr|vec|state)))(?![a-z])"
 )
 """Words of names whose tensors hold integers or flags."""
 COORDINATES = re.compile(

@@ -20,7 +20,18 @@ FLAGS = re.compile(
 LEGACY = frozenset({"torch.FloatTensor", "torch.cuda.FloatTensor"})
 NUMERIC = re.compile(r"loss|metric|accura|dice|iou|assign|match|target|schedule|sample|plot|draw")
 """Words of functions whose numbers had better be float32, whatever comes in."""
+NUMBERS = re.compile(
+    r"(?<![a-z])(\w*dims?|size|rat(e|io)?|\w*_rat|num\w*|[nhwbct]|height|width|scale|eps|theta|base|"
+    r"temperature|alpha|beta|gamma|channels|sigma|std|period|max\w*|min\w*)(?![a-z])"
+)
+"""Names that numbers have as often as tensors."""
+RESULT = re.compile(r"logit|loss|score|prob|metric|target|label|mask|energy|entropy|temperature")
+"""Words of what had better be float32, as a rule at the end of a model."""
 _FLOAT32 = ("torch.float32", "torch.float")
+_CASTS = ("float", "to", "type")
+_CREATED = (
+    "zeros", "ones", "full", "eye", "tensor", "rand", "randn", "as_tensor", "empty", "softmax",
+)  # fmt: skip
 
 
 class Hardcoded:
@@ -83,6 +94,52 @@ class Hardcoded:
         return None
 
     @staticmethod
+    def named(call: ast.Call, at: Context) -> bool:
+        """Whether a call names float32 for any tensor: ``x.float()``, ``dtype=torch.float32``."""
+        if at.value(call).dtype not in ("float32", ""):
+            return False
+        given = [*call.args, *(k.value for k in call.keywords if k.arg == "dtype")]
+        qualified = at.qualify(call.func)
+        if qualified in LEGACY:
+            return True
+        if isinstance(call.func, ast.Attribute) and qualified is None and call.func.attr == "float":
+            return not given
+        return any(at.qualify(g) in (*_FLOAT32, *LEGACY) for g in given)
+
+    @staticmethod
+    def left_wide(call: ast.Call, at: Context) -> ast.expr | None:
+        """What a forward pass makes float32, if nothing in the function goes back to a dtype.
+
+        Not logits and losses, which are meant to be float32, nor what is known to be no float.
+        """
+        func = call.func
+        if not isinstance(func, ast.Attribute) or at.qualify(func) is not None:
+            return None
+        if func.attr not in _CASTS or not Hardcoded.named(call, at) or not at.function.cls:
+            return None
+        cls, operand = at.function.cls, at.value(func.value)
+        forward = at.function.name.startswith(("forward", "extract_features", "_forward"))
+        if not cls.is_module or not forward or Care.in_test(at):
+            return None
+        if operand.dtype in ("int", "bool", "float32", "float64") or not operand.maybe_tensor:
+            return None
+        words = at.text(func.value).lower()
+        if RESULT.search(words) or NUMERIC.search(f"{cls.name} {at.function.name}".lower()):
+            return None
+        if "loss" in at.source.filename:
+            return None
+        if not Care.is_activation(words) or isinstance(at.statement(call), ast.Return):
+            return None
+        statement = at.statement(call)
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        name = re.escape(at.text(target)) if target is not None else r"\w+"
+        back = r"\.(?:type_as|half|type|bfloat16)\(|\.to\((?!(?:dtype=)?torch\.float(?:32)?\b)"
+        if at.mentions(rf"(?<!\w){name}\b[^\n]*(?:{back})|autocast|return .*\.(?:to|type_as)\("):
+            return None
+        parent = at.parents.get(id(call))
+        return None if isinstance(parent, ast.Compare) else func.value
+
+    @staticmethod
     def widened(node: ast.expr, at: Context) -> bool:
         """Whether a value is float32 because of such a call."""
         return any(
@@ -103,15 +160,18 @@ def _names_float32(node: ast.Call, at: Context) -> bool:
     qualified = at.qualify(node.func)
     if qualified is not None:
         named = any(k.arg == "dtype" and at.qualify(k.value) in _FLOAT32 for k in node.keywords)
-        created = qualified.rpartition(".")[2] in ("zeros", "ones", "full", "eye", "tensor")
+        created = qualified.rpartition(".")[2] in _CREATED
         return (named and created) or qualified in LEGACY
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("float", "to"):
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _CASTS:
         return False
     given = [*node.args, *(k.value for k in node.keywords)]
     if node.func.attr == "float":
         if given:
             return False
-    elif len(given) != 1 or at.qualify(given[0]) not in _FLOAT32:
+    elif len(given) != 1 or not (
+        at.qualify(given[0]) in _FLOAT32
+        or (node.func.attr == "type" and at.qualify(given[0]) in LEGACY)
+    ):
         return False
     operand = at.value(node.func.value)
     flags = operand.dtype == "bool" or "normalized" in operand.tags
@@ -128,9 +188,13 @@ def _counts_up(call: ast.Call, at: Context) -> bool:
 def _given(node: ast.expr, at: Context) -> bool:
     """Whether an operand has the dtype of what comes in, or of what a call returns."""
     value = at.value(node)
-    if not value.variable or not value.maybe_tensor or value.dtype.startswith(("~cast", "~para")):
+    if not value.maybe_tensor or value.dtype.startswith(("~cast", "~para")):
         return False
-    return at.is_tensor(node) and Care.is_activation(at.text(node))
+    known = value.variable or (value.dtype == "" and not isinstance(node, ast.Constant))
+    text = at.text(node)
+    if not at.is_tensor(node) and NUMBERS.search(text.lower()):
+        return False
+    return known and Care.is_activation(text)
 
 
 def _activation(node: ast.expr, at: Context) -> bool:

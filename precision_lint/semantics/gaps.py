@@ -1,0 +1,164 @@
+"""Kernels for half tensors that depend on more than the operation: on an option, on the release of
+torch, on an extension."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from precision_lint.semantics.care import INTEGERS, Care
+from precision_lint.semantics.flow import only_moves
+from precision_lint.semantics.provenance import Provenance
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.context import Context
+
+COMPLETE = (2, 4)
+"""The first release of torch whose CPU kernels of the operations below take float16."""
+SELECTING = frozenset({"topk", "tril", "triu"})
+"""Operations that code calls on results of models, on the CPU as well."""
+EARLY = SELECTING | frozenset({
+    "sqrt", "rsqrt", "clamp", "clip", "clamp_", "sum", "mean", "sigmoid", "sigmoid_", "exp", "log",
+    "softmax", "log_softmax", "cumsum", "norm", "std", "var", "sort", "kthvalue", "median", "tanh",
+    "pow", "abs", "min", "max", "prod", "addmm", "bmm", "mm", "matmul", "layer_norm", "conv2d",
+})  # fmt: skip
+"""Operations that some release before ``COMPLETE`` has no float16 kernel for on the CPU."""
+_EXTENSION = re.compile(r"^(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|C))\.\w+$")
+"""Functions of compiled extensions, by the names of these."""
+_FUNCTION = re.compile(r"^[A-Z]\w*(?:Function|Func|Fn|Op|Autograd|Attn\w*)$")
+_BUILTIN = re.compile(r"^(torch|super|self|cls|nn|F|np|numpy|math|ctx|tf|jax)\b|^torch\.cuda\b")
+
+
+class Gaps:
+    """What has no kernel for half tensors under some circumstances, and under which."""
+
+    NAMES = frozenset(
+        (
+            "torch.nn.functional.interpolate",
+            *(f"Tensor.{name}" for name in sorted(EARLY)),
+            *(f"torch.{name}" for name in sorted(EARLY - {"sigmoid_", "clamp_", "layer_norm"})),
+            "torch.bincount",
+            "torch.histogram",
+            "Tensor.apply",
+            "torchvision.ops.nms",
+            "torchvision.ops.batched_nms",
+            "torchvision.ops.roi_align",
+        )
+    )
+
+    @staticmethod
+    def of(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
+        """Why an operation may lack a half kernel, and the operand that may be half."""
+        qualified = at.qualify(call.func)
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if (qualified or f"Tensor.{method}") not in Gaps.NAMES or Care.in_test(at):
+            return None
+        if method not in EARLY and at.region(call).on:
+            return None
+        if qualified == "torch.nn.functional.interpolate":
+            return _smoothed(call, at)
+        if qualified is not None and qualified.startswith("torchvision.ops."):
+            operand = call.args[0] if call.args else None
+            if operand is None or not _open(operand, at):
+                return None
+            return f"{qualified} has no kernel for half on the CPU", operand
+        if qualified in ("torch.bincount", "torch.histogram"):
+            given = [k.value for k in call.keywords if k.arg == "weights"] or call.args[1:2]
+            operand = call.args[0] if qualified.endswith("histogram") else next(iter(given), None)
+            if operand is None or not _open(operand, at):
+                return None
+            return f"{qualified} has no kernel for half on the CPU", operand
+        if method == "apply":
+            return _applied(call, at)
+        return _early(call, at)
+
+    @staticmethod
+    def extension(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
+        """A tensor that a compiled extension is given, whose kernels may know float32 alone."""
+        path = at.text(call.func)
+        if not _EXTENSION.match(path) or _BUILTIN.match(path) or at.qualify(call.func):
+            return None
+        owner = path.partition(".")[0]
+        if owner in at.analysis.assigned or owner in {p.arg for p in at.function.parameters()}:
+            return None
+        if at.mentions(r"\.float\(|custom_fwd|float32|autocast|\.half\(|dtype"):
+            return None
+        operand = next((a for a in call.args if _open(a, at)), None)
+        return None if operand is None else (f"{path} may have no kernel for half", operand)
+
+
+def _smoothed(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
+    """``F.interpolate(x, antialias=True)``"""
+    given = {k.arg: k.value for k in call.keywords}
+    flag, operand = given.get("antialias"), call.args[0] if call.args else given.get("input")
+    if flag is None or at.value(flag).const is False or operand is None or not _open(operand, at):
+        return None
+    return "interpolate with antialias has no kernel for half on the CPU", operand
+
+
+def _applied(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
+    """``DeformAttnFunction.apply(value, ...)`` of a function that runs an extension."""
+    assert isinstance(call.func, ast.Attribute)
+    owner = call.func.value
+    name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+    if not _FUNCTION.match(name) or at.mentions(r"\.float\(|float32|autocast|\.half\("):
+        return None
+    made = at.module.index.classes.get(name)
+    if made is not None:
+        forward = made.methods.get("forward")
+        text = ast.unparse(made.node)
+        if forward is None or "custom_fwd" in text or ".float(" in text:
+            return None
+        calls = (ast.unparse(n.func) for n in ast.walk(forward.node) if isinstance(n, ast.Call))
+        if not any(_EXTENSION.match(c) and not _BUILTIN.match(c) for c in calls):
+            return None
+    operand = next((a for a in call.args if _open(a, at)), None)
+    return None if operand is None else (f"{name} may have no kernel for half", operand)
+
+
+def _early(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
+    """An operation on the CPU that older releases lack for float16."""
+    found = at.operation(call)
+    if found is None or at.project.has_torch(*COMPLETE):
+        return None
+    name, operand = found
+    if name not in SELECTING and not at.mentions(r"cpu|state_dict|ckpt|checkpoint|float16|half"):
+        return None  # cheaper than to interpret the function
+    value = at.value(operand)
+    if (
+        at.region(call).on
+        or value.kind not in ("tensor", "unknown")
+        or (value.dtype and not value.may_be_half)
+    ):
+        return None
+    harm = f"{name} of float16 has no kernel on the CPU before torch {COMPLETE[0]}.{COMPLETE[1]}"
+    proven = value.dtype == "float16"
+    selects = name in SELECTING and value.variable and (value.is_tensor or name == "topk")
+    return (harm, operand) if proven or selects or _on_cpu(operand, at) else None
+
+
+def _on_cpu(operand: ast.expr, at: Context) -> bool:
+    """Whether a tensor was brought to the CPU in its dtype, or is an entry of a checkpoint."""
+    for origin in Provenance.of(operand, at):
+        if isinstance(origin, ast.Subscript) and isinstance(origin.value, ast.Name):
+            if re.fullmatch(r"state_dict|checkpoint|ckpt|\w*_sd", origin.value.id):
+                return not at.mentions(r"\.float\(\)")
+        if not isinstance(origin, ast.Call) or not isinstance(origin.func, ast.Attribute):
+            continue
+        name, given = origin.func.attr, [at.text(a) for a in origin.args]
+        if name == "float" or (name == "to" and not only_moves(origin, at)):
+            return False
+        if name == "cpu" or (name == "to" and given[:1] in (['"cpu"'], ["'cpu'"])):
+            return not at.qualify(origin.func)
+    return False
+
+
+def _open(node: ast.expr, at: Context) -> bool:
+    """Whether an operand may be half, as far as is known."""
+    value = at.value(node)
+    if value.dtype in ("float16", "bfloat16", "low"):
+        return True
+    if not value.variable or not value.maybe_tensor or "cast" in value.tags:
+        return False
+    return value.is_tensor or INTEGERS.search(at.text(node).lower()) is None
