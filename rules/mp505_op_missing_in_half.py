@@ -52,9 +52,10 @@ class OpMissingInHalf(Rule):
     models half and never autocasts, the inputs of a `forward` are likely half.
 
     Possible is also what depends on more than the operation: `interpolate(antialias=True)`,
-    `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations such as
-    `topk` and `tril` there before torch 2.4, and what an extension or a custom function runs
-    (`DeformAttnFunction.apply`, `_C.forward`).
+    `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations that older
+    releases of torch lack (`topk`, `sigmoid`, `clamp` and 20 others of float16 on the CPU in 1.13,
+    `tril` of bfloat16 on CUDA up to 2.0) unless the project asks for 2.4, and what an extension or
+    a custom function runs (`DeformAttnFunction.apply`, `_C.forward`).
 
     ## Why it breaks
     The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
