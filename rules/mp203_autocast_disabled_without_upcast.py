@@ -45,8 +45,8 @@ class AutocastDisabledWithoutUpcast(Rule):
 
     It stays silent for tensors that are float32 for certain: upcast operands, softmax, norms and
     sums, parameters, and under `custom_fwd(cast_inputs=torch.float32)`, which casts its arguments.
-    What a function is given is only `possible`, unless a call shows that it is half, or a module of
-    a project that trains under autocast casts nothing in the function.
+    What a function is given is only `possible`, unless a call shows that it is half, or a method in
+    a project that trains under autocast leaves it for some statements and casts nothing.
 
     ## Why it breaks
     Switching autocast off stops further casts; it does not undo those that were made. A tensor that
@@ -104,7 +104,7 @@ class AutocastDisabledWithoutUpcast(Rule):
         values = [at.value(operand) for operand in found.operands]
         if any(v.dtype == "float64" for v in values) or self._is_geometry(found, at):
             return
-        left = [(o, _half(o, at)) for o in found.operands]
+        left = [(o, _half(o, region.node, at)) for o in found.operands]
         halves = {o: half for o, half in left if half is not None}
         if not halves:
             return
@@ -220,7 +220,9 @@ def _helped(node: ast.Call | ast.BinOp, at: Context) -> Lowered | None:
     return Lowered(at.text(node.func), node, tuple(operands.values()), layer=True)
 
 
-def _half(operand: ast.expr, at: Context) -> tuple[Confidence, tuple[Evidence, ...]] | None:
+def _half(
+    operand: ast.expr, manager: ast.expr, at: Context
+) -> tuple[Confidence, tuple[Evidence, ...]] | None:
     """How sure it is that an operand came half into the region, and why; None: it did not."""
     value = at.value(operand)
     half = at.half(value, at.region(operand))
@@ -249,15 +251,17 @@ def _half(operand: ast.expr, at: Context) -> tuple[Confidence, tuple[Evidence, .
         if passed.module is at.module and given.dtype in HALVES and "cast" not in given.tags:
             message = f"{at.function.qualname}() is given half tensors here"
             return Confidence.LIKELY, (at.note(passed.call, message),)
-    known, region = at.project.autocast, at.region(operand)
-    here = region.called is None and not region.foreign  # else a caller may have cast them up
+    known = at.project.autocast
+    entered = [
+        item.context_expr
+        for around in at.ancestors(operand)
+        if isinstance(around, (ast.With, ast.AsyncWith))
+        for item in around.items
+    ]
+    # a module leaves autocast in the middle of its work; a decorator may be on any function
+    here = manager in entered and at.function.cls is not None
     if known and at.believes(known) and at.plausible and here and not at.without_gradient:
-        quiet = any(
-            "no_grad" in ast.unparse(item.context_expr)
-            for around in at.ancestors(operand)
-            if isinstance(around, (ast.With, ast.AsyncWith))
-            for item in around.items
-        )
+        quiet = any("no_grad" in ast.unparse(manager) for manager in entered)
         if quiet or at.mentions(CAST.pattern):  # features of raw inputs
             return Confidence.POSSIBLE, half.evidence
         return Confidence.LIKELY, (*half.evidence, known)

@@ -34,11 +34,10 @@ OPERANDS: dict[str, tuple[tuple[int, str], tuple[int, str]]] = {
     "sparse.mm": ((0, "input"), (1, "other")),
 }  # fmt: skip
 """Functions whose operands have to agree in dtype outside autocast, and which these are."""
-PLAIN = ("linear", "conv1d", "conv2d", "conv3d")
-CREATIONS = frozenset({
+CREATIONS = {
     "zeros", "ones", "full", "empty", "rand", "randn", "linspace", "logspace", "eye", "tensor",
     "as_tensor", "from_numpy", "Tensor",
-})  # fmt: skip
+}  # fmt: skip
 CONSTANTS = re.compile(r"^self\.\w+$")
 
 
@@ -156,7 +155,7 @@ class MatmulDtypeMismatch(Rule):
         confidence = half.confidence
         care = Care.of(at)
         if half_value.dtype not in ("float16", "bfloat16"):
-            if wide.made is not None and care is not None and _created_here(wide.made, at):
+            if wide.made is not None and care is not None and at.statement(wide.made):
                 return None  # the creation is reported (MP401)
             explicit = wide.made is not None or wide.tags & {"cast", "plain"} or moved is not None
             explicit = explicit or half_value.tags & {"buffer", "parameter"}
@@ -302,10 +301,10 @@ class MatmulDtypeMismatch(Rule):
         if not Fed.may_be_wide(node.args[0], at):
             return  # cheaper than to interpret the function
         op = Sink.layer(node.func, at)
-        if op in (None, "rms_norm") or at.region(node).on:
+        if op is None or op == "rms_norm" or at.region(node).on:
             return  # RMSNorm promotes
         given = at.value(node.args[0])
-        if given.wide and "normalized" in given.tags and op in PLAIN:
+        if given.wide and "normalized" in given.tags and op.startswith(("linear", "conv")):
             yield at.finding(
                 node,
                 f"under autocast {at.text(node.args[0])} is float32: outside of the region the "
@@ -445,11 +444,6 @@ def _kind(node: ast.Call | ast.BinOp, at: Context) -> str:
         return "matrix products"
     name = (at.qualify(node.func) or "").rpartition(".")[2]
     return f"operands of {name}" if name in OPERANDS else "matrix products"
-
-
-def _created_here(made: ast.Call, at: Context) -> bool:
-    """Whether a creation is in this function, in a plain call that can take a dtype."""
-    return at.statement(made) is not None
 
 
 def _widens(node: ast.expr, at: Context) -> bool:

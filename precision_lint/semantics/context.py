@@ -391,36 +391,11 @@ class Context:
 
     def bound_before(self, name: str, node: ast.expr) -> bool:
         """Whether a name already has its value where ``node`` is evaluated."""
-        head = name.partition(".")[0]
-        sources = self.analysis.assigned.get(name, []) + self.analysis.assigned.get(head, [])
-        if not sources and head in self.analysis.bound:
-            return self.analysis.bound[head] < node.lineno
-        if not sources:
-            return head == "self" or head in {p.arg for p in self.function.parameters()}
-        return all((s.lineno, s.col_offset) < (node.lineno, node.col_offset) for s in sources)
+        return flow.bound_before(name, node, self)
 
     def same_at(self, name: str, made: ast.expr, use: ast.expr) -> bool:
         """Whether a name stands for the same value at ``made`` and where ``use`` reads it."""
-
-        def place(node: ast.expr) -> tuple[int, int]:
-            return node.lineno, node.col_offset
-
-        head = name.partition(".")[0]
-        sources = self.analysis.assigned.get(name, []) + self.analysis.assigned.get(head, [])
-        between = [
-            s
-            for s in sources
-            if place(made) < place(s) < place(use)
-            and (s.end_lineno, s.end_col_offset) < (use.lineno, use.col_offset)
-        ]
-        if between:
-            return False
-        if any(place(s) < place(made) for s in sources):
-            return True
-        bound = self.analysis.bound.get(head)
-        if bound is not None:
-            return bound < made.lineno
-        return head == "self" or head in {p.arg for p in self.function.parameters()}
+        return flow.same_at(name, made, use, self)
 
     # fixes
 

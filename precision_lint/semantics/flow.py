@@ -53,6 +53,45 @@ def definition(name: str, use: ast.expr, at: Context) -> ast.expr | None:
     return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
 
 
+def bound_before(name: str, node: ast.expr, at: Context) -> bool:
+    """Whether a name already has its value where ``node`` is evaluated."""
+    sources = _sources(name, at)
+    head = name.partition(".")[0]
+    if not sources and head in at.analysis.bound:
+        return at.analysis.bound[head] < node.lineno
+    if not sources:
+        return head == "self" or head in {p.arg for p in at.function.parameters()}
+    return all(_place(source) < _place(node) for source in sources)
+
+
+def same_at(name: str, made: ast.expr, use: ast.expr, at: Context) -> bool:
+    """Whether a name stands for the same value at ``made`` and where ``use`` reads it."""
+    sources = _sources(name, at)
+    if any(
+        _place(made) < _place(s) < _place(use)
+        and (s.end_lineno, s.end_col_offset) < (use.lineno, use.col_offset)
+        for s in sources
+    ):
+        return False
+    if any(_place(s) < _place(made) for s in sources):
+        return True
+    head = name.partition(".")[0]
+    bound = at.analysis.bound.get(head)
+    if bound is not None:
+        return bound < made.lineno
+    return head == "self" or head in {p.arg for p in at.function.parameters()}
+
+
+def _sources(name: str, at: Context) -> list[ast.expr]:
+    """What is assigned to a name, or to what it is an attribute of."""
+    assigned = at.analysis.assigned
+    return assigned.get(name, []) + assigned.get(name.partition(".")[0], [])
+
+
+def _place(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
 def reaches_layer(node: ast.expr, at: Context, depth: int = 4) -> bool:
     """Whether a value goes on into a layer or a product, its dtype as it is.
 
