@@ -207,7 +207,7 @@ def other(x):
         return torch.cdist(x, x)
 """,
     }
-    (finding,) = check(texts)
+    (finding,) = check(texts, Confidence.POSSIBLE)
     assert places([finding]) == ["use.py:6 MP214"]
     assert links(finding)[0][1:] == (5, "bfloat16 autocast region opened here")
 
@@ -252,10 +252,9 @@ class Function(torch.autograd.Function):
     outside = function.format(
         "@torch.amp.custom_fwd(device_type='cuda', cast_inputs=torch.float32)"
     )
-    assert places(check({"model.py": function.format("@torch.no_grad()"), "train.py": text})) == [
-        FINDING
-    ]
-    assert check({"model.py": outside, "train.py": text}) == []
+    inside = {"model.py": function.format("@torch.no_grad()"), "train.py": text}
+    assert places(check(inside, Confidence.POSSIBLE)) == [FINDING]
+    assert check({"model.py": outside, "train.py": text}, Confidence.POSSIBLE) == []
 
 
 # values of other files
@@ -850,9 +849,10 @@ def cost(x, y):
 def test_cdist_in_a_function_that_looks_at_dtypes(line: str) -> None:
     texts = {
         "box.py": BOX.format(line=line or "pass"),
-        "train.py": "import torch\nscaler = torch.amp.GradScaler()\n",
+        "train.py": "import torch\nscaler = torch.amp.GradScaler()\nmodel = make().half()\n",
     }
-    assert places(check(texts)) == ["box.py:6 MP214"] * (not line)
+    found = {place: d.confidence for d in check(texts, Confidence.POSSIBLE) for place in places([d])}
+    assert found == {"box.py:6 MP214": Confidence.LIKELY if not line else Confidence.POSSIBLE}
 
 
 @pytest.mark.parametrize("after", ["", ".mean()", ".sum()[0]", " * 2"])
@@ -929,7 +929,7 @@ def test_what_training_runs_before_it_opens_autocast_is_outside(
     before: str, inside: str, reported: list[str]
 ) -> None:
     text = DRIVER.format(before=before, inside=inside)
-    found = places(check({"model.py": MARKED, "train.py": text}))
+    found = places(check({"model.py": MARKED, "train.py": text}, Confidence.POSSIBLE))
     assert [place for place in found if place.endswith("MP214")] == reported
 
 
