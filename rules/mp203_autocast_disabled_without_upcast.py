@@ -258,8 +258,12 @@ def _half(
         if isinstance(around, (ast.With, ast.AsyncWith))
         for item in around.items
     ]
-    # a module leaves autocast in the middle of its work; a decorator may be on any function
-    here = manager in entered and at.function.cls is not None
+    # a module leaves autocast in the middle of its work; where all of a function does, by a
+    # decorator or in its first statement, what it is given is its caller's
+    body = at.function.node.body
+    first = body[1:2] if isinstance(body[0], ast.Expr) else body[:1]
+    inside = not set(first) & set(at.ancestors(operand))
+    here = manager in entered and at.function.cls is not None and inside
     if known and at.believes(known) and at.plausible and here and not at.without_gradient:
         quiet = any("no_grad" in ast.unparse(manager) for manager in entered)
         if quiet or at.mentions(CAST.pattern):  # features of raw inputs

@@ -3,7 +3,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from precision_lint.api import (
     Angle,
@@ -130,7 +129,8 @@ class IntegersInHalf(Rule):
         named_as = at.text(node).lower() if name != "arange" else _target(node, at)
         if unused and not (INDICES.search(named_as) or COUNTED.search(at.text(node))):
             return
-        confidence = Confidence.POSSIBLE if unused else _sure(half, value, dtype, at)
+        guessed = unused or integers.variable  # nothing but the name says that these are integers
+        confidence = Confidence.POSSIBLE if guessed else _sure(half, value, dtype, at)
         if not known:
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
             named_so = labels or COUNTED.search(at.text(node))
@@ -241,12 +241,14 @@ def _lowered(node: ast.Call, name: str, at: Context) -> tuple[Value, str] | None
         return None
     operand = at.value(node.func.value)
     if operand.variable and IDS.search(ast.unparse(node.func.value)) and operand.maybe_tensor:
-        operand = replace(operand, dtype="int")  # by its name
+        pass  # by its name
     elif operand.dtype != "int" or not operand.is_tensor or "normalized" in operand.tags:
         return None
     if name in ("half", "bfloat16"):
         return (operand, name) if not node.args else None
     given = given or next(iter(node.args), None)
+    if isinstance(given, ast.Constant) and isinstance(given.value, str):
+        return None  # a device
     return (operand, at.text(given)) if given is not None else None
 
 
