@@ -53,7 +53,7 @@ LINES = {
     # torch: tensors and models
     "model.half()": ("half", F, "on"),
     "self.encoder.half()": ("half", F, "on"),
-    "model = model.to(device).bfloat16()": ("half", B, "local"),
+    "model = model.to(device).bfloat16()": ("half", B, "on"),
     "model.to(device, torch.half)": ("half", F, "on"),
     "net.to(dtype=torch.bfloat16)": ("half", B, "on"),
     "x = x.half()": ("half", F, "local"),

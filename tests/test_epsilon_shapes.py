@@ -62,8 +62,10 @@ def test_complements_of_sigmoids(body: str, expected: list[str], project: Projec
     ("body", "expected"),
     [
         ("return x / (x.relu().amax(-1, keepdim=True) + 1e-8)", ["likely"]),
-        ("return x.div(x.std(-1, keepdim=True) + 1e-8)", ["likely"]),
-        ("return (x.mean(-1) + 1e-8).reciprocal()", ["likely"]),
+        ("return x.div(x.relu().mean(-1, keepdim=True) + 1e-8)", ["likely"]),
+        ("return (x.sigmoid().mean(-1) + 1e-8).reciprocal()", ["likely"]),
+        ("return x.div(x.std(-1, keepdim=True) + 1e-8)", ["possible"]),  # of data, as a rule
+        ("return (x.mean(-1) + 1e-8).reciprocal()", ["possible"]),
         ("return x / (x.std(-1, keepdim=True) + 1e-6)", ["possible"]),  # vanish together
         ("return x / (x.sum(-1, keepdim=True) + 1e-8)", ["possible"]),  # float32 under autocast
         ("return x / (y + 1e-8)", ["possible"]),  # handed in

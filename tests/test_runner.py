@@ -422,12 +422,13 @@ def test_pool_loses_only_what_failed(how: str) -> None:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_workers_leave_with_their_parent(here: Path, ending: int) -> None:
     code = (
-        "import pathlib, time\n"
+        "import pathlib, signal, time\n"
         "from precision_lint import pool\n"
         "def work(items, state):\n"
         "    pathlib.Path(f'worker-{items[0]}').touch()\n"
         "    time.sleep(600)\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it\n"
         "    pool.run(work, [0, 1], None, lost=str, workers=2)\n"
     )
     Path("main.py").write_text(code)

@@ -272,6 +272,7 @@ def test_an_interrupt_ends_children_and_leaves_a_report(tmp_path: Path) -> None:
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "    yield tick\n"
         "verify.Children, verify.progress.bar = Watched, bar\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it\n"
         "sys.exit(verify.main(select=['MP504'], jobs=1, output_format='json'))\n"
     )
     run = subprocess.run(
