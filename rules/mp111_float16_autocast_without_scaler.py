@@ -41,7 +41,7 @@ class Float16AutocastWithoutScaler(Rule):
 
     It stays silent for bfloat16, for a device that is only known at run time unless the dtype is
     given, and for losses that are multiplied by hand. Without an `optimizer.step()` (gradients of
-    an input, say) the finding is `possible`, and so it is in benchmarks.
+    an input, say) the finding is `possible`, and so it is in tests and benchmarks.
 
     ## Why it breaks
     float16 ends at 6e-8, and gradients of activations are often smaller: they are divided by the
@@ -106,7 +106,7 @@ class Float16AutocastWithoutScaler(Rule):
         ]
         confidence = Confidence.CERTAIN if found.sure else Confidence.LIKELY
         fix = None
-        if not steps or Care.in_benchmark(at):
+        if not steps or Care.in_test(at) or Care.in_benchmark(at):
             confidence = Confidence.POSSIBLE
         elif len(steps) == 1:
             edits = _with_scaler(call, steps[0], found, at)
