@@ -21,6 +21,9 @@ from precision_lint.api import (
 
 ASKS = ("torch.get_autocast_gpu_dtype", "torch.is_autocast_enabled")
 OTHERS = re.compile(r"[\"'](cpu|mps|xpu|npu|hpu)[\"']|device\.type|device_type")
+NOT_CPU = re.compile(r"!= *(torch\.device\()?[\"']cpu[\"']|not in .*[\"']cpu[\"']")
+MPS = (2, 5)
+"""The release that brought autocast for Apple's GPUs."""
 HALVES = frozenset({"float16", "bfloat16", "low"})
 
 
@@ -33,8 +36,10 @@ class AutocastDeviceMismatch(Rule):
     in the same function or around every call of it.
 
     `possible`: a region for a literal `"cuda"` in a function that puts tensors on a device it is
-    given, and `torch.get_autocast_gpu_dtype()` or `is_autocast_enabled()`, which speak of CUDA
-    alone.
+    given, or that runs whatever it is handed (`forward(*args, **kwargs)`); a region for
+    `device.type` that is on for every device but the CPU, or in a file that knows `"mps"`, whose
+    autocast is as young as torch 2.5; and `torch.get_autocast_gpu_dtype()` or
+    `is_autocast_enabled()`, which speak of CUDA alone.
 
     It stays silent where one device type is only known at run time (`x.device.type`), where the
     same statement, or one right inside, switches the region's own device off too, and for regions
@@ -100,6 +105,7 @@ class AutocastDeviceMismatch(Rule):
             return
         found = Leaving.of(node, at)
         if found is None:
+            yield from _any_device(node, at)
             yield from _fixed(node, at)
             return
         bare = _bare(found.statement, at)
@@ -152,6 +158,15 @@ def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
         return
     if at.mentions(r"is_cuda|device_type=[^\"']|[\"']cuda[\"'] (in|==)|(in|==) [\"']cuda"):
         return
+    if _hands_on(at):
+        yield at.finding(
+            node,
+            "the region is for CUDA, whatever device the call that is wrapped runs on: on another "
+            "one nothing runs in half",
+            Confidence.POSSIBLE,
+            severity=Severity.INFO,
+        )
+        return
     for part in at.function.nodes:
         if not isinstance(part, ast.Call):
             continue
@@ -169,6 +184,47 @@ def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
                     evidence=(at.note(device, "the tensors are put on this device"),),
                 )
                 return
+
+
+def _hands_on(at: Context) -> bool:
+    """Whether a function hands all that it is given to another one: it fits any device."""
+    node = at.function.node
+    if isinstance(node, ast.Module) or node.args.vararg is None:
+        return False
+    given = node.args.vararg.arg
+    return any(
+        isinstance(part, ast.Call)
+        and at.qualify(part.func) is None
+        and any(isinstance(a, ast.Starred) and at.text(a.value) == given for a in part.args)
+        for part in at.function.nodes
+    )
+
+
+def _any_device(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """A region for the device of the moment, where one is meant that old torch has none for."""
+    if at.qualify(node.func) not in ("torch.autocast", "torch.amp.autocast"):
+        return
+    given = {k.arg: k.value for k in node.keywords}
+    device = given.get("device_type") or (node.args[0] if node.args else None)
+    if device is None or not re.search(r"device\w*(\.type)?$", at.text(device)):
+        return
+    enabled = given.get("enabled")
+    test = at.text(enabled) if enabled is not None else ""
+    if enabled is not None and not NOT_CPU.search(test):
+        return  # off, or a choice of its own
+    if not test and not re.search(r"[\"']mps[\"']|backends\.mps", at.source.text):
+        return
+    if at.mentions(r"[\"']mps|is_mps|(==|in) *[\"'(\[]+cuda|nullcontext"):
+        return
+    if at.project.torch is not None and at.project.has_torch(*MPS):
+        return
+    yield at.finding(
+        node,
+        f"{at.text(device)} may be mps, for which torch before 2.5 has no autocast: the region "
+        "raises there",
+        Confidence.POSSIBLE,
+        severity=Severity.INFO,
+    )
 
 
 def _bare(statement: ast.With | ast.AsyncWith, at: Context) -> list[ast.expr]:
