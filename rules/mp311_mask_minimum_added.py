@@ -186,22 +186,18 @@ def _cast_mask(node: ast.expr, at: Context) -> ast.Call | None:
             and any(isinstance(t, ast.Name) and t.id == node.id for t in part.targets)
         ]
         node = made[-1] if made else node
-    while True:  # behind views
-        if isinstance(node, ast.Subscript):
-            node = node.value
-        elif not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return None
-        elif node.func.attr in SHAPED - CASTS:
-            node = node.func.value
-        else:
-            break
-    if node.func.attr not in CASTS or not MASK.search(at.text(node.func.value).lower()):
-        return None
-    target = [*node.args, *(k.value for k in node.keywords if k.arg == "dtype")]
-    narrow = node.func.attr in ("half", "bfloat16", "type_as") or any(
-        NARROW.search(at.text(t)) for t in target
-    )
-    return node if narrow else None
+    match node:
+        case ast.Subscript(value=inner):
+            return _cast_mask(inner, at)
+        case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in SHAPED - CASTS:
+            return _cast_mask(inner, at)  # behind views
+        case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in CASTS:
+            if not MASK.search(at.text(inner).lower()):
+                return None
+            target = [*node.args, *(k.value for k in node.keywords if k.arg == "dtype")]
+            named = any(NARROW.search(at.text(t)) for t in target)
+            return node if named or name in ("half", "bfloat16", "type_as") else None
+    return None
 
 
 def _terms(node: ast.expr, at: Context, depth: int = 3) -> Iterator[ast.expr]:
