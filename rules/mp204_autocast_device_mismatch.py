@@ -22,6 +22,11 @@ from precision_lint.api import (
 ASKS = ("torch.get_autocast_gpu_dtype", "torch.is_autocast_enabled")
 OTHERS = re.compile(r"[\"'](cpu|mps|xpu|npu|hpu)[\"']|device\.type|device_type")
 NOT_CPU = re.compile(r"!= *(torch\.device\()?[\"']cpu[\"']|not in .*[\"']cpu[\"']")
+CHOSEN = re.compile(
+    r"[\"']cuda(:\d)?[\"'] if |is_available\(\) else|(args|cfg|config|opt|accelerator)\.device\b"
+    r"|[\"']--device[\"']|self\.device *=(?!=)"
+)
+"""Code that runs on the device that there is, or on the one that it is told."""
 MPS = (2, 5)
 """The release that brought autocast for Apple's GPUs."""
 HALVES = frozenset({"float16", "bfloat16", "low"})
@@ -36,7 +41,8 @@ class AutocastDeviceMismatch(Rule):
     in the same function or around every call of it.
 
     `possible`: a region for a literal `"cuda"` in a function that puts tensors on a device it is
-    given, or that runs whatever it is handed (`forward(*args, **kwargs)`); a region for
+    given, or that runs whatever it is handed (`forward(*args, **kwargs)`), or in a file that
+    chooses its device (`"cuda" if ... else "cpu"`, `--device`); a region for
     `device.type` that is on for every device but the CPU, or in a file that knows `"mps"`, whose
     autocast is as young as torch 2.5; and `torch.get_autocast_gpu_dtype()` or
     `is_autocast_enabled()`, which speak of CUDA alone.
@@ -152,7 +158,10 @@ def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
     given = {k.arg: k.value for k in node.keywords}
     first = given.get("device_type") or (node.args[0] if node.args else None)
     old = at.qualify(node.func) == "torch.cuda.amp.autocast"
-    if "enabled" in given or (old and node.args) or not isinstance(at.statement(node), ast.With):
+    switch = given.get("enabled") or (node.args[0] if old and node.args else None)
+    if not isinstance(at.statement(node), ast.With):
+        return
+    if switch is not None and re.search(r"cuda|device|cpu|^False$", at.text(switch)):
         return
     if not old and (not isinstance(first, ast.Constant) or first.value != "cuda"):
         return
@@ -167,7 +176,7 @@ def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
             severity=Severity.INFO,
         )
         return
-    for part in at.function.nodes:
+    for part in at.function.nodes if switch is None else ():
         if not isinstance(part, ast.Call):
             continue
         moved = part.args[:1] if getattr(part.func, "attr", "") == "to" else []
@@ -184,6 +193,14 @@ def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
                     evidence=(at.note(device, "the tensors are put on this device"),),
                 )
                 return
+    if CHOSEN.search(at.source.text):
+        yield at.finding(
+            node,
+            "the region is for CUDA in a file that chooses its device: on another one nothing "
+            "runs in half",
+            Confidence.POSSIBLE,
+            severity=Severity.INFO,
+        )
 
 
 def _hands_on(at: Context) -> bool:
