@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -19,6 +20,11 @@ from precision_lint.api import (
     events,
 )
 
+BY_HAND = re.compile(r"loss_?scal|grad_?scal|lg_.*scale|\bscaler?\b|dynamic_scale", re.IGNORECASE)
+"""What losses are multiplied by for the range of half."""
+DIVIDED = r"/=? *\(?[\w.]*scal|unscal|inv\w*scal|div_\([^)]*scal|mul_\([^)]*scal|1(\.0?)? */"
+"""Code that divides by the scale, or by a number of steps."""
+
 
 class ClipBeforeUnscale(Rule):
     """Gradient clipping that sees gradients multiplied by the loss scale.
@@ -31,7 +37,8 @@ class ClipBeforeUnscale(Rule):
     The same with the torch function behind the backward of a framework that scales inside
     (`accelerator.backward(loss)`, `fabric.backward`, `self.manual_backward`, `amp.scale_loss` of
     apex) and has a clip of its own: `likely` where the file names float16 for it, else `possible`.
-    With apex and `opt_level="O2"`, a clip of `model.parameters()` instead of
+    `possible`: the clip behind `(loss * loss_scale).backward()`, where nothing in the function
+    divides by the scale. With apex and `opt_level="O2"`, a clip of `model.parameters()` instead of
     `amp.master_params(optimizer)`.
 
     It stays silent where any path to the clip unscales first (`if use_amp:`), on paths whose
@@ -82,6 +89,7 @@ class ClipBeforeUnscale(Rule):
     def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(violation, ast.Call):
             yield from _beside_masters(violation, at)
+            yield from _scaled_by_hand(violation, at)
             return
         evidence = []
         backward = violation.backward or violation.caller
@@ -118,6 +126,38 @@ class ClipBeforeUnscale(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _scaled_by_hand(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A clip behind the backward of a loss times a scale, which nothing here divides by."""
+    if at.mentions(DIVIDED):
+        return
+    for other, function in at.module.index.calls.get("backward", []):
+        if function is not at.function or other.lineno > call.lineno:
+            continue
+        owner = other.func.value if isinstance(other.func, ast.Attribute) else None
+        if isinstance(owner, ast.Name):
+            owner = next(
+                (
+                    part.value
+                    for part in reversed(at.function.nodes)
+                    if isinstance(part, ast.Assign)
+                    and part.lineno < other.lineno
+                    and getattr(part.targets[0], "id", None) == owner.id
+                ),
+                None,
+            )
+        if not isinstance(owner, ast.BinOp) or not isinstance(owner.op, ast.Mult):
+            continue
+        factors = [f for f in (owner.left, owner.right) if BY_HAND.search(ast.unparse(f))]
+        if factors:
+            yield at.finding(
+                call,
+                f"gradients are clipped while still multiplied by {at.text(factors[0])}",
+                Confidence.POSSIBLE,
+                evidence=(at.note(other, "the loss is scaled here"),),
+            )
+            return
 
 
 def _beside_masters(call: ast.Call, at: Context) -> Iterator[Finding]:

@@ -19,6 +19,9 @@ from precision_lint.api import (
     events,
 )
 
+SWITCH = re.compile(r"(?i:amp\b|_amp|amp_|scal|fp16|float16|half|mixed|precision|autocast)")
+"""Conditions that choose between scaled and plain gradients."""
+
 
 class UnscaledBackward(Rule):
     """Backward of a loss that was not scaled, before a step that divides by the scale.
@@ -26,6 +29,9 @@ class UnscaledBackward(Rule):
     ## What it flags
     `loss.backward()` on a path to `scaler.step(optimizer)` or `scaler.unscale_(optimizer)`: alone,
     or as one of several losses of which another is scaled (a gradient penalty, an auxiliary loss).
+
+    `possible`: a loss made in float16 autocast that goes back plainly beside one that is scaled,
+    whoever steps its optimizer.
 
     A step of a scaler that scales nothing in its file, beside another scaler that does. A backward
     without `amp.scale_loss` behind apex's `amp.initialize` in one function.
@@ -69,13 +75,15 @@ class UnscaledBackward(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = events("backward-unscaled", pattern=r"(?i:scaler)|\.unscale_\(") | calls(
-        Apex.initialize, "Tensor.step"
+        Apex.initialize, "Tensor.step", "Tensor.backward"
     )
 
     def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(violation, ast.Call):
             if at.qualify(violation.func) == Apex.initialize:
                 yield from _beside_apex(violation, at)
+            elif getattr(violation.func, "attr", "") == "backward":
+                yield from _beside_scaled(violation, at)
             else:
                 yield from _other_scaler(violation, at)
             return
@@ -111,6 +119,71 @@ def _beside_apex(call: ast.Call, at: Context) -> Iterator[Finding]:
             Confidence.LIKELY,
             evidence=(at.note(call, "amp is switched on here"),),
         )
+
+
+def _beside_scaled(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A plain backward of a loss made under autocast, on the path of one that is scaled."""
+    assert isinstance(call.func, ast.Attribute)
+    root = call.func.value
+    while isinstance(root, (ast.Attribute, ast.Subscript, ast.BinOp)):
+        root = root.left if isinstance(root, ast.BinOp) else root.value
+    if not isinstance(root, ast.Name) or call.args or not at.mentions(r"\.scale\("):
+        return
+    arms = _arms(call, at)
+    scaled = [
+        other
+        for other, function in at.module.index.calls.get("backward", [])
+        if function is at.function and other is not call and _is_scaled(other)
+    ]
+    beside = next((s for s in scaled if _same_path(arms, _arms(s, at))), None)
+    if beside is None or any(
+        violation.kind == "backward-unscaled" and violation.node is call
+        for violation, _ in at.module.typestate.violations()
+    ):
+        return  # the scaler's step behind it says more
+    made = at.definition(root.id, root)
+    region = at.region(made) if made is not None else None
+    if region is None or not region.on or region.dtype == "bfloat16":
+        return
+    yield at.finding(
+        call,
+        "the loss is not scaled, while another one is: gradients of its float16 operations below "
+        "6e-8 become 0",
+        Confidence.POSSIBLE,
+        evidence=(*at.why(region), at.note(beside, "this loss is scaled")),
+    )
+
+
+def _is_scaled(call: ast.Call) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(owner, ast.Call) and getattr(owner.func, "attr", "") == "scale"
+
+
+def _arms(node: ast.expr, at: Context) -> dict[int, tuple[ast.If, list[ast.stmt]]]:
+    """The branches of conditions around a node."""
+    found: dict[int, tuple[ast.If, list[ast.stmt]]] = {}
+    inner: ast.AST = node
+    for parent in at.ancestors(node):
+        if isinstance(parent, ast.If):
+            arm = parent.orelse if any(inner is s for s in parent.orelse) else parent.body
+            found[id(parent)] = (parent, arm)
+        inner = parent
+    return found
+
+
+def _same_path(
+    plain: dict[int, tuple[ast.If, list[ast.stmt]]],
+    scaled: dict[int, tuple[ast.If, list[ast.stmt]]],
+) -> bool:
+    """Whether no condition on mixed precision parts two nodes."""
+    if any(plain[key][1] is not scaled[key][1] for key in plain.keys() & scaled.keys()):
+        return False
+    ends = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+    if any(isinstance(scaled[key][1][-1], ends) for key in scaled.keys() - plain.keys()):
+        return False
+    return not any(
+        SWITCH.search(ast.unparse(plain[key][0].test)) for key in plain.keys() - scaled.keys()
+    )
 
 
 def _other_scaler(call: ast.Call, at: Context) -> Iterator[Finding]:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Confidence,
     Context,
     Finding,
     Fix,
@@ -11,8 +14,12 @@ from precision_lint.api import (
     Rule,
     Severity,
     Violation,
+    calls,
     events,
+    operators,
 )
+
+SCALE = re.compile(r"scal", re.IGNORECASE)
 
 
 class PartialUnscale(Rule):
@@ -23,6 +30,9 @@ class PartialUnscale(Rule):
     whose optimizer was not unscaled since the backward, while `scaler.unscale_` of another one ran.
     Which parameters an optimizer holds is read from where it is made (`SGD(net.parameters())`, in
     this function, this class or this module) or from its `param_groups`.
+
+    `possible`: scaling by hand that divides the gradient of one element of a list of parameters
+    (`masters[0].grad.mul_(1 / scale)`), outside of a loop over them.
 
     Where that is not known it stays silent. Clips before any `unscale_` are another rule's.
 
@@ -61,9 +71,18 @@ class PartialUnscale(Rule):
     name = "partial-unscale"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = events("partly-unscaled-clip", pattern=r"\.unscale_\(")
+    triggers = (
+        events("partly-unscaled-clip", pattern=r"\.unscale_\(")
+        | calls("Tensor.mul_", "Tensor.div_", "Tensor.copy_")
+        | operators(ast.AugAssign, ast.Assign, pattern=r"\]\.grad(\.data)? *[*/]?= ")
+    )
 
-    def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+    def check(
+        self, violation: Violation | ast.Call | ast.AugAssign | ast.Assign, at: Context
+    ) -> Iterator[Finding]:
+        if not isinstance(violation, Violation):
+            yield from _single(violation, at)
+            return
         evidence = []
         if violation.backward is not None:
             evidence.append(at.note(violation.backward, "the loss is scaled here"))
@@ -84,3 +103,33 @@ class PartialUnscale(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _single(node: ast.Call | ast.AugAssign | ast.Assign, at: Context) -> Iterator[Finding]:
+    """Division by hand of one parameter's gradient, of a list of them."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=gradient), args=[factor, *_]):
+            pass
+        case ast.AugAssign(target=gradient, op=ast.Mult() | ast.Div(), value=factor):
+            pass
+        case ast.Assign(targets=[gradient], value=ast.BinOp(op=ast.Mult() | ast.Div()) as factor):
+            pass
+        case _:
+            return
+    if isinstance(gradient, ast.Attribute) and gradient.attr == "data":
+        gradient = gradient.value
+    if not isinstance(gradient, ast.Attribute) or gradient.attr != "grad":
+        return
+    owner = gradient.value
+    one = isinstance(owner, ast.Subscript) and isinstance(owner.slice, (ast.Constant, ast.UnaryOp))
+    if not one and not (isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "next"):
+        return
+    if not SCALE.search(ast.unparse(factor)):
+        return
+    all_of = at.text(owner.value if isinstance(owner, ast.Subscript) else owner)
+    yield at.finding(
+        node,
+        f"only one gradient of {all_of} is divided by the loss scale: the step takes the others "
+        "multiplied by it",
+        Confidence.POSSIBLE,
+    )

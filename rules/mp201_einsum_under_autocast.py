@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from precision_lint.api import (
@@ -19,6 +20,11 @@ from precision_lint.api import (
     operators,
 )
 
+FILTERS = re.compile(
+    r"kernel|filter|window|basis|gauss|sobel|blur|wavelet|laplac|\bdct|stft|fourier|fir\b|lowpass"
+)
+"""Names of fixed weights of signal processing."""
+
 
 class EinsumUnderAutocast(Rule):
     """Contraction over a large dimension that autocast runs in float16, where the sum overflows.
@@ -34,9 +40,10 @@ class EinsumUnderAutocast(Rule):
     over what is summed or divided by their sum, area or number, for bfloat16, and where autocast
     is switched off.
 
-    It is only `possible` for a parameter or buffer as one operand, whose size is fixed, for
-    tokens of which nothing says attention, for softmax weights over all tokens, which cannot
-    overflow but lose digits, and for attention scores that are scaled after the product.
+    It is only `possible` for a functional convolution with a filter (`F.conv1d(x, basis)`) or with
+    modulated weights (`weight * style`), for a parameter or buffer as one operand, whose size is
+    fixed, for tokens of which nothing says attention, for softmax weights over all tokens, which
+    cannot overflow but lose digits, and for attention scores that are scaled after the product.
 
     ## Why it breaks
     float16 ends at 65504. The products are accumulated in float32 and rounded once at the end, so
@@ -85,9 +92,19 @@ class EinsumUnderAutocast(Rule):
         "Tensor.matmul",
         "Tensor.bmm",
         "Tensor.mm",
+        "torch.nn.functional.conv1d",
+        "torch.nn.functional.conv2d",
+        "torch.nn.functional.conv3d",
+        "torch.nn.functional.conv_transpose1d",
+        "torch.nn.functional.conv_transpose2d",
+        "torch.conv1d",
+        "torch.conv2d",
     ) | operators(ast.MatMult, pattern=r"[\w\])][ \t]*@[ \t]*(?:[\w(\\#]|$)|^[ \t]*@[ \t]")
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.Call) and ".conv" in (at.qualify(node.func) or ""):
+            yield from _filtered(node, at)
+            return
         name, operands = at.product(node)
         if not operands:
             return
@@ -137,6 +154,40 @@ class EinsumUnderAutocast(Rule):
             why = "in a half model its float32 result meets another product"
             return Fix(title, Applicability.UNSAFE, edits, why)
         return Fix(title, Applicability.SAFE, edits)
+
+
+def _filtered(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """A convolution with a filter, or with weights that are made for each sample."""
+    named = {k.arg: k.value for k in node.keywords}
+    weight = node.args[1] if len(node.args) > 1 else named.get("weight")
+    if weight is None or at.region(node).state == "off":
+        return
+    name = weight
+    while isinstance(name, ast.Call) and isinstance(name.func, ast.Attribute):
+        name = name.func.value  # views and casts
+    while isinstance(name, ast.Subscript):
+        name = name.value
+    text = getattr(name, "attr", getattr(name, "id", ""))
+    made = [
+        part.value
+        for part in at.function.nodes
+        if isinstance(part, ast.Assign)
+        and part.lineno < node.lineno
+        and getattr(part.targets[0], "id", None) == text
+    ]
+    modulated = any(
+        isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Div)) for value in made
+    )
+    if not FILTERS.search(text.lower()) and not modulated:
+        return
+    known = at.project.autocast
+    yield at.finding(
+        node,
+        f"autocast takes {at.text(node.func)} and {text}, which no training keeps in range, to "
+        "float16",
+        Confidence.POSSIBLE,
+        evidence=() if known is None else (known,),
+    )
 
 
 def _says(name: str, reach: Reach) -> str:

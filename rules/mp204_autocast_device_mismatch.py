@@ -21,6 +21,14 @@ from precision_lint.api import (
 
 ASKS = ("torch.get_autocast_gpu_dtype", "torch.is_autocast_enabled")
 OTHERS = re.compile(r"[\"'](cpu|mps|xpu|npu|hpu)[\"']|device\.type|device_type")
+NOT_CPU = re.compile(r"!= *(torch\.device\()?[\"']cpu[\"']|not in .*[\"']cpu[\"']")
+CHOSEN = re.compile(
+    r"[\"']cuda(:\d)?[\"'] if |is_available\(\) else|(args|cfg|config|opt|accelerator)\.device\b"
+    r"|[\"']--device[\"']|self\.device *=(?!=)"
+)
+"""Code that runs on the device that there is, or on the one that it is told."""
+MPS = (2, 5)
+"""The release that brought autocast for Apple's GPUs."""
 HALVES = frozenset({"float16", "bfloat16", "low"})
 
 
@@ -33,8 +41,11 @@ class AutocastDeviceMismatch(Rule):
     in the same function or around every call of it.
 
     `possible`: a region for a literal `"cuda"` in a function that puts tensors on a device it is
-    given, and `torch.get_autocast_gpu_dtype()` or `is_autocast_enabled()`, which speak of CUDA
-    alone.
+    given, or that runs whatever it is handed (`forward(*args, **kwargs)`), or in a file that
+    chooses its device (`"cuda" if ... else "cpu"`, `--device`); a region for
+    `device.type` that is on for every device but the CPU, or in a file that knows `"mps"`, whose
+    autocast is as young as torch 2.5; and `torch.get_autocast_gpu_dtype()` or
+    `is_autocast_enabled()`, which speak of CUDA alone.
 
     It stays silent where one device type is only known at run time (`x.device.type`), where the
     same statement, or one right inside, switches the region's own device off too, and for regions
@@ -100,6 +111,7 @@ class AutocastDeviceMismatch(Rule):
             return
         found = Leaving.of(node, at)
         if found is None:
+            yield from _any_device(node, at)
             yield from _fixed(node, at)
             return
         bare = _bare(found.statement, at)
@@ -146,13 +158,25 @@ def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
     given = {k.arg: k.value for k in node.keywords}
     first = given.get("device_type") or (node.args[0] if node.args else None)
     old = at.qualify(node.func) == "torch.cuda.amp.autocast"
-    if "enabled" in given or (old and node.args) or not isinstance(at.statement(node), ast.With):
+    switch = given.get("enabled") or (node.args[0] if old and node.args else None)
+    if not isinstance(at.statement(node), ast.With):
+        return
+    if switch is not None and re.search(r"cuda|device|cpu|^False$", at.text(switch)):
         return
     if not old and (not isinstance(first, ast.Constant) or first.value != "cuda"):
         return
     if at.mentions(r"is_cuda|device_type=[^\"']|[\"']cuda[\"'] (in|==)|(in|==) [\"']cuda"):
         return
-    for part in at.function.nodes:
+    if _hands_on(at):
+        yield at.finding(
+            node,
+            "the region is for CUDA, whatever device the call that is wrapped runs on: on another "
+            "one nothing runs in half",
+            Confidence.POSSIBLE,
+            severity=Severity.INFO,
+        )
+        return
+    for part in at.function.nodes if switch is None else ():
         if not isinstance(part, ast.Call):
             continue
         moved = part.args[:1] if getattr(part.func, "attr", "") == "to" else []
@@ -169,6 +193,55 @@ def _fixed(node: ast.Call, at: Context) -> Iterator[Finding]:
                     evidence=(at.note(device, "the tensors are put on this device"),),
                 )
                 return
+    if CHOSEN.search(at.source.text):
+        yield at.finding(
+            node,
+            "the region is for CUDA in a file that chooses its device: on another one nothing "
+            "runs in half",
+            Confidence.POSSIBLE,
+            severity=Severity.INFO,
+        )
+
+
+def _hands_on(at: Context) -> bool:
+    """Whether a function hands all that it is given to another one: it fits any device."""
+    node = at.function.node
+    if isinstance(node, ast.Module) or node.args.vararg is None:
+        return False
+    given = node.args.vararg.arg
+    return any(
+        isinstance(part, ast.Call)
+        and at.qualify(part.func) is None
+        and any(isinstance(a, ast.Starred) and at.text(a.value) == given for a in part.args)
+        for part in at.function.nodes
+    )
+
+
+def _any_device(node: ast.Call, at: Context) -> Iterator[Finding]:
+    """A region for the device of the moment, where one is meant that old torch has none for."""
+    if at.qualify(node.func) not in ("torch.autocast", "torch.amp.autocast"):
+        return
+    given = {k.arg: k.value for k in node.keywords}
+    device = given.get("device_type") or (node.args[0] if node.args else None)
+    if device is None or not re.search(r"device\w*(\.type)?$", at.text(device)):
+        return
+    enabled = given.get("enabled")
+    test = at.text(enabled) if enabled is not None else ""
+    if enabled is not None and not NOT_CPU.search(test):
+        return  # off, or a choice of its own
+    if not test and not re.search(r"[\"']mps[\"']|backends\.mps", at.source.text):
+        return
+    if at.mentions(r"[\"']mps|is_mps|(==|in) *[\"'(\[]+cuda|nullcontext"):
+        return
+    if at.project.torch is not None and at.project.has_torch(*MPS):
+        return
+    yield at.finding(
+        node,
+        f"{at.text(device)} may be mps, for which older torch (2.3) has no autocast: the region "
+        "raises there",
+        Confidence.POSSIBLE,
+        severity=Severity.INFO,
+    )
 
 
 def _bare(statement: ast.With | ast.AsyncWith, at: Context) -> list[ast.expr]:

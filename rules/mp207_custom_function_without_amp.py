@@ -41,7 +41,8 @@ class CustomFunctionWithoutAmp(Rule):
 
     A function whose `forward` hands several of its tensors to a compiled extension or a kernel,
     which autocast does not cast for, in a project that uses autocast: `possible`, because the
-    kernel may take any dtypes.
+    kernel may take any dtypes. `possible` too: a `backward` that runs again what `forward` was
+    given to run (checkpoints, reversible blocks), and does not restore autocast.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast, brought
     to float32 or multiplied elementwise with a saved tensor first, where `forward` speaks of
@@ -129,6 +130,7 @@ class CustomFunctionWithoutAmp(Rule):
             handed = next((n for n in backward.nodes if _hands_on(n, inside, behind)), None)
             if lowered is None or handed is None:
                 yield from self._foreign(node.name, inside, at)
+                yield from self._again(node.name, inside, behind, at)
                 return
             yield at.finding(
                 lowered,
@@ -165,6 +167,69 @@ class CustomFunctionWithoutAmp(Rule):
                 Confidence.POSSIBLE,
                 evidence=(known,),
             )
+
+    @staticmethod
+    def _again(name: str, inside: Context, behind: Context, at: Context) -> Iterator[Finding]:
+        """A backward that runs again what the forward ran, where autocast has ended."""
+        if behind.mentions("autocast"):
+            return
+        call = _rerun(inside, behind)
+        if call is not None:
+            known = at.project.autocast
+            yield at.finding(
+                call,
+                f"{name}.backward runs {at.text(call.func)} outside of autocast, which the forward "
+                "ran inside: other dtypes than those it has to repeat",
+                Confidence.POSSIBLE,
+                evidence=() if known is None else (known,),
+            )
+
+
+def _rerun(forward: Context, backward: Context) -> ast.Call | None:
+    """A call in ``backward`` of a module or function that ``forward`` was given and ran."""
+    given = {p.arg for p in forward.function.parameters()[1:]}
+    kept: dict[str, str] = {}
+    for node in forward.function.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            target = node.targets[0]
+            if isinstance(target, ast.Attribute) and node.value.id in given:
+                kept[forward.text(target)] = node.value.id
+    run = {root for call in _calls(forward) if (root := _start(call.func)) in kept.values()}
+    for loop in forward.function.nodes:
+        if isinstance(loop, ast.For) and (source := _start(loop.iter)) in kept.values():
+            names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+            if any(_start(call.func) in names for call in _calls(forward)):
+                run.add(source)
+    held = [text for text, source in kept.items() if source in run]
+    if not held:
+        return None
+    aliases: set[str] = set()
+    for node in backward.function.nodes:
+        if isinstance(node, ast.Assign) and backward.text(node.value) in held:
+            aliases |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        elif isinstance(node, ast.For) and any(text in backward.text(node.iter) for text in held):
+            aliases |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    for call in _calls(backward):
+        text = backward.text(call.func)
+        if _start(call.func) in aliases or any(re.match(rf"{t}(\W|$)", text) for t in held):
+            return call
+    return None
+
+
+def _calls(at: Context) -> Iterator[ast.Call]:
+    return (node for node in at.function.nodes if isinstance(node, ast.Call))
+
+
+def _start(node: ast.expr) -> str:
+    """The name that an expression starts with."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        elif isinstance(node, ast.Call) and node.args:  # reversed(blocks), zip(blocks, seeds)
+            node = node.args[0]
+        else:
+            return ""
+    return node.id
 
 
 def _foreign_call(node: ast.AST, at: Context) -> TypeGuard[ast.Call]:

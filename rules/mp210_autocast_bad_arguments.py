@@ -44,8 +44,9 @@ class AutocastBadArguments(Rule):
     - A name that the oldest torch of the project's metadata does not have (`torch.amp.GradScaler`
       before 2.3), unless the file asks for the version.
     - `possible` only: the text of a whole device (`str(x.device)`) or a `device` of unknown kind as
-      the device type; a region that a default of the code switches on (`enabled=getattr(args,
-      "amp", True)`); a literal half dtype in a function that has a `self.dtype`.
+      the device type, of a wrapper too (`MyAutocast(device_type=self.device)`); a region that a
+      default of the code switches on (`enabled=getattr(args, "amp", True)`); a literal half dtype
+      in a function that has a `self.dtype`.
 
     It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
     same function has a wrong key, for a name that is imported from two places where they differ,
@@ -91,11 +92,21 @@ class AutocastBadArguments(Rule):
         "torch.amp.GradScaler",
         "torch.cuda.amp.GradScaler",
         "torch.cpu.amp.GradScaler",
-    ) | operators(ast.With, ast.FunctionDef, ast.Dict, pattern=r"autocast")
+    ) | operators(ast.With, ast.FunctionDef, ast.Dict, ast.keyword, pattern=r"[aA]utocast")
 
     def check(
-        self, node: ast.Call | ast.With | ast.FunctionDef | ast.Dict, at: Context
+        self, node: ast.Call | ast.With | ast.FunctionDef | ast.Dict | ast.keyword, at: Context
     ) -> Iterator[Finding]:
+        if isinstance(node, ast.keyword):
+            call = BadArguments.wrapped(node, at)
+            if call is not None:
+                yield at.finding(
+                    node.value,
+                    f"{at.text(call.func)} gets a device as its device type: autocast takes the "
+                    "type as text",
+                    Confidence.POSSIBLE,
+                )
+            return
         if isinstance(node, ast.Dict):
             yield from _on_by_default(node, at)
             return

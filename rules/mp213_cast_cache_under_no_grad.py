@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -17,6 +18,10 @@ from precision_lint.api import (
 FIXED = (2, 10)
 """The release from which on a cast that was made without gradient is not used with one."""
 With = ast.With | ast.AsyncWith
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+SWITCHES = re.compile(r"enable_grad|set_grad|requires_grad|unfreeze")
+"""Names of what gives parameters their gradients back."""
+COUNTED = re.compile(r"range$|enumerate$|tqdm$")
 
 
 class CastCacheUnderNoGrad(Rule):
@@ -25,6 +30,10 @@ class CastCacheUnderNoGrad(Rule):
     ## What it flags
     A module that is called under `torch.no_grad()` and afterwards without it, in one autocast
     region, in a project that allows torch before 2.10. Shown as info: it does not fail a run.
+
+    `possible`: the same in a module whose callers may be in a region, in a project that uses
+    autocast; a loop that has gradients in its last round only (`set_grad_enabled(i == n - 1)`,
+    `requires_grad_` behind a condition), as recycling and truncated rollouts do.
 
     Where the project's metadata (see MP212) say nothing of torch it is `possible`.
 
@@ -68,16 +77,24 @@ class CastCacheUnderNoGrad(Rule):
     name = "cast-cache-under-no-grad"
     severity = Severity.INFO
     applicability = Applicability.DISPLAY
-    triggers = operators(ast.With, pattern=r"no_grad")
+    triggers = operators(ast.With, ast.For, pattern=r"no_grad|set_grad|enable_grad|requires_grad")
 
-    def check(self, node: ast.With, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.With | ast.For, at: Context) -> Iterator[Finding]:
         if at.project.torch is not None and at.project.has_torch(*FIXED):
+            return
+        if isinstance(node, ast.For):
+            yield from _last_round(node, at)
             return
         manager = next(
             (i.context_expr for i in node.items if _is_no_grad(i.context_expr, at)), None
         )
         region = at.region(manager) if isinstance(manager, ast.Call) else None
-        if region is None or not region.on or region.called is not None or region.foreign:
+        if region is None:
+            return
+        if region.state == "inherited":
+            yield from _in_module(node, at)
+            return
+        if not region.on or region.called is not None or region.foreign:
             return
         around = _region_statement(node, region.node, at)
         if around is None or _keeps_no_cache(region.node) or at.mentions("clear_autocast_cache"):
@@ -108,7 +125,85 @@ class CastCacheUnderNoGrad(Rule):
 
 
 def _is_no_grad(node: ast.expr, at: Context) -> bool:
-    return isinstance(node, ast.Call) and at.qualify(node.func) == "torch.no_grad"
+    if not isinstance(node, ast.Call):
+        return False
+    off = len(node.args) == 1 and at.text(node.args[0]) == "False"
+    name = at.qualify(node.func)
+    return name == "torch.no_grad" or (off and name == "torch.set_grad_enabled")
+
+
+def _may_be_in_region(at: Context) -> bool:
+    """Whether autocast is used, and nothing here empties its cache."""
+    used = at.project.autocast is not None or "autocast" in at.source.text
+    return used and "clear_autocast_cache" not in at.source.text
+
+
+def _in_module(node: ast.With, at: Context) -> Iterator[Finding]:
+    """Two runs of a submodule in one method, whose region a caller may have opened."""
+    around, cls = at.function.node, at.function.cls
+    if isinstance(around, ast.Module) or cls is None or not cls.is_module:
+        return
+    if not _may_be_in_region(at):
+        return
+    own = (c for c in _modules(node, at) if isinstance(c.func, ast.Attribute))
+    before = {at.text(c.func): c for c in own}
+    later = next((c for c in _modules(around, at) if _reuses(c, node, before, at)), None)
+    if later is not None:
+        known = at.project.autocast
+        yield at.finding(
+            before[at.text(later.func)],
+            f"{at.text(later.func)} runs without gradient and then with one: in one autocast "
+            "region its weights get no gradients before torch 2.10",
+            Confidence.POSSIBLE,
+            evidence=[at.note(later, "the call with gradients"), *([known] if known else [])],
+        )
+
+
+def _last_round(loop: ast.For, at: Context) -> Iterator[Finding]:
+    """A loop over one model that switches its gradients on for some of its rounds."""
+    counted = isinstance(loop.iter, ast.Call) and COUNTED.search(at.text(loop.iter.func))
+    if not counted or at.mentions(r"\.backward\(|\.step\("):
+        return  # over layers; of epochs, each of which has a region of its own
+    rounds = _names(loop.target)
+    inner = [part for statement in loop.body for part in ast.walk(statement)]
+    for part in inner:
+        if isinstance(part, ast.Assign) and rounds & _names(part.value):
+            if isinstance(part.value, (ast.Compare, ast.BoolOp)):
+                rounds |= {t.id for t in part.targets if isinstance(t, ast.Name)}
+    switch = next((s for part in inner if (s := _switch(part, rounds, at)) is not None), None)
+    if switch is None or not _may_be_in_region(at):
+        return
+    known = at.project.autocast
+    yield at.finding(
+        switch,
+        "only some rounds of this loop have gradients: in one autocast region the weights' casts "
+        "of the others are used again before torch 2.10, and get none",
+        Confidence.POSSIBLE,
+        evidence=() if known is None else (known,),
+    )
+
+
+def _switch(node: ast.AST, rounds: set[str], at: Context) -> ast.expr | None:
+    """What switches gradients on or off, by a condition on the round."""
+    match node:
+        case ast.Call(args=[test]) if at.qualify(node.func) == "torch.set_grad_enabled":
+            return node if rounds & _names(test) else None
+        case ast.IfExp(test=test) if rounds & _names(test) and "grad" in ast.unparse(node):
+            return node if any(_is_no_grad(part, at) for part in (node.body, node.orelse)) else None
+        case ast.If(test=test, body=body) if rounds & _names(test):
+            for part in (p for statement in body for p in ast.walk(statement)):
+                if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                    if SWITCHES.search(part.func.attr) and not rounds & _names(part.func):
+                        return part
+                elif isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Attribute):
+                    target = part.targets[0]
+                    if target.attr == "requires_grad" and not rounds & _names(target):
+                        return target
+    return None
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _region_statement(node: ast.With, region: ast.expr | None, at: Context) -> With | None:
@@ -124,7 +219,7 @@ def _keeps_no_cache(region: ast.expr | None) -> bool:
     return any(k.arg == "cache_enabled" for k in given)
 
 
-def _modules(statement: With, at: Context) -> Iterator[ast.Call]:
+def _modules(statement: With | FunctionNode, at: Context) -> Iterator[ast.Call]:
     """Calls in a block of what may be a module: a parameter, a local name, ``self.x``."""
     for node in (n for inner in statement.body for n in ast.walk(inner)):
         if not isinstance(node, ast.Call) or not node.args or at.qualify(node.func) is not None:

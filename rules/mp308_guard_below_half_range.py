@@ -14,6 +14,7 @@ from precision_lint.api import (
     Severity,
     Upcast,
     calls,
+    operators,
 )
 
 STEPS = {"float16": 2.0**-12, "bfloat16": 2.0**-9}
@@ -28,6 +29,10 @@ class GuardBelowHalfRange(Rule):
     most 2.98e-8, `torch.finfo(torch.float32).tiny` included, where `x` may be float16; and
     `p.clamp(eps, 1 - eps)` whose upper limit rounds to 1: closer than 2.44e-4 in float16, 1.95e-3
     in bfloat16. Limits may come from names, defaults, attributes and other modules.
+
+    `possible`: small values that are replaced by an epsilon that vanishes too
+    (`x[x == 0] = 1e-8`), and a table that is cast to half before it is divided by its own maximum
+    or sum, which its small entries do not live to see.
 
     It stays silent where `x` is float32 (upcast, float32 by autocast), bounded by itself, an
     integer or a Python number, for a limit of 0, and where the clamp guards a logarithm, a
@@ -71,9 +76,17 @@ class GuardBelowHalfRange(Rule):
         "torch.clamp", "torch.clip", "torch.clamp_min", "torch.clamp_max", "torch.maximum",
         "Tensor.clamp", "Tensor.clip", "Tensor.clamp_min", "Tensor.clamp_max", "Tensor.maximum",
         "torch.minimum", "Tensor.minimum",
+    ) | operators(
+        ast.Assign, ast.Div, pattern=r"(<=?|==) *[\w.-]+\] *=|/ *[\w.]+[.(]a?(max|sum)"
     )  # fmt: skip
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.Assign | ast.BinOp, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.BinOp):
+            yield from _late(node, at)
+            return
+        if isinstance(node, ast.Assign):
+            yield from _replaced(node, at)
+            return
         parts = _limits(node, at)
         if parts is None:
             return
@@ -98,6 +111,73 @@ class GuardBelowHalfRange(Rule):
             evidence=half.evidence,
             fix=None if _by_tensor(node, at) else Upcast.of([operand], node, at, fits=False),
         )
+
+
+def _replaced(node: ast.Assign, at: Context) -> Iterator[Finding]:
+    """``x[x < eps] = eps``, a clamp in other words."""
+    target = node.targets[0]
+    if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Compare):
+        return
+    test = target.slice
+    if not isinstance(test.ops[0], (ast.Eq, ast.Lt, ast.LtE)):
+        return
+    if ast.dump(test.left) != ast.dump(target.value).replace("Store()", "Load()"):
+        return
+    limit = _number(node.value, at)
+    if limit is None or not 0 < limit <= Guard.VANISHES:
+        return
+    half = at.float16(at.value(test.left), at.region(test.left))
+    if half is not None:
+        yield at.finding(
+            node,
+            f"{limit:g} is 0 in float16, so that what is replaced by it stays 0",
+            Confidence.POSSIBLE,
+            evidence=half.evidence,
+        )
+
+
+def _late(node: ast.BinOp, at: Context) -> Iterator[Finding]:
+    """A table that is scaled by its own maximum after its cast to half."""
+    if not isinstance(node.left, ast.Name) or not isinstance(node.right, ast.Call):
+        return
+    called, name = node.right, node.left.id
+    func = called.func
+    if not isinstance(func, ast.Attribute) or func.attr not in ("max", "amax", "sum"):
+        return
+    over = called.args[0] if called.args and at.qualify(func) else func.value
+    if not isinstance(over, ast.Name) or over.id != name:
+        return
+    casts = [
+        (part.value, cast)
+        for part in at.function.nodes
+        if isinstance(part, ast.Assign)
+        and part.lineno < node.lineno
+        and any(isinstance(t, ast.Name) and t.id == name for t in part.targets)
+        for cast in [_half_cast(part.value, at)]
+    ]
+    if casts and casts[-1][1] is not None:
+        yield at.finding(
+            node,
+            f"{name} is cast to half before it is divided by its own {func.attr}: entries below "
+            "6e-8 are 0 by then",
+            Confidence.POSSIBLE,
+            evidence=(at.note(casts[-1][1], "it is cast here"),),
+        )
+
+
+def _half_cast(node: ast.expr, at: Context) -> ast.Call | None:
+    """A cast to float16 in a chain of methods, by name or by the default of a parameter."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "half":
+            return node
+        given = [*node.args, *(k.value for k in node.keywords if k.arg == "dtype")]
+        if node.func.attr in ("type", "to", "tensor", "as_tensor"):
+            for dtype in given:
+                meant = at.function.defaults().get(getattr(dtype, "id", ""), dtype)
+                if at.qualify(meant) in ("torch.float16", "torch.half"):
+                    return node
+        node = node.func.value
+    return None
 
 
 def _limits(node: ast.Call, at: Context) -> tuple[ast.expr, float | None, float | None] | None:

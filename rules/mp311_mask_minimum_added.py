@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -28,6 +29,15 @@ INFINITE = frozenset({
 })  # fmt: skip
 
 
+SDPA = "scaled_dot_product_attention"
+CASTS = frozenset({"to", "type_as", "type", "half", "bfloat16"})
+MASK = re.compile(r"mask|bias")
+NARROW = re.compile(r"dtype$|float16|torch\.half|^(q|query|x|scores|hidden_states)$")
+"""What a mask is cast to where that may be half: the dtype of activations."""
+MINIMUM = re.compile(r"finfo\([^\n]*\)\.min|-1e\+?\d{2}|-3\.4\d*e\+?38")
+"""Fill values that are finite in float32 alone."""
+
+
 class MaskMinimumAdded(Rule):
     """Additive mask of a dtype's smallest number, added to another one or to scores.
 
@@ -35,8 +45,9 @@ class MaskMinimumAdded(Rule):
     The sum of two masks that hold `torch.finfo(dtype).min` (or a literal close to -65504), in one
     expression such as `scores + causal + padding`, where the sum may be half; `finfo(dtype).min`
     times 2 or more. As `possible`: a causal mask as one of the two, which leaves the diagonal to
-    the other; one such mask added to scores that may be float16; and `masked_fill(mask, -inf)`
-    in a function with a softmax.
+    the other; an additive mask that is cast as `scaled_dot_product_attention` gets it, in a file
+    that fills with a minimum; one such mask added to scores that may be float16; and
+    `masked_fill(mask, -inf)` in a function with a softmax.
 
     It stays silent for one `masked_fill` with the minimum, for masks of -1e4, for masks whose
     minimum is taken (`torch.minimum`), for boolean masks, and in bfloat16 for float16's minimum.
@@ -74,12 +85,19 @@ class MaskMinimumAdded(Rule):
     code, name = "MP311", "mask-minimum-added"
     severity, applicability = Severity.WARNING, Applicability.UNSAFE
     triggers = operators(ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf") | calls(
-        "Tensor.masked_fill", "Tensor.masked_fill_", "torch.masked_fill"
+        "Tensor.masked_fill",
+        "Tensor.masked_fill_",
+        "torch.masked_fill",
+        "torch.nn.functional.scaled_dot_product_attention",
     )
 
     def check(self, node: ast.expr, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") != SDPA:
+            if at.qualify(node.func) != f"torch.nn.functional.{SDPA}":
+                yield from self._infinite(node, at)
+                return
         if isinstance(node, ast.Call):
-            yield from self._infinite(node, at)
+            yield from self._narrowed(node, at)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             yield from self._multiplied(node, at)
         elif isinstance(node, ast.BinOp):
@@ -123,6 +141,23 @@ class MaskMinimumAdded(Rule):
                     evidence=at.project.evidence[:1],
                 )
 
+    def _narrowed(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A mask that attention gets in another dtype than that whose minimum it holds."""
+        given = next((k.value for k in node.keywords if k.arg == "attn_mask"), None)
+        if given is None:
+            given = node.args[3] if len(node.args) > 3 else None
+        if isinstance(given, ast.IfExp):
+            given = given.orelse if isinstance(given.body, ast.Constant) else given.body
+        cast = _cast_mask(given, at) if given is not None else None
+        if cast is None or not MINIMUM.search(at.source.text):
+            return
+        yield at.finding(
+            cast,
+            "a mask that holds the smallest number of float32 is -inf in half: a row that is "
+            "masked as a whole is nan in softmax",
+            Confidence.POSSIBLE,
+        )
+
     def _infinite(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """``-inf`` filled into what a softmax of this function may get."""
         if not node.args or ast.unparse(node.args[-1]).replace("'", '"') not in INFINITE:
@@ -138,6 +173,31 @@ class MaskMinimumAdded(Rule):
                 Confidence.POSSIBLE,
                 evidence=half.evidence,
             )
+
+
+def _cast_mask(node: ast.expr, at: Context) -> ast.Call | None:
+    """The cast of an additive mask, which may be the last thing that its name was bound to."""
+    if isinstance(node, ast.Name) and MASK.search(node.id.lower()):
+        made = [
+            part.value
+            for part in at.function.nodes
+            if isinstance(part, ast.Assign)
+            and part.lineno < node.lineno
+            and any(isinstance(t, ast.Name) and t.id == node.id for t in part.targets)
+        ]
+        node = made[-1] if made else node
+    match node:
+        case ast.Subscript(value=inner):
+            return _cast_mask(inner, at)
+        case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in SHAPED - CASTS:
+            return _cast_mask(inner, at)  # behind views
+        case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in CASTS:
+            if not MASK.search(at.text(inner).lower()):
+                return None
+            target = [*node.args, *(k.value for k in node.keywords if k.arg == "dtype")]
+            named = any(NARROW.search(at.text(t)) for t in target)
+            return node if named or name in ("half", "bfloat16", "type_as") else None
+    return None
 
 
 def _terms(node: ast.expr, at: Context, depth: int = 3) -> Iterator[ast.expr]:

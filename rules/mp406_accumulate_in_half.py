@@ -37,6 +37,7 @@ GROUPS = re.compile(
     r"\w*sums?|centroids?|centers?|bins|occup\w*|votes?|pooled)(?![a-z])"
 )
 """Names of what holds one number, or row, for a group of many."""
+NAMED = frozenset({"torch.float16", "torch.half", "torch.bfloat16", "numpy.float16"})
 EXACT = {"float16": 2048, "bfloat16": 256}
 
 
@@ -47,6 +48,8 @@ class AccumulateInHalf(Rule):
     - `total += x` and `total = total + x` in a loop over batches, chunks or time steps, where both
       are half: the total starts as a Python number and becomes a half tensor with the first term,
       or it is created in the dtype of the activations;
+    - `possible`: `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
+      the votes and weights of overlapping windows;
     - `index_add_` and `index_put_(..., accumulate=True)` into half counts, histograms, and sums of
       clusters or segments.
 
@@ -100,6 +103,7 @@ class AccumulateInHalf(Rule):
             return
         found = _term(node)
         if found is None:
+            yield from _placed(node, at)
             return
         total, term = found
         if not TOTALS.search(total.id.lower()):
@@ -175,6 +179,67 @@ class AccumulateInHalf(Rule):
                 fix = Fix(title, Applicability.SAFE, (*edits, *more))
         notes = [at.note(first, "it is created here")]
         yield self._finding(node, total.id, half, confidence, notes, fix, at)
+
+
+def _placed(node: ast.stmt, at: Context) -> Iterator[Finding]:
+    """``buffer[place] += x`` into a buffer of half numbers."""
+    match node:
+        case ast.AugAssign(target=ast.Subscript(value=buffer), op=ast.Add()):
+            pass
+        case ast.Assign(targets=[ast.Subscript(value=buffer) as place], value=ast.BinOp(
+            left=ast.Subscript() as left, op=ast.Add()
+        )) if ast.unparse(place) == ast.unparse(left):  # fmt: skip
+            pass
+        case _:
+            return
+    loop = next((p for p in at.ancestors(node) if isinstance(p, (ast.For, ast.While))), None)
+    if loop is None or Care.in_test(at):
+        return
+    name = at.text(buffer)
+    made = _created_half(name, at.function.nodes, at)
+    cls = at.function.cls
+    if made is None and name.startswith("self.") and cls is not None:
+        stored = at.module.stores(cls).get(name[5:])
+        if stored is not None and stored[1] is not None:
+            made = _half_creation(stored[0], at.inside(stored[1]))
+    if made is None:
+        return
+    dtype = "bfloat16" if "bfloat16" in ast.unparse(made) else "float16"
+    yield at.finding(
+        node,
+        f"{name} adds up in {dtype}: terms of 1 are lost from {EXACT[dtype]} on"
+        + (", and a sum above 65504 is inf" if dtype == "float16" else ""),
+        Confidence.POSSIBLE,
+        evidence=(at.note(made, "it is created in half here"),),
+    )
+
+
+def _created_half(name: str, nodes: list[ast.AST], at: Context) -> ast.Call | None:
+    """A creation of ``name`` in half in this function."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and any(at.text(t) == name for t in node.targets):
+            made = _half_creation(node.value, at)
+            if made is not None:
+                return made
+    return None
+
+
+def _half_creation(node: ast.expr, at: Context) -> ast.Call | None:
+    """A tensor or array that is created in half by name, or by the default of a parameter."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        if node.func.attr in ("half", "bfloat16"):
+            return node
+        if node.func.attr in ("to", "cuda", "pin_memory"):
+            inner = _half_creation(node.func.value, at)
+            if inner is not None:
+                return inner
+    for dtype in [*(k.value for k in node.keywords if k.arg == "dtype"), *node.args]:
+        meant = at.function.defaults().get(getattr(dtype, "id", ""), dtype)
+        if at.qualify(meant) in NAMED:
+            return node
+    return None
 
 
 def _term(node: ast.stmt) -> tuple[ast.Name, ast.expr] | None:

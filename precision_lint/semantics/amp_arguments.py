@@ -38,6 +38,17 @@ HAS_DEVICE = re.compile(
 """Names of what has a ``torch.device``; options and trainers may hold its name instead."""
 
 
+IS_TEXT = re.compile(
+    r"self\.device(: str)? *(==|!=|=) *f?[\"']|[\"'] (not )?in self\.device\b"
+    r"|self\.device\.(startswith|split|lower)|self\.device\["
+)
+"""Code of an object whose device is a text."""
+NUMBERED = re.compile(r"[\"'] (not )?in self\.device\b|self\.device(\.(startswith|split)|\[)|cuda:")
+"""Code of one whose text may have a number."""
+WRAPPER = re.compile(r"autocast|amp_|_amp\b|precision|mixed", re.IGNORECASE)
+"""Names of what passes its arguments on to autocast."""
+
+
 @dataclass(frozen=True)
 class BadArguments:
     """What is wrong with a call, and the edits that put it right."""
@@ -75,6 +86,19 @@ class BadArguments:
             return None
         (name,) = homes
         return next(_problems(node, name, at), None)
+
+    @staticmethod
+    def wrapped(keyword: ast.keyword, at: Context) -> ast.Call | None:
+        """The call of a wrapper of autocast that gets a whole device as its device type."""
+        if keyword.arg != "device_type":
+            return None
+        call = next(iter(at.ancestors(keyword)), None)
+        if not isinstance(call, ast.Call) or at.qualify(call.func) in PARAMETERS:
+            return None
+        if not WRAPPER.search(at.text(call.func)):
+            return None
+        value = keyword.value
+        return call if _is_numbered(value, at) or _is_device(value, at) is not None else None
 
     @staticmethod
     def uncalled(node: ast.expr, at: Context) -> str | None:
@@ -308,11 +332,7 @@ def _region(
             _insert(node, '"cuda", enabled=', at) if flag else None,
             "the device is a guess",
         )
-    elif isinstance(device, ast.JoinedStr) or (
-        isinstance(device, ast.Call)
-        and getattr(device.func, "id", "") == "str"
-        and at.text(device).endswith("device)")
-    ):
+    elif _is_numbered(device, at):
         yield BadArguments(
             f"{short} takes a device type: of a device with a number the text raises in old torch",
             confidence=Confidence.POSSIBLE,
@@ -341,6 +361,17 @@ def _insert(node: ast.Call, text: str, at: Context) -> tuple[Edit, ...]:
     return (Edit(start, start, text if text.endswith("=") else f"{text}, "),)
 
 
+def _is_numbered(node: ast.expr, at: Context) -> bool:
+    """Whether an expression is the text of a device, which may have a number."""
+    if isinstance(node, ast.Call):
+        named = isinstance(node.func, ast.Name) and node.func.id == "str"
+        return named and at.text(node).endswith("device)")
+    if isinstance(node, ast.Attribute) and at.text(node) == "self.device":
+        text = at.source.text
+        return IS_TEXT.search(text) is not None and NUMBERED.search(text) is not None
+    return isinstance(node, ast.JoinedStr)
+
+
 def _is_device(node: ast.expr, at: Context) -> Confidence | None:
     """How sure it is that an expression is a ``torch.device``; None: it may as well be text."""
     if isinstance(node, ast.Call):
@@ -353,8 +384,7 @@ def _is_device(node: ast.expr, at: Context) -> Confidence | None:
     if not (isinstance(node, ast.Attribute) and node.attr == "device"):
         return None
     if at.text(node) == "self.device" and at.function.cls is not None:
-        module = any(base.endswith("Module") for base in at.function.cls.bases)
-        return Confidence.POSSIBLE if module or at.mentions(r"self\.device\.type") else None
+        return None if IS_TEXT.search(at.source.text) else Confidence.POSSIBLE
     if at.value(node.value).is_tensor:
         return Confidence.CERTAIN
     owner = at.text(node.value).rpartition(".")[2]
