@@ -39,6 +39,7 @@ LOGITS = re.compile(r"logits$")
 FLAG = re.compile(r"\bfp16\b|\.half\(\)|use_half|half_precision", re.I)
 """Words of a file that offers float16."""
 PER_LEVEL = re.compile(r"(^|_)loss(es)?(_|$)")
+LOSS = re.compile(r"loss|criterion|entropy|kl_div|ctc|transducer")
 KERNELS = re.compile(r"(^|_)(ctc|rnnt|transducer|crf|ctc_crf)(_|$)")
 """Names of losses that extensions compute, which autocast knows nothing of."""
 RANKS = frozenset({"topk", "argsort", "sort", "nms", "batched_nms", "kthvalue"})
@@ -136,7 +137,9 @@ class LossInHalf(Rule):
                 "loss of {} scores, which nothing upcasts: "
                 + (HARM["sum"] if _summed(node) else HARM["other"]),
             )
-        half = at.half(at.value(found), at.region(found)) if found is not None else None
+        if found is None:
+            return
+        half = at.half(at.value(found), at.region(found))
         if half is None and isinstance(found, ast.Name) and at.value(found).kind == "object":
             half = Half(frozenset({"float16"}), Confidence.POSSIBLE, ())  # logits by their name
         if half is None:
@@ -191,12 +194,14 @@ def _loss(node: ast.Call, at: Context) -> str | None:
         home, _, last = qualified.rpartition(".")
         return last if home == "torch.nn.functional" and last in LOSSES else None
     func, cls = node.func, at.function.cls
-    made = at.value(func)
-    if isinstance(func, ast.Attribute) and cls is not None and at.text(func.value) == "self":
-        made = at.module.attribute(cls, func.attr)
-    if made.kind == "callable" and isinstance(made.const, str):
-        home, _, last = made.const.rpartition(".")
-        return CLASSES.get(last) if home == "torch.nn" and "instance" in made.tags else None
+    if "Loss" in at.source.text:  # else there is no instance of such a class
+        made = at.value(func)
+        if isinstance(func, ast.Attribute) and cls is not None and at.text(func.value) == "self":
+            made = at.module.attribute(cls, func.attr)
+        if made.kind == "callable" and isinstance(made.const, str):
+            home, _, last = made.const.rpartition(".")
+            known = home == "torch.nn" and "instance" in made.tags
+            return CLASSES.get(last) if known else None
     last = getattr(func, "attr", getattr(func, "id", "")).lower()
     return "" if NAMED.search(last) else None
 
@@ -268,20 +273,22 @@ def _unguarded(node: ast.Call, at: Context) -> ast.expr | None:
         given = [a for a in (*node.args, *(k.value for k in node.keywords))
                  if at.half(at.value(a), at.region(a)) is not None]  # fmt: skip
         return given[0] if given else None
-    if at.region(node).on or at.region(node).state == "off":
-        return None
     first = next(iter(node.args), None)
     if isinstance(first, ast.Attribute) and len(node.args) > 1 and PER_LEVEL.search(first.attr):
         return node.args[1]  # multi_apply(self.loss_by_feat_single, scores, ...)
-    loss = _loss(node, at)
     scores = _argument(node, 0, "input")
     if scores is None or isinstance(scores, ast.Starred) or not at.plausible:
         return None
-    if loss in OF_CLASSES or (loss is not None and _summed(node)):
-        return scores
+    if not LOSS.search(last) and "Loss" not in at.source.text:
+        return None
+    if at.region(node).on or at.region(node).state == "off":
+        return None
     method = at.text(node.func).startswith("self.") and last.startswith("loss_")
     made = at.function.cls is not None and last in ("ctc", "ctc_loss", "rnnt_loss", "transducer")
-    return scores if made or (method and len(node.args) > 1) else None
+    if made or (method and len(node.args) > 1):
+        return scores
+    loss = _loss(node, at)
+    return scores if loss in OF_CLASSES or (loss is not None and _summed(node)) else None
 
 
 def _only_measured(node: ast.Call, at: Context) -> bool:
