@@ -851,7 +851,9 @@ def test_cdist_in_a_function_that_looks_at_dtypes(line: str) -> None:
         "box.py": BOX.format(line=line or "pass"),
         "train.py": "import torch\nscaler = torch.amp.GradScaler()\nmodel = make().half()\n",
     }
-    found = {place: d.confidence for d in check(texts, Confidence.POSSIBLE) for place in places([d])}
+    found = {
+        place: d.confidence for d in check(texts, Confidence.POSSIBLE) for place in places([d])
+    }
     assert found == {"box.py:6 MP214": Confidence.LIKELY if not line else Confidence.POSSIBLE}
 
 

@@ -91,6 +91,34 @@ class Blanket:
                     return owner
         return None
 
+    @staticmethod
+    def blind(call: ast.Call, at: Context) -> str | None:
+        """The tensor that a helper makes half because it is one, whatever it holds:
+        ``map(lambda t: t.half() if torch.is_tensor(t) else t, args)``."""
+        func, statement = call.func, at.statement(call)
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+            return None
+        given = [*call.args, *(k.value for k in call.keywords)]
+        half = func.attr in ("half", "bfloat16") and not given
+        half |= func.attr == "to" and any(at.qualify(g) in _HALVES for g in given)
+        if not half or statement is None or at.mentions(LOOKED_AT.pattern):
+            return None
+        name = func.value.id
+        asks = re.compile(rf"(?:isinstance\(\s*{name},[^)]*Tensor|is_tensor\(\s*{name}\s*\))")
+        bound = asked = False
+        for parent in at.ancestors(call):
+            if isinstance(parent, ast.Lambda):
+                bound |= any(a.arg == name for a in parent.args.args)
+            elif isinstance(parent, (ast.IfExp, ast.If)):
+                asked |= asks.search(at.text(parent.test)) is not None
+            else:
+                bound |= any(
+                    isinstance(part, ast.Name) and part.id == name
+                    for _, target in _rounds(parent)
+                    for part in ast.walk(target)
+                )
+        return name if bound and asked and Blanket.each(call, at) is None else None
+
 
 def _rounds(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     """What a loop or comprehension goes over, and what it binds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -41,6 +42,20 @@ _GENERATES = re.compile(
 _FOLLOWS = re.compile(r"dtype|type_as|\.half\(|nn\.(?:Linear|Conv|LSTM|GRU|Parameter|Embedding)")
 """What the text of a class says that follows a dtype, or has weights of its own."""
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
+_ENCODES = re.compile(
+    r"(?:^|[._])(?:ae|vae|autoencoder|first_stage_model|\w*encoder|clip|vision_tower|model|net|unet|"
+    r"controlnet|transformer|dit|backbone)(?:\.(?:encode|forward|encode_image|get_image_features))?$"
+)
+"""What is called where a frozen or trained model takes an entry of a batch."""
+_ENTRIES = re.compile(
+    r"^(?:batch|data|inputs?|samples?|examples?|items?|encod\w+)"
+    r"(?:\[[\"'](?P<key>\w+)[\"']\]|\.(?P<name>\w+))$"
+)
+_FLOATS = re.compile(r"image|pixel|audio|wav|feat|mel|latent|video|frame|embed|noise|speech|rgb")
+"""Words of entries that hold floats."""
+_DTYPED = r"\w*dtype\b|\.half\(|mixed_precision|b?float16"
+_OUTSIDE = re.compile(r"\w*(?:extractor|processor)\(|from_numpy\(|torch\.(?:as_)?tensor\(|Tensor\(")
+"""Makers of float32 tensors out of what is no tensor."""
 _LOADED = re.compile(r"(?:^|[._])(?:\w*processor|feature_extractor|move_to_\w+|to_device|to_cuda)$")
 """Calls that give inputs in float32, or move them as they are."""
 
@@ -59,6 +74,12 @@ class Fed:
             return f"{source} has no weights and makes float32, which goes into {name}"
         if Fed.adapter(call, at) is not None:
             return f"the input of {name} has the dtype of the wrapped layer"
+        back = Fed.brought_back(call, at)
+        if back is not None:
+            return f"float32 comes back here, on the device of {back} alone"
+        entry = Fed.entry(call, at)
+        if entry is not None:
+            return f"{entry} is not cast to the dtype of {name}"
         given = Fed.moved(call, at)
         if given is not None:
             return f"{' '.join(at.text(given).split())[:50]} is moved to a device and not cast"
@@ -105,6 +126,47 @@ class Fed:
                 if _moves(origin, at) and Care.is_activation(at.text(given)):
                     return given
         return None
+
+    @staticmethod
+    def entry(call: ast.Call, at: Context) -> str | None:
+        """An entry of a batch that a whole model is given as it is, in code that knows half."""
+        if not call.args or not _ENCODES.search(" ".join(at.text(call.func).lower().split())):
+            return None
+        if at.qualify(call.func) is not None or Care.in_test(at):
+            return None
+        if at.half_models is None and not at.mentions(_DTYPED):
+            return None
+        for given in call.args[:1]:
+            for origin in (given, *Provenance.of(given, at)):
+                found = _ENTRIES.match(at.text(origin))
+                word = (found["key"] or found["name"]).lower() if found is not None else ""
+                whole = at.text(given)
+                if _FLOATS.search(word) and not re.search(r"dtype|\.half\(|mask|ids", whole):
+                    return " ".join(at.text(origin).split())
+        return None
+
+    @staticmethod
+    def brought_back(call: ast.Call, at: Context) -> str | None:
+        """The tensor whose device, but not dtype, is followed by what comes back from numpy or a
+        processor, and is returned."""
+        func = call.func
+        if not isinstance(func, ast.Attribute) or func.attr != "to" or len(call.args) != 1:
+            return None
+        place = call.args[0]
+        if not isinstance(place, ast.Attribute) or place.attr != "device" or call.keywords:
+            return None
+        if not isinstance(at.statement(call), ast.Return) or at.mentions(r"dtype|\.half\(|type_as"):
+            return None
+        owner = place.value
+        names = {p.arg for p in at.function.parameters()} - {"self"}
+        if not isinstance(owner, ast.Name) or owner.id not in names or Care.in_test(at):
+            return None
+        if not at.mentions(rf"\b{re.escape(owner.id)}\b[^\n]*\.(?:numpy|tolist|cpu)\("):
+            return None  # given in half, float32 and NumPy's own on the way
+        texts = [at.text(func.value), *(at.text(o) for o in Provenance.of(func.value, at))]
+        if not any(_OUTSIDE.search(text) for text in texts):
+            return None
+        return owner.id if Care.is_activation(at.text(func.value)[-40:]) else None
 
     @staticmethod
     def enters(call: ast.Call, at: Context) -> str | None:
@@ -220,7 +282,13 @@ def _models(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.Call]:
                     path = at.text(func).lower()
                     own = at.function.cls is not None and at.function.cls.is_module
                     part = own and _PART.search(path) is not None
-                    if qualified is None and (MODEL.search(path) or part):
+                    beside = any(
+                        isinstance(a, (ast.Name, ast.Attribute))
+                        and a is not inner
+                        and MODEL.search(at.text(a).lower())
+                        for a in parent.args
+                    ) and not hasattr(builtins, path)
+                    if qualified is None and (MODEL.search(path) or part or beside):
                         yield parent
                         return
                     if (qualified or "").rpartition(".")[2] not in _KEPT | ops.JOINING:
