@@ -19,7 +19,6 @@ from precision_lint.api import (
     Severity,
     Sink,
     Widening,
-    calls,
     events,
     operators,
 )
@@ -124,7 +123,7 @@ class DtypelessCreation(Rule):
     triggers |= operators(ast.Call, pattern=r"\bdevice\s*=\s*[\w.]+\.device\b")
     triggers |= operators(ast.Assign, pattern=r"\.(?:weight|bias)\.data\s*=")
     triggers |= operators(ast.Mult, ast.Add, ast.Sub, pattern=WIDENED)
-    triggers |= calls(*Widening.JOINS)
+    triggers |= operators(ast.Call, pattern=r"\b(?:cat|concat|concatenate)\s*\(")
 
     def check(
         self, found: Promotion | ast.Call | ast.Assign | ast.BinOp, at: Context

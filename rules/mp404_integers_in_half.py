@@ -108,17 +108,18 @@ class IntegersInHalf(Rule):
         if name in WHOLE or (name == "to" and at.value(node).dtype == "int"):
             yield from self._flat_index(node, at)
             return
+        blind = Blanket.blind(node, at)
+        if blind is not None:
+            yield at.finding(
+                node,
+                f"every tensor that {blind} stands for is made half, ids and masks too: from "
+                "2048 (float16) or 256 (bfloat16) on they coincide",
+                Confidence.POSSIBLE,
+                evidence=at.settings[:1],
+            )
+            return
         lowered = _lowered(node, name, at)
         if lowered is None:
-            blind = Blanket.blind(node, at)
-            if blind is not None:
-                yield at.finding(
-                    node,
-                    f"every tensor that {blind} stands for is made half, ids and masks too: from "
-                    "2048 (float16) or 256 (bfloat16) on they coincide",
-                    Confidence.POSSIBLE,
-                    evidence=at.settings[:1],
-                )
             return
         integers, dtype = lowered
         value = at.value(node)

@@ -45,7 +45,7 @@ class Widening:
 
     @staticmethod
     def of(node: ast.BinOp | ast.Call, at: Context) -> str | None:
-        """What widens the other operand, in words; only where the project runs half precision."""
+        """What widens the other operand, in words."""
         if isinstance(node, ast.Call):
             return _joined(node, at)
         statement = at.statement(node)
@@ -66,7 +66,7 @@ def _gain(node: ast.BinOp, statement: ast.Return | ast.Assign, at: Context) -> s
         if not re.fullmatch(r"self\.\w+", path) or not at.mentions(_NORMALISES):
             continue
         stored = at.module.stores(cls).get(path[5:])
-        if stored is None or "Parameter(" not in ast.unparse(stored[0]) or not at.settings:
+        if stored is None or "Parameter(" not in ast.unparse(stored[0]):
             continue
         if _CAST.search(ast.unparse(statement)) or at.mentions(_RETURNS_CAST) or Care.in_test(at):
             return None
@@ -81,7 +81,7 @@ def _scheduled(node: ast.BinOp, whole: ast.expr, at: Context) -> str | None:
     ):
         return None
     found = [_weighted(side, at) for side in (node.left, node.right)]
-    if None in found or not at.settings or _CAST.search(ast.unparse(whole)):
+    if None in found or _CAST.search(ast.unparse(whole)):
         return None
     factor = next(f for f in found if f is not None)
     if Apart.cast_next(node, at) or at.function.name == "<module>" or Care.in_test(at):
@@ -122,7 +122,7 @@ def _stepped(node: ast.BinOp, statement: ast.Return | ast.Assign, at: Context) -
     for side, other in ((node.left, node.right), (node.right, node.left)):
         if not isinstance(side, ast.Name) or side.id != target.id:
             continue
-        if not _widened(other, at) or not at.settings or Care.in_test(at):
+        if not _widened(other, at) or Care.in_test(at):
             return None
         if at.mentions(rf"\b{target.id}\b[^\n]*(?:\.to\(|type_as|\.half\()|autocast"):
             return None
@@ -164,7 +164,7 @@ def _joined(call: ast.Call, at: Context) -> str | None:
     parts = (
         call.args[0].elts if call.args and isinstance(call.args[0], (ast.List, ast.Tuple)) else []
     )
-    if len(parts) < 2 or not at.settings or Care.in_test(at):
+    if len(parts) < 2 or Care.in_test(at):
         return None
     kept = [(part, _kept(part, at)) for part in parts]
     foreign = [(part, text) for part, text in kept if text is not None]
