@@ -36,7 +36,7 @@ JOINS = ("cat", "concat", "concatenate", "stack", "where")
 SEQUENCES = ("linspace", "logspace", "arange")
 WIDENED = (
     r"alpha|sigma|snr|softplus|cumsum|\bexp\(|softmax|rsqrt|\bsqrt\(|\bvar\(|\.std\(|normalize|"
-    r"norm\("
+    r"norm\(|self\.\w*(?:scale|gamma|gain|lambda|temperature|gate)"
 )
 """What a file has to say before products in it are looked at."""
 INTEGERS = re.compile(
@@ -62,10 +62,10 @@ class DtypelessCreation(Rule):
     dtype to a float32 default, weights that are replaced by their product with an own parameter,
     and numpy's float64 in a product with float32.
 
-    Only possible, in projects that run half precision: a norm by hand that returns its product with
-    a parameter, samples weighted by values of a noise schedule (`alpha * x + sigma * noise`), a
-    product with what autocast made float32 (`x * softplus(dt)`) on its way to a kernel, and `cat`
-    with a tensor that another object keeps (`embedding.vec`).
+    Only possible: activations that a scale of a module's own (`x * self.gamma`) or a norm by hand
+    widens under autocast, samples weighted by values of a noise schedule
+    (`alpha * x + sigma * noise`), a product with what autocast made float32 (`x * softplus(dt)`) on
+    its way out, and `cat` with a tensor that another object keeps (`embedding.vec`).
 
     It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
     `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are
@@ -129,7 +129,7 @@ class DtypelessCreation(Rule):
         self, found: Promotion | ast.Call | ast.Assign | ast.BinOp, at: Context
     ) -> Iterator[Finding]:
         joins = isinstance(found, ast.Call) and at.qualify(found.func) in Widening.JOINS
-        if isinstance(found, ast.BinOp) or joins:
+        if isinstance(found, ast.BinOp) or (joins and isinstance(found, ast.Call)):
             harm = Widening.of(found, at)
             if harm is not None:
                 yield at.finding(found, harm, Confidence.POSSIBLE, evidence=at.settings[:1])

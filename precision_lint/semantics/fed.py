@@ -56,6 +56,12 @@ _FLOATS = re.compile(r"image|pixel|audio|wav|feat|mel|latent|video|frame|embed|n
 _DTYPED = r"\w*dtype\b|\.half\(|mixed_precision|b?float16"
 _OUTSIDE = re.compile(r"\w*(?:extractor|processor)\(|from_numpy\(|torch\.(?:as_)?tensor\(|Tensor\(")
 """Makers of float32 tensors out of what is no tensor."""
+_SINES = re.compile(
+    r"(?:^|[._])(?:time\w*|sin\w*|pos\w*|fourier\w*)_?(?:emb(?:edding)?s?|encoding|proj)(?:_\w+)?$"
+)
+"""Functions that make sines and cosines of times or positions."""
+_WEIGHTED = re.compile(r"embed|mlp|proj|fc|linear")
+"""Words of layers that take such."""
 _LOADED = re.compile(r"(?:^|[._])(?:\w*processor|feature_extractor|move_to_\w+|to_device|to_cuda)$")
 """Calls that give inputs in float32, or move them as they are."""
 
@@ -80,6 +86,9 @@ class Fed:
         entry = Fed.entry(call, at)
         if entry is not None:
             return f"{entry} is not cast to the dtype of {name}"
+        table = Fed.embedded(call, at)
+        if table is not None:
+            return f"{table} makes sines of positions or times, float32 as a rule, for {name}"
         given = Fed.moved(call, at)
         if given is not None:
             return f"{' '.join(at.text(given).split())[:50]} is moved to a device and not cast"
@@ -116,12 +125,15 @@ class Fed:
         """
         if at.qualify(call.func) is not None or not MODEL.search(at.text(call.func).lower()):
             return None
-        if at.mentions(r"autocast|\.half\(|dtype|\.type\(") or Care.in_test(at):
+        if at.mentions(r"autocast|\.half\(|\.type\(") or Care.in_test(at):
             return None
         if at.project.half is None and at.project.autocast is not None:
             return None  # which casts the inputs of every layer
         for given in [*call.args, *(k.value for k in call.keywords)]:
             node = given.value if isinstance(given, ast.Starred) else given
+            name = re.escape(at.text(node)) if isinstance(node, ast.Name) else ".*"
+            if at.mentions(rf"(?<!\w){name}\b[^\n]*dtype"):
+                continue
             for origin in Provenance.of(node, at):
                 if _moves(origin, at) and Care.is_activation(at.text(given)):
                     return given
@@ -146,6 +158,31 @@ class Fed:
         return None
 
     @staticmethod
+    def embedded(call: ast.Call, at: Context) -> str | None:
+        """The function that makes an embedding of positions or times for a layer, uncast."""
+        func = at.text(call.func)
+        given = call.args[0] if call.args else None
+        if not re.fullmatch(r"self\.\w+", func) or not _WEIGHTED.search(func.lower()):
+            return None
+        if given is None or Care.in_test(at):
+            return None
+        made = [given]
+        if isinstance(given, ast.Name):
+            made = at.analysis.assigned.get(given.id, [])
+        for value in made:
+            if not isinstance(value, ast.Call):
+                return None  # something else, or a cast of it
+        paths = {dotted(value.func) or "" for value in made if isinstance(value, ast.Call)}
+        if len(paths) != 1 or not _SINES.search(path := paths.pop()):
+            return None
+        name = re.escape(given.id) if isinstance(given, ast.Name) else re.escape(path)
+        if at.mentions(rf"(?<!\w){name}\b[^\n]*(?:dtype|type_as|\.half\(|\.to\()"):
+            return None
+        home = at.module.index.function_named(path)
+        follows = home is not None and at.inside(home).mentions(r"\.dtype|type_as|\.half\(")
+        return None if follows else path
+
+    @staticmethod
     def brought_back(call: ast.Call, at: Context) -> str | None:
         """The tensor whose device, but not dtype, is followed by what comes back from numpy or a
         processor, and is returned."""
@@ -166,7 +203,9 @@ class Fed:
         texts = [at.text(func.value), *(at.text(o) for o in Provenance.of(func.value, at))]
         if not any(_OUTSIDE.search(text) for text in texts):
             return None
-        return owner.id if Care.is_activation(at.text(func.value)[-40:]) else None
+        given = func.value
+        word = given.attr if isinstance(given, ast.Attribute) else (dotted(given) or "")
+        return owner.id if Care.is_activation(word) else None
 
     @staticmethod
     def enters(call: ast.Call, at: Context) -> str | None:

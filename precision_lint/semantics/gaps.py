@@ -157,8 +157,8 @@ def _early(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
 
 
 def _decomposed(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
-    """``init.orthogonal_(weight)`` in a project that runs half models."""
-    if not call.args or at.half_models is None or at.mentions(r"\.float\(|float32"):
+    """``init.orthogonal_(weight)``"""
+    if not call.args or at.mentions(r"\.float\(|float32"):
         return None
     return "the QR decomposition in orthogonal_ has no kernel for half", call.args[0]
 
@@ -168,10 +168,8 @@ def _drawn(call: ast.Call, name: str, at: Context) -> bool:
     words = " ".join(at.text(part) for part in (call.func, *call.args[:1])).lower()
     if name not in ("clamp", "clip", "clamp_") or _IMAGES.search(words) is None:
         return False
-    return (
-        at.settings != ()
-        and at.mentions(r"\.numpy\(|fromarray|to_pil")
-        and not at.mentions(r"\.float\(|torch\.float32")
+    return at.mentions(r"\.numpy\(|fromarray|to_pil") and not at.mentions(
+        r"\.float\(|torch\.float32"
     )
 
 

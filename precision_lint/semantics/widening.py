@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
 
 _CAST = re.compile(r"\.(?:to|type|type_as|half|bfloat16|float)\(|astype")
-_NORMALISES = r"rsqrt|\.sqrt\(|\bsqrt\(|\bvar\(|\.std\(|normalize\(|\.norm\(|var_mean"
+_NORMALISES = r"rsqrt|\.sqrt\(|\bsqrt\(|\bvar\(|\.std\(|normalize\(|(?<!self)\.norm\(|var_mean"
+_SCALE = re.compile(r"scale|gamma|gain|alpha|layer_?scale|lambda|temperature|gate|(?<![a-z])ls\d?$")
+"""Words of parameters that activations are multiplied by."""
 _RETURNS_CAST = r"return [^\n]*\.(?:to|type|type_as|half)\("
 _SCHEDULE = re.compile(
     r"(?<![a-z])(?:\w*alphas?(?:_\w+)?|\w*sigmas?(?:_\w+)?|\w*snr\w*|\w*cumprod\w*|\w*coefs?\w*|"
@@ -59,29 +61,39 @@ class Widening:
 def _gain(node: ast.BinOp, statement: ast.Return | ast.Assign, at: Context) -> str | None:
     """``return (x - mean) * (var + eps).rsqrt() * self.g``, a norm by hand."""
     cls = at.function.cls
-    if cls is None or not isinstance(statement, ast.Return) or at.function.name != "forward":
+    if cls is None or not cls.is_module or at.function.name.startswith("__init"):
         return None
-    for side in (node.right, node.left):
+    for side, other in ((node.right, node.left), (node.left, node.right)):
         path = dotted(_viewed(side)) or ""
-        if not re.fullmatch(r"self\.\w+", path) or not at.mentions(_NORMALISES):
+        if not re.fullmatch(r"self\.\w+", path) or isinstance(other, ast.Constant):
+            continue
+        if (dotted(_viewed(other)) or "").startswith("self."):
+            continue  # weights of its own, which autocast leaves in float32 as well
+        rooted = at.mentions(_NORMALISES)
+        if not rooted and not (_SCALE.search(path) and at.function.name.startswith("forward")):
             continue
         stored = at.module.stores(cls).get(path[5:])
         if stored is None or "Parameter(" not in ast.unparse(stored[0]):
             continue
         if _CAST.search(ast.unparse(statement)) or at.mentions(_RETURNS_CAST) or Care.in_test(at):
             return None
-        return f"{path}, which autocast leaves in float32, and the root promote what is returned"
+        also = " and the root promote" if rooted else " promotes"
+        return f"{path}, which autocast leaves in float32,{also} what goes on"
     return None
 
 
 def _scheduled(node: ast.BinOp, whole: ast.expr, at: Context) -> str | None:
     """``alpha * x_start + sigma * noise``, of values that a schedule gives for the time."""
-    if not isinstance(node.op, (ast.Add, ast.Sub)) or not (
-        isinstance(node.left, ast.BinOp) and isinstance(node.right, ast.BinOp)
-    ):
+    sides = (node.left, node.right)
+    if not any(isinstance(side, ast.BinOp) for side in sides):
         return None
-    found = [_weighted(side, at) for side in (node.left, node.right)]
-    if None in found or _CAST.search(ast.unparse(whole)):
+    found = [_weighted(side, at) for side in sides]
+    plain = [_SAMPLE.match(at.text(side).lower()) is not None for side in sides]
+    if (
+        not any(found)
+        or not all(f or p for f, p in zip(found, plain, strict=True))
+        or _CAST.search(ast.unparse(whole))
+    ):
         return None
     factor = next(f for f in found if f is not None)
     if Apart.cast_next(node, at) or at.function.name == "<module>" or Care.in_test(at):
@@ -112,24 +124,24 @@ def _weighted(node: ast.expr, at: Context) -> ast.expr | None:
 
 def _stepped(node: ast.BinOp, statement: ast.Return | ast.Assign, at: Context) -> str | None:
     """``x = x * rearrange(softplus(dt), ...)``, and then ``kernel(x)``."""
-    if not isinstance(statement, ast.Assign) or statement.value is not node:
+    if statement.value is not node or Care.in_test(at):
         return None
-    target = statement.targets[0]
-    if not isinstance(target, ast.Name) or target.id not in {
-        p.arg for p in at.function.parameters()
-    }:
-        return None
+    names = {p.arg for p in at.function.parameters()}
     for side, other in ((node.left, node.right), (node.right, node.left)):
-        if not isinstance(side, ast.Name) or side.id != target.id:
+        if not isinstance(side, ast.Name) or side.id not in names or not _widened(other, at):
             continue
-        if not _widened(other, at) or Care.in_test(at):
+        if at.mentions(rf"\b{side.id}\b[^\n]*(?:\.to\(|type_as|\.half\()|autocast"):
             return None
-        if at.mentions(rf"\b{target.id}\b[^\n]*(?:\.to\(|type_as|\.half\()|autocast"):
-            return None
-        if not _handed_on(target.id, statement, at):
+        if isinstance(statement, ast.Assign):
+            target = statement.targets[0]
+            if not isinstance(target, ast.Name) or target.id != side.id:
+                return None
+            if not _handed_on(target.id, statement, at):
+                return None
+        elif not at.function.name.startswith("forward") or not Care.is_activation(side.id):
             return None
         text = " ".join(at.text(other).split())[:40]
-        return f"{text} is float32 under autocast, and promotes {side.id} on its way to a kernel"
+        return f"{text} is float32 under autocast, and promotes {side.id} on its way out"
     return None
 
 
@@ -141,7 +153,7 @@ def _widened(node: ast.expr, at: Context) -> bool:
             values += at.analysis.assigned.get(part.id, [])
     return any(
         isinstance(part, ast.Call)
-        and (dotted(part.func) or getattr(part.func, "attr", "")).rpartition(".")[2] in _FLOAT32
+        and str(dotted(part.func) or getattr(part.func, "attr", "")).rpartition(".")[2] in _FLOAT32
         for value in values
         for part in ast.walk(value)
     )
@@ -182,6 +194,9 @@ def _kept(node: ast.expr, at: Context) -> str | None:
         values = at.analysis.assigned.get(node.id, [])
         # a loop binds the same expression once for each round that is looked at
         node = _viewed(values[0]) if len({id(value) for value in values}) == 1 else node
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        kept = re.search(r"past|cache|memory|state", node.value.id)
+        return at.text(node) if kept and node.value.id not in _OTHERS else None
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         if node.value.id not in _OTHERS and _STORED.search(node.attr.lower()):
             return at.text(node) if at.qualify(node) is None else None
