@@ -352,7 +352,7 @@ class MatmulDtypeMismatch(Rule):
         harm = Fed.unfit(node, at) if not at.region(node).on else None
         if harm is None:
             return
-        generated = harm.startswith("self.") and Care.expects_half(at)
+        generated = " has no weights and makes " in harm and Care.expects_half(at)
         likely = generated and at.half_models is not None
         yield at.finding(
             node,

@@ -377,9 +377,17 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
             text = at.text(part).lower()
             looped = isinstance(part, ast.Name) and part.id in at.analysis.bound
             # a loop over integers binds one, a loop over lists of masks does not
-            one = looped and SEVERAL.search(text) is None
+            one = looped and (SEVERAL.search(text) is None or _counted(part, at))
             named = named or (INDEX.search(text) is not None and not one)
     return True if named else None
+
+
+def _counted(part: ast.expr, at: Context) -> bool:
+    """Whether a loop over numbers is around: ``for index_a in range(n)``."""
+    return any(
+        isinstance(parent, ast.For) and re.match(r"(?:range|enumerate)\(", at.text(parent.iter))
+        for parent in at.ancestors(part)
+    )
 
 
 def _compares(part: ast.expr, at: Context) -> bool:
