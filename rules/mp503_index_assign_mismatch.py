@@ -383,9 +383,12 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
 
 
 def _counted(part: ast.expr, at: Context) -> bool:
-    """Whether a loop over numbers is around: ``for index_a in range(n)``."""
+    """Whether a loop over numbers binds a name: ``for index_a in range(n)``."""
+    name = at.text(part)
     return any(
-        isinstance(parent, ast.For) and re.match(r"(?:range|enumerate)\(", at.text(parent.iter))
+        isinstance(parent, ast.For)
+        and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(parent.target))
+        and re.match(r"(?:range|enumerate)\(", at.text(parent.iter))
         for parent in at.ancestors(part)
     )
 
