@@ -58,8 +58,10 @@ if TYPE_CHECKING:
     from precision_lint.semantics.scaler_life import ScalerLife
     from precision_lint.semantics.scalers import Scaler
     from precision_lint.semantics.sinks import Sink
+    from precision_lint.semantics.unlike import Unlike
     from precision_lint.semantics.values import Value
     from precision_lint.semantics.violations import Violation
+    from precision_lint.semantics.widening import Widening
 
 __all__ = [
     "Angle",
@@ -115,9 +117,11 @@ __all__ = [
     "Silenced",
     "Sink",
     "Triggers",
+    "Unlike",
     "Upcast",
     "Value",
     "Violation",
+    "Widening",
     "calls",
     "events",
     "operators",
@@ -363,6 +367,8 @@ _ANALYSIS = {
     "Scaler": "scalers",
     "RegionEnd": "region_end",
     "Sink": "sinks",
+    "Unlike": "unlike",
+    "Widening": "widening",
     "Upcast": "quotients",
     "Value": "values",
     "Violation": "violations",

@@ -18,6 +18,7 @@ from precision_lint.api import (
     Rule,
     Severity,
     Sink,
+    Widening,
     events,
     operators,
 )
@@ -33,6 +34,11 @@ WEIGHTED = ("Linear", "Conv1d", "Conv2d", "Conv3d", "LayerNorm")
 """Modules whose ``weight`` has the dtype that their input has to have."""
 JOINS = ("cat", "concat", "concatenate", "stack", "where")
 SEQUENCES = ("linspace", "logspace", "arange")
+WIDENED = (
+    r"alpha|sigma|snr|softplus|cumsum|\bexp\(|softmax|rsqrt|\bsqrt\(|\bvar\(|\.std\(|normalize|"
+    r"norm\(|self\.\w*(?:scale|gamma|gain|lambda|temperature|gate)"
+)
+"""What a file has to say before products in it are looked at."""
 INTEGERS = re.compile(
     r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*)(?![a-z])"
 )
@@ -55,6 +61,11 @@ class DtypelessCreation(Rule):
     Also flagged are an object of the project that follows the device of another and leaves its
     dtype to a float32 default, weights that are replaced by their product with an own parameter,
     and numpy's float64 in a product with float32.
+
+    Only possible: activations that a scale of a module's own (`x * self.gamma`) or a norm by hand
+    widens under autocast, samples weighted by values of a noise schedule
+    (`alpha * x + sigma * noise`), a product with what autocast made float32 (`x * softplus(dt)`) on
+    its way out, and `cat` with a tensor that another object keeps (`embedding.vec`).
 
     It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
     `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are
@@ -111,9 +122,18 @@ class DtypelessCreation(Rule):
     )
     triggers |= operators(ast.Call, pattern=r"\bdevice\s*=\s*[\w.]+\.device\b")
     triggers |= operators(ast.Assign, pattern=r"\.(?:weight|bias)\.data\s*=")
+    triggers |= operators(ast.Mult, ast.Add, ast.Sub, pattern=WIDENED)
+    triggers |= operators(ast.Call, pattern=r"\b(?:cat|concat|concatenate)\s*\(")
 
-    def check(self, found: Promotion | ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
-        if isinstance(found, ast.Assign):
+    def check(
+        self, found: Promotion | ast.Call | ast.Assign | ast.BinOp, at: Context
+    ) -> Iterator[Finding]:
+        joins = isinstance(found, ast.Call) and at.qualify(found.func) in Widening.JOINS
+        if isinstance(found, ast.BinOp) or (joins and isinstance(found, ast.Call)):
+            harm = Widening.of(found, at)
+            if harm is not None:
+                yield at.finding(found, harm, Confidence.POSSIBLE, evidence=at.settings[:1])
+        elif isinstance(found, ast.Assign):
             yield from self._merged(found, at)
         elif not isinstance(found, ast.Call):
             yield from self._promoted(found, at)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from precision_lint.api import (
     Angle,
     Applicability,
+    Blanket,
     Care,
     Confidence,
     Context,
@@ -56,6 +57,8 @@ class IntegersInHalf(Rule):
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
     - the same under the name of positions or ids wherever they go, which is `possible`;
     - a flat index `y * width + x` computed from half coordinates;
+    - arguments that are made half because they are tensors, whatever they hold (`t.half() if
+      torch.is_tensor(t) else t`), which is `possible`;
     - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.
 
     It stays silent on ranges that are provably short, on masks and one-hot vectors, on integers
@@ -103,6 +106,16 @@ class IntegersInHalf(Rule):
         name = at.text(node.func).rpartition(".")[2]
         if name in WHOLE or (name == "to" and at.value(node).dtype == "int"):
             yield from self._flat_index(node, at)
+            return
+        blind = Blanket.blind(node, at)
+        if blind is not None:
+            yield at.finding(
+                node,
+                f"every tensor that {blind} stands for is made half, ids and masks too: from "
+                "2048 (float16) or 256 (bfloat16) on they coincide",
+                Confidence.POSSIBLE,
+                evidence=at.settings[:1],
+            )
             return
         lowered = _lowered(node, name, at)
         if lowered is None:

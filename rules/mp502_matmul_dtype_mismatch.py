@@ -10,6 +10,7 @@ from precision_lint.api import (
     Care,
     Confidence,
     Context,
+    Created,
     Fed,
     Finding,
     Fix,
@@ -18,6 +19,7 @@ from precision_lint.api import (
     Rule,
     Severity,
     Sink,
+    Unlike,
     operators,
 )
 
@@ -34,10 +36,6 @@ OPERANDS: dict[str, tuple[tuple[int, str], tuple[int, str]]] = {
     "sparse.mm": ((0, "input"), (1, "other")),
 }  # fmt: skip
 """Functions whose operands have to agree in dtype outside autocast, and which these are."""
-CREATIONS = {
-    "zeros", "ones", "full", "empty", "rand", "randn", "linspace", "logspace", "eye", "tensor",
-    "as_tensor", "from_numpy", "Tensor",
-}  # fmt: skip
 CONSTANTS = re.compile(r"^self\.\w+$")
 
 
@@ -58,8 +56,11 @@ class MatmulDtypeMismatch(Rule):
     - what a module without weights makes of float32 noise or tables, in a layer.
 
     Only possible: attention weights that a bias of its own dtype was added to, an adapter's input
-    that the wrapped layer takes too, inputs that are moved to a device and not cast, and an input
-    of a first layer where the function follows the dtype of its activations.
+    that the wrapped layer takes too, inputs that are moved to a device and not cast, entries of a
+    batch that a whole model is given, what comes back from numpy or a processor on a device alone,
+    an input of a first layer where the function follows the dtype of its activations, queries or
+    keys that are made float32 before an attention whose values are not, and a `backward` that
+    multiplies saved inputs by a gradient as it comes.
 
     It stays silent inside autocast, which casts both operands down, where either dtype is open, for
     norms without weights, for layers that the code keeps in float32, and for an einsum that sums
@@ -108,7 +109,8 @@ class MatmulDtypeMismatch(Rule):
         operators(
             ast.Call,
             pattern=r"\b(?:matmul|bmm|mm|mv|einsum|baddbmm|linear|bilinear|conv[123]d|layer_norm|"
-            r"group_norm|grid_sample|scaled_dot_product_attention)\b|"
+            r"group_norm|grid_sample|scaled_dot_product_attention|memory_efficient_attention|flash_attn"
+            r"(?:_func)?)\b|batch\[|"
             r"\bfloat32\b|\.float\(\)|\.(?:to|cuda)\(|lora_?A|lora_down|adapter_down",
         )
     )
@@ -127,6 +129,10 @@ class MatmulDtypeMismatch(Rule):
             yield from self._handed(node, at)
         if pairs:
             yield from self._apart(node, pairs[0], at)
+        unlike = Unlike.of(node, at)
+        if unlike is not None:
+            where, harm = unlike
+            yield at.finding(where, harm, Confidence.POSSIBLE, evidence=at.settings[:1])
 
     def _judged(
         self, node: ast.Call | ast.BinOp, half_node: ast.expr, wide_node: ast.expr, at: Context
@@ -316,7 +322,7 @@ class MatmulDtypeMismatch(Rule):
         if any(tag.startswith("widened") for tag in given.tags) or _kept(node.func, at):
             return
         origins = Sink.origins(node.args[0], at)
-        if any(_default(origin, at) for origin in origins):
+        if any(Created.by_default(origin, at) for origin in origins):
             return  # the creation is reported (MP401)
         if Hardcoded.widened(node.args[0], at):
             return  # where float32 is named (MP403)
@@ -346,7 +352,7 @@ class MatmulDtypeMismatch(Rule):
         harm = Fed.unfit(node, at) if not at.region(node).on else None
         if harm is None:
             return
-        generated = harm.startswith("self.") and Care.expects_half(at)
+        generated = " has no weights and makes " in harm and Care.expects_half(at)
         likely = generated and at.half_models is not None
         yield at.finding(
             node,
@@ -464,14 +470,6 @@ def _asked_for(node: ast.expr, at: Context) -> bool:
         and any(at.qualify(k.value) == "torch.float32" for k in node.keywords if k.arg == "dtype")
         and not Care.in_test(at)
     )
-
-
-def _default(node: ast.expr, at: Context) -> bool:
-    """Whether an expression creates a tensor in the default dtype."""
-    if not isinstance(node, ast.Call) or any(k.arg == "dtype" for k in node.keywords):
-        return False
-    home = at.qualify(node.func) or ""
-    return home.startswith("torch.") and home.rpartition(".")[2] in CREATIONS
 
 
 def _kept(func: ast.expr, at: Context) -> bool:

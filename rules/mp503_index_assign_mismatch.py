@@ -35,6 +35,8 @@ INDEX = re.compile(
     r"nonzero|positions?|order|perm|fg|bg|pos|neg)(?![a-z])"
 )
 """Names of tensors that pick elements, where the analysis knows no more."""
+SEVERAL = re.compile(r"mask|indices|inds$|indexes|idxs|ids$|index_\w+|selected")
+"""Names that pick more than one, whatever binds them."""
 
 
 WHOLE = re.compile(
@@ -236,6 +238,8 @@ def _open(
     if not (state or module) and (_whole(source, buffer, at) or not _tensors(into, given, at)):
         return None
     half = at.half(value, region) or at.half(held, region) or _unknown(source, value, at)
+    if half is None and held.dtype == value.dtype == "" and _restored(buffer, source, at):
+        half = Half(frozenset({"float16", "bfloat16"}), Confidence.POSSIBLE, at.settings[:1])
     if half is None:
         return None
     stays = {v for v in _variables(value) if v.startswith("buffer.")} - _variables(held)
@@ -277,6 +281,15 @@ def _unknown(node: ast.expr, value: Value, at: Context) -> Half | None:
     if at.qualify(node.func) is not None or Care.in_test(at):
         return None
     return Half(frozenset({"float16", "bfloat16"}), Confidence.POSSIBLE, at.settings[:1])
+
+
+def _restored(buffer: ast.expr, source: ast.expr, at: Context) -> bool:
+    """Whether rows of a layer's weights are set to what was kept, in a project that halves models:
+    ``layer.weight[index] = original[index]``."""
+    kept = source.value if isinstance(source, ast.Subscript) else source
+    weights = re.search(r"(?:\.weight|_?weights|embeddings?)(?:\.data)?$", at.text(buffer))
+    named = isinstance(kept, (ast.Name, ast.Attribute)) and at.text(kept) != at.text(buffer)
+    return weights is not None and named and at.settings != ()
 
 
 def _listed(node: ast.expr, at: Context) -> ast.expr | None:
@@ -363,8 +376,21 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
         if value.kind == "unknown" and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
             text = at.text(part).lower()
             looped = isinstance(part, ast.Name) and part.id in at.analysis.bound
-            named = named or (INDEX.search(text) is not None and not looped)
+            # a loop over integers binds one, a loop over lists of masks does not
+            one = looped and (SEVERAL.search(text) is None or _counted(part, at))
+            named = named or (INDEX.search(text) is not None and not one)
     return True if named else None
+
+
+def _counted(part: ast.expr, at: Context) -> bool:
+    """Whether a loop over numbers binds a name: ``for index_a in range(n)``."""
+    name = at.text(part)
+    return any(
+        isinstance(parent, ast.For)
+        and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(parent.target))
+        and re.match(r"(?:range|enumerate)\(", at.text(parent.iter))
+        for parent in at.ancestors(part)
+    )
 
 
 def _compares(part: ast.expr, at: Context) -> bool:

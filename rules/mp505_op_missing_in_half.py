@@ -54,8 +54,9 @@ class OpMissingInHalf(Rule):
     Possible is also what depends on more than the operation: `interpolate(antialias=True)`,
     `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations that older
     releases of torch lack (`topk`, `sigmoid`, `clamp` and 20 others of float16 on the CPU in 1.13,
-    `tril` of bfloat16 on CUDA up to 2.0) unless the project asks for 2.4, and what an extension or
-    a custom function runs (`DeformAttnFunction.apply`, `_C.forward`).
+    `tril` of bfloat16 on CUDA up to 2.0) unless the project asks for 2.4, `init.orthogonal_`, which
+    runs a QR decomposition, and what an extension or a custom function runs
+    (`DeformAttnFunction.apply`, `_C.forward`), under autocast too.
 
     ## Why it breaks
     The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"

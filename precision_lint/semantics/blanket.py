@@ -91,6 +91,36 @@ class Blanket:
                     return owner
         return None
 
+    @staticmethod
+    def blind(call: ast.Call, at: Context) -> str | None:
+        """The tensor that a helper makes half because it is one, whatever it holds:
+        ``map(lambda t: t.half() if torch.is_tensor(t) else t, args)``."""
+        func = call.func
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+            return None
+        given = [*call.args, *(k.value for k in call.keywords)]
+        half = func.attr in ("half", "bfloat16") and not given
+        half |= func.attr == "to" and any(at.qualify(g) in _HALVES for g in given)
+        if not half or at.mentions(LOOKED_AT.pattern):
+            return None
+        name = func.value.id
+        asks = re.compile(rf"(?:isinstance\(\s*{name},[^)]*Tensor|is_tensor\(\s*{name}\s*\))")
+        bound = asked = False
+        for part in ast.walk(at.function.node):
+            if isinstance(part, ast.Lambda):
+                target: list[ast.AST] = [*part.args.args]
+                tests = [n.test for n in ast.walk(part.body) if isinstance(n, ast.IfExp)]
+            elif isinstance(part, (ast.For, ast.ListComp, ast.GeneratorExp, ast.DictComp)):
+                target = [t for _, bind in _rounds(part) for t in ast.walk(bind)]
+                tests = [n.test for n in ast.walk(part) if isinstance(n, (ast.IfExp, ast.If))]
+            else:
+                continue
+            named = {getattr(t, "arg", getattr(t, "id", "")) for t in target}
+            if name in named and any(inner is call for inner in ast.walk(part)):
+                bound = True
+                asked |= any(asks.search(at.text(test)) for test in tests)
+        return name if bound and asked and Blanket.each(call, at) is None else None
+
 
 def _rounds(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     """What a loop or comprehension goes over, and what it binds."""

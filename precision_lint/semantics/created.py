@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 NUMPY = frozenset({"eye", "zeros", "ones", "identity", "linspace", "full", "diag", "random.rand"})
 """Functions of numpy that make float64."""
+DEFAULTS = frozenset({
+    "zeros", "ones", "full", "empty", "rand", "randn", "linspace", "logspace", "eye", "tensor",
+    "as_tensor", "from_numpy", "Tensor",
+})  # fmt: skip
+"""Functions of torch that make tensors of the default dtype."""
 OF_DATA = ("tensor", "as_tensor", "from_numpy", "Tensor")
 """Creations whose dtype is that of their data, or float32."""
 
@@ -54,6 +59,14 @@ class Created:
         )
         model = Fed.to_model(node, at) if placed else None
         return Created(model, model.func, at, False) if model is not None else None
+
+    @staticmethod
+    def by_default(node: ast.expr, at: Context) -> bool:
+        """Whether an expression creates a tensor in the default dtype."""
+        if not isinstance(node, ast.Call) or any(k.arg == "dtype" for k in node.keywords):
+            return False
+        home = at.qualify(node.func) or ""
+        return home.startswith("torch.") and home.rpartition(".")[2] in DEFAULTS
 
     @staticmethod
     def numpy_default(node: ast.Call, at: Context) -> bool:

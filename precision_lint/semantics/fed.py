@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -41,6 +42,26 @@ _GENERATES = re.compile(
 _FOLLOWS = re.compile(r"dtype|type_as|\.half\(|nn\.(?:Linear|Conv|LSTM|GRU|Parameter|Embedding)")
 """What the text of a class says that follows a dtype, or has weights of its own."""
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
+_ENCODES = re.compile(
+    r"(?:^|[._])(?:ae|vae|autoencoder|first_stage_model|\w*encoder|clip|vision_tower|model|net|unet|"
+    r"controlnet|transformer|dit|backbone)(?:\.(?:encode|forward|encode_image|get_image_features))?$"
+)
+"""What is called where a frozen or trained model takes an entry of a batch."""
+_ENTRIES = re.compile(
+    r"^(?:batch|data|inputs?|samples?|examples?|items?|encod\w+)"
+    r"(?:\[[\"'](?P<key>\w+)[\"']\]|\.(?P<name>\w+))$"
+)
+_FLOATS = re.compile(r"image|pixel|audio|wav|feat|mel|latent|video|frame|embed|noise|speech|rgb")
+"""Words of entries that hold floats."""
+_DTYPED = r"\w*dtype\b|\.half\(|mixed_precision|b?float16"
+_OUTSIDE = re.compile(r"\w*(?:extractor|processor)\(|from_numpy\(|torch\.(?:as_)?tensor\(|Tensor\(")
+"""Makers of float32 tensors out of what is no tensor."""
+_SINES = re.compile(
+    r"(?:^|[._])(?:time\w*|sin\w*|pos\w*|fourier\w*)_?(?:emb(?:edding)?s?|encoding|proj)(?:_\w+)?$"
+)
+"""Functions that make sines and cosines of times or positions."""
+_WEIGHTED = re.compile(r"embed|mlp|proj|fc|linear")
+"""Words of layers that take such."""
 _LOADED = re.compile(r"(?:^|[._])(?:\w*processor|feature_extractor|move_to_\w+|to_device|to_cuda)$")
 """Calls that give inputs in float32, or move them as they are."""
 
@@ -59,6 +80,15 @@ class Fed:
             return f"{source} has no weights and makes float32, which goes into {name}"
         if Fed.adapter(call, at) is not None:
             return f"the input of {name} has the dtype of the wrapped layer"
+        back = Fed.brought_back(call, at)
+        if back is not None:
+            return f"float32 comes back here, on the device of {back} alone"
+        entry = Fed.entry(call, at)
+        if entry is not None:
+            return f"{entry} is not cast to the dtype of {name}"
+        table = Fed.embedded(call, at)
+        if table is not None:
+            return f"{table} makes sines of positions or times, float32 as a rule, for {name}"
         given = Fed.moved(call, at)
         if given is not None:
             return f"{' '.join(at.text(given).split())[:50]} is moved to a device and not cast"
@@ -95,16 +125,87 @@ class Fed:
         """
         if at.qualify(call.func) is not None or not MODEL.search(at.text(call.func).lower()):
             return None
-        if at.mentions(r"autocast|\.half\(|dtype|\.type\(") or Care.in_test(at):
+        if at.mentions(r"autocast|\.half\(|\.type\(") or Care.in_test(at):
             return None
         if at.project.half is None and at.project.autocast is not None:
             return None  # which casts the inputs of every layer
         for given in [*call.args, *(k.value for k in call.keywords)]:
             node = given.value if isinstance(given, ast.Starred) else given
+            name = re.escape(at.text(node)) if isinstance(node, ast.Name) else ".*"
+            if at.mentions(rf"(?<!\w){name}\b[^\n]*dtype"):
+                continue
             for origin in Provenance.of(node, at):
                 if _moves(origin, at) and Care.is_activation(at.text(given)):
                     return given
         return None
+
+    @staticmethod
+    def entry(call: ast.Call, at: Context) -> str | None:
+        """An entry of a batch that a whole model is given as it is, in code that knows half."""
+        if not call.args or not _ENCODES.search(" ".join(at.text(call.func).lower().split())):
+            return None
+        if at.qualify(call.func) is not None or Care.in_test(at):
+            return None
+        if at.half_models is None and not at.mentions(_DTYPED):
+            return None
+        for given in call.args[:1]:
+            for origin in (given, *Provenance.of(given, at)):
+                found = _ENTRIES.match(at.text(origin))
+                word = (found["key"] or found["name"]).lower() if found is not None else ""
+                whole = at.text(given)
+                if _FLOATS.search(word) and not re.search(r"dtype|\.half\(|mask|ids", whole):
+                    return " ".join(at.text(origin).split())
+        return None
+
+    @staticmethod
+    def embedded(call: ast.Call, at: Context) -> str | None:
+        """The function that makes an embedding of positions or times for a layer, uncast."""
+        func = at.text(call.func)
+        given = call.args[0] if call.args else None
+        if not re.fullmatch(r"self\.\w+", func) or not _WEIGHTED.search(func.lower()):
+            return None
+        if given is None or Care.in_test(at):
+            return None
+        made = [given]
+        if isinstance(given, ast.Name):
+            made = at.analysis.assigned.get(given.id, [])
+        for value in made:
+            if not isinstance(value, ast.Call):
+                return None  # something else, or a cast of it
+        paths = {dotted(value.func) or "" for value in made if isinstance(value, ast.Call)}
+        if len(paths) != 1 or not _SINES.search(path := paths.pop()):
+            return None
+        name = re.escape(given.id) if isinstance(given, ast.Name) else re.escape(path)
+        if at.mentions(rf"(?<!\w){name}\b[^\n]*(?:dtype|type_as|\.half\(|\.to\()"):
+            return None
+        home = at.module.index.function_named(path)
+        follows = home is not None and at.inside(home).mentions(r"\.dtype|type_as|\.half\(")
+        return None if follows else path
+
+    @staticmethod
+    def brought_back(call: ast.Call, at: Context) -> str | None:
+        """The tensor whose device, but not dtype, is followed by what comes back from numpy or a
+        processor, and is returned."""
+        func = call.func
+        if not isinstance(func, ast.Attribute) or func.attr != "to" or len(call.args) != 1:
+            return None
+        place = call.args[0]
+        if not isinstance(place, ast.Attribute) or place.attr != "device" or call.keywords:
+            return None
+        if not isinstance(at.statement(call), ast.Return) or at.mentions(r"dtype|\.half\(|type_as"):
+            return None
+        owner = place.value
+        names = {p.arg for p in at.function.parameters()} - {"self"}
+        if not isinstance(owner, ast.Name) or owner.id not in names or Care.in_test(at):
+            return None
+        if not at.mentions(rf"\b{re.escape(owner.id)}\b[^\n]*\.(?:numpy|tolist|cpu)\("):
+            return None  # given in half, float32 and NumPy's own on the way
+        texts = [at.text(func.value), *(at.text(o) for o in Provenance.of(func.value, at))]
+        if not any(_OUTSIDE.search(text) for text in texts):
+            return None
+        given = func.value
+        word = given.attr if isinstance(given, ast.Attribute) else (dotted(given) or "")
+        return owner.id if Care.is_activation(word) else None
 
     @staticmethod
     def enters(call: ast.Call, at: Context) -> str | None:
@@ -220,7 +321,13 @@ def _models(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.Call]:
                     path = at.text(func).lower()
                     own = at.function.cls is not None and at.function.cls.is_module
                     part = own and _PART.search(path) is not None
-                    if qualified is None and (MODEL.search(path) or part):
+                    beside = any(
+                        isinstance(a, (ast.Name, ast.Attribute))
+                        and a is not inner
+                        and MODEL.search(at.text(a).lower())
+                        for a in parent.args
+                    ) and not hasattr(builtins, path)
+                    if qualified is None and (MODEL.search(path) or part or beside):
                         yield parent
                         return
                     if (qualified or "").rpartition(".")[2] not in _KEPT | ops.JOINING:

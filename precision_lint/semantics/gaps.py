@@ -26,6 +26,10 @@ EARLY = SELECTING | frozenset({
     "layer_norm", "conv2d",
 })  # fmt: skip
 """Operations that raise for float16 on the CPU in torch 1.13, and do not in 2.13 (measured)."""
+INITS = frozenset({"torch.nn.init.orthogonal_", "torch.nn.init.orthogonal"})
+"""Initialisations that decompose what they draw, in the dtype of the parameter."""
+_IMAGES = re.compile(r"sample|decoded|image|img|pixel|frame|recon|render|pred|output|rgb")
+"""Words of what a model has drawn."""
 _EXTENSION = re.compile(r"^(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|C))\.\w+$")
 """Functions of compiled extensions, by the names of these."""
 _FUNCTION = re.compile(r"^[A-Z]\w*(?:Function|Func|Fn|Op|Autograd|Attn\w*)$")
@@ -43,6 +47,7 @@ class Gaps:
             "torch.bincount",
             "torch.histogram",
             "Tensor.apply",
+            *INITS,
             "torchvision.ops.nms",
             "torchvision.ops.batched_nms",
         )
@@ -53,9 +58,11 @@ class Gaps:
         """Why an operation may lack a half kernel, and the operand that may be half."""
         qualified = at.qualify(call.func)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if method == "apply" and not (qualified or "").startswith("torch."):
+            qualified = None  # a function that another file of the project defines
         if (qualified or f"Tensor.{method}") not in Gaps.NAMES or Care.in_test(at):
             return None
-        if method not in EARLY and at.region(call).on:
+        if method not in EARLY and method != "apply" and at.region(call).on:
             return None
         if qualified == "torch.nn.functional.interpolate":
             return _smoothed(call, at)
@@ -72,6 +79,8 @@ class Gaps:
             return f"{qualified} has no kernel for half on the CPU", operand
         if method == "apply":
             return _applied(call, at)
+        if qualified in INITS:
+            return _decomposed(call, at)
         return _early(call, at)
 
     @staticmethod
@@ -124,12 +133,14 @@ def _early(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
     if found is None or at.project.has_torch(*COMPLETE):
         return None
     name, operand = found
-    if name not in SELECTING and not at.mentions(r"cpu|state_dict|ckpt|checkpoint|float16|half"):
+    if name not in SELECTING and not at.mentions(
+        r"cpu|state_dict|ckpt|checkpoint|float16|half|numpy\(|fromarray|to_pil"
+    ):
         return None  # cheaper than to interpret the function
     value = at.value(operand)
     if (
         at.region(call).on
-        or value.kind not in ("tensor", "unknown")
+        or value.kind not in ("tensor", "unknown", "object")
         or (value.dtype and not value.may_be_half)
     ):
         return None
@@ -140,7 +151,26 @@ def _early(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
     )
     proven = value.dtype == "float16"
     selects = name in SELECTING and value.variable and (value.is_tensor or name == "topk")
-    return (harm, operand) if proven or selects or _on_cpu(operand, at) else None
+    brought = value.kind != "object" and _on_cpu(operand, at)
+    open_ = proven or selects or brought or _drawn(call, name, at)
+    return (harm, operand) if open_ else None
+
+
+def _decomposed(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
+    """``init.orthogonal_(weight)``"""
+    if not call.args or at.mentions(r"\.float\(|float32"):
+        return None
+    return "the QR decomposition in orthogonal_ has no kernel for half", call.args[0]
+
+
+def _drawn(call: ast.Call, name: str, at: Context) -> bool:
+    """Whether images are bounded on their way to numpy: ``clamp((decoded + 1) / 2, 0, 1)``."""
+    words = " ".join(at.text(part) for part in (call.func, *call.args[:1])).lower()
+    if name not in ("clamp", "clip", "clamp_") or _IMAGES.search(words) is None:
+        return False
+    return at.mentions(r"\.numpy\(|fromarray|to_pil") and not at.mentions(
+        r"\.float\(|torch\.float32"
+    )
 
 
 def _on_cpu(operand: ast.expr, at: Context) -> bool:
