@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from precision_lint.api import (
@@ -38,32 +39,62 @@ def _prefilter(patterns: tuple[str, ...]) -> re.Pattern[bytes]:
     return re.compile("|".join(f"(?:{p})" for p in patterns).encode(), re.MULTILINE)
 
 
-@functools.lru_cache(maxsize=256)
-def _parts(pattern: str) -> tuple[frozenset[bytes], re.Pattern[bytes] | None]:
-    """The words that a pattern looks for, and the rest of it."""
-    words: set[bytes] = set()
-    for form in (r"\\b\(\?:([\w|]+)\)\\b(?:\||$)", r"(?:.*(?<!\\)\|)?\\b\(\?:([\w|]+)\)\\b$"):
-        while match := re.match(form, pattern, re.ASCII):
-            words |= {*match[1].encode().split(b"|")}
-            start, end = match.start(1) - 5, match.end(1) + 3
-            pattern = f"{pattern[:start]}{pattern[end:]}".strip("|")
-    return frozenset(words), _prefilter((pattern,)) if pattern or not words else None
+@dataclass(frozen=True)
+class _Wanted:
+    """What a rule's pattern looks for: whole words, parts of words, and the rest of it."""
+
+    words: frozenset[bytes]
+    within: re.Pattern[bytes] | None
+    rest: re.Pattern[bytes] | None
+
+    @staticmethod
+    @functools.lru_cache(maxsize=256)
+    def of(pattern: str) -> _Wanted:
+        words: set[bytes] = set()
+        within, rest = [], []
+        for part in _alternatives(pattern):
+            if match := re.fullmatch(r"\\b\(\?:([\w|]+)\)\\b", part, re.ASCII):
+                words |= {*match[1].encode().split(b"|")}
+            elif re.fullmatch(r"(?:\w|\||\[\w+\]|\(\?i?:|\)|\\b)+", part, re.ASCII):
+                within.append(part)
+            else:
+                rest.append(part)
+        return _Wanted(
+            frozenset(words),
+            _prefilter(tuple(within)) if within else None,
+            _prefilter(tuple(rest)) if rest else None,
+        )
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """What a pattern's outermost ``|`` are between."""
+    parts, depth = [""], 0
+    for token in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
+        depth += (token == "(") - (token == ")")
+        if token == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
 
 
 def _triggered(rules: Rules, data: bytes) -> list[type[Rule]]:
     """The rules whose pattern matches; most ask for words, which are collected once."""
     words = frozenset(_WORD.findall(data))
+    text = b"\n".join(words)
 
     @functools.cache
-    def matches(rest: re.Pattern[bytes]) -> bool:
-        return rest.search(data) is not None
+    def matches(pattern: re.Pattern[bytes], inside: bytes) -> bool:
+        return pattern.search(inside) is not None
 
-    active = []
-    for rule in rules:
-        wanted, rest = _parts(rule.triggers.pattern)
-        if not wanted.isdisjoint(words) or (rest is not None and matches(rest)):
-            active.append(rule)
-    return active
+    def wants(wanted: _Wanted) -> bool:
+        return (
+            not wanted.words.isdisjoint(words)
+            or (wanted.within is not None and matches(wanted.within, text))
+            or (wanted.rest is not None and matches(wanted.rest, data))
+        )
+
+    return [rule for rule in rules if wants(_Wanted.of(rule.triggers.pattern))]
 
 
 def relevant(data: bytes, rules: Rules) -> bool:
