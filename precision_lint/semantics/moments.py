@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
 
-SPREADS = frozenset({"var", "std"})
 ROOTS = frozenset({"sqrt", "rsqrt"})
 
 
