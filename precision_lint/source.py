@@ -73,6 +73,10 @@ class Source:
         return [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
     @cached_property
+    def _is_ascii(self) -> bool:
+        return self.text.isascii()
+
+    @cached_property
     def newline(self) -> str:
         """The newline that most lines end with; ``\\n`` on a tie or without any."""
         text = self.text
@@ -102,6 +106,8 @@ class Source:
         if row > len(self.lines):
             return len(self.text)
         start = self.lines[row - 1]
+        if self._is_ascii:
+            return min(start + utf8_column, len(self.text))
         head = self.text[start : start + utf8_column]
         if not head.isascii():
             head = head.encode()[:utf8_column].decode(errors="ignore")

@@ -97,6 +97,9 @@ class ScalerOnHalfParameters(Rule):
 
     def check(self, call: ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
         if isinstance(call, ast.Assign):
+            text = at.text(call.value)
+            if "from_pretrained" not in text and "clip.load" not in text:
+                return
             for part in ast.walk(call.value):
                 if isinstance(part, ast.Call) and LOADS.search(at.text(part.func)):
                     yield from _trained(part, at)
@@ -189,7 +192,7 @@ def _given(call: ast.Call, at: Context) -> Iterator[Finding]:
         and isinstance(target, ast.Attribute)
         and target.attr == "weight"
         and not frozen
-        and not at.analysis.assigned.get(given.id)
+        and not at.function.assigned.get(given.id)
     ):
         yield at.finding(
             call,

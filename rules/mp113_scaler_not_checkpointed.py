@@ -326,7 +326,7 @@ def _grown(save: ast.Call, stepped: set[str], at: Context) -> bool:
     given = save.args[0] if save.args else None
     names = ""
     if isinstance(given, ast.Name):
-        names, sources = given.id, at.analysis.assigned.get(given.id, [])
+        names, sources = given.id, at.function.assigned.get(given.id, [])
     else:
         sources = [given] if given is not None else []
     if names in {p.arg for p in at.function.parameters()}:

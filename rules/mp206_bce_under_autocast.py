@@ -205,7 +205,7 @@ def _producer(node: ast.Call, at: Context) -> ast.expr | None:
     given = _input(node)
     if isinstance(given, ast.Name):
         loads = [use for use in at.uses(given.id) if isinstance(use.ctx, ast.Load)]
-        sources = at.analysis.assigned.get(given.id, [])
+        sources = at.function.assigned.get(given.id, [])
         if len(loads) != 1 or len({id(source) for source in sources}) != 1:
             return None
         statement = at.statement(sources[0])

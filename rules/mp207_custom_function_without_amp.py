@@ -272,7 +272,7 @@ def _lowered(node: ast.expr, at: Context, depth: int) -> ast.expr | None:
         case ast.Name(id=name) if depth:
             sources = [
                 source
-                for source in at.analysis.assigned.get(name, [])
+                for source in at.function.assigned.get(name, [])
                 if not isinstance(at.parents.get(id(source)), ast.AugAssign)  # keeps the dtype
                 and source.lineno < node.lineno
             ]
@@ -312,7 +312,7 @@ def _hands_on(node: ast.AST, forward: Context, backward: Context) -> TypeGuard[a
         return False
     gradients = {p.arg for p in backward.function.parameters()[1:]}
     names = {a.id for a in node.args if isinstance(a, ast.Name)}
-    fresh = {name for name in names & gradients if not backward.analysis.assigned.get(name)}
+    fresh = {name for name in names & gradients if not backward.function.assigned.get(name)}
     return bool(fresh) and bool(names & _saved(forward, backward))
 
 
@@ -347,7 +347,7 @@ def _saved(forward: Context, backward: Context) -> set[str]:
         for name, source in zip(names, given, strict=False):
             if not (isinstance(name, ast.Name) and isinstance(source, ast.Name)):
                 continue
-            if source.id in parameters and not forward.analysis.assigned.get(source.id):
+            if source.id in parameters and not forward.function.assigned.get(source.id):
                 found.add(name.id)
     return found
 

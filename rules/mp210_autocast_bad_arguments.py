@@ -212,7 +212,7 @@ def _left_out(region: ast.Call, entered: ast.With, at: Context) -> Iterator[Find
     asked = {n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name)}
     for name in sorted(asked):
         made = [
-            value for value in at.analysis.assigned.get(name, []) if at.qualify(value) in HALVES
+            value for value in at.function.assigned.get(name, []) if at.qualify(value) in HALVES
         ]
         brain = next((v for v in made if at.qualify(v) == "torch.bfloat16"), None)
         if brain is None or not any(_about(name, test) for test in tests):

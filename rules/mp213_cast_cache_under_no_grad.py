@@ -231,7 +231,7 @@ def _modules(statement: With | FunctionNode, at: Context) -> Iterator[ast.Call]:
                 yield node
         elif isinstance(func, ast.Name) and (
             func.id in {p.arg for p in at.function.parameters()}
-            or at.analysis.assigned.get(func.id)
+            or at.function.assigned.get(func.id)
         ):
             yield node
 

@@ -134,7 +134,7 @@ def _root(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
 
 
 def _number(node: ast.expr, at: Context) -> float:
-    const = at.value(node).const
+    const = node.value if isinstance(node, ast.Constant) else at.value(node).const
     return float(const) if isinstance(const, (int, float)) else 0.0
 
 

@@ -220,10 +220,9 @@ def _filled(
 def _helped(call: ast.Call, at: Context) -> Iterator[Place]:
     """What a function of the project fills into one argument, where another is the constant."""
     given = (*call.args, *(k.value for k in call.keywords))
-    if not any(_may_be_big(a) and abs(_constant(a, at) or 0.0) > LARGEST["float16"] for a in given):
-        return
-    helper = Helper.of(call, at)
-    if helper is None:
+    big = [a for a in given if _may_be_big(a)]
+    helper = Helper.of(call, at) if big else None
+    if helper is None or all(abs(_constant(a, at) or 0.0) <= LARGEST["float16"] for a in big):
         return
     for node in helper.function.nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -260,6 +259,9 @@ def _may_be_big(node: ast.expr) -> bool:
 
 def _constant(node: ast.expr, at: Context) -> float | None:
     """The finite number that is filled in; a tensor without dimensions counts."""
+    if isinstance(node, ast.Constant):
+        number = float(node.value) if type(node.value) in (int, float) else math.nan
+        return number if math.isfinite(number) else None
     value = at.value(node)
     if value.kind == "number" and isinstance(value.const, (int, float)):
         number = float(value.const)

@@ -227,12 +227,12 @@ class IntegersInHalf(Rule):
 
 def _is_whole(dtype: str, at: Context) -> bool:
     """Whether a name stands for dtypes of integers only, in this function or one around it."""
-    sources, seen = at.analysis.assigned.get(dtype), at
+    sources, seen = at.function.assigned.get(dtype), at
     while not sources and dtype not in {p.arg for p in seen.function.parameters()}:
         if seen.function.parent is None:
             return False
         seen = at.inside(seen.function.parent)
-        sources = seen.analysis.assigned.get(dtype)
+        sources = seen.function.assigned.get(dtype)
     return bool(sources) and all(seen.value(s).dtype == "int" for s in sources or ())
 
 

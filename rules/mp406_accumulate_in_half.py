@@ -276,7 +276,7 @@ def _long_loop(node: ast.stmt, name: str, at: Context) -> ast.For | None:
 
 def _first(name: str, loop: ast.For, at: Context) -> ast.expr | None:
     """What a total starts as, in front of the loop."""
-    earlier = [s for s in at.analysis.assigned.get(name, []) if s.lineno < loop.lineno]
+    earlier = [s for s in at.function.assigned.get(name, []) if s.lineno < loop.lineno]
     return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
 
 

@@ -179,7 +179,7 @@ def _judge(
 
 def _in_full(root: str, at: Context) -> bool:
     """Whether what a module was bound to is cast to float32."""
-    sources = list(at.analysis.assigned.get(root, []))
+    sources = list(at.function.assigned.get(root, []))
     if root.startswith("self.") and at.function.cls is not None:
         stored = at.module.stores(at.function.cls).get(root[5:])
         sources += [stored[0]] if stored is not None else []

@@ -188,8 +188,7 @@ def _interpolated(
 ) -> Evidence | None:
     """Where a name is set against its own floor, as an interpolation does."""
     assigned = {
-        bound: {ast.unparse(s) for s in sources}
-        for bound, sources in module.analysis(function).assigned.items()
+        bound: {ast.unparse(s) for s in sources} for bound, sources in function.assigned.items()
     }
     near = {f"{name}.{floor}()" for floor in FLOORS} | {f"torch.floor({name})"}
     near |= {f"{text}.{cast}()" for text in near for cast in ("long", "int")}

@@ -128,7 +128,7 @@ def _cast_of(model: str, node: ast.Call, at: Context) -> ast.Call | None:
         return None
     later = [
         source
-        for source in at.analysis.assigned.get(model, [])
+        for source in at.function.assigned.get(model, [])
         if cast.lineno < source.lineno < node.lineno and cast not in ast.walk(source)
     ]
     return None if later else cast

@@ -201,7 +201,7 @@ class MatmulDtypeMismatch(Rule):
         """Where one branch binds an operand in the dtype of a tensor, and the other in its own."""
         if not isinstance(operand, ast.Name) or at.region(node).on:
             return
-        sources = at.analysis.assigned.get(operand.id, [])
+        sources = at.function.assigned.get(operand.id, [])
         if len(sources) < 2 or any(
             Apart.read_before(operand, use, at) for use in at.uses(operand.id)
         ):

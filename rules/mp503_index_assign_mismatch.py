@@ -37,6 +37,8 @@ INDEX = re.compile(
 """Names of tensors that pick elements, where the analysis knows no more."""
 SEVERAL = re.compile(r"mask|indices|inds$|indexes|idxs|ids$|index_\w+|selected")
 """Names that pick more than one, whatever binds them."""
+KEYS = re.compile(r"\.(?:items|keys|named_\w+)\(\)$|^range\(")
+"""Loops that bind texts and numbers."""
 
 
 WHOLE = re.compile(
@@ -366,6 +368,8 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     named = False
     for part in parts:
+        if isinstance(part, (ast.Constant, ast.JoinedStr)) or _is_key(part, at):
+            continue
         value = at.value(part)
         if isinstance(part, ast.List) and part.elts:
             return False
@@ -375,11 +379,30 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
         named = named or (flags and _compares(part, at))
         if value.kind == "unknown" and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
             text = at.text(part).lower()
-            looped = isinstance(part, ast.Name) and part.id in at.analysis.bound
+            looped = isinstance(part, ast.Name) and part.id in at.function.looped
             # a loop over integers binds one, a loop over lists of masks does not
             one = looped and (SEVERAL.search(text) is None or _counted(part, at))
             named = named or (INDEX.search(text) is not None and not one)
     return True if named else None
+
+
+def _is_key(part: ast.expr, at: Context) -> bool:
+    """Whether a name is bound to texts or to what a loop over a dict or numbers gives, and sounds
+    like no index."""
+    if not isinstance(part, ast.Name) or INDEX.search(part.id.lower()) is not None:
+        return False
+    made = at.function.assigned.get(part.id, [])
+    if any(not isinstance(source, (ast.JoinedStr, ast.Constant)) for source in made):
+        return False
+    loops = [
+        parent.iter
+        for parent in at.ancestors(part)
+        if isinstance(parent, ast.For)
+        and any(isinstance(n, ast.Name) and n.id == part.id for n in ast.walk(parent.target))
+    ]
+    if not made and not loops:
+        return False
+    return all(KEYS.search(at.text(source)) is not None for source in loops)
 
 
 def _counted(part: ast.expr, at: Context) -> bool:

@@ -173,7 +173,7 @@ def _is_on(node: ast.expr, at: Context) -> bool:
 
 def _keys(node: ast.expr, at: Context) -> set[str]:
     """Keys of the dicts that ``**options`` is bound to in this function."""
-    sources = at.analysis.assigned.get(node.id, []) if isinstance(node, ast.Name) else [node]
+    sources = at.function.assigned.get(node.id, []) if isinstance(node, ast.Name) else [node]
     return {
         key.value
         for source in sources
@@ -377,7 +377,7 @@ def _is_device(node: ast.expr, at: Context) -> Confidence | None:
     if isinstance(node, ast.Call):
         return Confidence.CERTAIN if at.qualify(node.func) == "torch.device" else None
     if isinstance(node, ast.Name):
-        sources = at.analysis.assigned.get(node.id, [])
+        sources = at.function.assigned.get(node.id, [])
         if not sources and node.id in {p.arg for p in at.function.parameters()}:
             return _parameter(node.id, at)
         return _is_device(sources[0], at) if len({id(s) for s in sources}) == 1 else None

@@ -211,7 +211,7 @@ class Apart:
 def _meets_entry(node: ast.expr, at: Context, depth: int = 3) -> bool:
     """Whether a value was multiplied with an entry of a dict of the class, an adapter's tensor."""
     if isinstance(node, ast.Name) and depth:
-        sources = at.analysis.assigned.get(node.id, [])
+        sources = at.function.assigned.get(node.id, [])
         return any(_meets_entry(source, at, depth - 1) for source in sources)
     called = node.func if isinstance(node, ast.Call) else None
     entries = [node.left, node.right] if isinstance(node, ast.BinOp) else []

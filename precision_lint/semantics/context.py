@@ -100,7 +100,10 @@ class Context:
         return self.analysis.regions.get(id(node), entered)
 
     def qualify(self, node: ast.expr) -> str | None:
-        return self.module.index.names.qualify(node)
+        known = self.module.qualified
+        if node not in known:
+            known[node] = self.module.index.names.qualify(node)
+        return known[node]
 
     @cached_property
     def plausible(self) -> bool:
@@ -330,7 +333,10 @@ class Context:
 
     def text(self, node: ast.expr) -> str:
         """Source text of an expression."""
-        return self.source.text[self.edit.offset(node) : self.edit.end(node)]
+        known = self.module.texts
+        if node not in known:
+            known[node] = self.source.text[self.edit.offset(node) : self.edit.end(node)]
+        return known[node]
 
     @property
     def parents(self) -> dict[int, ast.AST]:

@@ -241,7 +241,7 @@ def _earlier(operands: Sequence[ast.expr], at: Context, depth: int) -> Reach | N
     """Whether an operand is itself such a sum, which outgrew half before it came here."""
     for operand in operands if depth else ():
         if isinstance(operand, ast.Name):
-            sources = at.analysis.assigned.get(operand.id, [])
+            sources = at.function.assigned.get(operand.id, [])
             for source in sources[:1]:
                 if len({id(s) for s in sources}) == 1 and isinstance(source, (ast.Call, ast.BinOp)):
                     name, inner = at.product(source)

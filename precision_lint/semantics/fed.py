@@ -168,7 +168,7 @@ class Fed:
             return None
         made = [given]
         if isinstance(given, ast.Name):
-            made = at.analysis.assigned.get(given.id, [])
+            made = at.function.assigned.get(given.id, [])
         for value in made:
             if not isinstance(value, ast.Call):
                 return None  # something else, or a cast of it

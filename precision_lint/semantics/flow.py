@@ -47,7 +47,7 @@ def definition(name: str, use: ast.expr, at: Context) -> ast.expr | None:
     """What a local name was last bound to before ``use`` in source order."""
     earlier = [
         source
-        for source in at.analysis.assigned.get(name, [])
+        for source in at.function.assigned.get(name, [])
         if (source.end_lineno, source.end_col_offset) < (use.lineno, use.col_offset)
     ]
     return max(earlier, key=lambda s: (s.lineno, s.col_offset)) if earlier else None
@@ -57,8 +57,8 @@ def bound_before(name: str, node: ast.expr, at: Context) -> bool:
     """Whether a name already has its value where ``node`` is evaluated."""
     sources = _sources(name, at)
     head = name.partition(".")[0]
-    if not sources and head in at.analysis.bound:
-        return at.analysis.bound[head] < node.lineno
+    if not sources and head in at.function.looped:
+        return at.function.looped[head] < node.lineno
     if not sources:
         return head == "self" or head in {p.arg for p in at.function.parameters()}
     return all(_place(source) < _place(node) for source in sources)
@@ -76,7 +76,7 @@ def same_at(name: str, made: ast.expr, use: ast.expr, at: Context) -> bool:
     if any(_place(s) < _place(made) for s in sources):
         return True
     head = name.partition(".")[0]
-    bound = at.analysis.bound.get(head)
+    bound = at.function.looped.get(head)
     if bound is not None:
         return bound < made.lineno
     return head == "self" or head in {p.arg for p in at.function.parameters()}
@@ -84,7 +84,7 @@ def same_at(name: str, made: ast.expr, use: ast.expr, at: Context) -> bool:
 
 def _sources(name: str, at: Context) -> list[ast.expr]:
     """What is assigned to a name, or to what it is an attribute of."""
-    assigned = at.analysis.assigned
+    assigned = at.function.assigned
     return assigned.get(name, []) + assigned.get(name.partition(".")[0], [])
 
 

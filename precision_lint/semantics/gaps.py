@@ -90,7 +90,7 @@ class Gaps:
         if not _EXTENSION.match(path) or _BUILTIN.match(path) or at.qualify(call.func):
             return None
         owner = path.partition(".")[0]
-        if owner in at.analysis.assigned or owner in {p.arg for p in at.function.parameters()}:
+        if owner in at.function.assigned or owner in {p.arg for p in at.function.parameters()}:
             return None
         if at.mentions(r"\.float\(|custom_fwd|float32|autocast|\.half\(|dtype"):
             return None

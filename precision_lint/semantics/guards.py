@@ -244,9 +244,9 @@ def _number(node: ast.expr, at: Context) -> float | None:
 
 def _machine(node: ast.expr, at: Context) -> float | None:
     """``numpy.finfo(...).eps`` and ``sys.float_info.min``, which no value of the analysis holds."""
-    if isinstance(node, ast.Name) and node.id not in at.analysis.assigned:
+    if isinstance(node, ast.Name) and node.id not in at.function.assigned:
         top = at.inside(at.module.index.top)
-        sources = top.analysis.assigned.get(node.id, []) if top.function is not at.function else []
+        sources = top.function.assigned.get(node.id, []) if top.function is not at.function else []
         return _number(sources[-1], top) if sources else None
     if not isinstance(node, ast.Attribute):
         return None

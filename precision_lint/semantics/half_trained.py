@@ -111,7 +111,7 @@ def _is_float16(node: ast.expr, at: Context) -> bool:
     if isinstance(node, ast.Name) and at.qualify(node) is None:
         if not at.mentions(r"float16|half"):
             return False
-        made = {id(value): value for value in at.analysis.assigned.get(node.id, [])}
+        made = {id(value): value for value in at.function.assigned.get(node.id, [])}
         return bool(made) and all(at.qualify(value) in HALF for value in made.values())
     return at.qualify(node) in HALF
 

@@ -50,7 +50,7 @@ class Halved:
     @staticmethod
     def dtype(node: ast.expr, at: Context) -> str | None:
         """The half dtype that an expression names, by itself or as a parameter's default."""
-        if isinstance(node, ast.Name) and node.id not in at.analysis.assigned:
+        if isinstance(node, ast.Name) and node.id not in at.function.assigned:
             node = at.function.defaults().get(node.id, node)
         return _NAMED.get(at.qualify(node) or "")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -92,26 +92,63 @@ class Function:
     def is_generator(self) -> bool:
         return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in walk_function(self))
 
-    @cached_property
+    @property
     def nodes(self) -> list[ast.AST]:
         """Every node of its own body in the order of the text, outer ones first."""
+        return self._walked[0]
+
+    @property
+    def parents(self) -> dict[int, ast.AST]:
+        """Parent of every node of its own body, by id."""
+        return self._walked[1]
+
+    @cached_property
+    def _walked(self) -> tuple[list[ast.AST], dict[int, ast.AST]]:
         found: list[ast.AST] = []
+        parents: dict[int, ast.AST] = {id(statement): self.node for statement in self.node.body}
         stack: list[ast.AST] = list(reversed(self.node.body))
         while stack:
             node = stack.pop()
             found.append(node)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            kind = type(node)
+            if kind is ast.Name or kind is ast.Constant:
                 continue
-            stack.extend(reversed(_children(node)))
+            children = _children(node)
+            for child in children:
+                parents[id(child)] = node
+            if kind not in _SCOPES:
+                stack += reversed(children)
+        return found, parents
+
+    @cached_property
+    def assigned(self) -> dict[str, list[ast.expr]]:
+        """What its own body assigns to each dotted name, in the order of the text.
+
+        A name that gets a part of a value, or what a manager gives, is listed with the whole.
+        """
+        found: dict[str, list[ast.expr]] = {}
+        for node in self.nodes:
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    _bind(targets, value, found)
+                case (
+                    ast.AnnAssign(target=target, value=ast.expr() as value)
+                    | ast.AugAssign(target=target, value=value)
+                    | ast.NamedExpr(target=target, value=value)
+                    | ast.withitem(optional_vars=ast.expr() as target, context_expr=value)
+                ):
+                    _bind([target], value, found)
         return found
 
     @cached_property
-    def parents(self) -> dict[int, ast.AST]:
-        """Parent of every node of its own body, by id."""
-        found: dict[int, ast.AST] = {id(statement): self.node for statement in self.node.body}
-        for node in walk_function(self):
-            for child in _children(node):
-                found[id(child)] = node
+    def looped(self) -> dict[str, int]:
+        """Rows where loops of its own body bind a name first."""
+        found: dict[str, int] = {}
+        for node in self.nodes:
+            if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+                for part in ast.walk(node.target):
+                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                        found.setdefault(part.id, part.lineno)
         return found
 
     @cached_property
@@ -271,11 +308,11 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
         if kind in wanted and not issubclass(kind, ast.operator):
             index.candidates.setdefault(kind, []).append((node, function))
         inside = cls if kind is ast.ClassDef else None
-        for name in node._fields:
+        for name in _fields(kind):
             value = getattr(node, name, None)
             if type(value) is list:
                 for item in value:
-                    if isinstance(item, ast.AST):
+                    if isinstance(item, ast.AST) and type(item) not in _LEAVES:
                         push((item, function, inside))
             elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
                 push((value, function, inside))
@@ -287,19 +324,41 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
 
 
 _LEAVES = frozenset({ast.Load, ast.Store, ast.Del, ast.Constant, ast.Name})
+_SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
+
+
+_PLAIN = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "type_comment"})
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
+"""The fields of types of nodes that may hold others, but for what kind of node it is."""
+
+
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    known = _FIELDS.get(kind)
+    if known is None:
+        known = _FIELDS[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+    return known
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
     """The nodes right below one, without those that only say what kind of node it is."""
     found: list[ast.AST] = []
-    for name in node._fields:
-        if name not in ("ctx", "op", "ops"):
-            value = getattr(node, name, None)
-            if type(value) is list:
-                found += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST):
-                found.append(value)
+    for name in _fields(type(node)):
+        value = getattr(node, name, None)
+        if type(value) is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
     return found
+
+
+def _bind(targets: Iterable[ast.expr], value: ast.expr, found: dict[str, list[ast.expr]]) -> None:
+    for target in targets:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            _bind(target.elts, value, found)
+        elif isinstance(target, ast.Starred):
+            _bind([target.value], value, found)
+        elif (name := dotted(target)) is not None:
+            found.setdefault(name, []).append(value)
 
 
 def _base(node: ast.expr) -> str | None:

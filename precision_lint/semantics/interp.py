@@ -45,7 +45,6 @@ class Interpreter(Calls):
         """dtype variables of values that are used as tensors."""
         self.returned: Value | None = None
         """What it returns on all paths together; None: nothing, or not known yet."""
-        self.assigned: dict[str, list[ast.expr]] = {}
         self.env: Env = {}
         self.region = module.entry_region(function)
         self._seen: set[int] = set()
@@ -54,8 +53,6 @@ class Interpreter(Calls):
         self._exits: list[list[tuple[Env, dict[str, int]]]] = []
         """Where ``break`` and ``continue`` leave the loops around."""
         self.versions: dict[str, int] = {}
-        self.bound: dict[str, int] = {}
-        """Row of the first loop that binds a name."""
 
     def run(self) -> None:
         defaults = self.function.defaults()
@@ -304,7 +301,6 @@ class Interpreter(Calls):
                             if isinstance(part, (ast.Name, ast.Attribute))
                             and (name := dotted(part)) is not None
                         ]
-                    self.assigned.setdefault(key, []).append(source)
                     for stale in [k for k in self.env if k.startswith(f"{key}.")]:
                         del self.env[stale]
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
@@ -364,7 +360,6 @@ class Interpreter(Calls):
                 item = Value("unknown", f"~{target.id}", tags=item.tags)
             self.env[target.id] = item
             self.versions[target.id] = self.versions.get(target.id, 0) + 1
-            self.bound.setdefault(target.id, target.lineno)
         elif isinstance(target, (ast.Tuple, ast.List)):
             whole = item.kind == "tuple" and len(item.items) == len(target.elts)
             for place, part in enumerate(target.elts):

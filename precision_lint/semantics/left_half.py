@@ -149,7 +149,7 @@ def _may_be_float16(call: ast.Call, at: Context) -> bool:
         if isinstance(value, ast.Name):
             dtypes |= {
                 DTYPES.get(at.qualify(source) or "")
-                for source in at.analysis.assigned.get(value.id, [])
+                for source in at.function.assigned.get(value.id, [])
             }
     return "float16" in dtypes
 

@@ -49,6 +49,9 @@ class Module(Entries):
         """By class and ``self.x``: the operation that calling it is."""
         self.mentioned: dict[tuple[int, str], bool] = {}
         """By function and regular expression: whether the one's text has the other."""
+        self.qualified: dict[ast.expr, str | None] = {}
+        self.texts: dict[ast.expr, str] = {}
+        """Of expressions: what they name, and how they are written."""
         self.typestate = Typestate(self)
         self._foreign_effects: dict[int, Effects | None] = {}
         self._literals = {

@@ -124,7 +124,7 @@ def _from_numpy(node: ast.expr, at: Context) -> bool:
             return False
         function = function.parent
         seen = at.inside(function)
-        sources = seen.analysis.assigned.get(node.id, [])
+        sources = seen.function.assigned.get(node.id, [])
         source = sources[0] if len({id(s) for s in sources}) == 1 else None
     while (
         isinstance(source, ast.Call)
@@ -163,7 +163,7 @@ def _origin(node: ast.expr, at: Context) -> ast.expr | None:
             node = node.func.value
         else:
             return None
-    sources = at.analysis.assigned.get(node.id, [])
+    sources = at.function.assigned.get(node.id, [])
     return sources[0] if len({id(source) for source in sources}) == 1 else None
 
 

@@ -34,7 +34,7 @@ class ScalerLife:
         if statement is None or not stepped or "." in scaler.text:
             return None
         around = list(at.ancestors(statement))
-        again = at.analysis.assigned.get(scaler.text, [])
+        again = at.function.assigned.get(scaler.text, [])
         if len({id(value) for value in again}) > 1:
             return None  # one of them is a reset on purpose
         if any(isinstance(a, ast.If) and "None" in ast.unparse(a.test) for a in around):

@@ -313,7 +313,7 @@ def _uses(
 
     An augmented assignment changes what a name holds, not its dtype.
     """
-    kept = [s for s in at.analysis.assigned.get(name, []) if not _augments(s, at)]
+    kept = [s for s in at.function.assigned.get(name, []) if not _augments(s, at)]
     for use in _loads(name, at):
         if source is not None and _latest(kept, use) is not source:
             continue
@@ -355,7 +355,7 @@ def _origins(
     seen.add(id(node))
     found.append(node)
     if isinstance(node, ast.Name):
-        for source in at.analysis.assigned.get(node.id, []):
+        for source in at.function.assigned.get(node.id, []):
             _origins(source, at, depth, found, seen)
     elif isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute):

@@ -100,11 +100,11 @@ def _scheduled(node: ast.BinOp, whole: ast.expr, at: Context) -> str | None:
         return None
     names = {n.id for f in found if f is not None for n in ast.walk(f) if isinstance(n, ast.Name)}
     for name in sorted(names - {p.arg for p in at.function.parameters()}):
-        for value in at.analysis.assigned.get(name, []):
+        for value in at.function.assigned.get(name, []):
             text = ast.unparse(value)
             if _CAST.search(text) or re.search(r"\.item\(|\bfloat\(|math\.|\bdtype\b", text):
                 return None
-    if isinstance(factor, ast.Name) and not at.analysis.assigned.get(factor.id):
+    if isinstance(factor, ast.Name) and not at.function.assigned.get(factor.id):
         return None  # a number as likely as a tensor
     if at.value(factor).dtype in ("float16", "bfloat16") or at.value(factor).kind == "number":
         return None
@@ -150,7 +150,7 @@ def _widened(node: ast.expr, at: Context) -> bool:
     values = [node]
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
-            values += at.analysis.assigned.get(part.id, [])
+            values += at.function.assigned.get(part.id, [])
     return any(
         isinstance(part, ast.Call)
         and str(dotted(part.func) or getattr(part.func, "attr", "")).rpartition(".")[2] in _FLOAT32
@@ -191,7 +191,7 @@ def _kept(node: ast.expr, at: Context) -> str | None:
     """The tensor of another object that an expression is, or is a slice of."""
     node = _viewed(node)
     if isinstance(node, ast.Name):
-        values = at.analysis.assigned.get(node.id, [])
+        values = at.function.assigned.get(node.id, [])
         # a loop binds the same expression once for each round that is looked at
         node = _viewed(values[0]) if len({id(value) for value in values}) == 1 else node
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
