@@ -247,11 +247,45 @@ def test_project_root_is_the_nearest_marker(here: Path, marker: str) -> None:
     assert discover("p/q/r").files[0].root == here / "p/q"
 
 
-def test_without_a_marker_the_argument_is_the_project(here: Path) -> None:
+def test_without_a_marker_the_working_directory_is_the_project(here: Path) -> None:
     touch("a/b/m.py")
+    assert files.project_root(here / "a/b/m.py") == here
+    assert discover("a").files[0].root == here
+    assert discover("a/b/m.py").files[0].root == here
+
+
+@pytest.mark.parametrize("place", ["home", "above home", "temporary", "repositories", "elsewhere"])
+def test_without_a_sign_of_a_project_the_argument_is_the_project(
+    here: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch("a/b/m.py")
+    if place in ("home", "above home"):
+        monkeypatch.setenv("HOME", str(here if place == "home" else here / "somebody"))
+    elif place == "temporary":
+        monkeypatch.setattr("tempfile.tempdir", str(here))
+    elif place == "repositories":
+        touch("other/.git/HEAD")
+    else:
+        monkeypatch.chdir(here.parent)
+        monkeypatch.setenv("HOME", str(here.parent))
     assert files.project_root(here / "a/b/m.py") == here / "a/b/m.py"
-    assert discover("a").files[0].root == here / "a"
-    assert discover("a/b/m.py").files[0].root == here / "a/b/m.py"
+    assert files.discover([here / "a"], Resolver()).files[0].root == here / "a"
+
+
+def test_a_copied_tree_without_git_is_the_project_from_anywhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch("tree/requirements.txt", "tree/demo/requirements.txt", "tree/demo/m.py", "else/x.py")
+    monkeypatch.chdir(here / "else")
+    assert files.project_root(here / "tree/demo/m.py") == here / "tree"
+    assert files.project_root(here / "tree") == here / "tree"
+
+
+def test_a_folder_that_an_editor_has_open_is_the_project(here: Path) -> None:
+    touch("README.md", "a/README.md", "a/b/m.py", "c/pyproject.toml", "c/d/m.py")
+    folders = [here, here / "a", here / "c/d"]
+    assert files.project_root(here / "a/b/m.py", folders) == here / "a"
+    assert files.project_root(here / "c/d/m.py", folders) == here / "c"
 
 
 def test_below_is_the_whole_project(here: Path) -> None:

@@ -105,11 +105,7 @@ class Session:
 
     def root(self, path: Path) -> Path:
         """The root of the project of a file."""
-        root = files.project_root(path)
-        if root != path:
-            return root
-        inside = [folder for folder in self._folders if path.is_relative_to(folder)]
-        return max(inside, key=lambda folder: len(folder.parts), default=path)
+        return files.project_root(path, self._folders)
 
     def is_known(self, path: Path) -> bool:
         """Whether the project of a file was read."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".py", ".pyi", NOTEBOOK)
 MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", "precision-lint.toml", ".git")
+PAPERS = ("requirements.txt", "environment.yml", "environment.yaml", "LICENSE", "README.md")
+"""What lies at the top of a project that was copied without its ``.git``, and further below too."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +68,42 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _marked(path: Path) -> Path | None:
-    for directory in (path, *path.parents):
-        if any(_exists(directory / marker) for marker in MARKERS):
-            return directory
-    return None
+def _has(directory: Path, names: Iterable[str]) -> bool:
+    return any(_exists(directory / name) for name in names)
 
 
-def project_root(path: Path) -> Path:
+def _around(path: Path, folders: Collection[Path] = ()) -> Path | None:
+    """The project around an absolute path, if there is a sign of one."""
+    around = (path, *path.parents)
+    signs = [directory for directory in around if _has(directory, MARKERS)]
+    signs += [directory for directory in around if directory in folders]
+    if signs:
+        return signs[0]
+    home = Path("~").expanduser()
+    shared = {home, *home.parents, Path(tempfile.gettempdir()), Path(path.anchor)}
+    own = [directory for directory in around if directory not in shared]
+    here = Path.cwd()
+    papers = [directory for directory in own if _has(directory, PAPERS)]
+    return papers[-1] if papers else here if here in own and not _holds_repositories(here) else None
+
+
+def _holds_repositories(directory: Path) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return any(_exists(Path(entry.path) / ".git") for entry in entries)
+    except OSError:
+        return True
+
+
+def project_root(path: Path, folders: Collection[Path] = ()) -> Path:
     """Root of the project that an absolute path belongs to.
 
     The nearest directory, from the path itself upwards, that has one of ``MARKERS``; without one,
-    the path itself.
+    the nearest of ``folders``, which an editor has open; without those, the outermost that has one
+    of ``PAPERS``, or the working directory, though neither a home directory or what holds it, nor
+    a directory of temporary files, nor one of several repositories; else the path itself.
     """
-    return _marked(path) or path
+    return _around(path, folders) or path
 
 
 def _gitignore(directory: Path) -> Patterns | None:
@@ -198,11 +223,11 @@ def discover(paths: Iterable[Path], resolver: Callable[[Path], Settings]) -> Fou
             entries.append((entry, path))
     entries.sort(key=lambda item: (item[0].is_link, str(item[0].shown)))
     once: dict[str, File] = {}
-    marked = functools.cache(_marked)
+    around = functools.cache(_around)
     for entry, top in entries:
         if entry.real not in once:
             directory = entry.path.parent
-            root = marked(directory) or top
+            root = around(directory) or top
             once[entry.real] = File(entry.path, str(entry.shown), resolver(directory), root)
     found.files = sorted(once.values(), key=lambda file: file.name)
     return found
