@@ -260,7 +260,7 @@ def _may_be_big(node: ast.expr) -> bool:
 def _constant(node: ast.expr, at: Context) -> float | None:
     """The finite number that is filled in; a tensor without dimensions counts."""
     if isinstance(node, ast.Constant):
-        number = float(node.value) if type(node.value) in (int, float) else math.nan
+        number = node.value if isinstance(node.value, (int, float)) else math.nan
         return number if math.isfinite(number) else None
     value = at.value(node)
     if value.kind == "number" and isinstance(value.const, (int, float)):
