@@ -324,7 +324,8 @@ def survey_of(root: Path, settings: Settings, members: Iterable[Path], cache: Ca
     """What these files of a project say of where it runs half precision."""
     survey = Survey.scan(root, members, cache)
     if settings.torch_version is not None:
-        survey = replace(survey, torch=requirements.parse(settings.torch_version))
+        least = requirements.parse(settings.torch_version)
+        survey = replace(survey, torch=least, pinned=None)
     return survey
 
 

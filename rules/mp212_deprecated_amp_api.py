@@ -35,6 +35,8 @@ OLD = {
     "torch.is_autocast_cpu_enabled": ("cpu", "is_autocast_enabled", (2, 4)),
 }
 """Old names, with the device, the new name and the release that has it."""
+DEPRECATED = (2, 4)
+"""The release that warns first."""
 DECORATORS = ("custom_fwd", "custom_bwd")
 VERSIONS = re.compile(r"version|hasattr|TORCH|_available|parse\(", re.IGNORECASE)
 
@@ -50,7 +52,8 @@ class DeprecatedAmpApi(Rule):
 
     The version comes from the project: `torch-version` in the settings, or the lower bound in
     pyproject.toml, setup.cfg, setup.py, requirements files or a conda environment. Without one it
-    stays silent, and so it does in a branch that asks for a version or catches an ImportError.
+    stays silent, and so it does in a branch that asks for a version or catches an ImportError, and
+    where every requirement pins torch to a release before 2.4 (`torch==2.0.1`).
 
     ## Why it breaks
     Nothing breaks yet: since torch 2.4 the old names give a `FutureWarning` at every use. But they
@@ -89,6 +92,8 @@ class DeprecatedAmpApi(Rule):
     def check(self, node: ast.Call | ast.ClassDef, at: Context) -> Iterator[Finding]:
         if at.project.torch is None:
             return
+        if at.project.pinned is not None and at.project.pinned < DEPRECATED:
+            return  # nothing warns before the pin is moved
         if isinstance(node, ast.Call):
             if BadArguments.of(node, at) is None:  # else MP210 says what is meant
                 yield from self._judged(node, node.func, at)

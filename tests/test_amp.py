@@ -305,6 +305,30 @@ def test_what_a_place_speaks_of(tmp_path: Path, stated: str, asked: str, known: 
     assert (survey.around(tmp_path / asked).autocast is not None) == known
 
 
+@pytest.mark.parametrize(
+    ("files", "known"),
+    [
+        (["one/model.py", "two/model.py"], False),
+        (["one/model/net.py", "two/common.py"], False),
+        (["one/model.py", "one/__init__.py"], True),  # a package
+        (["one/model.py", "common.py"], True),
+        (["one/model.py", "src/common/__init__.py"], True),
+        ([], True),  # nobody knows what it runs
+    ],
+)
+def test_a_program_of_its_own_says_nothing_of_those_beside_it(
+    tmp_path: Path, files: list[str], known: bool
+) -> None:
+    text = "import common\nimport torch\nfrom model import Net\nscaler = torch.amp.GradScaler()"
+    scan(tmp_path, one__train_py=text, two__net_py="x = 1")
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    survey = Survey.scan(tmp_path, list(tmp_path.rglob("*.py")))
+    assert survey.around(tmp_path / "one" / "net.py").autocast is not None
+    assert (survey.around(tmp_path / "two" / "net.py").autocast is not None) == known
+
+
 @pytest.mark.parametrize("package", ["pkg", "src/pkg"])
 def test_a_part_of_a_package_is_no_example_of_it(tmp_path: Path, package: str) -> None:
     (tmp_path / package / "contrib").mkdir(parents=True)

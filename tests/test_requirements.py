@@ -8,7 +8,7 @@ import pytest
 
 from precision_lint.config import Overrides, Resolver
 from precision_lint.project.amp import Project, Survey
-from precision_lint.project.requirements import bound, minimum, parse
+from precision_lint.project.requirements import bound, minimum, newest, parse
 from precision_lint.runner import check
 
 
@@ -102,6 +102,34 @@ def test_minimum_of_a_project(
     tmp_path: Path, files: dict[str, str], least: tuple[int, ...] | None
 ) -> None:
     assert minimum(write(tmp_path, **files)) == least
+
+
+@pytest.mark.parametrize(
+    ("files", "release"),
+    [
+        ({"requirements__txt": "torch==2.0.1"}, (2, 0, 1)),
+        ({"requirements__txt": "torch==2.0.1+cu118 ; python_version < '3.12'"}, (2, 0, 1)),
+        ({"environment__yml": "dependencies:\n  - pytorch=1.13.1=py3.10_cuda"}, (1, 13, 1)),
+        ({"requirements__txt": "torch==2.0.1", "requirements-new__txt": "torch==2.5"}, (2, 5)),
+        ({"requirements__txt": "torch==2.0.1", "requirements-dev__txt": "torch>=2"}, None),
+        ({"requirements__txt": "torch==2.*"}, None),
+        ({"requirements__txt": "torch>=2.0,<2.4"}, None),
+        ({"requirements__txt": "numpy==2.0"}, None),
+    ],
+)
+def test_what_a_project_pins(
+    tmp_path: Path, files: dict[str, str], release: tuple[int, ...] | None
+) -> None:
+    assert newest(write(tmp_path, **files)) == release
+
+
+def test_nothing_is_deprecated_in_a_torch_that_is_pinned(tmp_path: Path) -> None:
+    code = "import torch\nscaler = torch.cuda.amp.GradScaler()\n"
+    root = write(tmp_path, requirements__txt="torch==2.3.1", train__py=code, setup__cfg="")
+    resolver = Resolver(Overrides(select=("MP212",), no_cache=True))
+    assert check([root / "train.py"], resolver).diagnostics == []
+    write(tmp_path, requirements__txt="torch==2.4.0")
+    assert len(check([root / "train.py"], resolver).diagnostics) == 1
 
 
 def test_a_project_answers_for_every_torch_that_it_allows(tmp_path: Path) -> None:

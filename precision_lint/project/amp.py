@@ -80,6 +80,8 @@ class Project:
     """How good the evidence is, for the next file to be compared with."""
     torch: Release | None = None
     """The least release of torch that the project allows, where that is known."""
+    pinned: Release | None = None
+    """The newest release of torch that the project pins exactly; None: it allows others."""
 
     def has_torch(self, *release: int) -> bool:
         """Whether every torch that the project allows is at least this release."""
@@ -180,6 +182,8 @@ class Survey:
     areas: Mapping[Area, Project] = field(default_factory=dict)
     torch: Release | None = None
     """The least release of torch that the project's metadata, or its settings, allow."""
+    pinned: Release | None = None
+    """The newest that the metadata pin exactly."""
 
     @classmethod
     def scan(cls, root: Path, files: Iterable[Path], cache: Cache | None = None) -> Survey:
@@ -201,7 +205,7 @@ class Survey:
 
         members = sorted(set(files), key=lambda path: (len(path.parts), path))
         crowd = Counter((path.parent, path.suffix) for path in members if path.suffix != ".py")
-        survey = cls(root, torch=requirements.minimum(root))
+        survey = cls(root, torch=requirements.minimum(root), pinned=requirements.newest(root))
         progress.begin("Looking around", len(members))
         for path in members:
             progress.step()
@@ -252,7 +256,8 @@ class Survey:
 
     def around(self, path: Path) -> Project:
         """What is known of the project around an absolute path."""
-        return replace(_around(self.areas, self._relative(path).parts[:-1]), torch=self.torch)
+        found = _around(self.areas, self._relative(path).parts[:-1])
+        return replace(found, torch=self.torch, pinned=self.pinned)
 
     def _relative(self, path: Path) -> PurePath:
         return path.relative_to(self.root) if path.is_relative_to(self.root) else path
@@ -279,9 +284,26 @@ def _area(place: PurePath) -> Area:
     return parts[:end]
 
 
+def _of_its_own(place: PurePath, root: Path, data: bytes) -> bool:
+    """Whether a program in a directory of the root imports modules of that directory only, so that
+    the others of the project are none of its."""
+    home = root / place.parts[0]
+    if len(place.parts) != 2 or (home / "__init__.py").is_file():
+        return False
+    names = {match.decode() for match in _IMPORT.findall(data)} - {place.parts[0]}
+    own = {name for name in names if _is_module(home / name)}
+    around = (root, root / "src")
+    return bool(own) and not any(_is_module(d / n) for n in names - own for d in around)
+
+
+def _is_module(path: Path) -> bool:
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def _areas(place: PurePath, root: Path, data: bytes) -> set[Area]:
     """Those directories: an example also speaks of the packages of the project it imports."""
-    areas = {_area(place)}
+    code = not configs.is_config(place.name)
+    areas = {place.parts[:1] if code and _of_its_own(place, root, data) else _area(place)}
     if not _USERS.isdisjoint(part.lower() for part in place.parts[:-1]):
         for name in {match.decode() for match in _IMPORT.findall(data)}:
             homes: tuple[Area, ...] = ((name,), ("src", name))

@@ -22,16 +22,23 @@ _NAMES = ("torch", "pytorch")
 _TORCH = re.compile(r"^\s*(?:pytorch::)?(?:py)?torch(?![\w.-])\s*(?:\[[^\]]*\])?(?P<rest>[^;#]*)")
 _CONDA = re.compile(r"^\s*-\s*[\"']?(?P<text>[^\"'#]+)")
 _OPTION = re.compile(r"^\s*-")
+_EXACT = re.compile(r"\s*\(?\s*={1,3}\s*\d[\d.]*(?:\+\w+)?(?:=[\w.]+)?\s*\)?\s*")
 
 
 def minimum(root: Path) -> Release | None:
     """The least release of torch that a project directory allows; None: it is not known."""
-    for source in (_package, _pins):
-        found = list(source(root))
-        if found:
-            least = min(found)
-            return least or None
-    return None
+    return min(map(bound, _specifiers(root)), default=ANY) or None
+
+
+def newest(root: Path) -> Release | None:
+    """The newest release of torch that a project directory pins exactly; None: it pins none."""
+    pins = [(_EXACT.fullmatch(specifier), bound(specifier)) for specifier in _specifiers(root)]
+    return max((b for _, b in pins), default=None) if all(exact for exact, _ in pins) else None
+
+
+def _specifiers(root: Path) -> list[str]:
+    """What follows torch's name in the first source that names it."""
+    return list(_package(root)) or list(_pins(root))
 
 
 def parse(text: str) -> Release | None:
@@ -68,12 +75,6 @@ def bound(specifier: str) -> Release:
     return max((release for release in lower if release), default=ANY)
 
 
-def _requirement(text: str) -> Release | None:
-    """The bound of a requirement line if it is one of torch."""
-    match = _TORCH.match(text)
-    return bound(match["rest"]) if match else None
-
-
 def _text(path: Path) -> str:
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
@@ -83,15 +84,16 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _of(lines: Iterable[Any]) -> Iterator[Release]:
+def _of(lines: Iterable[Any]) -> Iterator[str]:
+    """Torch's specifiers of the requirement lines that are of torch."""
     for line in lines:
-        found = _requirement(line) if isinstance(line, str) else None
-        if found is not None:
-            yield found
+        match = _TORCH.match(line) if isinstance(line, str) else None
+        if match is not None:
+            yield match["rest"]
 
 
-def _package(root: Path) -> Iterator[Release]:
-    readers: tuple[tuple[str, Callable[[str], Iterator[Release]]], ...] = (
+def _package(root: Path) -> Iterator[str]:
+    readers: tuple[tuple[str, Callable[[str], Iterator[str]]], ...] = (
         ("pyproject.toml", _pyproject),
         ("setup.cfg", _setup_cfg),
         ("setup.py", _setup_py),
@@ -104,7 +106,7 @@ def _package(root: Path) -> Iterator[Release]:
             return
 
 
-def _pyproject(text: str) -> Iterator[Release]:
+def _pyproject(text: str) -> Iterator[str]:
     import sys
 
     if sys.version_info >= (3, 11):
@@ -126,7 +128,7 @@ def _pyproject(text: str) -> Iterator[Release]:
         given = _table(poetry, "dependencies").get(name)
         given = given.get("version", "") if isinstance(given, dict) else given
         if isinstance(given, str):
-            yield bound(given)
+            yield given
 
 
 def _table(table: Any, key: str) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def _list(table: dict[str, Any], key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _setup_cfg(text: str) -> Iterator[Release]:
+def _setup_cfg(text: str) -> Iterator[str]:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)
@@ -152,7 +154,7 @@ def _setup_cfg(text: str) -> Iterator[Release]:
             yield from _of(value.splitlines())
 
 
-def _setup_py(text: str) -> Iterator[Release]:
+def _setup_py(text: str) -> Iterator[str]:
     """Every string of setup.py that is a requirement: lists of them have many shapes."""
     try:
         tree = ast.parse(text)
@@ -162,10 +164,10 @@ def _setup_py(text: str) -> Iterator[Release]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             match = _TORCH.match(node.value)
             if match and (match["rest"].strip() == "" or re.match(r"\s*[<>=!~]", match["rest"])):
-                yield bound(match["rest"])
+                yield match["rest"]
 
 
-def _pins(root: Path) -> Iterator[Release]:
+def _pins(root: Path) -> Iterator[str]:
     for path in _files(root):
         text = _text(path)
         if "torch" not in text:
