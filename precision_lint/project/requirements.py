@@ -60,7 +60,7 @@ def bound(specifier: str) -> Release:
         return ANY
     # ^2.1 and ~2.1 of poetry, =2.1 of conda: at least that
     text = re.sub(r"(?<![<>=!~^])[\^]|(?<![<>=!~^])~(?!=)", ">=", text)
-    text = re.sub(r"(?<![<>=!~])=(?!=)(\d[\d.]*)(=\w+|\*)?", r"==\1", text)
+    text = re.sub(r"(?<![<>=!~])=(?!=)(\d[\d.]*)(=[\w.]+|\*)?", r"==\1", text)
     if text[:1].isdigit():
         text = f"=={text}"
     try:
