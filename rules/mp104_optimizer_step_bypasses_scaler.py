@@ -34,7 +34,7 @@ class OptimizerStepBypassesScaler(Rule):
     infinite: that is reported as `likely`, unless the code looks at the gradients itself.
 
     `scaler.step(optimizer, closure)`, and `optimizer.step(closure)` whose closure scales its loss.
-    An optimizer that apex's `amp.initialize` returns and nobody uses (`possible`).
+    An optimizer that apex's `amp.initialize` returns and nobody uses.
 
     It stays silent on paths whose backward is not scaled (`if use_amp:`), for other optimizers with
     a backward of their own, for a scaler made with `enabled=False`, and where a framework (apex,
@@ -131,7 +131,7 @@ def _lost(call: ast.Call, at: Context) -> Iterator[Finding]:
             call,
             f"amp.initialize returns the optimizer that unscales as {name}, which nothing uses: "
             f"{at.text(call.args[1])} is stepped instead",
-            Confidence.POSSIBLE,
+            Confidence.LIKELY,
         )
 
 

@@ -42,7 +42,7 @@ class ScalerUpdateProtocol(Rule):
 
     `possible` only: a learning rate scheduler that steps in the same iteration as the scaler, or in
     a hook after it, whether or not the scaler skipped the step (torch warns that the scheduler came
-    before the optimizer); `amp.scale_loss` of apex without `delay_unscale` in micro-steps.
+    before the optimizer).
 
     It stays silent for one `update` for each phase of a GAN (each has its own backward), for an
     `update` after a skipped step whose gradients were unscaled, for an `update` with a new scale,
@@ -193,7 +193,7 @@ def _unscaled_early(call: ast.Call, at: Context) -> Iterator[Finding]:
                 call,
                 "gradients are unscaled in every micro-step: one that overflows spoils what the "
                 "others have added up, and the step is skipped late; delay_unscale=True is missing",
-                Confidence.POSSIBLE,
+                Confidence.LIKELY,
                 severity=Severity.WARNING,
                 evidence=(at.note(step, "the optimizer steps only here"),) if step else (),
             )

@@ -197,6 +197,10 @@ def _perhaps(call: ast.Call, dtypes: set[str], at: Context) -> Iterator[Finding]
         return
     asked = [a.test for a in at.ancestors(call) if isinstance(a, (ast.If, ast.IfExp))]
     narrow = [test for test in asked if not isinstance(test, ast.Compare)]
+    switches = [*asked, *(k.value for k in call.keywords if k.arg == "enabled")]
+    names = [n.id for test in switches for n in ast.walk(test) if isinstance(n, ast.Name)]
+    if any(_names_dtype(at.text(v)) for name in names for v in at.function.assigned.get(name, [])):
+        return
     if any(_names_dtype(at.text(test)) for test in asked if test not in narrow):
         return
     if any(re.search("16|half|dtype", at.text(test)) for test in narrow) or at.mentions(

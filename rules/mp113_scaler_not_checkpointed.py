@@ -21,7 +21,9 @@ from precision_lint.api import (
 
 SAVES = re.compile(r"checkpoint|saver$|^save", re.IGNORECASE)
 """Names of what saves an object that it is given."""
-KEEPS = re.compile(r"scale\w*(\(\))?[\"'\])]*\.(load_)?state_dict\b")
+KEEPS = re.compile(
+    r"scale\w*(\(\))?[\"'\])]*\.(load_)?state_dict\b|register_\w+\(\s*[\"']\w*scaler"
+)
 """A scaler's state that is saved or loaded."""
 MIXED = re.compile(r"amp|mixed|half|16|scaler", re.IGNORECASE)
 """Names of classes that may take care of a scaler themselves."""

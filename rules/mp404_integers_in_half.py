@@ -149,6 +149,8 @@ class IntegersInHalf(Rule):
             named_so = labels or COUNTED.search(at.text(node))
             if not named_so and not INDICES.search(at.text(node).lower()):
                 confidence = Confidence.POSSIBLE  # as likely the rows of an image
+            elif name == "arange" and _counts_cells(node, at) and at.project.evidence:
+                confidence = Confidence.LIKELY  # more than 2048 in an image of 46 x 46
         ends = "masks and comparisons" if "compared" in uses else "the integers made of them"
         ends = "neighbours" if not uses & {"compared", "index"} else ends
         ends = "labels" if labels else ends
