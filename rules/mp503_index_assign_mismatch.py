@@ -39,6 +39,8 @@ SEVERAL = re.compile(r"mask|indices|inds$|indexes|idxs|ids$|index_\w+|selected")
 """Names that pick more than one, whatever binds them."""
 KEYS = re.compile(r"\.(?:items|keys|named_\w+)\(\)$|^range\(")
 """Loops that bind texts and numbers."""
+MAKES = re.compile(r"(?:^|\.)(?:dict|list|OrderedDict|defaultdict|Counter|state_dict)$")
+"""Calls that give dicts and lists."""
 
 
 WHOLE = re.compile(
@@ -106,8 +108,10 @@ class IndexAssignMismatch(Rule):
 
     def check(self, node: ast.Assign | ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(node, ast.Assign):
+            if isinstance(node.value, ast.Constant):
+                return  # a number takes the dtype of the buffer
             for target in node.targets:
-                if isinstance(target, ast.Subscript):
+                if isinstance(target, ast.Subscript) and not _is_container(target.value, at):
                     named = _picks(target.slice, at)
                     if named is not None:
                         masked = _is_mask(target.slice, at)
@@ -384,6 +388,16 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
             one = looped and (SEVERAL.search(text) is None or _counted(part, at))
             named = named or (INDEX.search(text) is not None and not one)
     return True if named else None
+
+
+def _is_container(owner: ast.expr, at: Context) -> bool:
+    """Whether a name is bound to dicts and lists only."""
+    made = at.function.assigned.get(owner.id, []) if isinstance(owner, ast.Name) else []
+    return bool(made) and all(
+        isinstance(source, (ast.Dict, ast.DictComp, ast.List, ast.ListComp))
+        or (isinstance(source, ast.Call) and MAKES.search(at.text(source.func)) is not None)
+        for source in made
+    )
 
 
 def _is_key(part: ast.expr, at: Context) -> bool:
