@@ -146,8 +146,9 @@ class BoxAreaInHalf(Rule):
         helper = Helper.of(node, at)
         if helper is None or at.mentions(UNIT.pattern) or not _divides(helper):
             return
+        inside = at.region(node).on
         judged = [
-            (box, half, Doubt.strict(half, at.value(box), box, at))
+            (box, half, half.confidence if inside else Doubt.strict(half, at.value(box), box, at))
             for box in dict.fromkeys(helper.given.values())
             if (half := at.float16(at.value(box), at.region(node))) is not None
             and BOXES.search(at.text(box).lower())
@@ -155,8 +156,9 @@ class BoxAreaInHalf(Rule):
         ]
         if not judged:
             return
-        box, half, confidence = max(judged, key=lambda found: found[2].rank)
-        if Provenance.computed(box, at) is None and "pred" not in at.text(box).lower():
+        made = {b for b, _, _ in judged if Provenance.computed(b, at) or "pred" in at.text(b)}
+        box, half, confidence = max(judged, key=lambda found: (found[2].rank, found[0] in made))
+        if box not in made:
             confidence = Confidence.POSSIBLE  # anchors and ground truth are float32 as a rule
         yield at.finding(
             node,
