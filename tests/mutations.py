@@ -50,6 +50,7 @@ from precision_lint.harness import collect, judge, verify
 from precision_lint.harness.cases import Case, Dtype, Expected, Failure, Level, Policy
 from precision_lint.harness.collect import Proof
 from precision_lint.harness.execute import Fault
+from precision_lint.harness.expectations import modules
 
 KINDS = ("fix", "rule", "proof")
 PROMOTED = "one of two upcasts is enough: float32 with half is computed in float32"
@@ -246,15 +247,18 @@ class _Weaker(ast.NodeTransformer):
     def __init__(self, number: int) -> None:
         self.left = number
         self.what = ""
+        self.row = 0
 
-    def _now(self) -> bool:
+    def _now(self, node: ast.expr | ast.stmt) -> bool:
         self.left -= 1
+        if self.left == -1:
+            self.row = node.lineno
         return self.left == -1
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         if isinstance(node.value, float) and node.value not in (0.0, 1.0):
             for factor in (1e-3, 1e3):
-                if self._now():
+                if self._now(node):
                     self.what = f"{node.value:g} becomes {node.value * factor:g}"
                     return ast.copy_location(ast.Constant(node.value * factor), node)
         return node
@@ -262,29 +266,31 @@ class _Weaker(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         swaps = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
         for place, operator in enumerate(node.ops):
-            if type(operator) in swaps and self._now():
+            if type(operator) in swaps and self._now(node):
                 self.what = f"{ast.unparse(node)} is turned round"
                 node.ops[place] = swaps[type(operator)]()
                 return node
+        if isinstance(node.ops[0], ast.Is | ast.IsNot):
+            return node  # a confidence that is asked for is not given
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Name) and node.func.id in ("calls", "events", "operators"):
             for argument in node.args:
-                if len(node.args) > 1 and self._now():
+                if len(node.args) > 1 and self._now(node):
                     self.what = f"without {ast.unparse(argument)}"
                     node.args = [one for one in node.args if one is not argument]
                     return node
         if isinstance(node.func, ast.Attribute) and node.func.attr == "finding":
             for keyword in node.keywords:
-                if keyword.arg == "fix" and self._now():
+                if keyword.arg == "fix" and self._now(node):
                     self.what = "the finding has no fix"
                     node.keywords = [one for one in node.keywords if one is not keyword]
                     return node
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if ast.unparse(node) in ("Confidence.LIKELY", "Confidence.CERTAIN") and self._now():
+        if ast.unparse(node) in ("Confidence.LIKELY", "Confidence.CERTAIN") and self._now(node):
             self.what = f"{ast.unparse(node)} becomes possible"
             return ast.copy_location(ast.Attribute(node.value, "POSSIBLE", node.ctx), node)
         return node
@@ -292,7 +298,7 @@ class _Weaker(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.stmt:
         last = node.body[0] if len(node.body) == 1 else None
         leaves = isinstance(last, ast.Return) and ast.unparse(last) in NOTHING
-        if leaves and self._now():
+        if leaves and self._now(node):
             self.what = f"`if {ast.unparse(node.test)[:60]}` is always true"
             node.test = ast.copy_location(ast.Constant(True), node.test)
             return node
@@ -318,8 +324,10 @@ def of_rule(proof: Proof, limit: int) -> list[Mutant]:
         except ArithmeticError:  # a number that no constant expression can hold
             continue
         changed: type[Rule] = getattr(mutated, proof.rule.__name__)
-        found.append(Mutant("rule", change.what, _ruling(proof, changed)))
-    return found[:: max(1, len(found) // limit)][:limit]
+        what = f"{change.what} (row {change.row})"
+        found.append(Mutant("rule", what, _ruling(proof, changed)))
+    count = min(limit, len(found))
+    return [found[i * len(found) // count] for i in range(count)]
 
 
 def _ruling(proof: Proof, changed: type[Rule]) -> Callable[[], str]:
@@ -327,13 +335,14 @@ def _ruling(proof: Proof, changed: type[Rule]) -> Callable[[], str]:
 
     def run() -> str:
         assert proof.folder is not None
-        negatives = proof.folder / "negatives.py"
-        if negatives.is_file() and (lines := verify.mistaken(changed, negatives)):
-            return lines[0]
-        for name, level in dict.fromkeys((case.module, case.level) for case in proof.cases):
-            fixture = proof.folder / name
-            for line in verify.mistaken(changed, fixture):
+        executed = dict.fromkeys((case.module, case.level) for case in proof.cases)
+        for name in dict.fromkeys(
+            [name for name, _ in executed] + [path.name for path in modules(proof.folder)]
+        ):
+            for line in verify.mistaken(changed, proof.folder / name):
                 return line
+        for name, level in executed:
+            fixture = proof.folder / name
             original, genuine = verify.texts(proof.rule, fixture, level)
             try:
                 _, fixed = verify.texts(changed, fixture, level)
