@@ -72,6 +72,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ("MP212", r"fix .*without", "a GradScaler is for cuda where nothing is said"),
     ("MP303", r"fix .*without 'torch'", "F.log_softmax is the same function"),
     ("MP209", r"(fix|proof) .*", "the scores were rounded before, which errs as much as the loss"),
+    ("MP205", r"rule `if (statement|shown) is None", "the fix is shown only"),
     ("MP202|MP203|MP205|MP206|MP401|MP404|MP406|MP505",
      r"rule .*(is always true|is turned round)", SECOND),
     ("MP208", r"half_model.py: without",
