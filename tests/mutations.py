@@ -337,13 +337,10 @@ def _ruling(proof: Proof, changed: type[Rule]) -> Callable[[], str]:
 
     def run() -> str:
         assert proof.folder is not None
-        executed = dict.fromkeys((case.module, case.level) for case in proof.cases)
-        for name in dict.fromkeys(
-            [name for name, _ in executed] + [path.name for path in modules(proof.folder)]
-        ):
-            for line in verify.mistaken(changed, proof.folder / name):
+        for path in modules(proof.folder):
+            for line in verify.mistaken(changed, path):
                 return line
-        for name, level in executed:
+        for name, level in dict.fromkeys((case.module, case.level) for case in proof.cases):
             fixture = proof.folder / name
             original, genuine = verify.texts(proof.rule, fixture, level)
             try:
