@@ -107,8 +107,10 @@ class LossInHalf(Rule):
     severity = Severity.WARNING
     applicability = Applicability.SAFE
     triggers = operators(
-        ast.Call, ast.Return, pattern=r"[Aa]utocast|\.half\(\)|[Ll]oss|cross_entropy|kl_div|logits"
-    ) | operators(ast.Call, pattern="sigmoid|softmax")
+        ast.Call,
+        ast.Return,
+        pattern=r"[Aa]utocast|\.half\(\)|[Ll]oss|cross_entropy|kl_div|logits|sigmoid|softmax",
+    )
 
     def check(self, node: ast.Call | ast.Return, at: Context) -> Iterator[Finding]:
         behind = list(self._behind(node, at)) if isinstance(node, ast.Call) else []

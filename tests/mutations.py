@@ -8,14 +8,15 @@ fix
     it was, an inserted line is missing, the fix does nothing at all.
 rule
     The rule's own module is changed so that it misses more: a number is a thousandth or a
-    thousandfold, a comparison is turned round, a callable is taken off its list.
+    thousandfold, a comparison is turned round, a callable is taken off its list, a confidence
+    becomes ``possible``, a function gives up at once.
 proof
     What the proof declares is loosened: an error is said to be a million times as large, another
     failure is declared, or none.
 
-A mutant is killed when ``verify`` of that rule no longer proves everything.  A rule needs one
-killed mutant of each kind (of the first only if its proof has a fix to sabotage), and each
-survivor a reason in `REASONS`.
+A mutant is killed when ``verify`` of that rule no longer proves everything, or the rule no longer
+finds what its fixtures expect.  A rule needs one killed mutant of each kind (of the first only if
+its proof has a fix to sabotage), and each survivor a reason in `REASONS`.
 
     python -m tests.mutations [--select MP301] [--limit 4] [--jobs 2]
 
@@ -50,6 +51,7 @@ from precision_lint.harness import collect, judge, verify
 from precision_lint.harness.cases import Case, Dtype, Expected, Failure, Level, Policy
 from precision_lint.harness.collect import Proof
 from precision_lint.harness.execute import Fault
+from precision_lint.harness.expectations import modules
 
 KINDS = ("fix", "rule", "proof")
 PROMOTED = "one of two upcasts is enough: float32 with half is computed in float32"
@@ -61,24 +63,25 @@ SECOND = "a gap: the fixtures have no place where only this confidence or condit
 BETWEEN = "a gap: no fixture lies between the two bounds"
 
 REASONS: tuple[tuple[str, str, str], ...] = (
-    ("MP10[12]|MP202|MP307", r"Confidence\.\w+ becomes possible", SECOND),
+    ("MP202", r"Confidence\.\w+ becomes possible", SECOND),
     ("MP109", r"fix .*without .*zero_grad'",
      "gradients then add up, and the proof asks only whether anything is learnt"),
-    ("MP109", r"Confidence.LIKELY becomes possible", SECOND),
     ("MP114", r"fix .*is_enabled", "what a scaler that is off guards there changes nothing"),
     ("MP113|MP210", r"fix .*without", UNSEEN),
     ("MP205", r"fix .*without ''", "backward computes the same inside of the region"),
     ("MP212", r"fix .*without", "a GradScaler is for cuda where nothing is said"),
     ("MP303", r"fix .*without 'torch'", "F.log_softmax is the same function"),
     ("MP209", r"(fix|proof) .*", "the scores were rounded before, which errs as much as the loss"),
+    ("MP205", r"rule `if (statement|shown) is None", "the fix is shown only"),
     ("MP202|MP203|MP205|MP206|MP401|MP404|MP406|MP505",
      r"rule .*(is always true|is turned round)", SECOND),
     ("MP208", r"half_model.py: without",
      "scores of thousands make a softmax of 0 and 1, whatever their scale"),
     ("MP401", r"proof .*no failure is declared", "promotion counts where a proof declares it only"),
-    ("MP213", r"the finding has no fix", "the fix is shown only"),
+    ("MP213|MP408", r"the finding has no fix", "the fix is shown only"),
+    ("MP307|MP312", r"rule 1e-\d+ becomes 1e-1\d", "float16 makes 0 of the one and of the other"),
     ("MP302|MP303|MP305|MP604|MP607|MP407|MP603|MP312|MP308|MP309|MP307|MP310|MP507|MP304|MP301",
-     r"rule .*( becomes |turned round)", BETWEEN),
+     r"rule (\d\S* becomes|.*turned round)", BETWEEN),
     ("MP305|MP306|MP309|MP601|MP607", r"fix .*without '(.float|float)", PROMOTED),
     ("MP405|MP501", r"an upcast is missing", "autocast is off, and the operands are float32 there"),
     ("MP402|MP407|MP503|MP604", r"fix .*(goes up|is missing|not followed)", WIDENED),
@@ -246,15 +249,18 @@ class _Weaker(ast.NodeTransformer):
     def __init__(self, number: int) -> None:
         self.left = number
         self.what = ""
+        self.row = 0
 
-    def _now(self) -> bool:
+    def _now(self, node: ast.expr | ast.stmt) -> bool:
         self.left -= 1
+        if self.left == -1:
+            self.row = node.lineno
         return self.left == -1
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         if isinstance(node.value, float) and node.value not in (0.0, 1.0):
             for factor in (1e-3, 1e3):
-                if self._now():
+                if self._now(node):
                     self.what = f"{node.value:g} becomes {node.value * factor:g}"
                     return ast.copy_location(ast.Constant(node.value * factor), node)
         return node
@@ -262,29 +268,31 @@ class _Weaker(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         swaps = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
         for place, operator in enumerate(node.ops):
-            if type(operator) in swaps and self._now():
+            if type(operator) in swaps and self._now(node):
                 self.what = f"{ast.unparse(node)} is turned round"
                 node.ops[place] = swaps[type(operator)]()
                 return node
+        if isinstance(node.ops[0], ast.Is | ast.IsNot):
+            return node  # a confidence that is asked for is not given
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Name) and node.func.id in ("calls", "events", "operators"):
             for argument in node.args:
-                if len(node.args) > 1 and self._now():
+                if len(node.args) > 1 and self._now(node):
                     self.what = f"without {ast.unparse(argument)}"
                     node.args = [one for one in node.args if one is not argument]
                     return node
         if isinstance(node.func, ast.Attribute) and node.func.attr == "finding":
             for keyword in node.keywords:
-                if keyword.arg == "fix" and self._now():
+                if keyword.arg == "fix" and self._now(node):
                     self.what = "the finding has no fix"
                     node.keywords = [one for one in node.keywords if one is not keyword]
                     return node
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if ast.unparse(node) in ("Confidence.LIKELY", "Confidence.CERTAIN") and self._now():
+        if ast.unparse(node) in ("Confidence.LIKELY", "Confidence.CERTAIN") and self._now(node):
             self.what = f"{ast.unparse(node)} becomes possible"
             return ast.copy_location(ast.Attribute(node.value, "POSSIBLE", node.ctx), node)
         return node
@@ -292,7 +300,7 @@ class _Weaker(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.stmt:
         last = node.body[0] if len(node.body) == 1 else None
         leaves = isinstance(last, ast.Return) and ast.unparse(last) in NOTHING
-        if leaves and self._now():
+        if leaves and self._now(node):
             self.what = f"`if {ast.unparse(node.test)[:60]}` is always true"
             node.test = ast.copy_location(ast.Constant(True), node.test)
             return node
@@ -318,8 +326,10 @@ def of_rule(proof: Proof, limit: int) -> list[Mutant]:
         except ArithmeticError:  # a number that no constant expression can hold
             continue
         changed: type[Rule] = getattr(mutated, proof.rule.__name__)
-        found.append(Mutant("rule", change.what, _ruling(proof, changed)))
-    return found[:: max(1, len(found) // limit)][:limit]
+        what = f"{change.what} (row {change.row})"
+        found.append(Mutant("rule", what, _ruling(proof, changed)))
+    count = min(limit, len(found))
+    return [found[i * len(found) // count] for i in range(count)]
 
 
 def _ruling(proof: Proof, changed: type[Rule]) -> Callable[[], str]:
@@ -327,13 +337,11 @@ def _ruling(proof: Proof, changed: type[Rule]) -> Callable[[], str]:
 
     def run() -> str:
         assert proof.folder is not None
-        negatives = proof.folder / "negatives.py"
-        if negatives.is_file() and (lines := verify.mistaken(changed, negatives)):
-            return lines[0]
+        for path in modules(proof.folder):
+            for line in verify.mistaken(changed, path):
+                return line
         for name, level in dict.fromkeys((case.module, case.level) for case in proof.cases):
             fixture = proof.folder / name
-            for line in verify.mistaken(changed, fixture):
-                return line
             original, genuine = verify.texts(proof.rule, fixture, level)
             try:
                 _, fixed = verify.texts(changed, fixture, level)

@@ -570,6 +570,23 @@ def test_an_unsafe_fix_without_proof(shipped: tuple[type[Rule], Proof], tmp_path
     ]
 
 
+def test_what_no_case_executes_is_looked_at(
+    shipped: tuple[type[Rule], Proof], tmp_path: Path
+) -> None:
+    rule, proof = shipped
+    assert proof.folder is not None
+    folder = shutil.copytree(proof.folder, tmp_path / proof.folder.name)
+    text = f"def half(x):\n    return x.half()  # expect: {rule.code}\n"
+    (folder / "left_alone.py").write_text(text, encoding="utf-8")
+    (folder / "unread.py").write_bytes(b"x = '\xff'\n")
+    [result] = verify.prove([Proof(rule, folder, proof.cases)])
+    missed, unread = result.failures
+    assert missed == f"left_alone.py:2: the rule does not find {rule.code}"
+    assert unread.startswith(str(folder / "unread.py"))
+    [result] = verify.prove([Proof(rule, folder, proof.cases)], keyword=proof.cases[0].title)
+    assert not result.failures
+
+
 # The command
 
 

@@ -148,14 +148,18 @@ def folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and path.name[:1] not in "_.")
 
 
-def fixtures(root: Path) -> list[Fixture]:
-    """All fixtures under ``root``, by path; goldens and proofs are not fixtures."""
+def modules(folder: Path) -> list[Path]:
+    """The fixtures of a folder, by name; goldens and proofs are not fixtures."""
     return [
-        Fixture(path)
-        for folder in folders(root)
+        path
         for path in sorted(folder.glob("*.py"))
         if path.name not in _ASIDES and not path.name.endswith(".golden.py")
     ]
+
+
+def fixtures(root: Path) -> list[Fixture]:
+    """All fixtures under ``root``, by path."""
+    return [Fixture(path) for folder in folders(root) for path in modules(folder)]
 
 
 def linter(rules: Collection[type[Rule]], path: Path) -> Lint:

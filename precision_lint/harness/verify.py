@@ -139,7 +139,8 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
 def mistaken(rule: type[Rule], path: Path) -> list[str]:
     """Where a rule does not find what its fixture module expects, or reports what it does not."""
     original = source.read(path)
-    assert isinstance(original, source.Source)  # `texts` has read it
+    if isinstance(original, source.Failure):
+        return [f"{path}: {original.message}"]
     found = [d for d in expectations.linter([rule], path)(original) if d.code == rule.code]
     lost, left = expectations.unmet(original.text, found)
     lines = [f"{one.row}: the rule does not find {one}" for one in lost if one.code == rule.code]
@@ -163,8 +164,10 @@ def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
             fixed[module, level] = texts(proof.rule, proof.folder / module, level)
         except InvalidProof as error:
             errors.append(str(error))
-    for module in sorted({module for module, _ in fixed}):
-        errors += mistaken(proof.rule, proof.folder / module)
+    executed = {proof.folder / module for module, _ in fixed}
+    # what no case executes has expectations, too
+    for path in sorted(executed) if keyword else expectations.modules(proof.folder):
+        errors += (line for line in mistaken(proof.rule, path) if line not in errors)
     return {
         i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed
     }, errors
