@@ -167,7 +167,7 @@ def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
     executed = {proof.folder / module for module, _ in fixed}
     # what no case executes has expectations, too
     for path in sorted(executed) if keyword else expectations.modules(proof.folder):
-        errors += (line for line in mistaken(proof.rule, path) if line not in errors)
+        errors += [line for line in mistaken(proof.rule, path) if line not in errors]
     return {
         i: fixed[key] for i, c in chosen.items() if (key := (c.module, c.level)) in fixed
     }, errors
