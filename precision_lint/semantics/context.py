@@ -379,6 +379,9 @@ class Context:
         """
         statement = self.statement(node)
         device = self.device(inputs or self.product(node)[1], self.region(node))
+        addend = products.addend(node, self)
+        if addend is not None and addend not in operands:
+            operands = (*operands, addend)  # has to be of their dtype
         if statement is None or device is None:
             return None
         spelling, imports = self.torch()

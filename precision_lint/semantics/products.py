@@ -63,6 +63,14 @@ def product(node: ast.Call | ast.BinOp, at: Context) -> tuple[str, list[ast.expr
     return name, list(node.args[1:3] if name == "baddbmm" else node.args[:2])
 
 
+def addend(node: ast.Call | ast.BinOp, at: Context) -> ast.expr | None:
+    """What ``torch.baddbmm`` adds the product to, unless it is known to be float32."""
+    if not isinstance(node, ast.Call) or product(node, at)[0] != "baddbmm":
+        return None
+    given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "input")]
+    return given[0] if given and at.value(given[0]).dtype not in ("float32", "float64") else None
+
+
 def geometry(
     node: ast.expr, operands: Sequence[ast.expr], at: Context, depth: int = 2
 ) -> str | None:
