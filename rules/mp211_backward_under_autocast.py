@@ -47,13 +47,19 @@ class BackwardUnderAutocast(Rule):
     ## Example
     ```python
     with torch.autocast("cuda"):
-        loss = criterion(model(images), labels)
+        features = model(images)
+        with torch.autocast("cuda", enabled=False):
+            wide = features.float()
+            loss = criterion(wide.T @ wide, labels)
         scaler.scale(loss).backward()
     ```
     Use instead:
     ```python
     with torch.autocast("cuda"):
-        loss = criterion(model(images), labels)
+        features = model(images)
+        with torch.autocast("cuda", enabled=False):
+            wide = features.float()
+            loss = criterion(wide.T @ wide, labels)
     scaler.scale(loss).backward()
     ```
 
