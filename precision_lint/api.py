@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.unlike import Unlike
     from precision_lint.semantics.values import Value
     from precision_lint.semantics.violations import Violation
+    from precision_lint.semantics.wide_backward import WideBackward
     from precision_lint.semantics.widening import Widening
 
 __all__ = [
@@ -121,6 +122,7 @@ __all__ = [
     "Upcast",
     "Value",
     "Violation",
+    "WideBackward",
     "Widening",
     "calls",
     "events",
@@ -368,6 +370,7 @@ _ANALYSIS = {
     "RegionEnd": "region_end",
     "Sink": "sinks",
     "Unlike": "unlike",
+    "WideBackward": "wide_backward",
     "Widening": "widening",
     "Upcast": "quotients",
     "Value": "values",

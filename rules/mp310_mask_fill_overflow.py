@@ -39,6 +39,8 @@ ACTIVATION = re.compile(
 """Names of what a layer or a product makes, which is half under autocast too."""
 BIG = re.compile(r"inf|min|max|neg|big|large|huge|fill|const|value", re.I)
 
+ARITHMETIC = (ast.Add, ast.Sub, ast.FloorDiv, ast.Mod)
+"""What is done with indices."""
 
 PRODUCTS = frozenset({"matmul", "bmm", "mm", "baddbmm", "einsum", "linear"})
 SAME = frozenset({
@@ -61,7 +63,8 @@ class MaskFillOverflow(Rule):
 
     It stays silent where the tensor is float32 for certain (upcast, a softmax or sum inside a
     CUDA autocast region, numpy), where a test has ruled float16 out, for -1e4, for -inf, for
-    `torch.finfo(x.dtype).min`, and for bfloat16 projects.
+    `torch.finfo(x.dtype).min`, for indices (an integer tensor less an offset), and for bfloat16
+    projects.
 
     A product is half under autocast (`q @ k.transpose(-2, -1)`), so attention scores are `likely`
     in a project with float16. An argument or attribute whose name does not say that a layer made
@@ -113,6 +116,8 @@ class MaskFillOverflow(Rule):
             if number is None or abs(number) <= LARGEST["float16"]:
                 continue
             value = at.value(place.tensor)
+            if _counted(place.tensor, value, at):
+                continue
             written = node.targets[0] if isinstance(node, ast.Assign) else node
             half = at.half(value, at.region(written))
             harmed = frozenset(d for d, largest in LARGEST.items() if abs(number) > largest)
@@ -239,6 +244,21 @@ def _helped(call: ast.Call, at: Context) -> Iterator[Place]:
                 note = helper.note(node, f"{name} by {helper.function.name}()")
                 spelled = f"{at.text(call.func)}()"
                 yield Place(spelled, owner, number, raises=name != "where", within=note)
+
+
+def _counted(node: ast.expr, value: Value, at: Context, depth: int = 4) -> bool:
+    """Whether a value is an integer tensor, moved by what nothing says to be a float."""
+    if isinstance(node, ast.Name) and depth:
+        source = at.definition(node.id, node)
+        return source is not None and _counted(source, at.value(source), at, depth - 1)
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ARITHMETIC):
+        return False
+    if not value.variable and value.dtype != "":
+        return False
+    sides = (node.left, node.right)
+    whole = [s for s in sides if at.value(s).dtype == "int" and at.value(s).is_tensor]
+    others = [s for s in sides if s not in whole]
+    return bool(whole) and not any(ACTIVATION.search(at.text(other)) for other in others)
 
 
 def _may_be_big(node: ast.expr) -> bool:

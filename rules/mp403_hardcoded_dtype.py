@@ -43,7 +43,8 @@ class HardcodedDtype(Rule):
     project runs the module in half models, otherwise possible.
 
     A buffer that `torch.FloatTensor(n, m)` makes for a kernel of an extension, which takes it for
-    the dtype of its inputs. A module that its owner's `forward` casts (`self.gate =
+    the dtype of its inputs (possible for coordinates where models are trained under autocast, which
+    leaves those in float32). A module that its owner's `forward` casts (`self.gate =
     self.gate.float()`). A helper that casts every tensor in nested containers to half, integers
     too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
     the file.
@@ -53,9 +54,9 @@ class HardcodedDtype(Rule):
     that makes each entry of a batch half is likely where models are half.
 
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
-    losses, buffers), where the result is cast at once, under autocast, which casts the next layer's
-    input down again, and in projects that show no half models. A float32 tensor that goes into a
-    layer or a product directly is MP502's.
+    losses, buffers), where a test of the dtype has chosen float32, where the result is cast at
+    once, under autocast, which casts the next layer's input down again, and in projects that show
+    no half models. A float32 tensor that goes into a layer or a product directly is MP502's.
 
     ## Why it breaks
     A float32 tensor with dimensions promotes half activations, and the next layer raises `mat1 and
@@ -128,6 +129,8 @@ class HardcodedDtype(Rule):
                 Confidence.LIKELY if sure else Confidence.POSSIBLE,
                 evidence=at.project.evidence[:1],
             )
+            return
+        if Care.chosen_by_dtype(node, at):
             return
         met = Hardcoded.meeting(node, at)
         if met is None:
@@ -233,6 +236,8 @@ def _filled(node: ast.Call, at: Context) -> Iterator[Finding]:
         return
     call, tensor = kernel
     believed = any(at.believes(evidence) for evidence in at.settings)
+    if Hardcoded.coordinates(tensor, at) and (at.half_models is None or at.project.autocast):
+        believed = False  # autocast leaves coordinates in float32, which come out of no layer
     yield at.finding(
         node,
         f"the buffer is float32 and {tensor}, from which the kernel fills it, may be half",

@@ -30,6 +30,10 @@ MOVED = re.compile(r"device|\.to\(|\.cuda\(|type_as|_like\(|\bself\.")
 """What takes a tensor to where the model is."""
 
 
+SHARDED = re.compile(r"fsdp|fully_?shard|\bMixedPrecision\b", re.I)
+"""Words of settings that cast modules rather than open a region."""
+
+
 class RotaryTableInHalf(Rule):
     """Angles of a rotary or sinusoidal embedding that are multiplied out in half precision.
 
@@ -42,7 +46,8 @@ class RotaryTableInHalf(Rule):
     - positions created in, or cast to, the dtype of the activations (`torch.arange(n,
       dtype=x.dtype)`);
     - a buffer of frequencies used as it is in a project that makes whole models half, because
-      `model.half()` rounds the buffer (possible where nothing says that models are half);
+      `model.half()` rounds the buffer, and so does FSDP's mixed precision (possible where nothing
+      says that models are half);
     - exponents of frequencies that a table's function makes in the dtype its caller gives
       (possible).
 
@@ -116,7 +121,11 @@ class RotaryTableInHalf(Rule):
         lowered = angle.listed and region.state != "off" and _casts_down(angle, at)
         fix = None
         confidence = half.confidence
-        if lowered and (region.on or _under_autocast(at)):
+        if lowered and not region.on and _sharded(at):
+            if "buffer" not in at.value(angle.frequencies).tags:
+                return
+            harm = f"FSDP casts {at.text(angle.frequencies)} with the parameters"
+        elif lowered and (region.on or _under_autocast(at)):
             harm = "autocast casts positions and frequencies down, float32 or not"
             upcast = [o for o in angle.operands if not at.is_upcast(o)]
             edits = at.without_autocast(angle.product, upcast, "angles")
@@ -290,6 +299,12 @@ def _at_construction(at: Context) -> bool:
 
 def _under_autocast(at: Context) -> bool:
     return at.project.ambient is not None and at.plausible and not Care.in_test(at)
+
+
+def _sharded(at: Context) -> bool:
+    """Whether the mixed precision of the project is FSDP's, which casts parameters and buffers."""
+    ambient = at.project.ambient
+    return ambient is not None and SHARDED.search(ambient.message) is not None
 
 
 def _casts_down(angle: Angle, at: Context) -> bool:

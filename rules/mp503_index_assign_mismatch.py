@@ -43,6 +43,8 @@ MAKES = re.compile(r"(?:^|\.)(?:dict|list|OrderedDict|defaultdict|Counter|state_
 """Calls that give dicts and lists."""
 
 
+CASTS = frozenset({"to", "type", "type_as", "half", "bfloat16"})
+
 WHOLE = re.compile(
     r"(?<![a-z])(\w*mask\w*|labels?|\w*_?ids?|idxs?|ind(ex|ices)|lengths?|counts?|classes|tokens?)"
     r"(?![a-z])"
@@ -224,10 +226,25 @@ def _apart_under_autocast(
         return None
     if Provenance.computed(source, at) is None or Provenance.computed(buffer, at) is not None:
         return None
+    if _promoted(source, held, at):
+        return None
     half = at.half(value, region)
     if half is None:
         return None
     return half, half.confidence if shown else Confidence.POSSIBLE, source, buffer
+
+
+def _promoted(source: ast.expr, held: Value, at: Context) -> bool:
+    """Whether a value was made by arithmetic with what is as wide as a buffer: with its rows."""
+    for origin in Provenance.of(source, at):
+        if Provenance.is_layer(origin, at):
+            return False
+        if isinstance(origin, ast.Call) and (at.operation(origin) or ("",))[0] in CASTS:
+            return False
+        terms = at.value(origin).dtype.removeprefix("~").split("+")
+        if any({*term.split("|")} <= {held.dtype.removeprefix("~"), "float32"} for term in terms):
+            return True
+    return False
 
 
 def _open(

@@ -973,6 +973,14 @@ def step(layer, x):
         print(loss)
         loss.backward()
 """
+WIDE = """\
+import torch
+
+
+@torch.autocast("cuda", enabled=False)
+def correlate(x):
+    return x.float().t() @ x.float()
+"""
 LAYER = """\
 import torch
 from torch import nn
@@ -1017,7 +1025,50 @@ def train(model, x, optimizer, scaler):
     [(STEP, "9 MP211"), (LAYER, "12 MP502"), (READ, "7 MP101"), (CLIP, "6 MP102")],
 )
 def test_what_a_test_does_is_meant(text: str, finding: str) -> None:
-    assert places(check({"step.py": text, "tests/test_step.py": text})) == [f"step.py:{finding}"]
+    files = {"step.py": text, "tests/test_step.py": text, "wide.py": WIDE}
+    assert places(check(files)) == [f"step.py:{finding}"]
+
+
+GRAM = """\
+from torch.autograd import Function
+
+
+class Gram(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.t() @ x
+
+    @staticmethod
+    {decorator}
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return {gradient}
+"""
+NARROWED = "x @ (grad + grad.t())"
+
+
+@pytest.mark.parametrize(
+    ("files", "victim"),
+    [
+        ({"wide.py": WIDE}, ("wide.py", 4)),
+        ({"tests/wide.py": WIDE}, None),
+        ({"wide.py": WIDE.replace("False", "True")}, None),
+        ({"gram.py": GRAM.format(decorator="", gradient=NARROWED)}, ("gram.py", 4)),
+        ({"gram.py": GRAM.format(decorator="@custom_bwd", gradient=NARROWED)}, None),
+        ({"gram.py": GRAM.format(decorator="", gradient="x * grad.sum()")}, None),
+    ],
+)
+def test_a_backward_pass_in_a_region_needs_a_victim(
+    files: dict[str, str], victim: tuple[str, int] | None
+) -> None:
+    found = check({"step.py": STEP, **files}, Confidence.POSSIBLE)
+    (step,) = (d for d in found if d.code == "MP211")
+    assert (step.confidence.rank >= Confidence.LIKELY.rank) == (victim is not None)
+    named = [
+        link[:2] for link in links(step) if link[2] == "its backward pass is to run in float32"
+    ]
+    assert named == ([victim] if victim is not None else [])
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ def train(model, optimizer, batches):
 """
 CLIPPED = SCALED.format(line="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
 READ = SCALED.format(line="norm = model.weight.grad.norm()")
+CORRELATED = """\
+
+
+def correlate(x):
+    with torch.autocast("cuda", enabled=False):
+        return x.float().t() @ x.float()
+"""
 PLACES = ("train.py", "tests/train.py", "benchmarks/train.py")
 
 
@@ -47,7 +54,7 @@ PLACES = ("train.py", "tests/train.py", "benchmarks/train.py")
         ("MP101", READ, ("certain", "possible", "certain")),
         ("MP102", CLIPPED, ("certain", "possible", "certain")),
         ("MP111", UNSCALED.format(indent=""), ("certain", "possible", "possible")),
-        ("MP211", UNSCALED.format(indent="    "), ("certain", "possible", "possible")),
+        ("MP211", UNSCALED.format(indent="    ") + CORRELATED, ("certain", "possible", "possible")),
     ],
 )
 def test_what_only_training_suffers_from(code: str, text: str, expected: tuple[str, ...]) -> None:

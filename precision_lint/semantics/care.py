@@ -22,6 +22,10 @@ COORDINATES = re.compile(
     r"time|timesteps?|t|freqs?)(?![a-z])"
 )
 """Words of names whose tensors had better stay float32, and as a rule do."""
+CHOOSES = re.compile(
+    r"\bis_half\b|(?:\.dtype\b|\.type\(\)).*(?:[Hh]alf|b?float16|float32|FloatTensor|torch\.float\b)"
+)
+"""Tests of a tensor's dtype that tell half from float32."""
 _SOLVERS = frozenset({
     "torch.inverse", "torch.cholesky", "torch.svd", "torch.det", "torch.logdet", "torch.pinverse",
 })  # fmt: skip
@@ -85,6 +89,16 @@ class Care:
         calls = (node for node in walk_function(at.function) if isinstance(node, ast.Call))
         names = (at.qualify(call.func) or f"torch.{_method(call)}" for call in calls)
         return any(name.startswith("torch.linalg.") or name in _SOLVERS for name in names)
+
+    @staticmethod
+    def chosen_by_dtype(node: ast.expr, at: Context) -> bool:
+        """Whether a node stands in a branch of a test for half or float32 of what comes in."""
+        return any(
+            isinstance(parent, (ast.If, ast.IfExp))
+            and CHOOSES.search(at.text(parent.test)) is not None
+            and all(part is not node for part in ast.walk(parent.test))
+            for parent in at.ancestors(node)
+        )
 
     @staticmethod
     def is_additive(name: str, at: Context) -> bool:

@@ -95,7 +95,7 @@ def _reach(
     return found
 
 
-def _weights(node: ast.expr, at: Context, depth: int = 4) -> bool:
+def _weights(node: ast.expr, at: Context, depth: int = 10) -> bool:
     """Whether the elements of an operand add up to 1: by a softmax, or divided by their sum."""
     if "normalized" in at.value(node).tags:
         return True
@@ -113,8 +113,11 @@ def _weights(node: ast.expr, at: Context, depth: int = 4) -> bool:
     return inner is not None and inner[0] in SHAPES | KEEPS and _weights(inner[1], at, depth)
 
 
-def _has_sum_of(value: ast.expr, divisor: ast.expr, at: Context) -> bool:
+def _has_sum_of(value: ast.expr, divisor: ast.expr, at: Context, depth: int = 3) -> bool:
     """Whether a divisor is the sum of a value, perhaps in steps, reshaped and guarded."""
+    if isinstance(divisor, ast.Name) and depth:
+        source = at.definition(divisor.id, divisor)
+        return source is not None and _has_sum_of(value, source, at, depth - 1)
     for part in ast.walk(divisor):
         if isinstance(part, ast.Call):
             summed = at.operation(part)

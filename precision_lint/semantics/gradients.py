@@ -26,7 +26,10 @@ READS_NAME = re.compile(
     r"|^_?grad(s|ient|ients)?_(norm|stats|statistics|is_finite|are_finite|has_nan|check|hist)\w*$"
 )
 EXACT_READS = frozenset({"get_total_norm"})
-NOT_READ = re.compile(r"zero_grad|no_grad|grad_enabled|requires_grad|enable_grad|clip")
+NOT_READ = re.compile(
+    r"zero_grad|no_grad|grad_enabled|requires_grad|enable_grad|clip|^get_global_grad_norm$"
+)
+"""Among them DeepSpeed's, which has divided the norm by the loss scale."""
 INSPECTS = re.compile(
     r"norm|nan|finite|inf(?!o|er)|max|mean|std|hist|stat|check|valid|log|print|plot|monitor|anomal"
 )

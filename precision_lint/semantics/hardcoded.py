@@ -25,6 +25,12 @@ NUMBERS = re.compile(
     r"temperature|alpha|beta|gamma|channels|sigma|std|period|max\w*|min\w*)(?![a-z])"
 )
 """Names that numbers have as often as tensors."""
+PLACES = re.compile(
+    r"(?:^|_)(?:xyz|points?|pts|coords?|coordinates?|unknown|known|rois?|b?boxes|cent(?:er|re)s?|"
+    r"centroids?|positions?|vert(?:ice)?s)(?=_|\d|$)"
+)
+"""Names of coordinates, which pass no layer."""
+FEATURES = re.compile(r"feat|emb|logit|score")
 RESULT = re.compile(r"logit|loss|score|prob|metric|target|label|mask|energy|entropy|temperature")
 """Words of what had better be float32, as a rule at the end of a model."""
 _FLOAT32 = ("torch.float32", "torch.float")
@@ -92,6 +98,20 @@ class Hardcoded:
                         if other.id in parameters:
                             return parent, other.id
         return None
+
+    @staticmethod
+    def coordinates(name: str, at: Context) -> bool:
+        """Whether a parameter of an ``autograd.Function`` is a place in space, by its name or by
+        those of what all calls outside of the file pass."""
+        if PLACES.search(name) and not FEATURES.search(name):
+            return True
+        place = [p.arg for p in at.function.parameters()][1:].index(name)  # behind ctx
+        given = [
+            passed.call.args[place] if place < len(passed.call.args) else None
+            for passed in at.module.arguments(at.function, name)
+        ]
+        texts = [ast.unparse(argument) if argument is not None else "" for argument in given]
+        return bool(texts) and all(PLACES.search(t) and not FEATURES.search(t) for t in texts)
 
     @staticmethod
     def named(call: ast.Call, at: Context) -> bool:

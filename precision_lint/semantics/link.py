@@ -21,6 +21,7 @@ from precision_lint.semantics.summary import (
     Origin,
     Summary,
 )
+from precision_lint.semantics.wide_backward import TESTS
 
 ROUNDS = 5
 """How often arguments are followed into functions; each round passes one more call."""
@@ -57,6 +58,8 @@ def link(root: str, files: Iterable[str], summaries: Mapping[str, Summary]) -> P
             frozenset(c.name for c in summary.classes),
             frozenset(summary.names),
         )
+    wide = [(f, s.wide) for f, s in sorted(summaries.items()) if s.wide and not TESTS.search(f)]
+    program.wide = wide[0] if wide else None
     return _Linker(program, summaries).run()
 
 

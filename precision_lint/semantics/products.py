@@ -157,7 +157,9 @@ def _from_numpy(node: ast.expr, at: Context) -> bool:
 def _keys(at: Context) -> bool:
     """Whether ``K`` stands for attention's keys beside queries or values, or for a kernel."""
     names = at.module.names_in(at.function)
-    return bool(names & KEYED) or any(KERNELS.search(name.lower()) for name in names)
+    return any(name.rstrip("_") in KEYED for name in names) or any(
+        KERNELS.search(name.lower()) for name in names
+    )
 
 
 def _origin(node: ast.expr, at: Context) -> ast.expr | None:

@@ -84,6 +84,8 @@ class Program:
     drivers: dict[Key, int] = field(default_factory=dict)
     """Functions that backward passes and regions are run from, which lie in no region themselves;
     with the row up to which what they call does not either."""
+    wide: tuple[str, Span] | None = None
+    """A place, outside of tests, whose backward pass is to run in float32."""
 
     def __post_init__(self) -> None:
         self._modules: dict[str, list[str]] | None = None
@@ -120,6 +122,10 @@ class Program:
             index = self._index(file)
             self._loaded[file] = None if index is None else Module(index, file, self)
         return self._loaded[file]
+
+    def kept_wide(self, message: str) -> Evidence | None:
+        """Where code is kept in float32 whose backward pass has products."""
+        return _note(message, self.shown(self.wide[0]), self.wide[1]) if self.wide else None
 
     def forget(self) -> None:
         """Drop what was concluded for one file, so that the next is judged as if it were the first.

@@ -59,7 +59,7 @@ class Provenance:
         if op is not None:
             return op not in NORMS  # which give float32 under autocast
         name = path[5:]
-        if "." in name or at.module.index.method(cls, name):
+        if "." in name or at.module.index.method(cls, name) or _weightless(node, at):
             return False
         value = at.module.attribute(cls, name)
         if value.kind == "callable" and isinstance(value.const, str):
@@ -67,6 +67,29 @@ class Provenance:
             return value.const.endswith("ModuleList") or op in ops.MATMULS
         stored = at.module.stores(cls).get(name)
         return stored is not None and isinstance(stored[0], ast.Call)
+
+
+def _weightless(call: ast.Call, at: Context) -> bool:
+    """Whether a call runs a module of the project that only computes: no layer, no product."""
+    cls, path = at.function.cls, dotted(call.func) or ""
+    if cls is None or not path.startswith("self.") or path.count(".") != 1:
+        return False
+    stored = at.module.stores(cls).get(path[5:])
+    made = dotted(stored[0].func) if stored and isinstance(stored[0], ast.Call) else None
+    found = at.module.base(made) if made is not None else None
+    forward = found[0].methods.get("forward") if found is not None else None
+    return forward is not None and not any(
+        (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult))
+        or (isinstance(node, ast.Call) and _may_lower(ast.unparse(node.func)))
+        for node in forward.nodes
+    )
+
+
+def _may_lower(called: str) -> bool:
+    """Whether a call may be of a layer, of a function of the project, or of a product."""
+    name = called.rpartition(".")[2]
+    known = name in ops.KNOWN | _THROUGH or called.startswith(("torch.", "math."))
+    return name in ops.MATMULS or called.startswith("self.") or not known
 
 
 def _lowers(product: ast.expr, at: Context) -> bool:
@@ -116,5 +139,8 @@ def _back(node: ast.expr, at: Context, seen: set[int], casts: bool = False) -> I
                 if found[0] in ops.PAIRWISE or found[0] == "where":
                     for part in node.args:
                         yield from _back(part, at, seen, casts)
+            elif _weightless(node, at):
+                for part in node.args:
+                    yield from _back(part, at, seen, casts)
         case _:
             pass

@@ -21,6 +21,7 @@ from precision_lint.semantics.index import HANDS_BACK, WRAPS, Class, Function, I
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import INHERITED, Region
+from precision_lint.semantics.wide_backward import WideBackward
 
 Origin = tuple[Any, ...]
 Span = tuple[int, int, int, int]
@@ -115,6 +116,8 @@ class Summary:
     """Those that may hold a class or function of the project."""
     functions: tuple[FunctionFacts, ...] = ()
     classes: tuple[ClassFacts, ...] = ()
+    wide: Span | None = None
+    """The first place whose backward pass is to run in float32."""
 
 
 def summarise(data: bytes) -> Summary:
@@ -236,6 +239,7 @@ class _Summariser:
             tuple(variables),
             tuple(functions),
             tuple(self._class(cls) for cls in index.classes.values()),
+            span(wide) if (wide := WideBackward.within(index)) is not None else None,
         )
 
     def _defaults(self, function: Function) -> Iterator[tuple[str, Origin]]:
