@@ -188,6 +188,12 @@ def test_a_script_whose_name_starts_with_test_is_read(tmp_path: Path) -> None:
     assert scan(tmp_path, test_net_py="model.half()").half is not None
 
 
+def test_a_file_may_be_a_project_by_itself(tmp_path: Path) -> None:
+    scan(tmp_path, train_py="import torch\nscaler = torch.amp.GradScaler()")
+    file = tmp_path / "train.py"
+    assert Survey.scan(file, [file]).around(file).autocast is not None
+
+
 def test_a_root_inside_of_tests_is_read(tmp_path: Path) -> None:
     root = tmp_path / "tests" / "sample"
     root.mkdir(parents=True)

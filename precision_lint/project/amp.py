@@ -287,9 +287,9 @@ def _area(place: PurePath) -> Area:
 def _of_its_own(place: PurePath, root: Path, data: bytes) -> bool:
     """Whether a program in a directory of the root imports modules of that directory only, so that
     the others of the project are none of its."""
-    home = root / place.parts[0]
-    if len(place.parts) != 2 or (home / "__init__.py").is_file():
+    if len(place.parts) != 2 or (root / place.parts[0] / "__init__.py").is_file():
         return False
+    home = root / place.parts[0]
     names = {match.decode() for match in _IMPORT.findall(data)} - {place.parts[0]}
     own = {name for name in names if _is_module(home / name)}
     around = (root, root / "src")
