@@ -263,7 +263,9 @@ def _show(
             _echo(FORMATS["concise"](result.unread, {}, color=_color(sys.stderr)), sys.stderr)
     elif statistics:
         table = summary.table(diagnostics, human)
-        if table:
+        if output_file:
+            _write(output_file, table)
+        elif table:
             _echo(table, report_to)
     elif output_file:
         _write(output_file, _rendered(result, output_format))

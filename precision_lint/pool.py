@@ -72,8 +72,8 @@ def run(
     while todo:
         chosen = [items[index] for index in todo]
         batch = 1 if alone else max(1, min(BATCH, len(todo) // (4 * workers)))
-        got = list(_pass(work, chosen, state, 1 if alone else workers, batch))
         missing = []
+        got = _pass(work, chosen, state, 1 if alone else workers, batch)
         for index, found in zip(todo, got, strict=True):
             if found:
                 answers[index] = found[0]

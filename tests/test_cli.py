@@ -278,6 +278,15 @@ def test_output_format_of_the_configuration(run: Run) -> None:
     assert run.out.startswith("m.py:2:1: MP911")
 
 
+def test_statistics_go_into_the_file(run: Run) -> None:
+    write("a.py", "BAD, MEH\nMEH")
+    run("--statistics", "-o", "counts.txt", "a.py")
+    table = "2  MP921  [ ]  meh-word\n1  MP911  [*]  bad-word\n"
+    assert Path("counts.txt").read_text() == table
+    assert "MP921" not in run.out
+    assert "Found 1 error" in run.out
+
+
 def test_statistics(run: Run) -> None:
     write("a.py", "BAD, MEH\nMEH")
     write("b.py", "\n".join(["MEH"] * 9))

@@ -281,6 +281,38 @@ def test_a_copied_tree_without_git_is_the_project_from_anywhere(
     assert files.project_root(here / "tree") == here / "tree"
 
 
+def test_a_named_directory_that_holds_the_working_directory_is_the_project(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch("p/a/m.py", "p/b/README.md", "p/b/n.py", "p/c/pyproject.toml", "p/c/o.py")
+    monkeypatch.chdir(here / "p/a")
+    found = files.discover([Path("..")], Resolver()).files
+    assert {file.path.name: file.root for file in found} == {
+        "m.py": here / "p", "n.py": here / "p", "o.py": here / "p/c",
+    }  # fmt: skip
+
+
+def test_a_readme_below_the_working_directory_splits_nothing(here: Path) -> None:
+    touch("a/README.md", "a/m.py")
+    assert files.project_root(here / "a/m.py") == here
+
+
+def test_a_readme_beside_repositories_is_of_none(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch("README.md", "x/.git/HEAD", "y/m.py")
+    monkeypatch.chdir(here / "y")
+    assert files.project_root(here / "y/m.py") == here / "y"
+
+
+def test_a_link_to_a_home_directory_is_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch("home/a/m.py")
+    (here / "link").symlink_to(here / "home", target_is_directory=True)
+    monkeypatch.setenv("HOME", str(here / "link"))
+    monkeypatch.chdir(here / "home")
+    assert files.project_root(here / "home/a/m.py") == here / "home/a/m.py"
+
+
 def test_a_folder_that_an_editor_has_open_is_the_project(here: Path) -> None:
     touch("README.md", "a/README.md", "a/b/m.py", "c/pyproject.toml", "c/d/m.py")
     folders = [here, here / "a", here / "c/d"]

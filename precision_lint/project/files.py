@@ -79,12 +79,12 @@ def _around(path: Path, folders: Collection[Path] = ()) -> Path | None:
     signs += [directory for directory in around if directory in folders]
     if signs:
         return signs[0]
-    home = Path("~").expanduser()
-    shared = {home, *home.parents, Path(tempfile.gettempdir()), Path(path.anchor)}
-    own = [directory for directory in around if directory not in shared]
+    home, temporary = Path("~").expanduser(), Path(tempfile.gettempdir())
+    shared = {home, temporary, home.resolve(), temporary.resolve(), Path(path.anchor)}
+    shared |= {*home.parents, *home.resolve().parents}
     here = Path.cwd()
-    papers = [directory for directory in own if _has(directory, PAPERS)]
-    return papers[-1] if papers else here if here in own and not _holds_repositories(here) else None
+    likely = [d for d in around if d not in shared and (d == here or _has(d, PAPERS))]
+    return next((d for d in reversed(likely) if not _holds_repositories(d)), None)
 
 
 def _holds_repositories(directory: Path) -> bool:
@@ -100,8 +100,8 @@ def project_root(path: Path, folders: Collection[Path] = ()) -> Path:
 
     The nearest directory, from the path itself upwards, that has one of ``MARKERS``; without one,
     the nearest of ``folders``, which an editor has open; without those, the outermost that has one
-    of ``PAPERS``, or the working directory, though neither a home directory or what holds it, nor
-    a directory of temporary files, nor one of several repositories; else the path itself.
+    of ``PAPERS`` or is the working directory, though neither a home directory or what holds it,
+    nor that of temporary files, nor one that holds repositories; else the path itself.
     """
     return _around(path, folders) or path
 
@@ -228,6 +228,7 @@ def discover(paths: Iterable[Path], resolver: Callable[[Path], Settings]) -> Fou
         if entry.real not in once:
             directory = entry.path.parent
             root = around(directory) or top
+            root = top if root.is_relative_to(top) and not _has(root, MARKERS) else root
             once[entry.real] = File(entry.path, str(entry.shown), resolver(directory), root)
     found.files = sorted(once.values(), key=lambda file: file.name)
     return found

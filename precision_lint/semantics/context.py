@@ -12,7 +12,7 @@ from pathlib import Path
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
 from precision_lint.semantics import flow, products, repair
-from precision_lint.semantics.idle import is_idle
+from precision_lint.semantics.idle import is_idle, is_spared
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
@@ -480,7 +480,7 @@ class Context:
         fix: Fix | None = None,
     ) -> Finding:
         start, end = self.span(node)
-        if confidence is Confidence.LIKELY and is_idle(node, self):
+        if confidence is Confidence.LIKELY and (is_idle(node, self) or is_spared(node, self)):
             confidence = Confidence.POSSIBLE
         return Finding(
             message, start, end, confidence, severity or self.rule.severity, tuple(evidence), fix

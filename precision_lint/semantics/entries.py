@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Evidence
-from precision_lint.semantics.index import Class, Function, Index, walk_function
+from precision_lint.semantics.index import OF_CONTAINERS, Class, Function, Index, walk_function
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import (
     INHERITED,
@@ -266,7 +266,8 @@ class Entries:
         calls, sites = self.index.calls, []
         for call, caller in calls.get(function.name, []):
             if function.is_method == isinstance(call.func, ast.Attribute):
-                sites.append((call, caller))
+                if function.name not in OF_CONTAINERS or self.index.owns(function, call):
+                    sites.append((call, caller))
         if function.is_method and function.name in ("forward", "__call__") and function.cls:
             for name in self.index.instances.get(function.cls.name, ()):
                 sites += calls.get(name, [])

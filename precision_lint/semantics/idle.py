@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
     from precision_lint.semantics.index import Class, Function
 
+_HALF = re.compile(r"(?:dtype|\.type\(\)).*\W(?:float16|half|\w*HalfTensor)\b")
 SITES = 8
 """Constructions that are looked at; where there are more, the flag counts as set."""
 
@@ -22,6 +24,20 @@ def is_idle(node: ast.AST, at: Context) -> bool:
     for parent in at.ancestors(node):
         if isinstance(parent, ast.If) and any(inner is statement for statement in parent.body):
             if any(_is_off(test, at) for test in _conjuncts(parent.test)):
+                return True
+        inner = parent
+    return False
+
+
+def is_spared(node: ast.AST, at: Context) -> bool:
+    """Whether a node stands where a test has sent half elsewhere: behind the ``else`` of
+    ``if dtype == torch.float16``."""
+    inner = node
+    for parent in at.ancestors(node):
+        if isinstance(parent, (ast.If, ast.IfExp)) and isinstance(parent.test, ast.Compare):
+            behind = parent.orelse if isinstance(parent.orelse, list) else [parent.orelse]
+            equal = isinstance(parent.test.ops[0], (ast.Eq, ast.Is, ast.In))
+            if equal and inner in behind and _HALF.search(at.text(parent.test)):
                 return True
         inner = parent
     return False

@@ -18,6 +18,8 @@ HANDS_BACK = frozenset({
     "to", "cuda", "cpu", "eval", "train", "half", "float", "bfloat16", "double", "requires_grad_",
 })  # fmt: skip
 """Methods of modules that give the module."""
+OF_CONTAINERS = frozenset(name for kind in (dict, list, set, str) for name in dir(kind))
+"""Names of methods that built-in types have as well."""
 WRAPS = frozenset({
     "DataParallel", "DistributedDataParallel", "DDP", "FSDP", "FullyShardedDataParallel", "compile",
     "script", "convert_sync_batchnorm",
@@ -207,6 +209,15 @@ class Index:
                 return None
             return self.method(around.cls, name[5:])
         return self._plain.get(name)
+
+    def owns(self, function: Function, call: ast.Call) -> bool:
+        """Whether what a method is called of is, by its name, an object of the method's class."""
+        owner = getattr(call.func, "value", None)
+        if isinstance(owner, ast.Call):
+            return dotted(owner.func) == "super"
+        last = (dotted(owner) or "").rpartition(".")[2] if isinstance(owner, ast.expr) else ""
+        made = self.instances.get(function.cls.name, ()) if function.cls else ()
+        return last in ("self", "cls") or last in made
 
     @cached_property
     def _plain(self) -> dict[str, Function]:
