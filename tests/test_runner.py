@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from precision_lint import dispatch, pool, runner
+from precision_lint import dispatch, pool, progress, runner
 from precision_lint.api import Confidence, Severity
 from precision_lint.config import Overrides, Resolver
 from precision_lint.project.amp import Project, Survey
@@ -402,6 +402,20 @@ def work(items: Sequence[int], state: dict[str, list[int]]) -> list[Any]:
 def pooled(count: int = 100, **state: Any) -> list[Any]:
     empty: dict[str, Any] = {"die": [], "raise": [], "unsendable": []}
     return pool.run(work, range(count), empty | state, lost=lambda item: -item, workers=2)
+
+
+def test_items_count_as_their_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    def answered(_: object, items: Sequence[int], *__: object) -> Iterator[list[int]]:
+        for item in items:
+            told.append(item)
+            yield [item]
+
+    monkeypatch.setattr(pool, "_pass", answered)
+    monkeypatch.setattr(progress, "step", lambda: told.append("done"))
+    pool.run(work, [1, 2], None, lost=int, workers=2)
+    assert told == [1, "done", 2, "done"]
 
 
 def test_pool_keeps_order() -> None:

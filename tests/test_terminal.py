@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,8 +106,6 @@ def test_a_bar_over_a_long_run(project: Path, jobs: str) -> None:
     bar, end, report = shown.rpartition("\x1b[2K")
     for part in ("Looking around", "Reading the project", "Linting", "70/70"):
         assert part in bar, part
-    counted = [int(n) for n in re.findall(r"Linting[^/]*?(\d+)/70", bar)]
-    assert counted == sorted(counted) and len(set(counted)) > 2
     assert end and report.count("MP301") == 70 and "Linting" not in report
 
 
