@@ -262,7 +262,7 @@ class MatmulDtypeMismatch(Rule):
                 node,
                 f"{at.text(weights)} has the wider dtype of {at.text(bias)}, that was added: where "
                 f"that is float32 and {at.text(operands[1])} half, this raises",
-                Confidence.LIKELY if at.half_models is not None else Confidence.POSSIBLE,
+                Confidence.POSSIBLE,
                 evidence=[at.note(bias, "added here"), *evidence],
             )
             return
