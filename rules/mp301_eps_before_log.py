@@ -149,7 +149,7 @@ class EpsBeforeLog(Rule):
             node,
             f"epsilon {guard.epsilon:g} before log is subnormal even in float32: it is 0 in half "
             "and where subnormals are flushed, so log of 0 gives -inf",
-            Confidence.LIKELY if at.project.evidence else Confidence.POSSIBLE,
+            Confidence.POSSIBLE,
             evidence=at.project.evidence[:1],
         )
 
