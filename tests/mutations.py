@@ -69,6 +69,7 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ("MP114", r"fix .*is_enabled", "what a scaler that is off guards there changes nothing"),
     ("MP113|MP210", r"fix .*without", UNSEEN),
     ("MP205", r"fix .*without ''", "backward computes the same inside of the region"),
+    ("MP212", r"rule .*pinned", "fixtures have one pin: tests/test_requirements.py asks"),
     ("MP212", r"fix .*without", "a GradScaler is for cuda where nothing is said"),
     ("MP303", r"fix .*without 'torch'", "F.log_softmax is the same function"),
     ("MP209", r"(fix|proof) .*", "the scores were rounded before, which errs as much as the loss"),
