@@ -41,10 +41,8 @@ KEYS = re.compile(r"\.(?:items|keys|named_\w+)\(\)$|^range\(")
 """Loops that bind texts and numbers."""
 MAKES = re.compile(r"(?:^|\.)(?:dict|list|OrderedDict|defaultdict|Counter|state_dict)$")
 """Calls that give dicts and lists."""
-
-
 CASTS = frozenset({"to", "type", "type_as", "half", "bfloat16"})
-
+"""Methods that choose a dtype."""
 WHOLE = re.compile(
     r"(?<![a-z])(\w*mask\w*|labels?|\w*_?ids?|idxs?|ind(ex|ices)|lengths?|counts?|classes|tokens?)"
     r"(?![a-z])"

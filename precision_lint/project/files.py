@@ -75,10 +75,10 @@ def _has(directory: Path, names: Iterable[str]) -> bool:
 def _around(path: Path, folders: Collection[Path] = ()) -> Path | None:
     """The project around an absolute path, if there is a sign of one."""
     around = (path, *path.parents)
-    signs = [directory for directory in around if _has(directory, MARKERS)]
-    signs += [directory for directory in around if directory in folders]
-    if signs:
-        return signs[0]
+    sign = next((directory for directory in around if _has(directory, MARKERS)), None)
+    sign = sign or next((directory for directory in around if directory in folders), None)
+    if sign is not None:
+        return sign
     home, temporary = Path("~").expanduser(), Path(tempfile.gettempdir())
     shared = {home, temporary, home.resolve(), temporary.resolve(), Path(path.anchor)}
     shared |= {*home.parents, *home.resolve().parents}
@@ -223,12 +223,16 @@ def discover(paths: Iterable[Path], resolver: Callable[[Path], Settings]) -> Fou
             entries.append((entry, path))
     entries.sort(key=lambda item: (item[0].is_link, str(item[0].shown)))
     once: dict[str, File] = {}
-    around = functools.cache(_around)
+
+    @functools.cache
+    def root_of(directory: Path, top: Path) -> Path:
+        root = _around(directory) or top
+        return top if root.is_relative_to(top) and not _has(root, MARKERS) else root
+
     for entry, top in entries:
         if entry.real not in once:
             directory = entry.path.parent
-            root = around(directory) or top
-            root = top if root.is_relative_to(top) and not _has(root, MARKERS) else root
+            root = root_of(directory, top)
             once[entry.real] = File(entry.path, str(entry.shown), resolver(directory), root)
     found.files = sorted(once.values(), key=lambda file: file.name)
     return found

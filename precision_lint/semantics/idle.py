@@ -1,4 +1,5 @@
-"""Branches under a flag of a class that no construction in the project sets."""
+"""Branches that do not run in half: under a flag that no construction sets, or behind a test that
+sends half elsewhere."""
 
 from __future__ import annotations
 
