@@ -464,6 +464,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:  # a full disk, a working directory that is gone
         where = f"{error.filename}: " if error.filename else ""
+        if isinstance(error, FileNotFoundError) and not where:
+            where = "working directory: "  # the one call that fails without a name
         what = (error.strerror or str(error)).lower()
         _echo(f"{where}{what}; correct that and run again", sys.stderr)
         return 2

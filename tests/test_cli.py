@@ -171,6 +171,16 @@ def test_a_full_disk_is_not_a_finding(tmp_path: Path) -> None:
     assert done.stderr == b"no space left on device; correct that and run again\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a directory in use cannot be removed there")
+def test_a_working_directory_that_is_gone(run: Run, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)  # the fixture goes back
+    gone.rmdir()
+    assert run(".") == 2
+    assert run.err == "working directory: no such file or directory; correct that and run again\n"
+
+
 def test_closed_streams(run: Run) -> None:
     write("m.py", "BAD")
     run.patch.setattr(sys, "stdin", None)
