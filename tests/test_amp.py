@@ -312,6 +312,32 @@ def test_what_a_place_speaks_of(tmp_path: Path, stated: str, asked: str, known: 
 
 
 @pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("class Animation:\n def __init__(self, net):\n  self.dtype = torch.float16", False),
+        ("class Animation:\n def __init__(self, net):\n  dtype = torch.float16", False),
+        ("class Upscaler:\n def __init__(self, model):\n  self.model = model.half()", False),
+        ("class Detector(nn.Module):\n def serve(self):\n  self.half()", False),
+        ("class Diffusion(nn.Module):\n def __init__(self, use_fp16=False):\n  pass", False),
+        ("class Block(nn.Module):\n def forward(self, x):\n  autocast('cuda', x)", False),
+        ("class Config:\n dtype = torch.float16", True),
+        ("class Runner:\n def __init__(self, precision='16-true'):\n  pass", True),
+        ("class Trainer:\n def run(self, loss):\n  model.half()\n  loss.backward()", True),
+        ("def load(model):\n model.half()", True),
+        ("model.half()", True),
+    ],
+)
+def test_what_an_object_holds_says_nothing_of_those_beside_it(
+    tmp_path: Path, body: str, known: bool
+) -> None:
+    text = f"import torch\nfrom torch import autocast, nn\n{body}"
+    scan(tmp_path, pkg__one__use_py=text, pkg__one__net_py="x = 1", pkg__two__net_py="x = 1")
+    survey = Survey.scan(tmp_path, list(tmp_path.rglob("*.py")))
+    assert survey.around(tmp_path / "pkg" / "one" / "net.py").evidence
+    assert bool(survey.around(tmp_path / "pkg" / "two" / "net.py").evidence) == known
+
+
+@pytest.mark.parametrize(
     ("files", "known"),
     [
         (["one/model.py", "two/model.py"], False),

@@ -104,6 +104,7 @@ LINES = {
     'AutoModel.from_pretrained("x", torch_dtype="float16")': ("half", F, "on"),
     'pipeline("text", dtype="bfloat16")': ("half", B, "on"),
     "BitsAndBytesConfig(bnb_4bit_compute_dtype=torch.bfloat16)": ("half", B, "on"),
+    "half = True if torch.cuda.is_available() else False": ("half", F, "local"),
     # accelerate
     'Accelerator(mixed_precision="fp16")': ("autocast", F, "on"),
     "Accelerator(mixed_precision='bf16')": ("autocast", B, "on"),

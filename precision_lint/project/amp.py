@@ -250,8 +250,11 @@ class Survey:
         if not said:
             return self
         areas = dict(self.areas)
-        for area in _areas(place, self.root, data):
-            areas[area] = areas.get(area, Project())._with_statements(said, filename, place)
+        home, around = place.parts[:-1], _areas(place, self.root, data)
+        for area in {home, *around}:
+            heard = [one for one in said if (area == home if one.own else area in around)]
+            if heard:
+                areas[area] = areas.get(area, Project())._with_statements(heard, filename, place)
         return replace(self, areas=areas)
 
     def around(self, path: Path) -> Project:

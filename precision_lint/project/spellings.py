@@ -52,6 +52,8 @@ class Statement:
     spelling: str
     """For a reader: the framework, and how it is written."""
     row: int
+    own: bool = False
+    """Said by an object of itself, so of the code beside it rather than of the project."""
 
 
 class Entry(NamedTuple):
