@@ -312,6 +312,28 @@ def test_what_a_place_speaks_of(tmp_path: Path, stated: str, asked: str, known: 
 
 
 @pytest.mark.parametrize(
+    ("stated", "known"),
+    [
+        ("pkg/bert/config.yml", False),
+        ("pkg/training/config.yml", True),
+        ("pkg/configs/config.yml", True),
+        ("pkg/settings/config.yml", True),  # nothing there is a part
+        ("config.yml", True),
+    ],
+)
+def test_settings_of_a_part_say_nothing_of_the_others(
+    tmp_path: Path, stated: str, known: bool
+) -> None:
+    scan(tmp_path, pkg__bert__net_py="x = 1", pkg__asr__net_py="x = 1", pkg__training__run_py="")
+    (tmp_path / stated).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / stated).write_text("mixed_precision: fp16")
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    beside = (tmp_path / stated).parent / "net.py"
+    assert survey.around(beside).autocast is not None
+    assert (survey.around(tmp_path / "pkg/asr/net.py").autocast is not None) == known
+
+
+@pytest.mark.parametrize(
     ("body", "known"),
     [
         ("class Animation:\n def __init__(self, net):\n  self.dtype = torch.float16", False),

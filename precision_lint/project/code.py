@@ -107,7 +107,7 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
             strength = "layer"
         if "fp16" in spelling and reader.names.imports(_OFFERS):
             strength = "local"  # ``fp16_enabled``, ``--fp16``: what the decorators heed
-        own = id(node) in reader.of_objects and not reader.trains
+        own = id(node) in reader.of_objects and not reader.trains and strength != "local"
         own &= said.kind == "half" or isinstance(node, ast.arg)
         own |= strength == "layer"
         key = (said.kind, strength, said.dtypes, own)
