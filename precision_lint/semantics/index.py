@@ -221,11 +221,12 @@ class Index:
 
     def runs_own(self, function: Function, call: ast.Call, caller: Function) -> bool:
         """Whether a call of ``self.f`` runs the ``f`` of its own class, which is another's."""
-        cls, owner = caller.cls, getattr(call.func, "value", None)
+        cls = caller.cls
         if cls is None or function.cls is None or cls is function.cls:
             return False
         derived = cls.name in function.cls.bases
-        return dotted(owner) == "self" and function.name in cls.methods and not derived
+        own = dotted(call.func) == f"self.{function.name}" and function.name in cls.methods
+        return own and not derived
 
     @cached_property
     def _plain(self) -> dict[str, Function]:
