@@ -368,7 +368,8 @@ def _matters(event: Promotion, at: Context) -> bool:
     if at.reaches_layer(event.use):
         return True
     owner = Created.device_owner(event.made)
-    if owner is None or not at.plausible or at.value(owner).dtype != value.dtype:
+    inside = at.function.cls is not None and at.plausible  # a plain function ends in its result
+    if owner is None or not inside or at.value(owner).dtype != value.dtype:
         return False
     operation = at.operation(event.use)
     joins = operation is not None and operation[0] in JOINS

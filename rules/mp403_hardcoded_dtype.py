@@ -55,8 +55,9 @@ class HardcodedDtype(Rule):
 
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where a test of the dtype has chosen float32, where the result is cast at
-    once, under autocast, which casts the next layer's input down again, and in projects that show
-    no half models. A float32 tensor that goes into a layer or a product directly is MP502's.
+    once or only ranked (`topk`, of which the indices are kept), under autocast, which casts the
+    next layer's input down again, and in projects that show no half models. A float32
+    tensor that goes into a layer or a product directly is MP502's.
 
     ## Why it breaks
     A float32 tensor with dimensions promotes half activations, and the next layer raises `mat1 and

@@ -419,6 +419,56 @@ def test_dtypes_that_are_passed(passed: list[str], reported: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("passed", "reported"),
+    [
+        (["a.sum(1)"], False),
+        (["a.sum(1)", "a.softmax(1)"], False),
+        (["a.sum(1)", "a @ b"], True),
+        (["a.sum(1)", "a"], True),
+        (["a.sum(1)"] * 4, True),  # no more are looked at
+    ],
+)
+def test_what_autocast_makes_float32_before_it_is_passed(passed: list[str], reported: bool) -> None:
+    texts = {
+        f"use{n}.py": "import torch\nfrom torch import nn\nfrom util import Loss\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.loss = Loss()\n    def forward(self, a, b):\n        {value}\n"
+        f"        return self.loss({value}, b)\n"
+        for n, value in enumerate(passed)
+    }
+    texts["util.py"] = """\
+import torch
+from torch import nn
+class Loss(nn.Module):
+    def forward(self, score, target):
+        return -torch.log(torch.sigmoid(score) + 1e-10)
+"""
+    texts["amp.py"] = "import torch\nscaler = torch.amp.GradScaler()\n"
+    assert bool(check(texts)) is reported
+
+
+def test_a_method_of_its_own_is_no_call_of_anothers() -> None:
+    text = """\
+import torch
+from torch import nn
+class Loss(nn.Module):
+    def forward(self, score, target):
+        return -torch.log(torch.sigmoid(score) + 1e-10)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loss = Loss()
+    def forward(self, a, b):
+        return torch.sum(a * b, dim=1)
+    def compute(self, a, b):
+        return self.loss(self.forward(a, b), b)
+"""
+    amp = "import torch\nscaler = torch.amp.GradScaler()\n"
+    assert not check({"net.py": text, "amp.py": amp})
+    assert check({"net.py": text.replace("torch.sum(a * b, dim=1)", "a @ b"), "amp.py": amp})
+
+
+@pytest.mark.parametrize(
     ("body", "reported"),
     [
         ("return x", True),

@@ -312,6 +312,54 @@ def test_what_a_place_speaks_of(tmp_path: Path, stated: str, asked: str, known: 
 
 
 @pytest.mark.parametrize(
+    ("stated", "known"),
+    [
+        ("pkg/bert/config.yml", False),
+        ("pkg/training/config.yml", True),
+        ("pkg/configs/config.yml", True),
+        ("pkg/settings/config.yml", True),  # nothing there is a part
+        ("config.yml", True),
+    ],
+)
+def test_settings_of_a_part_say_nothing_of_the_others(
+    tmp_path: Path, stated: str, known: bool
+) -> None:
+    scan(tmp_path, pkg__bert__net_py="x = 1", pkg__asr__net_py="x = 1", pkg__training__run_py="")
+    (tmp_path / stated).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / stated).write_text("mixed_precision: fp16")
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    beside = (tmp_path / stated).parent / "net.py"
+    assert survey.around(beside).autocast is not None
+    assert (survey.around(tmp_path / "pkg/asr/net.py").autocast is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("class Animation:\n def __init__(self, net):\n  self.dtype = torch.float16", False),
+        ("class Animation:\n def __init__(self, net):\n  dtype = torch.float16", False),
+        ("class Upscaler:\n def __init__(self, model):\n  self.model = model.half()", False),
+        ("class Detector(nn.Module):\n def serve(self):\n  self.half()", False),
+        ("class Diffusion(nn.Module):\n def __init__(self, use_fp16=False):\n  pass", False),
+        ("class Block(nn.Module):\n def forward(self, x):\n  autocast('cuda', x)", False),
+        ("class Config:\n dtype = torch.float16", True),
+        ("class Runner:\n def __init__(self, precision='16-true'):\n  pass", True),
+        ("class Trainer:\n def run(self, loss):\n  model.half()\n  loss.backward()", True),
+        ("def load(model):\n model.half()", True),
+        ("model.half()", True),
+    ],
+)
+def test_what_an_object_holds_says_nothing_of_those_beside_it(
+    tmp_path: Path, body: str, known: bool
+) -> None:
+    text = f"import torch\nfrom torch import autocast, nn\n{body}"
+    scan(tmp_path, pkg__one__use_py=text, pkg__one__net_py="x = 1", pkg__two__net_py="x = 1")
+    survey = Survey.scan(tmp_path, list(tmp_path.rglob("*.py")))
+    assert survey.around(tmp_path / "pkg" / "one" / "net.py").evidence
+    assert bool(survey.around(tmp_path / "pkg" / "two" / "net.py").evidence) == known
+
+
+@pytest.mark.parametrize(
     ("files", "known"),
     [
         (["one/model.py", "two/model.py"], False),

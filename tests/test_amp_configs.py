@@ -72,10 +72,10 @@ TEXTS = {
     ),
     # JSON
     ("ds.json", '{"zero": {"enabled": false},\n "fp16": {\n  "enabled": true}}'): (
-        "autocast", F, "on", "DeepSpeed config: fp16.enabled: true", 3,
+        "half", F, "on", "DeepSpeed config: fp16.enabled: true", 3,
     ),
     ("ds.json", '{\n"bf16": {"enabled": "auto"}}'): (
-        "autocast", B, "flag", "DeepSpeed config: bf16.enabled: auto", 2,
+        "half", B, "flag", "DeepSpeed config: bf16.enabled: auto", 2,
     ),
     ("ds.json", '{"torch_autocast": {"enabled": true, "dtype": "bfloat16"}}'): (
         "autocast", B, "on", "DeepSpeed config: torch_autocast.enabled: true", 1,
@@ -91,7 +91,7 @@ TEXTS = {
         "autocast", B, "on", "config: train.mixed_precision: bf16", 2,
     ),
     ("a.toml", "[fp16]\nloss = 1\nenabled = true\n"): (
-        "autocast", F, "on", "DeepSpeed config: fp16.enabled: true", 3,
+        "half", F, "on", "DeepSpeed config: fp16.enabled: true", 3,
     ),
 }  # fmt: skip
 SILENT = [

@@ -104,6 +104,7 @@ LINES = {
     'AutoModel.from_pretrained("x", torch_dtype="float16")': ("half", F, "on"),
     'pipeline("text", dtype="bfloat16")': ("half", B, "on"),
     "BitsAndBytesConfig(bnb_4bit_compute_dtype=torch.bfloat16)": ("half", B, "on"),
+    "half = True if torch.cuda.is_available() else False": ("half", F, "local"),
     # accelerate
     'Accelerator(mixed_precision="fp16")': ("autocast", F, "on"),
     "Accelerator(mixed_precision='bf16')": ("autocast", B, "on"),
@@ -111,11 +112,11 @@ LINES = {
     'Accelerator(mixed_precision="fp16" if amp else "no")': ("autocast", F, "flag"),
     'os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"': ("autocast", B, "on"),
     # DeepSpeed
-    'config = {"train_batch_size": 8, "fp16": {"enabled": True}}': ("autocast", F, "on"),
-    'deepspeed.initialize(config={"bf16": {"enabled": True}})': ("autocast", B, "on"),
-    'config = {"fp16": {"enabled": "auto", "loss_scale": 0}}': ("autocast", F, "flag"),
+    'config = {"train_batch_size": 8, "fp16": {"enabled": True}}': ("half", F, "on"),
+    'deepspeed.initialize(config={"bf16": {"enabled": True}})': ("half", B, "on"),
+    'config = {"fp16": {"enabled": "auto", "loss_scale": 0}}': ("half", F, "flag"),
     'config = {"torch_autocast": {"enabled": True}}': ("autocast", F, "on"),
-    'config.update({"fp16": {"enabled": True}})': ("autocast", F, "on"),
+    'config.update({"fp16": {"enabled": True}})': ("half", F, "on"),
     # MMEngine, MMCV
     "optim_wrapper = AmpOptimWrapper(optimizer=optimizer)": ("autocast", F, "on"),
     "optim_wrapper = dict(type='AmpOptimWrapper', optimizer=o)": ("autocast", F, "on"),
@@ -310,7 +311,6 @@ def test_the_dtype_of_a_region_is_no_pure_half() -> None:
     ("text", "ending"),
     [
         ('Trainer(\n  precision="16-mixed")', "Lightning's `Trainer(precision='16-mixed')`"),
-        ('x = {"fp16": {\n"enabled": True}}', "DeepSpeed config: fp16.enabled"),
         ("\ncfg.SOLVER.AMP.ENABLED = True", "`cfg.SOLVER.AMP.ENABLED = True`"),
         ("\nrunner.train(fp16=True)", "`train(fp16=True)`"),
     ],
@@ -320,3 +320,12 @@ def test_evidence_names_framework_spelling_and_row(text: str, ending: str) -> No
     assert found is not None and found.start is not None
     assert (found.filename, found.start.row) == ("train.py", 3)
     assert found.message == f"the project uses mixed precision: {ending}"
+
+
+def test_the_engine_of_deepspeed_makes_models_half() -> None:
+    found = project('x = {\n"fp16": {\n"enabled": True}}')
+    assert found.autocast is None and found.half is not None and found.half.start is not None
+    assert found.half.start.row == 4  # behind an import
+    assert found.half.message == (
+        "the project uses half precision tensors: DeepSpeed config: fp16.enabled"
+    )

@@ -44,6 +44,8 @@ _ENDS = _USERS | {"data", "dataset", "datasets"}
 """Directories of things that are independent of each other: what one of them does ends there."""
 _SETTINGS = {"config", "configs", "conf", "confs", "cfg", "cfgs", "recipes", "hparams"}
 """Directories of settings for the code beside them."""
+_RUNS = re.compile(r"train|tool|script|run|launch|engine|^exp|app|main|^src$|cli")
+"""Directories of programs."""
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 MAX_BYTES = 2_000_000
 MAX_DATA = 300
@@ -250,8 +252,11 @@ class Survey:
         if not said:
             return self
         areas = dict(self.areas)
-        for area in _areas(place, self.root, data):
-            areas[area] = areas.get(area, Project())._with_statements(said, filename, place)
+        home, around = place.parts[:-1], _areas(place, self.root, data)
+        for area in {home, *around}:
+            heard = [one for one in said if (area == home if one.own else area in around)]
+            if heard:
+                areas[area] = areas.get(area, Project())._with_statements(heard, filename, place)
         return replace(self, areas=areas)
 
     def around(self, path: Path) -> Project:
@@ -296,6 +301,16 @@ def _of_its_own(place: PurePath, root: Path, data: bytes) -> bool:
     return bool(own) and not any(_is_module(d / n) for n in names - own for d in around)
 
 
+def _of_a_part(place: PurePath, root: Path) -> bool:
+    """Whether settings stand among the modules of a directory, rather than in one of settings."""
+    parts = place.parts[:-1]
+    if not parts or not _SETTINGS.isdisjoint(part.lower() for part in parts):
+        return False
+    if _RUNS.search(parts[-1].lower()):
+        return False  # it runs what lies elsewhere
+    return any(root.joinpath(*parts).glob("*.py"))
+
+
 def _is_module(path: Path) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
@@ -303,6 +318,8 @@ def _is_module(path: Path) -> bool:
 def _areas(place: PurePath, root: Path, data: bytes) -> set[Area]:
     """Those directories: an example also speaks of the packages of the project it imports."""
     code = not configs.is_config(place.name)
+    if not code and _of_a_part(place, root):
+        return {place.parts[:-1]}
     areas = {place.parts[:1] if code and _of_its_own(place, root, data) else _area(place)}
     if not _USERS.isdisjoint(part.lower() for part in place.parts[:-1]):
         for name in {match.decode() for match in _IMPORT.findall(data)}:

@@ -32,6 +32,7 @@ from precision_lint.project.spellings import (
     normal,
     offered,
     settings,
+    switch,
 )
 
 _OTHERS = {
@@ -98,7 +99,7 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
 
     ``tensors``: whether ``x.half()`` is a tensor's or module's, not one of another library.
     """
-    found: dict[tuple[Kind, Strength, frozenset[str]], Statement] = {}
+    found: dict[tuple[Kind, Strength, frozenset[str], bool], Statement] = {}
     reader = _Reader(tree, tensors)
     for (said, node, spelling), gated, owned in reader.read():
         strength: Strength = "flag" if gated and said.strength == "on" else said.strength
@@ -106,11 +107,14 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
             strength = "layer"
         if "fp16" in spelling and reader.names.imports(_OFFERS):
             strength = "local"  # ``fp16_enabled``, ``--fp16``: what the decorators heed
-        key = (said.kind, strength, said.dtypes)
+        own = id(node) in reader.of_objects and not reader.trains and strength != "local"
+        own &= said.kind == "half" or isinstance(node, ast.arg)
+        own |= strength == "layer"
+        key = (said.kind, strength, said.dtypes, own)
         if key not in found:
             shown = spelling if len(spelling) <= 90 else f"{spelling[:87]}..."
             row: int = getattr(node, "lineno", 1)
-            found[key] = Statement(said.kind, strength, said.dtypes, shown, row)
+            found[key] = Statement(said.kind, strength, said.dtypes, shown, row, own)
     return list(found.values())
 
 
@@ -152,25 +156,35 @@ class _Reader:
         """Whether the file runs a backward pass."""
         self.of_autocast: set[str] = set()
         """Names that the dtype of an autocast region is read from."""
+        self.of_objects: set[int] = set()
+        """Parameters and statements' values of methods: what makes half what an object holds."""
 
     def read(self) -> Iterator[tuple[Found, bool, bool]]:
         """What is said, whether under a condition on precision, and whether by a layer."""
         nodes: list[tuple[ast.AST, bool, bool]] = []
-        stack: list[tuple[ast.AST, bool, bool, bool]] = [(self.tree, False, False, False)]
+        stack: list[tuple[ast.AST, bool, bool, bool, bool]] = [
+            (self.tree, False, False, False, False)
+        ]
         while stack:  # in the order of the text
-            node, gated, layer, local = stack.pop()
+            node, gated, layer, local, held = stack.pop()
             nodes.append((node, gated, layer or (local and _is_variable(node))))
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self.names.add(node)
             elif isinstance(node, ast.Call) and "autocast" in dotted(node.func)[-1]:
                 dtypes = [k.value for k in node.keywords if k.arg == "dtype"] + node.args[1:2]
                 self.of_autocast.update(dotted(dtype)[-1] for dtype in dtypes)
+            elif local and held and isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)):
+                self.of_objects.add(id(node.value))
+            elif held and not local and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                parameters = [p for p in ast.walk(node.args) if isinstance(p, ast.arg)]
+                self.of_objects.update(id(p) for p in parameters if switch(normal(p.arg)))
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 self.trains |= _TRAINS.search(dotted(node)[-1]) is not None
             inside = (
                 gated or _is_option(node),
                 layer or _is_layer(node),
                 local or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)),
+                held or isinstance(node, ast.ClassDef),
             )
             stack.extend((n, *inside) for n in reversed(list(ast.iter_child_nodes(node))))
         for node, gated, owned in nodes:
@@ -374,6 +388,8 @@ class _Reader:
             if found is OPEN or (isinstance(found, str) and found.lower() == key):
                 continue  # AMP = "amp" is the name of a key
             said = judge(keys if len(keys) > 1 else ("args", *keys), found, code=True)
+            if said is not None and keys == ("half",):
+                said = said._replace(strength="local")  # of what it is passed to
             if said is not None:
                 yield Found(said if sure else said._replace(strength="flag"), value, shown)
             elif keys[0] in _DEFAULTS and found is False:

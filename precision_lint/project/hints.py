@@ -50,7 +50,7 @@ _HINTS: dict[Kind, tuple[tuple[bytes, ...], re.Pattern[bytes]]] = {
             rb"|^\s*torch\.(?:half|b?float16)(?:,?\s*\)?$|\s+if\b)"
             rb"|full_eval|\bhalf[\"']?\]?\s*(?::[^=]+)?=(?!=)\s*T|[\"']--half|16-true|downcast_bf16"
             rb"|network_to_half|FP16_?Optimizer|Float16Module|ModelToHalf|pure_[bf]|opt_level"
-            rb"|memory_efficient_[bf]"
+            rb"|memory_efficient_[bf]|[bf]p?f?16[\"']?\s*[:=]\s*(?:\{|dict)"
         ),
     ),
 }  # fmt: skip

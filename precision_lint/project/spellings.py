@@ -52,6 +52,8 @@ class Statement:
     spelling: str
     """For a reader: the framework, and how it is written."""
     row: int
+    own: bool = False
+    """Said by an object of itself, so of the code beside it rather than of the project."""
 
 
 class Entry(NamedTuple):
@@ -101,6 +103,8 @@ _DTYPE = re.compile(
     r"|unet|amp|autocast|mixed_precision|fp16|half|low|lower|cast|cast_forward_inputs)_)*dtype"
 )
 _REGIONS = {"amp", "autocast", "mixed_precision"}
+_DEEPSPEED = {"fp16", "bf16", "bfloat16"}
+"""DeepSpeed's tables: where one is enabled, its engine makes the whole model half."""
 _OF_AUTOCAST = re.compile(r"amp|autocast|mixed")
 _TRAINING = re.compile(r"train|fabric|lightning|^(?:pl|args|opts?|conf|config|cfg|hparams|params)$")
 _CLASSES = {
@@ -146,6 +150,9 @@ def judge(path: tuple[str, ...], value: Value, *, code: bool = False) -> Said | 
     names = tuple(map(normal, path))
     key, parents = names[-1], names[:-1]
     parent = parents[-1] if parents else ""
+    if parent in _DEEPSPEED and key in ("enabled", parent):
+        engine = _switched(parent, value, strict=False)
+        return engine._replace(kind="half") if engine else None
     if key in ("enabled", "enable"):
         inner = switch(parent)
         return _switched(inner, value, strict=False) if inner and parent != "half" else None

@@ -12,13 +12,14 @@ from pathlib import Path
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
 from precision_lint.semantics import flow, products, repair
+from precision_lint.semantics.entries import FOREIGN_CALLS
 from precision_lint.semantics.idle import is_idle, is_spared
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region
-from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
+from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, WIDE, Value
 from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
 from precision_lint.source import Source
@@ -173,7 +174,8 @@ class Context:
         """Whether a value may be float16 or bfloat16 where it is used; None: it is not."""
         dtype = value.dtype
         if dtype in ("float16", "bfloat16"):
-            sure = region.sure or region.state != "on" or self._explicit(value)
+            explicit = value.kind == "tensor" and "float" not in value.tags
+            sure = region.sure or region.state != "on" or explicit
             confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
             return Half(frozenset({dtype}), confidence, self.why(region), not region.on)
         if dtype == "low":
@@ -189,6 +191,8 @@ class Context:
         given = self._given(value, region)
         if given is not UNASKED:
             return given
+        if self._is_given_wide(dtype[1:], mixed=True):
+            value = value.but(wide=True)
         confidence = Confidence.POSSIBLE
         if dtype == "~cast":  # to a dtype that is not known: as likely a wide one
             return Half(self._region_dtypes(region), confidence, self.why(region))
@@ -240,12 +244,10 @@ class Context:
 
     def _given(self, value: Value, region: Region) -> Half | None:
         """What the calls of this function in this module say of a parameter's dtype."""
-        names = value.dtype[1:].split("+")
-        if any(self._is_given_wide(name.partition("[")[0]) for name in names):
+        if self._is_given_wide(value.dtype[1:]):
             return None  # promoted by what is float32, or an item of it
-        passed = [
-            p for p in self.module.arguments(self.function, value.dtype[1:]) if p.value.maybe_tensor
-        ]
+        passed = self.module.arguments(self.function, value.dtype[1:])
+        passed = [p for p in passed if p.value.maybe_tensor]
         for one in passed:
             given, call = one.value, one.call
             amp = "amp" in given.tags
@@ -258,18 +260,18 @@ class Context:
                 here = one.module is self.module
                 note = self.note(call, message) if here else one.module.note(call, message)
                 return Half(dtypes, Confidence.LIKELY, (note,), True) if dtypes else None
-        if passed and all(one.value.dtype in ("float32", "float64") for one in passed):
+        if passed and all(one.value.dtype in WIDE for one in passed):
             return None
         return UNASKED
 
-    def _is_given_wide(self, name: str) -> bool:
-        """Whether every call in the project passes float32 for a parameter."""
-        passed = [p.value for p in self.module.arguments(self.function, name)]
-        return bool(passed) and all(given.dtype in ("float32", "float64") for given in passed)
-
-    @staticmethod
-    def _explicit(value: Value) -> bool:
-        return value.kind == "tensor" and "float" not in value.tags
+    def _is_given_wide(self, names: str, mixed: bool = False) -> bool:
+        """Whether all calls pass float32 for one of these; ``mixed``: under autocast, at least."""
+        for name in names.split("+"):
+            passed = [p.value for p in self.module.arguments(self.function, name.partition("[")[0])]
+            amp = mixed and len(passed) < FOREIGN_CALLS  # of more, not all are known
+            if passed and all(v.dtype in WIDE or (amp and v.wide) for v in passed):
+                return True
+        return False
 
     def _region_dtypes(self, region: Region) -> frozenset[str]:
         if region.dtype in ("float16", "bfloat16"):

@@ -266,6 +266,8 @@ class Entries:
         calls, sites = self.index.calls, []
         for call, caller in calls.get(function.name, []):
             if function.is_method == isinstance(call.func, ast.Attribute):
+                if self.index.runs_own(function, call, caller):
+                    continue
                 if function.name not in OF_CONTAINERS or self.index.owns(function, call):
                     sites.append((call, caller))
         if function.is_method and function.name in ("forward", "__call__") and function.cls:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from precision_lint.semantics.names import dotted
 
@@ -20,6 +20,10 @@ EXACT_CLIPS = frozenset({
     "clip_grads_with_norm_", "dispatch_clip_grad", "adaptive_clip_grad",
 })  # fmt: skip
 """Functions of libraries that clip and do nothing else."""
+SELF_UNSCALING = (
+    "accelerator", "fabric", "engine", "strategy", "deepspeed", "plugin", "booster",
+)  # fmt: skip
+"""Receivers whose clip method takes care of the scaler itself."""
 READS_NAME = re.compile(
     r"^_?(check|get|compute|calc\w*|log|monitor|total|global|has|any|detect|validate|verify)\w*"
     r"_?grad(s|ient|ients)?(_|$)(?!clip|fn|scaler|accum|checkpoint|enabled|sync)"
@@ -64,6 +68,14 @@ CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_", "clamp_max_", "clamp_min
 SCRUBS = frozenset({"nan_to_num", "nan_to_num_"})
 
 Held = Mapping[str, str]
+
+
+def unscales(last: str, path: str, handed: Sequence[ast.expr]) -> bool:
+    """Whether a clip is a framework's, or one of the project that is handed the framework."""
+    if any(word in path for word in SELF_UNSCALING):
+        return True
+    names = {(dotted(a) or "").lower().rpartition(".")[2] for a in handed}
+    return last not in EXACT_CLIPS and not names.isdisjoint(SELF_UNSCALING)
 
 
 def gradient_of(node: ast.expr, held: Held) -> str | None:

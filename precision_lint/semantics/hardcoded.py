@@ -68,7 +68,7 @@ class Hardcoded:
         if not at.function.parameters() or NUMERIC.search(at.function.name):
             return None
         met = Meeting.of(call, at, _given, counted=True)
-        if met is None or at.region(met.use).on:
+        if met is None or at.region(met.use).on or _only_ranked(met.use, at):
             return None
         return met
 
@@ -170,6 +170,33 @@ class Hardcoded:
             )
             for origin in Provenance.of(node, at)
         )
+
+
+def _only_ranked(use: ast.expr, at: Context) -> bool:
+    """Whether only the places of the largest values are asked of what a statement binds."""
+    statement = at.statement(use)
+    if not isinstance(statement, ast.Assign) or statement.value is not use:
+        return False
+    target = statement.targets[0]
+    reads = at.uses(target.id) if isinstance(target, ast.Name) else []
+    calls = [at.parents.get(id(n)) for n in reads if isinstance(n.ctx, ast.Load)]
+    calls = [at.parents.get(id(c)) if isinstance(c, ast.Attribute) else c for c in calls]
+    return bool(calls) and all(isinstance(c, ast.Call) and _ranks(c, at) for c in calls)
+
+
+def _ranks(call: ast.Call, at: Context) -> bool:
+    """Whether a call gives places, or a pair of which only the places are kept."""
+    operation, parent = at.operation(call), at.parents.get(id(call))
+    if operation is None or operation[0] not in ("topk", "sort"):
+        return operation is not None and operation[0] in ("argmax", "argmin", "argsort")
+    match parent:
+        case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=name), _])]):
+            return name.startswith("_") and not any(
+                isinstance(n.ctx, ast.Load) for n in at.uses(name)
+            )
+        case ast.Attribute(attr="indices") | ast.Subscript(slice=ast.Constant(value=1)):
+            return True
+    return False
 
 
 def _names_float32(node: ast.Call, at: Context) -> bool:

@@ -219,6 +219,15 @@ class Index:
         made = self.instances.get(function.cls.name, ()) if function.cls else ()
         return last in ("self", "cls") or last in made
 
+    def runs_own(self, function: Function, call: ast.Call, caller: Function) -> bool:
+        """Whether a call of ``self.f`` runs the ``f`` of its own class, which is another's."""
+        cls = caller.cls
+        if cls is None or function.cls is None or cls is function.cls:
+            return False
+        derived = cls.name in function.cls.bases
+        own = dotted(call.func) == f"self.{function.name}" and function.name in cls.methods
+        return own and not derived
+
     @cached_property
     def _plain(self) -> dict[str, Function]:
         """Functions outside of classes by name, the first found of several."""

@@ -43,6 +43,7 @@ from precision_lint.semantics.gradients import (
     masks,
     read,
     scrubbed,
+    unscales,
     within,
 )
 from precision_lint.semantics.index import Function
@@ -52,10 +53,6 @@ from precision_lint.semantics.ownership import clipped
 if TYPE_CHECKING:
     from precision_lint.semantics.typestate import Typestate
 
-SELF_UNSCALING = (
-    "accelerator", "fabric", "engine", "strategy", "deepspeed", "plugin", "booster",
-)  # fmt: skip
-"""Receivers whose clip method takes care of the scaler itself."""
 KNOWN_HOMES = frozenset({
     "torch", "numpy", "math", "os", "sys", "time", "logging", "random", "json", "copy", "typing",
     "functools", "itertools", "collections", "pathlib", "argparse", "warnings", "tqdm", "wandb",
@@ -472,9 +469,7 @@ class Outline:
         if origin is not None:
             return (self.at(node, fx.SCRUB, origin, ""),)
         if CLIP_NAME.search(last):
-            if any(word in path for word in SELF_UNSCALING) or self.state.is_lightning(
-                self.function, owner
-            ):
+            if unscales(last, path, handed) or self.state.is_lightning(self.function, owner):
                 return (self.at(node, fx.SELF_CLIP),)
             if any("master_params" in ast.unparse(a) for a in handed):  # apex unscales by itself
                 return ()

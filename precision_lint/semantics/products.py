@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from precision_lint.semantics.contractions import power_spectrum
@@ -32,6 +32,8 @@ VAGUE = frozenset({"points", "point", "trans", "proj", "2d", "3d", "R", "uv", "U
 """Those of them that say nothing beside another of their kind."""
 
 
+CAMERA = frozenset({"K", "Ks"})
+"""Intrinsics, where that is the whole name."""
 KEYED = frozenset({"Q", "V", "q", "v", "Qs", "Vs", "dQ", "dV", "query", "value"})
 """Names beside which ``K`` is the keys of attention."""
 KERNELS = re.compile(r"length_?scale|covariance|cholesky|kalman|gram\b|noisy")
@@ -88,8 +90,9 @@ def geometry(
             if not any(power_spectrum(o, at) for o in operands):  # whose range is what breaks
                 strong.append(constant)
             continue
-        words = _words(operand)
-        hits = [w for w in words if STRONG.match(w) and (w not in ("K", "Ks") or not _keys(at))]
+        names = _names(operand)
+        words = _words(names)
+        hits = [w for w in words if STRONG.match(w) and (w not in CAMERA or _camera(names, at))]
         if ATTENTION.intersection(words):
             continue  # rotated queries and keys, random rotations of a hash
         if hits:
@@ -162,6 +165,14 @@ def _keys(at: Context) -> bool:
     )
 
 
+def _camera(names: Iterable[str], at: Context) -> bool:
+    """Whether a ``K`` is a camera's: ``K_A`` may be anything where nothing else is of space."""
+    if _keys(at) or not CAMERA.isdisjoint(names):
+        return not _keys(at)
+    words = {word for word in _words(sorted(at.module.names_in(at.function))) if len(word) > 1}
+    return any(STRONG.match(w) or WEAK.match(w) or WEAK.match(w.lower()) for w in words - CAMERA)
+
+
 def _origin(node: ast.expr, at: Context) -> ast.expr | None:
     """What the name under an operand's views was bound to, if it was bound once."""
     while not isinstance(node, ast.Name):
@@ -177,8 +188,8 @@ def _origin(node: ast.expr, at: Context) -> ast.expr | None:
     return sources[0] if len({id(source) for source in sources}) == 1 else None
 
 
-def _words(node: ast.expr) -> list[str]:
-    """Words of the names in an operand, calls' functions and keywords left out."""
+def _names(node: ast.expr) -> list[str]:
+    """The names in an operand, calls' functions and keywords left out."""
     found: list[str] = []
     stack: list[ast.expr] = [node]
     while stack:
@@ -202,8 +213,13 @@ def _words(node: ast.expr) -> list[str]:
                     stack.append(receiver)
         elif isinstance(part, ast.BinOp) and not isinstance(part.op, ast.MatMult):
             stack += [part.left, part.right]
+    return found
+
+
+def _words(names: Iterable[str]) -> list[str]:
+    """The names, and the words that they consist of."""
     words: list[str] = []
-    for name in found:
+    for name in names:
         words.append(name)
         words += re.findall(r"\d+[a-z]|[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])|\d+", name.replace("_", " "))
         words += name.split("_")

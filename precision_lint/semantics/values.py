@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FLOATS = ("bfloat16", "float16", "float32", "float64")
+WIDE = ("float32", "float64")
 CONCRETE = ("float16", "bfloat16", "float32", "float64")
 HALVES = frozenset({"float16", "bfloat16", "low"})
 INTEGRAL = frozenset({"int", "bool"})
