@@ -101,7 +101,7 @@ class UnscaledBackward(Rule):
             fix = Fix(f"scale the loss with {violation.scaler}", Applicability.SAFE, edits)
         beside = ", while another loss of the same step is" if mixed else ""
         yield at.finding(
-            violation.node,
+            violation.place,
             f"the loss is not scaled{beside}: {violation.optimizer} divides these gradients by the "
             "loss scale (65536 at first)",
             confidence,
