@@ -20,7 +20,7 @@ from precision_lint.semantics.effects import (
     leading,
     weights,
 )
-from precision_lint.semantics.events import CLIP_SCALED, UPDATE
+from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UPDATE
 from precision_lint.semantics.frameworks import AFTER_BACKWARD, Wrapped, after_backward, wrappers
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
@@ -327,10 +327,11 @@ class Typestate:
     def _placed(self, violation: Violation, run: Protocol) -> Violation:
         """A violation with its place in the innermost helper that knows the scaler itself.
 
-        Such a helper has only one caller; one that is handed gradients is right where it stands.
+        Such a helper has only one caller; one that is handed gradients is right where it stands,
+        and so is one that only reads them.
         """
         inner = violation.inner
-        if inner is None or violation.helper is None:
+        if inner is None or violation.helper is None or violation.kind == READ_SCALED:
             return violation
         around = next((a for s, a in leading(run.effects.steps, lambda s: s is inner)), ())
         calls = [s for s in around if s.kind == fx.INLINE]
