@@ -65,7 +65,7 @@ class ZeroGradBeforeStep(Rule):
     name = "zero-grad-before-step"
     severity = Severity.ERROR
     applicability = Applicability.UNSAFE
-    triggers = events("zeroed-before-step", pattern=r"zero_grad")
+    triggers = events("zeroed-before-step", pattern=r"zero_grad|(?i:scaler)")
 
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
         evidence = []

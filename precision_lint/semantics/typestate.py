@@ -20,7 +20,7 @@ from precision_lint.semantics.effects import (
     leading,
     weights,
 )
-from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UPDATE
+from precision_lint.semantics.events import CLIP_SCALED, PLAIN_BACKWARD, READ_SCALED, UPDATE
 from precision_lint.semantics.frameworks import AFTER_BACKWARD, Wrapped, after_backward, wrappers
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
@@ -307,6 +307,8 @@ class Typestate:
                     return replace(violation, caller=other.bad[inner.place][1])
         if inner.filename is not None:  # both ends in one call: the other file reports it
             first = violation.backward or violation.first
+            if violation.kind == PLAIN_BACKWARD:
+                first = violation.later
             if first is violation.node:
                 return None
         origin = violation.origin.place if violation.origin is not None else None

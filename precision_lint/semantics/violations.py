@@ -46,6 +46,8 @@ class Violation:
     updates: tuple[ast.Call, ...] = ()
     later: ast.expr | None = None
     """Where the gradients are used that the flagged node spoilt."""
+    under: tuple[str, ...] = ()
+    """Conditions around a backward that is not scaled, other than those that count iterations."""
     within: ast.expr | None = None
     """What to flag instead of ``node``: the place in a helper that knows the scaler itself."""
 
