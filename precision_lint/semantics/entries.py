@@ -275,6 +275,14 @@ class Entries:
             sites += calls.get(function.cls.name, [])
         return [(call, caller) for call, caller in sites if caller is not function]
 
+    def _container_sites(self, function: Function) -> Iterator[tuple[ast.Call, Function]]:
+        """Calls of a container, or of its items, that run a module inside of it."""
+        if function.name == "forward" and function.cls is not None:
+            for name in sorted(self.index.contained.get(function.cls.name, ())):
+                for call, caller in self.index.calls.get(name, ()):
+                    if caller is not function and caller.name not in SETUP:
+                        yield call, caller
+
     def foreign_sites(self, function: Function) -> tuple[Caller, ...]:
         """Calls in other files that lead to a function."""
         if self.program is None:
@@ -298,7 +306,7 @@ class Entries:
         if opened is not None:
             return opened
         regions: list[tuple[Region, ast.Call | None]] = []
-        for call, caller in self.call_sites(function):
+        for call, caller in (*self.call_sites(function), *self._container_sites(function)):
             region = self.lexical(caller, call)
             if region is None:
                 if isinstance(caller.node, ast.Module):
