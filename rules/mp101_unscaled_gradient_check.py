@@ -109,10 +109,10 @@ class UnscaledGradientCheck(Rule):
             evidence += [
                 at.note(s, "the scaler steps here, never unscaled") for s in violation.steps
             ]
-        via = f" in {violation.helper.name}()" if violation.helper is not None else ""
         yield at.finding(
-            violation.node,
-            f"gradients are read{via} while still multiplied by the loss scale (65536 at first)",
+            violation.place,
+            f"gradients are read{violation.via} "
+            "while still multiplied by the loss scale (65536 at first)",
             confidence,
             evidence=evidence,
             fix=fix,

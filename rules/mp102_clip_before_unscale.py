@@ -117,10 +117,10 @@ class ClipBeforeUnscale(Rule):
             evidence += [
                 at.note(s, "the scaler steps here, never unscaled") for s in violation.steps
             ]
-        via = f" in {violation.helper.name}()" if violation.helper is not None else ""
         yield at.finding(
-            violation.node,
-            f"gradients are clipped{via} while still multiplied by the loss scale: a max_norm of 1 "
+            violation.place,
+            f"gradients are clipped{violation.via} "
+            "while still multiplied by the loss scale: a max_norm of 1 "
             "acts as 1/65536",
             confidence,
             evidence=evidence,

@@ -107,10 +107,9 @@ class DoubleUnscale(Rule):
             when = "again in the next iteration, without an update between"
         else:
             when = "twice since the last update"
-        via = f" in {violation.helper.name}()" if violation.helper is not None else ""
         yield at.finding(
-            violation.node,
-            f"{violation.optimizer} is unscaled{via} {when}: this raises RuntimeError",
+            violation.place,
+            f"{violation.optimizer} is unscaled{violation.via} {when}: this raises RuntimeError",
             Confidence.CERTAIN,
             evidence=evidence,
             fix=fix,

@@ -120,7 +120,7 @@ class OptimizerStepBypassesScaler(Rule):
             edits = remedy.step_through_scaler()
             if edits is not None:
                 fix = Fix(f"step with {violation.scaler}", Applicability.SAFE, edits)
-        yield at.finding(violation.node, message, confidence, evidence=evidence, fix=fix)
+        yield at.finding(violation.place, message, confidence, evidence=evidence, fix=fix)
 
 
 def _lost(call: ast.Call, at: Context) -> Iterator[Finding]:

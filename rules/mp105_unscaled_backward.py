@@ -19,7 +19,9 @@ from precision_lint.api import (
     events,
 )
 
-SWITCH = re.compile(r"(?i:amp\b|_amp|amp_|scal|fp16|float16|half|mixed|precision|autocast)")
+SWITCH = re.compile(
+    r"(?i:amp\b|_amp|amp_|scal|fp16|float16|half|mixed|precision|autocast|cuda|device|gpu|cpu)"
+)
 """Conditions that choose between scaled and plain gradients."""
 
 
@@ -39,7 +41,8 @@ class UnscaledBackward(Rule):
     It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
     zero before the step, where a framework runs the backward, for a scaler that is off, and where
     the loss may have been scaled somewhere else. Where another path scales the loss and both share
-    the step (`if use_amp:` around the backward alone), the finding is `possible`.
+    the step (`if use_amp:` around the backward alone), the finding is `possible`; `likely` where
+    the condition has nothing to do with precision or the device, and the scaler is always on.
 
     ## Why it breaks
     `scaler.step` divides gradients by the scale. Nothing was multiplied, so they become 65536 times
@@ -95,13 +98,16 @@ class UnscaledBackward(Rule):
         confidence = violation.confidence
         if confidence is Confidence.CERTAIN and (mixed or not remedy.confirmed):
             confidence = Confidence.LIKELY  # another optimizer's loss, or a scaler that is off
+        elsewise = violation.sometimes_unscaled and violation.under and remedy.confirmed
+        if elsewise and not any(SWITCH.search(test) for test in violation.under):
+            confidence = Confidence.LIKELY  # the scaler is on where the loss goes back as it is
         fix = None
         edits = remedy.scale_loss()
         if edits is not None:
             fix = Fix(f"scale the loss with {violation.scaler}", Applicability.SAFE, edits)
         beside = ", while another loss of the same step is" if mixed else ""
         yield at.finding(
-            violation.node,
+            violation.place,
             f"the loss is not scaled{beside}: {violation.optimizer} divides these gradients by the "
             "loss scale (65536 at first)",
             confidence,

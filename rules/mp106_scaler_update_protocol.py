@@ -143,7 +143,7 @@ class ScalerUpdateProtocol(Rule):
                 "AssertionError (no inf checks were recorded prior to update)"
             )
         fix = Fix(title, Applicability.SAFE, edits) if edits is not None else None
-        yield at.finding(violation.node, message, confidence, evidence=evidence, fix=fix)
+        yield at.finding(violation.place, message, confidence, evidence=evidence, fix=fix)
 
 
 def _scheduled(call: ast.Call, at: Context) -> Iterator[Finding]:

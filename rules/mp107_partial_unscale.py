@@ -96,7 +96,7 @@ class PartialUnscale(Rule):
             fix = Fix(title, Applicability.SAFE, edits)
         done = " and ".join(violation.unscaled) or "the other optimizer"
         yield at.finding(
-            violation.node,
+            violation.place,
             f"gradients of {violation.optimizer} are clipped while still multiplied by the loss "
             f"scale: only {done} was unscaled",
             violation.confidence,

@@ -79,10 +79,10 @@ class GradientsScrubbedBeforeStep(Rule):
             evidence += [at.note(gone, "it is unscaled only here") for gone in removed]
             why = "steps whose gradients are nan for another reason than the scale are skipped too"
             fix = Fix("unscale the gradients first", Applicability.UNSAFE, edits, why)
-        via = f" in {violation.helper.name}()" if violation.helper is not None else ""
         yield at.finding(
-            violation.node,
-            f"inf and nan in gradients are replaced{via} before the scaler sees them: a step that "
+            violation.place,
+            f"inf and nan in gradients are replaced{violation.via} "
+            "before the scaler sees them: a step that "
             "overflowed is not skipped",
             violation.confidence,
             evidence=evidence,

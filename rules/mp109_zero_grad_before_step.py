@@ -65,7 +65,7 @@ class ZeroGradBeforeStep(Rule):
     name = "zero-grad-before-step"
     severity = Severity.ERROR
     applicability = Applicability.UNSAFE
-    triggers = events("zeroed-before-step", pattern=r"zero_grad")
+    triggers = events("zeroed-before-step", pattern=r"zero_grad|(?i:scaler)")
 
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
         evidence = []
@@ -85,7 +85,7 @@ class ZeroGradBeforeStep(Rule):
             why = "training without a scale changes too: it stood still"
             fix = Fix("clear the gradients after the step", Applicability.UNSAFE, edits, why)
         yield at.finding(
-            violation.node,
+            violation.place,
             f"gradients are set to zero before {violation.optimizer} steps with them: nothing is "
             "trained, and the scaler finds nothing to check",
             confidence,

@@ -89,6 +89,15 @@ class ScalerWithBfloat16(Rule):
             yield from _chosen(node, at)
             return
         call = node
+        taker = _handed_over(call, at)
+        if taker is not None:
+            yield at.finding(
+                call,
+                f"{at.text(taker.func)} is given a scaler for bfloat16, which needs no scale",
+                Confidence.LIKELY,
+                evidence=(at.note(taker, "the precision is chosen here"),),
+            )
+            return
         scaler = Scaler.made(call, at)
         around = at.parents.get(id(call))
         if isinstance(around, ast.IfExp) and around.body is call and not call.keywords:
@@ -134,6 +143,26 @@ class ScalerWithBfloat16(Rule):
             ),
             fix=fix,
         )
+
+
+def _handed_over(call: ast.Call, at: Context) -> ast.Call | None:
+    """A call that is given a new scaler together with the name of bfloat16."""
+    off = any(k.arg == "enabled" and at.text(k.value) != "True" for k in call.keywords)
+    places: list[ast.expr] = [call]
+    statement = at.statement(call)
+    if isinstance(statement, ast.Assign) and statement.value is call:
+        target = statement.targets[0]
+        places = list(at.uses(target.id)) if isinstance(target, ast.Name) else []
+    for place in places if not off else ():
+        taker = at.parents.get(id(place))
+        taker = at.parents.get(id(taker)) if isinstance(taker, ast.keyword) else taker
+        if not isinstance(taker, ast.Call) or taker.func is place:
+            continue
+        given = [*taker.args, *(k.value for k in taker.keywords)]
+        named = any(_names_brain(part) for part in given)
+        if named:
+            return taker
+    return None
 
 
 def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:

@@ -51,7 +51,8 @@ class ScalerNotCheckpointed(Rule):
     while the optimizer that it steps is older; without the loop in sight only `possible`. A file
     that saves a scaler's state, reads the optimizer's back and never the scaler's. Checkpoints
     without `amp.state_dict()` where apex scales. Saving functions that get the optimizer as an
-    argument and no scaler are `possible`.
+    argument and no scaler are `possible`; `likely` where they are functions of the project that
+    save the states of what they are given.
 
     It stays silent for weights alone, for a scaler that is off, where the dict is built in several
     places, and where the dict has an entry of the scaler's or amp's name.
@@ -183,11 +184,12 @@ def _left_out(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Finding]:
     if KEEPS.search(at.source.text) or not any(True for _ in scaler.calls("scale")):
         return
     for node, here in ScalerLife.left_out(scaler, at):
+        known = ScalerLife.keeps_states(node, here)
         yield here.finding(
             node,
             f"the optimizer is saved without {scaler.text}: the run that continues starts at a "
             "scale of 65536 again",
-            Confidence.POSSIBLE,
+            Confidence.LIKELY if known else Confidence.POSSIBLE,
             evidence=(here.note(call, "the scaler is made here"),),
         )
         return

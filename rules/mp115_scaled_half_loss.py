@@ -27,9 +27,10 @@ class ScaledHalfLoss(Rule):
 
     ## What it flags
     `scaler.scale(loss)` of a loss that is float16 for certain: computed from half tensors in a
-    float16 region, or cast to half. A loss with dimensions (`reduction="none"`) overflows itself.
-    A 0-d loss is promoted to float32 by the scale; it is reported, as a warning, because its
-    gradient is not.
+    float16 region, or cast to half. A loss with dimensions (`reduction="none"`) overflows itself:
+    it is reported as well where it is computed from a model's output in a float16 region. A 0-d
+    loss is promoted to float32 by the scale; it is reported, as a warning, because its gradient is
+    not.
 
     A scaled loss that is read as if it was the loss: `item()`, `float()`, added to a total,
     printed. What is returned, or only asked for inf and nan, is `possible`. Silent where the
@@ -80,12 +81,15 @@ class ScaledHalfLoss(Rule):
         yield from _read(call, at)
         loss = call.args[0]
         value = at.value(loss)
-        if not value.is_tensor or value.dtype not in ("float16", "low"):
+        computed = value.variable and "amp" in value.tags and not at.region(call).on
+        if not value.is_tensor or not (computed or value.dtype in ("float16", "low")):
             return
         half = at.half(value, at.region(call))
         if half is None or "float16" not in half.dtypes:
             return
         scalar = value.ndim == 0 or _backward_of(call, at)
+        if computed and (scalar or not (value.ndim or _reduced(call, at))):
+            return
         evidence: list[Evidence] = []
         edits: tuple[Edit, ...] | None = None
         statement = at.statement(call)
@@ -122,6 +126,14 @@ def _backward_of(call: ast.Call, at: Context) -> bool:
         return False
     backward = at.parents.get(id(parent))
     return isinstance(backward, ast.Call) and not backward.args
+
+
+def _reduced(call: ast.Call, at: Context) -> bool:
+    """Whether a scaled loss is reduced afterwards: then it has dimensions."""
+    statement, places = at.statement(call), [at.parents.get(id(call))]
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        places = [at.parents.get(id(use)) for use in at.uses(statement.targets[0].id)]
+    return any(isinstance(p, ast.Attribute) and p.attr in ("mean", "sum") for p in places)
 
 
 def _mean(loss: ast.expr, at: Context) -> ast.Call | None:

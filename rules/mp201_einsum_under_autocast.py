@@ -113,7 +113,7 @@ class EinsumUnderAutocast(Rule):
         if region.state == "off" or any(v.dtype in ("float64", "int", "bool") for v in values):
             return
         reach = Reach.of(name, node, operands, at)
-        if reach is None or Leaving.missed(node, at) is not None:
+        if reach is None or Leaving.missed(node, at):
             return
         if reach.harm == "scores" and LateScale.of(node, at) is not None:
             return  # MP208 says more of it

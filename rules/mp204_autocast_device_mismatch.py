@@ -38,7 +38,7 @@ class AutocastDeviceMismatch(Rule):
     ## What it flags
     `autocast("cpu", enabled=False)` inside a region for `"cuda"`, `torch.cuda.amp.autocast(False)`
     inside one for `"cpu"`, and so on: both device types are literal, and differ. The region may be
-    in the same function or around every call of it.
+    in the same function or around every call of it, which a decorator may be meant to leave.
 
     `possible`: a region for a literal `"cuda"` in a function that puts tensors on a device it is
     given, or that runs whatever it is handed (`forward(*args, **kwargs)`), or in a file that
@@ -110,6 +110,17 @@ class AutocastDeviceMismatch(Rule):
                 )
             return
         found = Leaving.of(node, at)
+        decorating = Leaving.decorating(node, at) if found is None else None
+        if decorating is not None:
+            device, around, inside = decorating
+            yield at.finding(
+                node,
+                f'switching autocast off for "{device}" leaves that of "{around.device}" on, in '
+                f"which {inside.function.name}() is called: it runs in half as before",
+                Confidence.LIKELY,
+                evidence=inside.why(around),
+            )
+            return
         if found is None:
             yield from _any_device(node, at)
             yield from _fixed(node, at)

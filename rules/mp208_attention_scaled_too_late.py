@@ -85,7 +85,7 @@ class AttentionScaledTooLate(Rule):
         if state is None:
             return
         found = LateScale.of(node, at)
-        if found is None or Leaving.missed(node, at) is not None:
+        if found is None or Leaving.missed(node, at):
             return
         if all(Lowered.upcast(operand, at) for operand in found.product.operands):
             return  # MP202: they were meant to be float32

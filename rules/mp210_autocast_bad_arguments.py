@@ -27,7 +27,8 @@ class AutocastBadArguments(Rule):
     ## What it flags
     - A keyword that the callable does not have: `torch.cuda.amp.autocast(device_type="cuda")`,
       `autocast("cuda", enable=False)`, `torch.amp.GradScaler(device_type="cuda")`.
-    - A missing device type, a `torch.device` or a dtype in its place, or one that torch does not
+    - A missing device type (also where `**settings` of the function would have to bring it, and
+      none of its calls does), a `torch.device` or a dtype in its place, or one that torch does not
       know (`"gpu"`).
     - A flag where the dtype stands (`autocast("cuda", False)`), a dtype as text.
     - What is taken for another parameter without an error:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from precision_lint.api import (
     Applicability,
@@ -10,6 +10,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Region,
     Rule,
     Severity,
     operators,
@@ -30,6 +31,9 @@ class CastCacheUnderNoGrad(Rule):
     ## What it flags
     A module that is called under `torch.no_grad()` and afterwards without it, in one autocast
     region, in a project that allows torch before 2.10. Shown as info: it does not fail a run.
+
+    The first call may stand in a method that `no_grad` decorates, and both in a module whose
+    callers are in a region.
 
     `possible`: the same in a module whose callers may be in a region, in a project that uses
     autocast; a loop that has gradients in its last round only (`set_grad_enabled(i == n - 1)`,
@@ -90,11 +94,13 @@ class CastCacheUnderNoGrad(Rule):
         )
         region = at.region(manager) if isinstance(manager, ast.Call) else None
         if region is None:
+            yield from _behind_decorator(node, at)
             return
-        if region.state == "inherited":
-            yield from _in_module(node, at)
+        called = region.called is not None or bool(region.foreign)
+        if region.state == "inherited" or (region.on and called):
+            yield from _in_module(node, region, at)
             return
-        if not region.on or region.called is not None or region.foreign:
+        if not region.on:
             return
         around = _region_statement(node, region.node, at)
         if around is None or _keeps_no_cache(region.node) or at.mentions("clear_autocast_cache"):
@@ -138,8 +144,45 @@ def _may_be_in_region(at: Context) -> bool:
     return used and "clear_autocast_cache" not in at.source.text
 
 
-def _in_module(node: ast.With, at: Context) -> Iterator[Finding]:
-    """Two runs of a submodule in one method, whose region a caller may have opened."""
+def _behind_decorator(node: ast.With, at: Context) -> Iterator[Finding]:
+    """A method that runs a module under ``no_grad``, in a region that runs it with gradients."""
+    cls = at.function.cls
+    regions = [item.context_expr for item in node.items]
+    if cls is None or any(map(_keeps_no_cache, regions)) or at.mentions("clear_autocast_cache"):
+        return
+    for call in (n for inner in node.body for n in ast.walk(inner)):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        region = at.region(call)
+        if not region.on or region.node not in regions or at.text(call.func.value) != "self":
+            continue
+        method = at.module.index.method(cls, call.func.attr)
+        if method is None or isinstance(method.node, ast.Module):
+            continue
+        if not any("no_grad" in ast.unparse(d) for d in method.node.decorator_list):
+            continue
+        inside = at.inside(method)
+        before = {inside.text(c.func): c for c in _modules(method.node, inside)}
+        own = {text: c for text, c in before.items() if text.startswith("self.")}
+        later = next((c for c in _modules(node, at) if _reuses(c, call, own, at)), None)
+        if later is not None:
+            yield at.finding(
+                call,
+                f"before torch 2.10 autocast keeps the casts that {at.text(later.func)} makes "
+                f"under no_grad in {call.func.attr}(), and the next call gets no gradients for its "
+                "weights",
+                Confidence.LIKELY if at.project.torch is not None else Confidence.POSSIBLE,
+                evidence=[
+                    *at.why(region),
+                    inside.note(own[at.text(later.func)], "the call without gradients"),
+                    at.note(later, "the call with gradients"),
+                ],
+            )
+            return
+
+
+def _in_module(node: ast.With, region: Region, at: Context) -> Iterator[Finding]:
+    """Two runs of a submodule in one method, whose region a caller has, or may have, opened."""
     around, cls = at.function.node, at.function.cls
     if isinstance(around, ast.Module) or cls is None or not cls.is_module:
         return
@@ -154,8 +197,11 @@ def _in_module(node: ast.With, at: Context) -> Iterator[Finding]:
             before[at.text(later.func)],
             f"{at.text(later.func)} runs without gradient and then with one: in one autocast "
             "region its weights get no gradients before torch 2.10",
-            Confidence.POSSIBLE,
-            evidence=[at.note(later, "the call with gradients"), *([known] if known else [])],
+            Confidence.LIKELY if region.on and at.project.torch else Confidence.POSSIBLE,
+            evidence=[
+                at.note(later, "the call with gradients"),
+                *(at.why(region) if region.on else [known] if known else []),
+            ],
         )
 
 
@@ -227,7 +273,8 @@ def _modules(statement: With | FunctionNode, at: Context) -> Iterator[ast.Call]:
         func, cls = node.func, at.function.cls
         if isinstance(func, ast.Attribute):
             own = cls is not None and at.text(func.value) == "self"
-            if own and cls is not None and at.module.index.method(cls, func.attr) is None:
+            method = at.module.index.method(cls, func.attr) if cls is not None else None
+            if own and (method is None or _runs_modules(method.node, cls.methods if cls else ())):
                 yield node
         elif isinstance(func, ast.Name) and (
             func.id in {p.arg for p in at.function.parameters()}
@@ -236,7 +283,20 @@ def _modules(statement: With | FunctionNode, at: Context) -> Iterator[ast.Call]:
             yield node
 
 
-def _reuses(call: ast.Call, block: ast.With, before: dict[str, ast.Call], at: Context) -> bool:
+def _runs_modules(method: ast.AST, names: Container[str]) -> bool:
+    """Whether a method calls attributes of its object other than these methods."""
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and ast.unparse(n.func.value) == "self"
+        and n.func.attr not in names
+        for n in ast.walk(method)
+    )
+
+
+def _reuses(
+    call: ast.Call, block: ast.With | ast.Call, before: dict[str, ast.Call], at: Context
+) -> bool:
     """Whether a call behind a block runs with gradients a module that ran in it without."""
     behind = call.lineno > (block.end_lineno or block.lineno)
     if not behind or at.text(call.func) not in before:

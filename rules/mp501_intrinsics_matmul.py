@@ -93,7 +93,7 @@ class IntrinsicsMatmul(Rule):
         if any("unit" in v.tags for v in values):
             return  # directions: an error of 5e-4 of a unit vector
         reason = at.geometry(node, operands)
-        if reason is None or Leaving.missed(node, at) is not None:
+        if reason is None or Leaving.missed(node, at):
             return
         region = at.region(node)
         judged = _state(at, node, operands)

@@ -82,6 +82,9 @@ class BadArguments:
                 verb = "have" if len(homes) > 1 else "has"
                 message = f"{short} {verb} no parameter {named}: it raises a TypeError"
                 return cls(message, confidence=Confidence.LIKELY)
+        if homes <= {"torch.autocast", "torch.amp.autocast"} and _never_given(node, at):
+            message = f"autocast needs a device type, and no call of {at.function.name}() has one"
+            return cls(f"{message}: it raises a TypeError", confidence=Confidence.LIKELY)
         if len(homes) > 1 or any(k.arg is None for k in node.keywords):
             return None
         (name,) = homes
@@ -297,6 +300,28 @@ def _old_region(
                 f'{short} takes its first argument for enabled: the region is one of "{device}"',
                 (*imports, *callee) if callee is not None and len(node.args) < 3 else None,
             )
+
+
+def _never_given(node: ast.Call, at: Context) -> bool:
+    """Whether a region gets its device type by its function's ``**settings`` alone, and no call of
+    that function in the project has one."""
+    function = at.function.node
+    spread = [k.value for k in node.keywords if k.arg is None]
+    settings = None if isinstance(function, ast.Module) else function.args.kwarg
+    if settings is None or node.args or len(spread) != 1 or at.mentions("device_type"):
+        return False
+    if not isinstance(spread[0], ast.Name) or spread[0].id != settings.arg:
+        return False
+    calls = [call for call, _ in at.module.call_sites(at.function)]
+    for site in at.module.foreign_sites(at.function):
+        home = at.module.program.load(site.file) if at.module.program is not None else None
+        where = home.site(site.function, site.span) if home is not None else None
+        if where is None:
+            return False
+        calls.append(where[0])
+    return bool(calls) and not any(
+        k.arg in (None, "device_type") for call in calls for k in call.keywords
+    )
 
 
 def _region(

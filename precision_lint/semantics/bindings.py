@@ -75,6 +75,19 @@ def rows(target: ast.expr, iterable: ast.expr) -> list[dict[str, ast.expr]]:
     ]
 
 
+def held_by(iterable: ast.expr) -> ast.expr | None:
+    """The container whose items a loop takes one after the other."""
+    while isinstance(iterable, ast.Call):
+        last = (dotted(iterable.func) or "").rpartition(".")[2]
+        if last in ("values", "items") and isinstance(iterable.func, ast.Attribute):
+            iterable = iterable.func.value
+        elif last in ("enumerate", "list", "tuple", "reversed") and len(iterable.args) == 1:
+            iterable = iterable.args[0]
+        else:
+            return None
+    return iterable if is_place(iterable) else None
+
+
 def counter(node: ast.stmt) -> str | None:
     """The name that a loop counts its iterations with."""
     if not isinstance(node, (ast.For, ast.AsyncFor)) or not isinstance(node.iter, ast.Call):
@@ -204,7 +217,8 @@ def tainted(function: Function) -> frozenset[str]:
 def plainness(call: ast.Call, owner: ast.expr, function: Function) -> str:
     """How sure it is that a loss whose ``backward`` runs was not scaled."""
     text = ast.unparse(owner)
-    if call.args or SCALES.search(text) or any(mentions(text, n) for n in tainted(function)):
+    given = call.args and owner not in call.args  # a framework's loss
+    if given or SCALES.search(text) or any(mentions(text, n) for n in tainted(function)):
         return ""
     path = dotted(owner)
     if path is None:

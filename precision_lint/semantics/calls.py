@@ -64,6 +64,8 @@ class Calls(Operations):
                 return owner.but(dtype="float32") if "float32" in text else owner
             if owner.kind == "dict" and name in ("get", "pop", "setdefault", "values", "items"):
                 return self.entries(owner, name, arguments)
+            if self.own_method(node.func):
+                return self.followed(node, arguments, keywords)
             if owner.maybe_tensor and self.is_method(owner, name):
                 if name in ("split", "T") and any(a.kind == "text" for a in arguments):
                     return UNKNOWN
@@ -188,6 +190,13 @@ class Calls(Operations):
             if first.is_tensor and first.dtype in ("float32", "float64"):
                 return Value(tags=tags)  # nothing says that a function narrows its argument
         return Value("unknown", f"~call{node.lineno}:{node.col_offset}", tags=tags)
+
+    def own_method(self, func: ast.Attribute) -> bool:
+        """Whether a method is one that the class of this function defines, whatever its name."""
+        cls = self.function.cls
+        if cls is None or not isinstance(func.value, ast.Name) or func.value.id != "self":
+            return False
+        return self.module.index.method(cls, func.attr) is not None
 
     @staticmethod
     def is_method(owner: Value, name: str) -> bool:

@@ -22,7 +22,8 @@ SCALED = "scaled"
 UNSCALE, STEP, UPDATE = "unscale", "step", "update"
 """names: the scaler, the optimizer."""
 PLAIN_STEP, ZERO = "plain-step", "zero"
-"""names: the optimizer (or the model)."""
+"""names: the optimizer (or the model), and ``*``: what is known of it does not depend on its name
+(an item of a container of optimizers, parameters whose gradients a loop clears)."""
 READ, CLIP, SCRUB = "read", "clip", "scrub"
 """names: the parameter whose argument has to carry gradients (``""``: it reads ``.grad``), and
 ``"guess"`` where only the callee's name says so."""

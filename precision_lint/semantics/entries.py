@@ -17,6 +17,7 @@ from precision_lint.semantics.regions import (
     NO_GRAD,
     OUTSIDE,
     Region,
+    applied,
     decorated,
     region_of,
     without_gradient,
@@ -216,7 +217,7 @@ class Entries:
         elif isinstance(node, ast.Call):
             for value, owner, module in self._managers(node.func, function):
                 if isinstance(value, ast.Call):
-                    made = _partial(value, node, module)
+                    made = applied(value, node, module.index.names)
                     if made is not None:
                         yield made, owner, module
             found = self.callee(node.func, function)
@@ -277,6 +278,14 @@ class Entries:
             sites += calls.get(function.cls.name, [])
         return [(call, caller) for call, caller in sites if caller is not function]
 
+    def _container_sites(self, function: Function) -> Iterator[tuple[ast.Call, Function]]:
+        """Calls of a container, or of its items, that run a module inside of it."""
+        if function.name == "forward" and function.cls is not None:
+            for name in sorted(self.index.contained.get(function.cls.name, ())):
+                for call, caller in self.index.calls.get(name, ()):
+                    if caller is not function and caller.name not in SETUP:
+                        yield call, caller
+
     def foreign_sites(self, function: Function) -> tuple[Caller, ...]:
         """Calls in other files that lead to a function."""
         if self.program is None:
@@ -297,10 +306,16 @@ class Entries:
         if isinstance(function.node, ast.Module):
             return Region("off", "float32")
         opened = decorated(function.node, self.index.names)
-        if opened is not None:
-            return opened
+        if opened is None:
+            return self._called_in(function)
+        # what switches another device's off leaves the callers' region on
+        around = self._called_in(function) if opened.state == "off" and opened.device else opened
+        return around if around.on and around.device not in ("", opened.device) else opened
+
+    def _called_in(self, function: Function) -> Region:
+        """The autocast state in which a function is called, as far as all its calls agree."""
         regions: list[tuple[Region, ast.Call | None]] = []
-        for call, caller in self.call_sites(function):
+        for call, caller in (*self.call_sites(function), *self._container_sites(function)):
             region = self.lexical(caller, call)
             if region is None:
                 if isinstance(caller.node, ast.Module):
@@ -483,11 +498,3 @@ def qualname(function: Function) -> str:
         parts.append(inner.qualname if inner.is_method else inner.name)
         inner = inner.parent
     return ".".join(reversed(parts)) or "<module>"
-
-
-def _partial(made: ast.Call, call: ast.Call, module: Entries) -> ast.Call | None:
-    """``partial(f, a)(b)`` as ``f(a, b)``."""
-    if module.index.names.qualify(made.func) != "functools.partial" or not made.args:
-        return None
-    whole = ast.Call(made.args[0], [*made.args[1:], *call.args], [*made.keywords, *call.keywords])
-    return ast.copy_location(whole, call)

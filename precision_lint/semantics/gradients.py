@@ -196,6 +196,64 @@ def masks(node: ast.Subscript, held: Held) -> bool:
     return gradient_of(node.value, held) == "" and _finds(node.slice)
 
 
+def cleared(loop: ast.For | ast.AsyncFor) -> tuple[ast.expr, ast.expr] | None:
+    """Whose gradients a loop clears, all of them and without doing anything else, and where.
+
+    The module or optimizer whose parameters it runs through, else what it runs through.
+    """
+    body, source = loop.body, loop.iter
+    if len(body) == 1 and isinstance(body[0], ast.For):
+        inner = cleared(body[0])
+        groups = isinstance(source, ast.Attribute) and source.attr == "param_groups"
+        if inner is None or not groups or not isinstance(loop.target, ast.Name):
+            return None
+        given = inner[0].value if isinstance(inner[0], ast.Subscript) else inner[0]
+        assert isinstance(source, ast.Attribute)
+        mine = isinstance(given, ast.Name) and given.id == loop.target.id
+        return (source.value, inner[1]) if mine else None
+    target = loop.target.elts[-1] if isinstance(loop.target, ast.Tuple) else loop.target
+    if not isinstance(target, ast.Name):
+        return None
+    if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
+        if source.func.attr not in ("parameters", "named_parameters"):
+            return None
+        source = source.func.value
+    elif not isinstance(source, (ast.Name, ast.Attribute, ast.Subscript)):
+        return None
+    place = _clears(body, target.id)
+    return (source, place) if place is not None else None
+
+
+def _clears(body: list[ast.stmt], name: str) -> ast.expr | None:
+    """Where statements clear one parameter's gradient; None where they do anything else."""
+    found: ast.expr | None = None
+    for statement in body:
+        match statement:
+            case ast.If(test=ast.Compare(left=ast.Attribute(attr="grad")), body=then, orelse=[]):
+                if len(then) == 1 and isinstance(then[0], ast.Continue):
+                    continue
+                place = _clears(then, name)
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=n), attr="grad") as place]):
+                made = statement.value
+                empty = isinstance(made, ast.Constant) and made.value is None
+                zeros = isinstance(made, ast.Call) and _last(made.func) == "zeros_like"
+                if n != name or not (empty or zeros):
+                    return None
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=attr)) as place):
+                if not ast.unparse(owner).startswith(f"{name}.grad"):
+                    return None
+                if attr in ("detach_", "requires_grad_"):
+                    continue
+                if attr != "zero_":
+                    return None
+            case _:
+                return None
+        if place is None:
+            return None
+        found = found or place
+    return found
+
+
 def _finds(node: ast.expr) -> bool:
     """Whether an expression finds what is not finite."""
     calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))

@@ -27,6 +27,9 @@ WRAPS = frozenset({
 """Calls that give a module which runs their first argument."""
 
 
+CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
+
+
 @dataclass(eq=False)
 class Class:
     """A class of the module; ``bases`` are qualified or local names."""
@@ -227,6 +230,52 @@ class Index:
         derived = cls.name in function.cls.bases
         own = dotted(call.func) == f"self.{function.name}" and function.name in cls.methods
         return own and not derived
+
+    @cached_property
+    def contained(self) -> dict[str, set[str]]:
+        """Names by which modules inside of containers are called, by class name: the container's,
+        and those of loops over it."""
+        held: dict[str, set[str]] = {}
+        if not CONTAINERS & self.calls.keys():
+            return held
+        for call, _ in self.calls.get("append", ()):
+            if call.args and isinstance(call.func, ast.Attribute):
+                self._put(call.func.value, call.args[0], held)
+        makers = {id(f): f for name in CONTAINERS for _, f in self.calls.get(name, ())}.values()
+        for function in makers:
+            for node in function.nodes:
+                if isinstance(node, ast.Return) and node.value is not None:
+                    self._put(ast.Name(function.name), node.value, held)
+                elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                    for target in node.targets if _made(node.value) in CONTAINERS else ():
+                        self._put(target, node.value, held)
+        for function in {id(c): f for name in held for c, f in self.calls.get(name, ())}.values():
+            for node in function.nodes:
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                    for target in node.targets:
+                        self._put(target, node.value.func, held)
+        for function in self.functions if held else ():
+            for node in function.nodes:
+                if isinstance(node, (ast.For, ast.comprehension)):
+                    for item in ast.walk(node.target):
+                        if isinstance(item, ast.Name):
+                            self._put(item, node.iter, held)
+        found: dict[str, set[str]] = {}
+        for name, classes in held.items():
+            for cls in classes:
+                found.setdefault(cls, set()).add(name)
+        return found
+
+    def _put(self, target: ast.expr, value: ast.expr, held: dict[str, set[str]]) -> None:
+        """Note the classes of what a value is made of, or of the containers that it names."""
+        name = (dotted(target) or "").rpartition(".")[2]
+        for part in ast.walk(value):
+            if not isinstance(part, (ast.Name, ast.Attribute)):
+                continue
+            last = part.attr if isinstance(part, ast.Attribute) else part.id
+            classes = {last} if last in self.classes else held.get(last, set())
+            if name and classes and last != name:
+                held.setdefault(name, set()).update(classes)
 
     @cached_property
     def _plain(self) -> dict[str, Function]:

@@ -44,14 +44,36 @@ class Leaving:
         return None if called and not _agreed(around, at) else cls(node, statement, device, around)
 
     @classmethod
-    def missed(cls, node: ast.expr, at: Context) -> Leaving | None:
-        """The mismatch whose body an expression is in."""
-        for statement in at.ancestors(node):
-            for item in statement.items if isinstance(statement, With) else ():
-                found = cls.of(item.context_expr, at)
-                if found is not None:
-                    return found
-        return None
+    def decorating(cls, node: ast.expr, at: Context) -> tuple[str, Region, Context] | None:
+        """The same of a decorator: its device, the region of the callers, the function."""
+        device = off_for(node, at)
+        target = next(
+            (
+                function
+                for function in at.module.index.functions
+                if node in getattr(function.node, "decorator_list", ())
+            ),
+            None,
+        )
+        if not device or target is None:
+            return None
+        around = at.module.entry_region(target)
+        if not around.on or around.device in ("", device):
+            return None
+        return device, around, at.inside(target)
+
+    @classmethod
+    def missed(cls, node: ast.expr, at: Context) -> bool:
+        """Whether an expression is in the body of such a mismatch, which says more."""
+        managers = (
+            item.context_expr
+            for statement in at.ancestors(node)
+            for item in (statement.items if isinstance(statement, With) else ())
+        )
+        decorators = getattr(at.function.node, "decorator_list", ())
+        return any(cls.of(manager, at) is not None for manager in managers) or any(
+            cls.decorating(decorator, at) is not None for decorator in decorators
+        )
 
     @property
     def here(self) -> bool:

@@ -17,6 +17,7 @@ from precision_lint.semantics.bindings import (
     divisors,
     drives,
     exits,
+    held_by,
     is_place,
     makes_scaler,
     may_step,
@@ -40,6 +41,7 @@ from precision_lint.semantics.gradients import (
     bind,
     carries,
     clamped,
+    cleared,
     masks,
     read,
     scrubbed,
@@ -48,32 +50,19 @@ from precision_lint.semantics.gradients import (
 )
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.ownership import clipped
+from precision_lint.semantics.ownership import clipped, holds_optimizers
+from precision_lint.semantics.unseen import (
+    ABOUT,
+    HANDS_BACK,
+    INSPECTING,
+    KNOWN_HOMES,
+    METHODS,
+    WORTH,
+)
 
 if TYPE_CHECKING:
     from precision_lint.semantics.typestate import Typestate
 
-KNOWN_HOMES = frozenset({
-    "torch", "numpy", "math", "os", "sys", "time", "logging", "random", "json", "copy", "typing",
-    "functools", "itertools", "collections", "pathlib", "argparse", "warnings", "tqdm", "wandb",
-    "tensorboard", "tensorboardX", "matplotlib", "PIL", "cv2", "scipy", "pandas", "torchvision",
-    "transformers", "datasets", "yaml", "re", "shutil", "contextlib", "dataclasses",
-})  # fmt: skip
-"""Packages whose functions leave a training loop's gradients alone, torch's clips aside."""
-METHODS = frozenset({"backward", "scale", "unscale_", "step", "update", "zero_grad"})
-"""Methods of a stand-in that does nothing mean what they would mean of the real one."""
-WORTH = re.compile(r"optim|scaler|grad|param|model|net|loss|engine|trainer|self", re.IGNORECASE)
-ABOUT = re.compile(r"grad|clip|step|backward|optim|scal|update|train", re.IGNORECASE)
-HANDS_BACK = frozenset({
-    "print", "isinstance", "hasattr", "getattr", "id", "type", "len", "repr", "str", "bool",
-    "info", "debug", "warning", "save", "state_dict", "load_state_dict", "append", "dict",
-    "save_checkpoint", "load_checkpoint", "save_model", "load_model", "super", "is_scaler",
-})  # fmt: skip
-"""Callees that are given a scaler and don't use it."""
-INSPECTING = re.compile(
-    r"grad|norm|nan|inf|finite|check|valid|log|monitor|clip|stat|hist|anomal|bad|explo|clamp"
-)
-"""Parts of names of functions, or parameters, through which gradients may come in."""
 Bound = dict[str, str]
 
 
@@ -85,6 +74,8 @@ class Outline:
         self.state = state
         self.module = state.module
         self.held: Bound = {}
+        self.items: dict[str, str] = {}
+        """Targets of loops, each with the container that its loop runs through."""
         self.aliases = aliases(function)
         self.scalers = self._scalers()
         self.divisors = divisors(function)
@@ -126,6 +117,10 @@ class Outline:
                 return (*head, *self.branch(test, then, other))
             case ast.For(target=target, iter=iterable) | ast.AsyncFor(target=target, iter=iterable):
                 head = self.expression(iterable)
+                clearing = cleared(node)
+                if clearing is not None:
+                    whose, where = clearing
+                    return (*head, self.at(where, fx.ZERO, self.text(whose), "*"))
                 bind(target, carries(iterable, self.held), self.held)
                 return (*head, *self.loop(node, target, iterable))
             case ast.While(test=test, body=body, orelse=orelse):
@@ -190,6 +185,10 @@ class Outline:
         return (Step(fx.IF, (self.text(test),), (then, other)),) if then or other else ()
 
     def loop(self, node: ast.For | ast.AsyncFor, target: ast.expr, iterable: ast.expr) -> Steps:
+        container = held_by(iterable)
+        item = target.elts[-1] if isinstance(target, ast.Tuple) and target.elts else target
+        if container is not None and isinstance(item, ast.Name):
+            self.items[item.id] = self.text(container)
         body, orelse = self.block(node.body), self.block(node.orelse)
         if not body and not orelse:
             return ()
@@ -411,7 +410,9 @@ class Outline:
             return ()
         own = OWN_STEP.fullmatch(last) and "opt" in owner.lower()
         if own or (last == "step" and not node.args and "sched" not in owner.lower()):
-            return (self.at(node, fx.PLAIN_STEP, owner),)
+            container = self.items.get(owner)
+            item = container is not None and holds_optimizers(container, self.function, self.module)
+            return (self.at(node, fx.PLAIN_STEP, owner, *("*" if item else "")),)
         return None
 
     def clips(self, callback: ast.expr) -> bool:

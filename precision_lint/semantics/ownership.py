@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from precision_lint.semantics.index import Function
 from precision_lint.semantics.names import dotted
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.module import Module
     from precision_lint.semantics.typestate import Typestate
 
 Roots = frozenset[str]
@@ -195,8 +197,27 @@ def _made(function: Function, state: Typestate) -> dict[str, Roots]:
     return {text: made for text, made in found.items() if text not in unknown}
 
 
+def holds_optimizers(container: str, function: Function, module: Module) -> bool:
+    """Whether a container is filled with optimizers, or is called so."""
+    if re.search(r"opt(?!ion)", container.rpartition(".")[2], re.IGNORECASE):
+        return True
+    scopes = [module.index.top, function]
+    if function.cls is not None:
+        scopes += function.cls.methods.values()
+    return any(
+        isinstance(node, ast.Assign)
+        and any(dotted(target) == container for target in node.targets)
+        and any(
+            makes_optimizer(part) for part in ast.walk(node.value) if isinstance(part, ast.expr)
+        )
+        for scope in scopes
+        for node in scope.nodes
+    )
+
+
 def covers(module: str, made: Roots | None) -> bool:
-    """Whether all that an optimizer was made of belongs to a module."""
+    """Whether all that an optimizer was made of belongs to a module, or to its ``parameters()``."""
+    module = module.removesuffix(".parameters()")
     return bool(made) and all(r == module or r.startswith(f"{module}.") for r in made or ())
 
 

@@ -160,3 +160,11 @@ def decorated(function: ast.FunctionDef | ast.AsyncFunctionDef, names: Names) ->
         if region is not None:
             return region
     return None
+
+
+def applied(made: ast.Call, call: ast.Call, names: Names) -> ast.Call | None:
+    """``partial(f, a)(b)`` as ``f(a, b)``."""
+    if names.qualify(made.func) != "functools.partial" or not made.args:
+        return None
+    whole = ast.Call(made.args[0], [*made.args[1:], *call.args], [*made.keywords, *call.keywords])
+    return ast.copy_location(whole, call)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence, Evidence
-from precision_lint.semantics.index import Function
+from precision_lint.semantics.index import Function, Index
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.ownership import makes_optimizer
 
@@ -89,6 +89,33 @@ class ScalerLife:
                 if SAVES.search(name) and stepped & set(texts):
                     if not any(KEPT.search(text) for text in texts):
                         yield node, at.inside(function)
+
+    @staticmethod
+    def keeps_states(call: ast.Call, at: Context) -> ast.expr | None:
+        """Where a function of the project that is called saves, with its module's other functions,
+        the states of what it is given, and nothing there knows of a scaler."""
+        found = at.module.callee(call.func, at.function)
+        if found is None:
+            return None
+        target, module = found
+        index = module.index
+        if KEPT.search("".join(ast.unparse(n) for n in (target.node, *_called(target, index)))):
+            return None
+        parts = [n for f in (target.node, *_called(target, index)) for n in ast.walk(f)]
+        calls = [n for n in parts if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+        saves = any(index.names.qualify(c.func) == "torch.save" for c in calls)
+        states = [c for c in calls if c.func.attr == "state_dict"]  # type: ignore[attr-defined]
+        return states[0] if saves and states else None
+
+
+def _called(function: Function, index: Index) -> list[ast.AST]:
+    """The functions of the same module that a function calls by their names."""
+    names = {
+        n.func.id
+        for n in function.nodes
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+    }
+    return [f.node for f in index.functions if f.cls is None and f.name in names]
 
 
 def _makes(node: ast.AST, names: set[str]) -> bool:

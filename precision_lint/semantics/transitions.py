@@ -155,12 +155,18 @@ class Transitions:
 
     def zero(self, step: Step, state: State) -> State:
         zeroed = state.zeroed
+        if step.names[1:] and not self._all_of(step.names[0]):
+            return state
         if state.scaled and not self._off(state) and step.names[0] not in state.stepped:
             zeroed = (*zeroed, (step.names[0], self._seen(step), state.scaled))
         return replace(
             state, scaled=None, plain=False, plainly=None, mixed=False, stale=None, done=(),
             zeroed=zeroed,
         )  # fmt: skip
+
+    def _all_of(self, name: str) -> bool:
+        """Whether a name stands for an optimizer, or all that one was made of."""
+        return name in self.optimizers or any(covers(name, made) for made in self.owners.values())
 
     def _off(self, state: State) -> bool:
         """Whether the scaler is known to do nothing on this path."""
@@ -241,6 +247,7 @@ class Transitions:
             return
         for name, event, origin in state.zeroed:
             unknown = optimizer not in self.owners and not OPTIMIZER.search(name)
+            unknown = unknown and event[0].names[1:] == ()
             if name != optimizer and not covers(name, self.owners.get(optimizer)) and not unknown:
                 continue
             how = "unscaled" if self._unscaled(state, optimizer) else ""
@@ -263,6 +270,8 @@ class Transitions:
             number = self.report(
                 ev.PLAIN_BACKWARD, state.plainly, state, optimizer, how=how, origin=origin
             )
+            tests = self._under[origin[0].place][0]
+            self.violations[number] = replace(self.violations[number], under=tests)
             self._site(number, step, self._seen(step)[1])
         elif state.stale is not None and not state.scaled and optimizer not in state.done:
             origin, event = state.stale
@@ -288,7 +297,7 @@ class Transitions:
     def bypass(self, step: Step, state: State) -> State:
         """``optimizer.step()`` without the scaler."""
         name = step.names[0]
-        if not self._is_optimizer(name) or self._off(state):
+        if not (self._is_optimizer(name) or step.names[1:]) or self._off(state):
             return state
         again = name in state.done
         if again or (state.scaled is not None and state.plainly is None and not state.mixed):

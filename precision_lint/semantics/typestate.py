@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING
 from precision_lint.semantics import effects as fx
 from precision_lint.semantics.bindings import makes_scaler, names_scaler, own_nodes
 from precision_lint.semantics.conditions import Condition, condition, substituted
-from precision_lint.semantics.effects import Effects, Step, Steps, called_once, flat, weights
-from precision_lint.semantics.events import CLIP_SCALED, UPDATE
+from precision_lint.semantics.effects import (
+    Effects,
+    Step,
+    Steps,
+    called_once,
+    flat,
+    leading,
+    weights,
+)
+from precision_lint.semantics.events import CLIP_SCALED, PLAIN_BACKWARD, READ_SCALED, UPDATE
 from precision_lint.semantics.frameworks import AFTER_BACKWARD, Wrapped, after_backward, wrappers
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
@@ -236,7 +244,7 @@ class Typestate:
                 for violation in run.violations:
                     kept = self._kept(violation, run, runs)
                     if kept is not None:
-                        self._found.append((kept, function))
+                        self._found.append((self._placed(kept, run), function))
             self._found += self._hooks([run for run in runs if not isinstance(run[1], Wrapped)])
             for function in self.module.index.functions:
                 if function.name == AFTER_BACKWARD and (effects := self.effects(function)):
@@ -299,6 +307,8 @@ class Typestate:
                     return replace(violation, caller=other.bad[inner.place][1])
         if inner.filename is not None:  # both ends in one call: the other file reports it
             first = violation.backward or violation.first
+            if violation.kind == PLAIN_BACKWARD:
+                first = violation.later
             if first is violation.node:
                 return None
         origin = violation.origin.place if violation.origin is not None else None
@@ -315,6 +325,43 @@ class Typestate:
                 if (same.origin.place if same.origin is not None else None) == origin:
                     return None
         return violation
+
+    def _placed(self, violation: Violation, run: Protocol) -> Violation:
+        """A violation with its place in the innermost helper that knows the scaler itself.
+
+        Such a helper has only one caller; one that is handed gradients is right where it stands,
+        and so is one that only reads them.
+        """
+        inner = violation.inner
+        if inner is None or violation.helper is None or violation.kind == READ_SCALED:
+            return violation
+        around = next((a for s, a in leading(run.effects.steps, lambda s: s is inner)), ())
+        calls = [s for s in around if s.kind == fx.INLINE]
+        within = None
+        for call, inside in zip(calls, [*calls[1:], inner], strict=True):
+            if inside.node is None or not self._shares(call, run.scaler):
+                break
+            within = inside.node
+        return violation if within is None else replace(violation, within=within)
+
+    def _shares(self, call: Step, scaler: str) -> bool:
+        """Whether a function that is called here only has the scaler of its caller."""
+        node = call.node
+        name = dotted(node.func) if isinstance(node, ast.Call) else None
+        if name is None or not isinstance(node, ast.Call):
+            return False
+        owner, _, last = name.rpartition(".")
+        if len(self.module.index.calls.get(last, [])) != 1:
+            return False
+        if owner == "self":
+            return scaler.startswith("self.")
+        given = [*node.args, *(k.value for k in node.keywords)]
+        index = self.module.index
+        nested = any(
+            f.name == last and f.cls is None and f.parent not in (None, index.top)
+            for f in index.functions
+        )
+        return not owner and (any(dotted(g) == scaler for g in given) or nested)
 
     def _never_updated(
         self, runs: list[tuple[Function, Protocol]]

@@ -46,6 +46,20 @@ class Violation:
     updates: tuple[ast.Call, ...] = ()
     later: ast.expr | None = None
     """Where the gradients are used that the flagged node spoilt."""
+    under: tuple[str, ...] = ()
+    """Conditions around a backward that is not scaled, other than those that count iterations."""
+    within: ast.expr | None = None
+    """What to flag instead of ``node``: the place in a helper that knows the scaler itself."""
+
+    @property
+    def place(self) -> ast.expr:
+        """What to flag."""
+        return self.node if self.within is None else self.within
+
+    @property
+    def via(self) -> str:
+        """`` in helper()`` where the flagged node is a call that leads there."""
+        return f" in {self.helper.name}()" if self.helper and self.within is None else ""
 
     @property
     def confidence(self) -> Confidence:
@@ -60,8 +74,9 @@ class Violation:
         inner = self.inner
         if self.helper is None or inner is None:
             return []
+        led = [note(self.node, "it is reached from here")] if self.within is not None else []
         if inner.node is not None:
-            return [note(inner.node, message)]
+            return led if inner.node is self.within else [*led, note(inner.node, message)]
         place = Position(inner.row, inner.column + 1)
         return [Evidence(message, place, place, inner.filename)]
 
