@@ -24,8 +24,10 @@ from precision_lint.semantics import describe as explain
 from precision_lint.semantics import events
 from precision_lint.semantics.context import Context
 from precision_lint.semantics.describe import Description
+from precision_lint.semantics.edition import Edition
 from precision_lint.semantics.index import Function, Index, build
-from precision_lint.semantics.module import Module
+from precision_lint.semantics.interp import Interpreter
+from precision_lint.semantics.module import Again, Module
 from precision_lint.semantics.program import Program
 from precision_lint.slices import Editor
 from precision_lint.source import Failure, Source, parse
@@ -110,16 +112,18 @@ def lint(
     project: Project,
     program: Program | None = None,
     path: str = "",
+    edition: Edition | None = None,
 ) -> list[Diagnostic]:
     """All findings of ``rules`` in one file, of any confidence, in order of place.
 
     ``path`` is the file's name in ``program``; without one, nothing of other files is known.
+    ``edition`` is what is kept of the file's last text.
 
     A rule that crashes gives one internal diagnostic (MP003) and the other rules go on; a file
     that does not parse gives its syntax error (MP002).
     """
     data = source.text.encode("utf8", "surrogatepass")
-    tree = parse(source)
+    tree = edition.parse(source) if edition is not None else parse(source)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
     active = _triggered(rules, data)
@@ -127,24 +131,48 @@ def lint(
         return []
     if program is None:  # else its files were read
         project = project.with_file(source.filename, data)
-    index = build(tree, {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in active)))
+    nodes = {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in active))
+    index = edition.index(tree, nodes) if edition is not None else build(tree, nodes)
+    editor = Editor(source, tree)
+    try:
+        kept = edition.kept if edition is not None else None
+        found = _judged(active, index, source, project, program, path, editor, kept)
+    except Again:
+        found = _judged(active, index, source, project, program, path, editor, None)
+    for cls in index.classes.values() if edition is None else ():
+        cls.close()
+    found.sort(key=lambda d: (d.start, d.end, d.code))
+    return found
+
+
+def _judged(
+    active: Rules,
+    index: Index,
+    source: Source,
+    project: Project,
+    program: Program | None,
+    path: str,
+    editor: Editor,
+    kept: dict[Function, Interpreter] | None,
+) -> list[Diagnostic]:
+    """What rules find in a file; raises Again where ``kept`` is of no use."""
     if program is not None:
         program.forget()
-    module = Module(index, path, program if path else None)
-    editor = Editor(source, tree)
+    module = Module(index, path, program if path else None, kept)
     found: list[Diagnostic] = []
     for rule in active:
         place: Any = None
+        seen: dict[Function, Context] = {}
         try:
             for place, function in _candidates(rule, index, module):
-                at = Context(rule, source, module, project, function, editor)
+                at = seen.get(function)
+                if at is None:
+                    at = Context(rule, source, module, project, function, editor)
+                    seen[function] = at
                 found += [_diagnostic(rule, source, f) for f in rule().check(place, at)]
         except Exception as error:
             found.append(_crash(rule, source, place, error))
     module.close()
-    for cls in index.classes.values():
-        cls.methods.clear()
-    found.sort(key=lambda d: (d.start, d.end, d.code))
     return found
 
 
@@ -185,11 +213,10 @@ def describe(
 def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tuple[Any, Function]]:
     triggers = rule.triggers
     if triggers.calls:
-        functions = {name for name in triggers.calls if not name.startswith("Tensor.")}
-        methods = {name[7:] for name in triggers.calls if name.startswith("Tensor.")}
-        for last in sorted({name.rpartition(".")[2] for name in triggers.calls}):
-            for call, function in index.calls.get(last, []):
-                qualified = index.names.qualify(call.func)
+        functions, methods, words = _named(triggers.calls)
+        for last in words:
+            for call, function in index.calls.get(last, ()):
+                qualified = module.qualify(call.func)
                 if (
                     qualified in functions
                     if qualified is not None
@@ -221,6 +248,14 @@ def _candidates(rule: type[Rule], index: Index, module: Module) -> Iterator[tupl
         for function in creating.values():
             for event in module.analysis(function).events:
                 yield event, function
+
+
+@functools.lru_cache(maxsize=256)
+def _named(names: frozenset[str]) -> tuple[frozenset[str], frozenset[str], list[str]]:
+    """Of the names of callables: functions, methods, and the last words of both in order."""
+    functions = frozenset(name for name in names if not name.startswith("Tensor."))
+    methods = frozenset(name[7:] for name in names if name.startswith("Tensor."))
+    return functions, methods, sorted({name.rpartition(".")[2] for name in names})
 
 
 def _diagnostic(rule: type[Rule], source: Source, finding: Finding) -> Diagnostic:

@@ -43,6 +43,7 @@ from precision_lint.cache import DIRECTORY, Cache
 from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
 from precision_lint.project import configs, files, requirements
 from precision_lint.project.amp import Survey
+from precision_lint.semantics.edition import Edition
 from precision_lint.semantics.gather import gather
 from precision_lint.semantics.program import Program
 from precision_lint.source import Failure, Source
@@ -211,13 +212,17 @@ def deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def diagnose(text: Source, job: Job, known: Known) -> Outcome:
-    """What to show of one text, what is silenced, and how much the threshold hides."""
+def diagnose(text: Source, job: Job, known: Known, edition: Edition | None = None) -> Outcome:
+    """What to show of one text, what is silenced, and how much the threshold hides.
+
+    ``edition`` is what is kept of the file's last text.
+    """
     parsed = "torch" in text.text or "\0" in text.text
     survey, program = known
     path = program.relative(job.path) if program else ""
     around = survey.around(job.path)
-    found = dispatch.lint(text, _rules(job.codes), around, program, path) if parsed else []
+    rules = _rules(job.codes)
+    found = dispatch.lint(text, rules, around, program, path, edition) if parsed else []
     judged = suppress.apply(text, [d for d in found if d.code in job.codes], job.codes)
     kept = [*judged.kept, *(d for d in judged.unused if d.code in job.codes)]
     shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]

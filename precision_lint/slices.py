@@ -10,6 +10,7 @@ Every method returns the edits, or None where the shape of the code does not all
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,6 @@ class Slice:
 
     def __init__(self, source: Source, statement: ast.stmt) -> None:
         import libcst as cst
-        from libcst.metadata import MetadataWrapper, PositionProvider
 
         decorators = getattr(statement, "decorator_list", [])
         first = min([statement.lineno, *(d.lineno for d in decorators)])
@@ -50,19 +50,10 @@ class Slice:
         self.text = text.replace("\r\n", "\n").replace("\r", "\n")
         self.indented = self.text[:1] in " \t"
         self._first = first - (1 if self.indented else 0)
-        prefix = "if 1:\n" if self.indented else ""
         try:
-            parsed = cst.parse_module(prefix + self.text)
-            wrapper = MetadataWrapper(parsed, unsafe_skip_copy=True)
-            places = wrapper.resolve(PositionProvider)
+            self.module, self._nodes = _parsed(("if 1:\n" if self.indented else "") + self.text)
         except (cst.ParserSyntaxError, RecursionError) as error:  # an elif, say
             raise Unsliceable from error
-        self.module = wrapper.module
-        self._nodes: dict[tuple[int, int, int, int], cst.BaseExpression] = {}
-        for node, place in places.items():
-            if isinstance(node, cst.BaseExpression):
-                key = (place.start.line, place.start.column, place.end.line, place.end.column)
-                self._nodes.setdefault(key, node)
 
     def node(self, node: ast.expr) -> cst.BaseExpression:
         """The LibCST node of an ``ast`` expression of this statement."""
@@ -93,6 +84,26 @@ class Slice:
             start, end = head, len(old) - tail
         text = code[head : len(code) - tail]
         return (Edit(self.start + start, self.start + end, text),)
+
+
+@functools.lru_cache(maxsize=128)
+def _parsed(
+    text: str,
+) -> tuple[cst.Module, dict[tuple[int, int, int, int], cst.BaseExpression]]:
+    """The LibCST module of some lines, which is never changed, and its expressions by place.
+
+    Of a file that is edited most statements are sliced again as they were.
+    """
+    import libcst as cst
+    from libcst.metadata import MetadataWrapper, PositionProvider
+
+    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    nodes: dict[tuple[int, int, int, int], cst.BaseExpression] = {}
+    for node, place in wrapper.resolve(PositionProvider).items():
+        if isinstance(node, cst.BaseExpression):
+            key = (place.start.line, place.start.column, place.end.line, place.end.column)
+            nodes.setdefault(key, node)
+    return wrapper.module, nodes
 
 
 def indent_unit(text: str) -> str:

@@ -197,9 +197,11 @@ def _loss(node: ast.Call, at: Context) -> str | None:
         return last if home == "torch.nn.functional" and last in LOSSES else None
     func, cls = node.func, at.function.cls
     if "Loss" in at.source.text:  # else there is no instance of such a class
-        made = at.value(func)
-        if isinstance(func, ast.Attribute) and cls is not None and at.text(func.value) == "self":
+        own = isinstance(func, ast.Attribute) and cls is not None and at.text(func.value) == "self"
+        if own and isinstance(func, ast.Attribute) and cls is not None:
             made = at.module.attribute(cls, func.attr)
+        else:
+            made = at.value(func)
         if made.kind == "callable" and isinstance(made.const, str):
             home, _, last = made.const.rpartition(".")
             known = home == "torch.nn" and "instance" in made.tags
@@ -230,7 +232,7 @@ def _criterion(node: ast.Call, at: Context) -> str | None:
     last = (at.qualify(node.func) or "").removeprefix("torch.nn.")
     if last not in ("CrossEntropyLoss", "NLLLoss") or "autocast" in at.source.text:
         return None
-    return last if FLAG.search(at.source.text) else None
+    return last if at.inside(at.module.index.top).mentions(f"(?i:{FLAG.pattern})") else None
 
 
 def _ranked(node: ast.Call, at: Context) -> ast.expr | None:

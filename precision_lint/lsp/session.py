@@ -20,9 +20,12 @@ from precision_lint.project import files, hints
 from precision_lint.project.amp import Survey
 from precision_lint.runner import Job, Known, Mode
 from precision_lint.semantics.describe import Description
+from precision_lint.semantics.edition import Edition
 from precision_lint.semantics.program import Program
 from precision_lint.source import Failure, Source
 
+EDITIONS = 4
+"""Files of which the latest text stays analysed; one of 2,000 lines takes some 10 MB."""
 CLIENT_KEYS = ("select", "extend-select", "ignore", "confidence", "preview", "extend-exclude")
 """Keys of the configuration that an editor's settings may hold as well; they override the file."""
 
@@ -58,6 +61,7 @@ class Session:
         self._file: Path | None = None
         self._resolver = Resolver()
         self._folders: tuple[Path, ...] = ()
+        self._editions: dict[Path, Edition] = {}
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Take over an editor's settings; raises ConfigError, and changes nothing, for a mistake.
@@ -126,7 +130,16 @@ class Session:
         if judged is None:
             return Found(source)
         with runner.collector_off(), runner.deep_recursion():
-            return Found(source, tuple(runner.diagnose(source, *judged).diagnostics))
+            outcome = runner.diagnose(source, *judged, self._edition(path))
+        return Found(source, tuple(outcome.diagnostics))
+
+    def _edition(self, path: Path) -> Edition:
+        """What is kept of the latest text of a file, one of the last few that were judged."""
+        edition = self._editions.pop(path, None) or Edition()
+        while len(self._editions) >= EDITIONS:
+            del self._editions[next(iter(self._editions))]
+        self._editions[path] = edition
+        return edition
 
     def describe(self, path: Path, text: str, row: int) -> Description | None:
         """What the analysis knows at a row of a buffer; None where the buffer does not parse."""

@@ -164,7 +164,9 @@ class Calls(Operations):
     def followed(self, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]) -> Value:
         """Result of a call of a function of the project, or of one that is not known."""
         opaque = self.opaque(node)
-        found = self.module.follow(node, self.function, arguments, keywords, self.region)
+        found: Value | None = self.ask(
+            "follow", node, self.function, arguments, keywords, self.region
+        )
         if found is None or found.kind in ("unknown", "callable"):
             return opaque
         if found.dtype == opaque.dtype:
@@ -184,7 +186,7 @@ class Calls(Operations):
             tags = frozenset({"amp"} if other is None else {"amp", other})
         if node.args and _KEEPS_SHAPE.search(name):
             tags |= self.values[id(node.args[0])].tags & SPATIAL
-        plain = isinstance(node.func, ast.Name) or self.module.index.names.qualify(node.func)
+        plain = isinstance(node.func, ast.Name) or self.module.qualify(node.func)
         if plain and node.args and not _MODEL.search(name):
             first = self.values[id(node.args[0])]
             if first.is_tensor and first.dtype in ("float32", "float64"):
@@ -250,7 +252,7 @@ class Calls(Operations):
             return self.numpy_call(qualified[6:], node, arguments, keywords)
         if qualified.startswith("math."):
             return _math(qualified[5:], arguments)
-        local = self.module.index.classes.get(qualified)
+        local = self.ask("own_class", qualified)
         if local is not None:
             return Value("callable", const=local)
         return self.followed(node, arguments, keywords)

@@ -45,7 +45,7 @@ class Care:
     @staticmethod
     def of(at: Context) -> ast.expr | None:
         """The first expression of a function that asks for a float dtype or casts to a half one."""
-        return _shown(at.function)
+        return at.function.fact(_shown)
 
     @staticmethod
     def half_models(at: Context) -> bool:
@@ -77,11 +77,12 @@ class Care:
             return True
         if _TRAINS.search(at.function.qualname) or _TRAINS.search(at.source.filename):
             return False
-        key = (0, "care")
-        if key not in at.module.mentioned:
+        known = at.module.memo
+        if _shown not in known:
             functions = at.module.index.functions
-            at.module.mentioned[key] = any(_shown(f) is not None for f in functions)
-        return at.module.mentioned[key]
+            known[_shown] = any(f.fact(_shown) is not None for f in functions)
+        found: bool = known[_shown]
+        return found
 
     @staticmethod
     def solves(at: Context) -> bool:
@@ -156,7 +157,7 @@ class Care:
     def of_class(at: Context) -> ast.expr | None:
         """The same for the class around."""
         cls: Class | None = at.function.cls
-        found = (_shown(method) for method in cls.methods.values()) if cls is not None else ()
+        found = (method.fact(_shown) for method in cls.methods.values()) if cls is not None else ()
         return next((node for node in found if node is not None), None)
 
 

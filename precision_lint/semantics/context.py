@@ -101,10 +101,7 @@ class Context:
         return self.analysis.regions.get(id(node), entered)
 
     def qualify(self, node: ast.expr) -> str | None:
-        known = self.module.qualified
-        if node not in known:
-            known[node] = self.module.index.names.qualify(node)
-        return known[node]
+        return self.module.qualify(node)
 
     @cached_property
     def plausible(self) -> bool:
@@ -324,18 +321,21 @@ class Context:
 
     def mentions(self, pattern: str) -> bool:
         """Whether a regular expression matches somewhere in this function's text."""
-        key = id(self.function), pattern
-        if key not in self.module.mentioned:
+        known = self.function.mentions
+        if pattern not in known:
             node, start, end = self.function.node, 0, len(self.source.text)
             if not isinstance(node, ast.Module):
                 start, end = self.edit.offset(node), self.edit.end(node)
-            found = re.compile(pattern).search(self.source.text[start:end])
-            self.module.mentioned[key] = found is not None
-        return self.module.mentioned[key]
+            found = re.compile(pattern).search(self.source.text[start:end]) is not None
+            if not self.module.holds(self.function):
+                return found  # a place of another file, in the text of this one
+            known[pattern] = found
+        return known[pattern]
 
     def text(self, node: ast.expr) -> str:
         """Source text of an expression."""
-        known = self.module.texts
+        function = self.function
+        known = function.texts if id(node) in function.parents else self.module.texts
         if node not in known:
             known[node] = self.source.text[self.edit.offset(node) : self.edit.end(node)]
         return known[node]

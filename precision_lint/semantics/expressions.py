@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precision_lint.semantics import bounds, ops
 from precision_lint.semantics.creation import LEGACY
@@ -62,6 +62,10 @@ class Expressions:
     tensors: set[str]
     versions: dict[str, int]
     """How often a dotted name was bound or changed so far."""
+
+    def ask(self, question: str, *about: Any) -> Any:
+        """An answer of the module."""
+        raise NotImplementedError
 
     def read(self, key: str) -> Value:
         """The value of a dotted name."""
@@ -261,7 +265,7 @@ class Expressions:
         path = dotted(node)
         if path is None or path.partition(".")[0] in self.env:
             return None
-        return self.module.index.names.qualify(node)
+        return self.module.qualify(node)
 
     def attribute(self, node: ast.Attribute) -> Value:
         qualified = self.qualify(node)
@@ -307,7 +311,8 @@ class Expressions:
             if node.attr not in ("data", "values"):
                 return owner.but(tags=owner.tags - of_dims(owner.tags) - of_elements(owner.tags))
             return owner
-        found = self.module.imported(key) if key and key.partition(".")[0] not in self.env else None
+        free = key and key.partition(".")[0] not in self.env
+        found: Value | None = self.ask("imported", key) if free else None
         return found or Value("unknown", f"~{key}" if key else "")
 
     def subscript(self, owner: ast.expr, index: ast.expr) -> Value:

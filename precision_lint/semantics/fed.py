@@ -17,6 +17,7 @@ from precision_lint.semantics.sinks import Sink
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
+    from precision_lint.semantics.index import Class, Function
 
 MODEL = re.compile(
     r"(?:^|[._])(?:model|net|network|module|pipe(?:line)?|unet|vae|encoder|decoder|backbone|policy"
@@ -102,11 +103,7 @@ class Fed:
         """Whether the text of a function, or of one that it calls, makes anything float32."""
         if at.mentions(MAKES_FLOAT32) or "self" in at.text(node):
             return True
-        called = {
-            (dotted(part.func) or "").removeprefix("self.")
-            for part in at.function.nodes
-            if isinstance(part, ast.Call)
-        }
+        called = at.function.fact(_called)
         return any(
             function.name in called and at.inside(function).mentions(MAKES_FLOAT32)
             for function in at.module.index.functions
@@ -247,8 +244,7 @@ class Fed:
             source = at.module.index.classes.get(named or "")
             if source is None or not source.is_module:
                 continue
-            text = ast.unparse(source.node)
-            if _GENERATES.search(text) and not _FOLLOWS.search(text):
+            if source.fact(_generates):
                 return path
         return None
 
@@ -295,6 +291,12 @@ class Fed:
                 if wrapped and any(isinstance(a, ast.Name) and a.id in names for a in part.args):
                     return part
         return None
+
+
+def _generates(cls: Class) -> bool:
+    """Whether a class makes tensors without a dtype, follows none and has no weights."""
+    text = ast.unparse(cls.node)
+    return _GENERATES.search(text) is not None and _FOLLOWS.search(text) is None
 
 
 def _models(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.Call]:
@@ -354,6 +356,15 @@ def _moves(node: ast.expr, at: Context) -> bool:
         if node.func.attr == "to":
             return only_moves(node, at)
     return _LOADED.search(at.text(node.func)) is not None
+
+
+def _called(function: Function) -> set[str]:
+    """Functions and methods of the same object that a function calls, by their names."""
+    return {
+        (dotted(part.func) or "").removeprefix("self.")
+        for part in function.nodes
+        if isinstance(part, ast.Call)
+    }
 
 
 def _is_softmax(node: ast.expr, at: Context) -> bool:

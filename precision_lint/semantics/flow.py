@@ -58,7 +58,7 @@ def bound_before(name: str, node: ast.expr, at: Context) -> bool:
     sources = _sources(name, at)
     head = name.partition(".")[0]
     if not sources and head in at.function.looped:
-        return at.function.looped[head] < node.lineno
+        return at.function.looped[head].lineno < node.lineno
     if not sources:
         return head == "self" or head in {p.arg for p in at.function.parameters()}
     return all(_place(source) < _place(node) for source in sources)
@@ -78,7 +78,7 @@ def same_at(name: str, made: ast.expr, use: ast.expr, at: Context) -> bool:
     head = name.partition(".")[0]
     bound = at.function.looped.get(head)
     if bound is not None:
-        return bound < made.lineno
+        return bound.lineno < made.lineno
     return head == "self" or head in {p.arg for p in at.function.parameters()}
 
 

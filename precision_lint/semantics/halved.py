@@ -59,11 +59,7 @@ class Halved:
         """The cast in a function of this file that makes weights half by the kind of layer, where
         it leaves out norms and embeddings, which stay float32 then."""
         for function in at.module.index.functions:
-            if re.search("Norm|Embedding", ast.unparse(function.node)):
-                continue
-            for node in function.nodes:
-                if not isinstance(node, ast.If) or not _WEIGHTED.search(ast.unparse(node.test)):
-                    continue
+            for node in function.fact(_by_kind):
                 for part in (inner for statement in node.body for inner in ast.walk(statement)):
                     if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
                         target = dotted(part.targets[0]) or ""
@@ -89,6 +85,17 @@ class Halved:
                     if source is not None:
                         found[name] = (call, source)
         return found
+
+
+def _by_kind(function: Function) -> list[ast.If]:
+    """Tests for kinds of layers with weights in a function that leaves out norms and embeddings."""
+    tests = [
+        node
+        for node in function.nodes
+        if isinstance(node, ast.If) and _WEIGHTED.search(ast.unparse(node.test))
+    ]
+    left_out = tests and not re.search("Norm|Embedding", ast.unparse(function.node))
+    return tests if left_out else []
 
 
 def _cast(call: ast.Call, at: Context) -> ast.expr | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from precision_lint.semantics.names import Names, dotted
 
+Fact = TypeVar("Fact")
+Self = TypeVar("Self", bound="Text")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MODULE_BASES = ("Module", "LightningModule", "Model", "Loss", "Criterion", "Head", "Layer", "Block")
 """Last words of base classes by which a class is believed to be a ``torch.nn.Module``."""
@@ -30,8 +33,23 @@ WRAPS = frozenset({
 CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
 
 
+class Text:
+    """A function or class; what its text alone says is found out once."""
+
+    @cached_property
+    def _facts(self) -> dict[Callable[..., Any], Any]:
+        return {}
+
+    def fact(self: Self, find: Callable[[Self], Fact]) -> Fact:
+        """What a function finds in it that looks at nothing else, and changes nothing of it."""
+        if find not in self._facts:
+            self._facts[find] = find(self)
+        found: Fact = self._facts[find]
+        return found
+
+
 @dataclass(eq=False)
-class Class:
+class Class(Text):
     """A class of the module; ``bases`` are qualified or local names."""
 
     node: ast.ClassDef
@@ -41,6 +59,11 @@ class Class:
     @property
     def name(self) -> str:
         return self.node.name
+
+    def close(self) -> None:
+        """Break the circles with its methods, so that both are freed without a collection."""
+        self.methods.clear()
+        self._facts.clear()
 
     @cached_property
     def members(self) -> frozenset[int]:
@@ -56,7 +79,7 @@ class Class:
 
 
 @dataclass(eq=False)
-class Function:
+class Function(Text):
     """A function or method, or the module's own body (``node`` is then the ``ast.Module``)."""
 
     node: FunctionNode | ast.Module
@@ -92,6 +115,16 @@ class Function:
         return not isinstance(self.node, ast.Module) and any(
             isinstance(d, ast.Name) and d.id == name for d in self.node.decorator_list
         )
+
+    @cached_property
+    def mentions(self) -> dict[str, bool]:
+        """By regular expression whether its text has it."""
+        return {}
+
+    @cached_property
+    def texts(self) -> dict[ast.expr, str]:
+        """How expressions of it are written."""
+        return {}
 
     @cached_property
     def is_generator(self) -> bool:
@@ -146,14 +179,14 @@ class Function:
         return found
 
     @cached_property
-    def looped(self) -> dict[str, int]:
-        """Rows where loops of its own body bind a name first."""
-        found: dict[str, int] = {}
+    def looped(self) -> dict[str, ast.Name]:
+        """Where loops of its own body bind a name first."""
+        found: dict[str, ast.Name] = {}
         for node in self.nodes:
             if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
                 for part in ast.walk(node.target):
                     if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                        found.setdefault(part.id, part.lineno)
+                        found.setdefault(part.id, part)
         return found
 
     @cached_property
@@ -204,6 +237,30 @@ class Index:
     candidates: dict[type[ast.AST], list[tuple[ast.AST, Function]]]
     instances: dict[str, set[str]]
     """Last components of the names that ``x = ClassName(...)`` binds, by class name."""
+    aliases: list[ast.Assign] = field(default_factory=list)
+    """Assignments at module level that may give an imported thing another name."""
+
+    def add(self, part: Index) -> None:
+        """Take over what was found in other statements of the module."""
+        self.names.bound |= part.names.bound
+        self.names.stars += part.names.stars
+        self.functions += part.functions
+        for name, cls in part.classes.items():
+            self.classes.setdefault(name, cls)
+        for last, calls in part.calls.items():
+            self.calls.setdefault(last, []).extend(calls)
+        for kind, found in part.candidates.items():
+            self.candidates.setdefault(kind, []).extend(found)
+        for name, bound in part.instances.items():
+            self.instances.setdefault(name, set()).update(bound)
+        self.aliases += part.aliases
+
+    def resolve_aliases(self) -> None:
+        """Let names that are bound to imported things stand for these."""
+        for assign in self.aliases:
+            target = assign.targets[0]
+            if len(assign.targets) == 1 and isinstance(target, ast.Name):
+                self.names.add_alias(target.id, assign.value)
 
     def function_named(self, name: str, around: Function | None = None) -> Function | None:
         """The function or method that ``name`` or ``self.name`` calls inside ``around``."""
@@ -312,13 +369,18 @@ def _made(call: ast.Call) -> str:
 
 def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
     """Walk a module once; ``nodes`` are the types that rules want to see."""
-    names = Names()
-    top = Function(tree, None, None)
-    index = Index(tree, names, top, [], {}, {}, {}, {})
-    wanted = tuple(nodes)
-    aliases: list[ast.Assign] = []
+    index = Index(tree, Names(), Function(tree, None, None), [], {}, {}, {}, {})
+    collect(tree, index, nodes)
+    index.resolve_aliases()
+    return index
+
+
+def collect(start: ast.AST, index: Index, nodes: Collection[type[ast.AST]]) -> None:
+    """Note in an index what a module, or a statement of it, holds; its last statement first."""
+    names, top = index.names, index.top
+    wanted = frozenset(nodes)
     # children first in a stack of (node, function, class) keeps this pass free of recursion
-    stack: list[tuple[ast.AST, Function, Class | None]] = [(tree, top, None)]
+    stack: list[tuple[ast.AST, Function, Class | None]] = [(start, top, None)]
     push = stack.append
     while stack:
         node, function, cls = stack.pop()
@@ -373,7 +435,7 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
                         made = _made(item)
                         index.instances.setdefault(made, set()).add(bound)
             elif function is top and cls is None:
-                aliases.append(node)  # type: ignore[arg-type]
+                index.aliases.append(node)  # type: ignore[arg-type]
         if kind in wanted and not issubclass(kind, ast.operator):
             index.candidates.setdefault(kind, []).append((node, function))
         inside = cls if kind is ast.ClassDef else None
@@ -385,11 +447,6 @@ def build(tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
                         push((item, function, inside))
             elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
                 push((value, function, inside))
-    for assign in aliases:
-        target = assign.targets[0]
-        if len(assign.targets) == 1 and isinstance(target, ast.Name):
-            names.add_alias(target.id, assign.value)
-    return index
 
 
 _LEAVES = frozenset({ast.Load, ast.Store, ast.Del, ast.Constant, ast.Name})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precision_lint.semantics.calls import Calls
 from precision_lint.semantics.events import Promotion
@@ -37,7 +37,11 @@ class Interpreter(Calls):
     def __init__(self, function: Function, module: Module) -> None:
         self.function = function
         self.module = module
-        self.names = module.index.names
+        self.asked: list[tuple[str, tuple[Any, ...], Any]] = []
+        """What it asked its module beside the function's own text, and the answers."""
+        self.exposed = False
+        """Whether something looked at it before it was done."""
+        self.done = False
         self.values: dict[int, Value] = {}
         self.regions: dict[int, Region] = {}
         self.events: list[Promotion] = []
@@ -46,13 +50,31 @@ class Interpreter(Calls):
         self.returned: Value | None = None
         """What it returns on all paths together; None: nothing, or not known yet."""
         self.env: Env = {}
-        self.region = module.entry_region(function)
+        self.region = self.ask("entry_region", function)
         self._seen: set[int] = set()
         self._tests: dict[int, list[tuple[str, int]]] = {}
         """Names with their versions that a test bound to a name speaks of."""
         self._exits: list[list[tuple[Env, dict[str, int]]]] = []
         """Where ``break`` and ``continue`` leave the loops around."""
         self.versions: dict[str, int] = {}
+
+    def ask(self, question: str, *about: Any) -> Any:
+        """An answer of the module, by the name of a method."""
+        answer = getattr(self.module, question)(*about)
+        self.asked.append((question, about, answer))
+        return answer
+
+    def still_holds(self, module: Module) -> bool:
+        """Whether a module answers as the one did that was asked, to the same in the same order."""
+        self.module = module
+        try:
+            for question, about, answer in self.asked:
+                again = getattr(module, question)(*about)
+                if again is not answer and again != answer:
+                    return False
+        except RecursionError:
+            return False
+        return True
 
     def run(self) -> None:
         defaults = self.function.defaults()
@@ -61,7 +83,7 @@ class Interpreter(Calls):
             value = Value("unknown", f"~{name}")
             default = defaults.get(name)
             if default is not None:
-                given = self.module.constant_of(default)
+                given: Value = self.ask("constant_of", default)
                 if given.kind == "number" and not isinstance(given.const, bool):
                     value = given.but(tags=given.tags | {"default"})
             annotation = dotted(parameter.annotation) if parameter.annotation else None
@@ -70,6 +92,7 @@ class Interpreter(Calls):
             self.env[name] = value.but(store=frozenset({id(parameter)}))
         self.env.pop("self", None)
         self.block(self.function.node.body)
+        self.done = True
 
     # statements
 
@@ -82,7 +105,7 @@ class Interpreter(Calls):
             case ast.Expr(value=value):
                 self.eval(value)
                 if isinstance(value, ast.Call) and _enters(value):
-                    opened = self.module.opened(value.args[0], self.function, self.region)
+                    opened = self.ask("opened", value.args[0], self.function, self.region)
                     self.region = opened or self.region
             case ast.Assign(targets=targets, value=value):
                 result = self.eval(value)
@@ -124,7 +147,7 @@ class Interpreter(Calls):
                 outer = self.region
                 for manager in items:
                     self.eval(manager.context_expr)
-                    opened = self.module.opened(manager.context_expr, self.function, self.region)
+                    opened = self.ask("opened", manager.context_expr, self.function, self.region)
                     if opened is not None:
                         self.region = opened
                     if manager.optional_vars is not None:
@@ -375,10 +398,11 @@ class Interpreter(Calls):
             return value
         head, _, rest = key.partition(".")
         if head == "self" and rest and "." not in rest and self.function.cls is not None:
-            return self.module.attribute(self.function.cls, rest)
+            attribute: Value = self.ask("attribute", self.function.cls, rest)
+            return attribute
         if head not in self.env:
-            found = self.module.constant(head) if not rest else None
-            found = found or self.module.imported(key)
+            found: Value | None = self.ask("constant", head) if not rest else None
+            found = found or self.ask("imported", key)
             if found is not None:
                 return found
         return Value("unknown", f"~{key}")

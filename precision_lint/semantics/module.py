@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precision_lint.api import Evidence, Position
 from precision_lint.semantics import returns
@@ -26,14 +26,29 @@ LIBRARIES = ("torch.", "numpy.", "math.", "einops.")
 """Homes of names that need not be looked for in the project."""
 
 
+class Again(BaseException):
+    """Something looked at an interpretation while it was found out whether that still holds."""
+
+
 class Module(Entries):
     """Lazily computed facts of one module.
 
     ``path`` is its file in ``program``; without a program nothing of other files is known.
+    ``kept`` are interpretations of an earlier text's functions, to be used where they still hold;
+    those of this text are added.
     """
 
-    def __init__(self, index: Index, path: str = "", program: Program | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        path: str = "",
+        program: Program | None = None,
+        kept: dict[Function, Interpreter] | None = None,
+    ) -> None:
         self.index = index
+        self._kept = kept
+        self._checked: dict[int, Interpreter] = {}
+        """Those of which is being found out whether they still hold."""
         self.path = path
         self.program = program
         self._analyses: dict[int, Interpreter] = {}
@@ -41,17 +56,16 @@ class Module(Entries):
         self._plausible: dict[int, bool] = {}
         self._constants: dict[str, Value] = {}
         self._attributes: dict[tuple[int, str], Value] = {}
-        self._stores: dict[int, dict[str, tuple[ast.expr, Function | None]]] = {}
         self._arguments: dict[tuple[int, str], list[Passed]] = {}
         self._qualnames: dict[str, Function] = {}
         self._names: dict[int, frozenset[str]] = {}
         self.layers: dict[tuple[int, str], str | None] = {}
         """By class and ``self.x``: the operation that calling it is."""
-        self.mentioned: dict[tuple[int, str], bool] = {}
-        """By function and regular expression: whether the one's text has the other."""
-        self.qualified: dict[ast.expr, str | None] = {}
+        self.memo: dict[Callable[..., Any], Any] = {}
+        """What was found out about the module as a whole, by what found it."""
+        self._qualified: dict[ast.expr, str | None] = {}
         self.texts: dict[ast.expr, str] = {}
-        """Of expressions: what they name, and how they are written."""
+        """How expressions outside of functions, or of other files, are written."""
         self.typestate = Typestate(self)
         self._foreign_effects: dict[int, Effects | None] = {}
         self._literals = {
@@ -76,6 +90,23 @@ class Module(Entries):
         """Break the circles of what was concluded, so that it is freed without a collection."""
         self.__dict__.clear()
 
+    def holds(self, function: Function) -> bool:
+        """Whether a function is one of this module."""
+        while function.parent is not None:
+            function = function.parent
+        return function is self.index.top
+
+    def own_class(self, name: str) -> Class | None:
+        """The class of this module that has a name."""
+        return self.index.classes.get(name)
+
+    def qualify(self, node: ast.expr) -> str | None:
+        """What an expression names, by the imports of the module."""
+        known = self._qualified
+        if node not in known:
+            known[node] = self.index.names.qualify(node)
+        return known[node]
+
     # one function
 
     @cached_property
@@ -98,14 +129,31 @@ class Module(Entries):
     def analysis(self, function: Function) -> Interpreter:
         """The interpreted function; empty if its expressions nest too deeply to follow."""
         done = self._analyses.get(id(function))
-        if done is None:
-            done = Interpreter(function, self)
-            self._analyses[id(function)] = done
-            try:
-                done.run()
-            except RecursionError:
-                done.values.clear()
-                done.events.clear()
+        if done is not None:
+            if done is self._checked.get(id(function)):
+                raise Again
+            done.exposed = done.exposed or not done.done
+            return done
+        kept = self._kept.pop(function, None) if self._kept else None
+        if kept is not None:
+            self._analyses[id(function)] = self._checked[id(function)] = kept
+            holds = kept.still_holds(self)
+            del self._checked[id(function)]
+            if holds:
+                return self._keep(kept)
+        done = Interpreter(function, self)
+        self._analyses[id(function)] = done
+        try:
+            done.run()
+        except RecursionError:
+            done.values.clear()
+            done.events.clear()
+            return done
+        return self._keep(done)
+
+    def _keep(self, done: Interpreter) -> Interpreter:
+        if self._kept is not None and not done.exposed:
+            self._kept[done.function] = done
         return done
 
     def names_in(self, function: Function) -> frozenset[str]:
@@ -178,40 +226,7 @@ class Module(Entries):
 
     def stores(self, cls: Class) -> dict[str, tuple[ast.expr, Function | None]]:
         """First value stored to each ``self.x`` in ``__init__`` or the class body."""
-        found = self._stores.get(id(cls))
-        if found is not None:
-            return found
-        found = {}
-        for statement in cls.node.body:
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-                targets = (
-                    statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                )
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        found[target.id] = (statement.value, None)
-        init = cls.methods.get("__init__")
-        for node in ast.walk(init.node) if init else ():
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for target in targets:
-                    if (
-                        isinstance(target, ast.Attribute)
-                        and isinstance(target.value, ast.Name)
-                        and target.value.id == "self"
-                    ):
-                        found.setdefault(target.attr, (node.value, init))
-            elif (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in ("register_buffer", "register_parameter")
-                and len(node.args) > 1
-                and isinstance(node.args[0], ast.Constant)
-                and isinstance(node.args[0].value, str)
-            ):
-                found.setdefault(node.args[0].value, (node, init))
-        self._stores[id(cls)] = found
-        return found
+        return cls.fact(_stores)
 
     def attribute(self, cls: Class, name: str, depth: int = 4) -> Value:
         """What ``self.name`` holds, as far as ``__init__`` and the class body tell."""
@@ -426,3 +441,34 @@ class Module(Entries):
         end = Position(node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
         shown = self.program.shown(self.path) if self.program else None
         return Evidence(message, start, end, shown)
+
+
+def _stores(cls: Class) -> dict[str, tuple[ast.expr, Function | None]]:
+    found: dict[str, tuple[ast.expr, Function | None]] = {}
+    for statement in cls.node.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    found[target.id] = (statement.value, None)
+    init = cls.methods.get("__init__")
+    for node in ast.walk(init.node) if init else ():
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if (
+                    isinstance(target, ast.Attribute)
+                    and isinstance(target.value, ast.Name)
+                    and target.value.id == "self"
+                ):
+                    found.setdefault(target.attr, (node.value, init))
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("register_buffer", "register_parameter")
+            and len(node.args) > 1
+            and isinstance(node.args[0], ast.Constant)
+            and isinstance(node.args[0].value, str)
+        ):
+            found.setdefault(node.args[0].value, (node, init))
+    return found

@@ -20,6 +20,22 @@ CANONICAL = {
 
 def dotted(node: ast.expr) -> str | None:
     """``a.b.c`` for a chain of names and attributes, None for anything else."""
+    if type(node) is ast.Name:
+        return node.id
+    if type(node) is not ast.Attribute:
+        return None
+    known = vars(node)
+    if _DOTTED not in known:
+        known[_DOTTED] = _dotted(node)
+    found: str | None = known[_DOTTED]
+    return found
+
+
+_DOTTED = "_dotted"
+"""Where a node keeps its dotted name: it is asked for three times on average."""
+
+
+def _dotted(node: ast.expr) -> str | None:
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

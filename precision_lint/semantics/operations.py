@@ -293,7 +293,7 @@ class Operations(Expressions):
             if isinstance(parent, ast.Attribute) and parent.attr in ("imag", "angle"):
                 return True
             if isinstance(parent, ast.Call) and parent.args[:1] == [use]:
-                called = self.module.index.names.qualify(parent.func)
+                called = self.module.qualify(parent.func)
                 if called in ("torch.angle", "torch.view_as_real", "torch.imag"):
                     return True
         return False

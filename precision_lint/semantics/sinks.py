@@ -94,29 +94,37 @@ def _stored(func: ast.expr, at: Context) -> str | None:
     init = cls.methods.get("__init__") if cls is not None else None
     if init is None or not path.startswith("self.") or path.count(".") > 1:
         return None
-    for node in ast.walk(init.node):
-        if isinstance(node, ast.Assign) and any(dotted(t) == path for t in node.targets):
-            made = node.value
-            while (
-                isinstance(made, ast.Call)
-                and isinstance(made.func, ast.Attribute)
-                and isinstance(made.func.value, ast.Call)
-            ):
-                made = made.func.value  # nn.Conv2d(...).requires_grad_(False)
-            layers = (
-                made.args
-                if isinstance(made, ast.Call) and _called(made.func, at) == ("Sequential")
-                else [made]
-            )
-            for item in layers:
-                called = at.qualify(item.func) if isinstance(item, ast.Call) else None
-                if called is not None and called.startswith("torch.nn."):
-                    op = ops.MODULES.get(called.rpartition(".")[2])
-                    if op in ops.MATMULS:
-                        return op
-                    if op is None:
-                        break
+    for made in init.fact(_assignments).get(path, ()):
+        while (
+            isinstance(made, ast.Call)
+            and isinstance(made.func, ast.Attribute)
+            and isinstance(made.func.value, ast.Call)
+        ):
+            made = made.func.value  # nn.Conv2d(...).requires_grad_(False)
+        layers = (
+            made.args
+            if isinstance(made, ast.Call) and _called(made.func, at) == ("Sequential")
+            else [made]
+        )
+        for item in layers:
+            called = at.qualify(item.func) if isinstance(item, ast.Call) else None
+            if called is not None and called.startswith("torch.nn."):
+                op = ops.MODULES.get(called.rpartition(".")[2])
+                if op in ops.MATMULS:
+                    return op
+                if op is None:
+                    break
     return None
+
+
+def _assignments(function: Function) -> dict[str, list[ast.expr]]:
+    """What is assigned to each dotted name in a function or inside it, from the outside in."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Assign):
+            for path in dict.fromkeys(filter(None, map(dotted, node.targets))):
+                found.setdefault(path, []).append(node.value)
+    return found
 
 
 def _weighted(value: Value) -> str | None:

@@ -1,0 +1,164 @@
+"""A file from edit to edit: statements of the module whose text stays keep their trees.
+
+With their trees stays what was found out about their functions from the text alone: nodes, parents,
+names, calls.  Of what depends on other statements only interpretations are kept, and used where all
+that they asked for is answered as before.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from precision_lint.semantics.index import Function, Index, collect
+from precision_lint.semantics.interp import Interpreter
+from precision_lint.semantics.names import Names
+from precision_lint.source import Failure, Source, parse
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text that was parsed, without carriage returns and form feeds."""
+
+    source: Source
+    body: list[ast.stmt]
+
+    def row(self, place: int) -> int:
+        """The row in which a statement of the module begins."""
+        return _first_row(self.body[place])
+
+    def starts(self, place: int) -> bool:
+        """Whether a statement begins a row of its own, and none before it ends there."""
+        row, previous = self.row(place), self.body[place - 1] if place else None
+        if previous is not None and (previous.end_lineno or previous.lineno) >= row:
+            return False
+        at = self.source.lines[row - 1]
+        decorated = getattr(self.body[place], "decorator_list", None)
+        return not decorated or self.source.text[at : at + 1] == "@"
+
+
+class Edition:
+    """What the latest text of a file was made into; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._text: _Text | None = None
+        self._top: Function | None = None
+        self._nodes: frozenset[type[ast.AST]] = frozenset()
+        self._parts: dict[ast.stmt, Index] = {}
+        self._located: dict[ast.stmt, list[ast.AST]] = {}
+        self._moved: set[ast.stmt] = set()
+        self._bound: tuple[dict[str, str], list[str]] = {}, []
+        self.kept: dict[Function, Interpreter] = {}
+        """Interpretations of functions whose text and rows are the same."""
+
+    def parse(self, source: Source) -> ast.Module | Failure:
+        """The syntax tree of the next text, with the statements that the last one had already."""
+        before, self._text = self._text, None
+        if "\r" in source.text or "\f" in source.text or "\0" in source.text:
+            return parse(source)
+        body = self._spliced(before, source) if before is not None else None
+        if body is None:
+            tree = parse(source)
+            if isinstance(tree, Failure):
+                self._text = before  # as good as ever when the text parses again
+                return tree
+            body = tree.body
+        self._text = _Text(source, body)
+        return ast.Module(list(body), [])
+
+    def index(self, tree: ast.Module, nodes: Collection[type[ast.AST]]) -> Index:
+        """The index of the tree that was parsed last, as ``build`` makes it."""
+        if self._top is None or self._nodes != frozenset(nodes):
+            self._top, self._nodes, self._parts = Function(tree, None, None), frozenset(nodes), {}
+        top = self._top
+        vars(top).clear()  # what was found out about the last text
+        top.node, top.cls, top.parent = tree, None, None
+        for moved in (self._parts[s] for s in self._moved if s in self._parts):
+            for function in moved.functions:
+                self.kept.pop(function, None)  # places are parts of names of dtypes
+        self._moved.clear()
+        parts: dict[ast.stmt, Index] = {}
+        index = Index(tree, Names(), top, [], {}, {}, {}, {})
+        for statement in reversed(tree.body):
+            part = self._parts.get(statement)
+            if part is None:
+                part = Index(ast.Module([], []), Names(), top, [], {}, {}, {}, {})
+                collect(statement, part, self._nodes)
+            parts[statement] = part
+            index.add(part)
+        self._parts = parts
+        index.resolve_aliases()
+        bound = index.names.bound, index.names.stars
+        if bound != self._bound:
+            self.kept.clear()
+        self._bound = bound
+        here = set(index.functions)
+        self.kept = {function: one for function, one in self.kept.items() if function in here}
+        return index
+
+    def _spliced(self, before: _Text, source: Source) -> list[ast.stmt] | None:
+        """The statements of a text: those of the last text, but where the two differ."""
+        old, new = before.source, source
+        head = _alike(old.text, new.text)
+        if head == len(old.text) == len(new.text):
+            return before.body
+        room = min(len(old.text), len(new.text)) - head
+        tail = _alike(old.text[::-1], new.text[::-1], room)
+        changed = new.text.count("\n", 0, head) + 1  # the first row that differs
+        body = before.body
+        first = last = 0
+        for place in range(len(body)):
+            if before.row(place) >= changed:
+                break
+            if before.starts(place):
+                first = place
+        for last in range(first, len(body) + 1):
+            if last == len(body):
+                break
+            at = old.lines[before.row(last) - 1]
+            if at > len(old.text) - tail and before.starts(last):
+                break
+        row = before.row(first) if first else 1
+        start = old.lines[row - 1]
+        end = len(old.text)
+        if last < len(body):
+            end = old.lines[before.row(last) - 1]
+        text = new.text[start : end + len(new.text) - len(old.text)]
+        tree = parse(replace(source, text="\n" * (row - 1) + text))
+        if isinstance(tree, Failure):
+            return None  # told of the whole text
+        rows = len(new.lines) - len(old.lines)
+        if rows:
+            for statement in body[last:]:
+                self._move(statement, rows)
+        kept = [*body[:first], *tree.body, *body[last:]]
+        self._located = {s: self._located[s] for s in kept if s in self._located}
+        return kept
+
+    def _move(self, statement: ast.stmt, rows: int) -> None:
+        """Move a statement down."""
+        self._moved.add(statement)
+        if statement not in self._located:
+            found = [node for node in ast.walk(statement) if hasattr(node, "lineno")]
+            self._located[statement] = found
+        for node in self._located[statement]:
+            node.lineno += rows  # type: ignore[attr-defined]
+            node.end_lineno += rows  # type: ignore[attr-defined]
+
+
+def _first_row(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(d.lineno for d in decorators)])
+
+
+def _alike(one: str, other: str, most: int | None = None) -> int:
+    """How many characters two texts begin with alike."""
+    low, high = 0, min(len(one), len(other)) if most is None else most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
