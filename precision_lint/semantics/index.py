@@ -169,6 +169,9 @@ class Function:
         rest = [x for x in (a.vararg, a.kwarg) if x is not None]
         return [*a.posonlyargs, *a.args, *a.kwonlyargs, *rest]
 
+    def has_parameter(self, name: str) -> bool:
+        return any(parameter.arg == name for parameter in self.parameters())
+
     def defaults(self) -> dict[str, ast.expr]:
         if isinstance(self.node, ast.Module):
             return {}
