@@ -75,7 +75,8 @@ class SquareInHalf(Rule):
     code, name = "MP601", "square-in-half"
     severity, applicability = Severity.WARNING, Applicability.SAFE
     triggers = operators(ast.Mult, ast.Pow, pattern=r"\*") | calls(
-        "Tensor.square", "torch.square", "Tensor.pow", "torch.pow", "torch.norm", "Tensor.norm",
+        "Tensor.square", "torch.square", "Tensor.pow", "torch.pow", "Tensor.mul", "torch.mul",
+        "torch.norm", "Tensor.norm",
         "torch.linalg.norm", "torch.linalg.vector_norm",
     )  # fmt: skip
 

@@ -57,6 +57,9 @@ class Calls(Operations):
                 self.eval(keyword.value)
         qualified = self.qualify(node.func)
         if qualified is not None:
+            made = self.instance(node.func)
+            if made is not None:
+                return made
             return self.function_call(node, qualified, arguments, keywords)
         if isinstance(node.func, ast.Attribute):
             owner = self.eval(node.func.value)
@@ -87,6 +90,9 @@ class Calls(Operations):
                 return self.operation(name, node, [owner, *arguments], keywords, node.func.value)
             return self.followed(node, arguments, keywords)
         callee = self.eval(node.func)
+        made = self.instance(node.func)
+        if made is not None:
+            return made
         if models.holds_half(callee):
             return self.of_model(callee, node, arguments, keywords)
         if callee.kind == "callable":
@@ -204,8 +210,8 @@ class Calls(Operations):
         """Result of calling a model with half weights, by its own code where that is known."""
         if self.region.on:
             return self.opaque(node)
-        found = self.module.follow(
-            node, self.function, arguments, keywords, self.region, objects=True
+        found = self.module.follow_object(
+            callee.const, node, self.function, arguments, keywords, self.region
         )
         output = models.output(callee)
         if found is None or not found.dtype:
@@ -213,6 +219,17 @@ class Calls(Operations):
         if found.variable:  # in terms of its layers, which are half
             return output.but(lo=found.lo, hi=found.hi, tags=output.tags | found.tags)
         return found
+
+    def instance(self, func: ast.expr) -> Value | None:
+        """The object that a call of a module's class of the project makes; None: it is none."""
+        name = dotted(func) or ""
+        last = name.rpartition(".")[2]
+        if not last[:1].isupper() or name.partition(".")[0] in self.env:
+            return None
+        found = self.module.base(name)
+        if found is None or not found[0].is_module:
+            return None
+        return Value("callable", const=models.Instance(*found), tags=frozenset({"instance"}))
 
     def of_parameter(
         self, callee: Value, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]

@@ -89,14 +89,6 @@ class Halves:
             return Half(dtypes, Confidence.LIKELY, self.why(region), not region.on)
         if not value.variable or not value.maybe_tensor:
             return None
-        if dtype.startswith("~parameter.") and (region.on or self.half_models is None):
-            return None  # parameters stay float32 under autocast
-        if "amp" in value.tags and not region.on:
-            left = self._region_dtypes(region) - _excluded(value)
-            return Half(left, Confidence.LIKELY, (), True) if left else None
-        passed = self._given(value, region)
-        if passed is not UNASKED:
-            return passed
         if region.state == "inherited" and not region.known:
             run = HalfRun.made(self.module, self.function, value)
             dtypes = frozenset({run.dtype} if run is not None else ()) - _excluded(value)
@@ -105,6 +97,17 @@ class Halves:
                 return Half(
                     dtypes, Confidence.LIKELY, (self._noted(run.call, run.module, message),), True
                 )
+        if dtype.startswith("~parameter.") and (region.on or self.half_models is None):
+            return None  # parameters stay float32 under autocast
+        if "amp" in value.tags and not region.on:
+            left = self._region_dtypes(region) - _excluded(value)
+            return Half(left, Confidence.LIKELY, (), True) if left else None
+        chosen = frozenset({_half_choice(dtype)} - {""}) - _excluded(value)
+        if chosen and not region.on:
+            return Half(chosen, Confidence.LIKELY, self.why(region), True)
+        passed = self._given(value, region)
+        if passed is not UNASKED:
+            return passed
         confidence = Confidence.POSSIBLE
         if dtype == "~cast":  # to a dtype that is not known: as likely a wide one
             return Half(self._region_dtypes(region), confidence, self.why(region))

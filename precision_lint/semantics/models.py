@@ -9,10 +9,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from precision_lint.semantics import ops
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.values import Value
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.index import Class
+    from precision_lint.semantics.module import Module
 
 HALF = ("float16", "bfloat16")
 KEEPING = frozenset({"eval", "train", "requires_grad_", "share_memory", "to_empty"})
@@ -34,6 +40,14 @@ CALLED = "()"
 _GIVES = re.compile(r"^(?:encode|decode|forward)(?:_|$)|^get_\w+_features$")
 """Methods of models that compute what the model computes."""
 _DTYPES = {**{name: ops.CASTS[name] for name in ("half", "bfloat16", "float", "double")}}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What an object is one of: a class of the project, and the module that it is in."""
+
+    cls: Class
+    module: Module
 
 
 def weights(value: Value) -> str:

@@ -341,6 +341,23 @@ class Module(Entries):
         bound = own or (objects and target.name in ("forward", "__call__"))
         return returns.result(target, module, node, arguments, keywords, region, own, bound)
 
+    def follow_object(
+        self,
+        made: object,
+        node: ast.Call,
+        function: Function,
+        arguments: Sequence[Value],
+        keywords: Mapping[str, Value],
+        region: Region,
+    ) -> Value | None:
+        """What a call of an object gives, ``made`` being what it is an instance of, if known."""
+        found = None
+        if isinstance(made, models.Instance):
+            found = made.module.method(made.cls, "forward")
+        if found is None:
+            return self.follow(node, function, arguments, keywords, region, objects=True)
+        return returns.result(*found, node, arguments, keywords, region, False, True)
+
     def _overridden(self, method: Function) -> bool:
         """Whether a class of this module that is derived from the method's has its own."""
         owner = method.cls.name if method.cls else ""

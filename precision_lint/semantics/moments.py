@@ -31,13 +31,13 @@ class Power:
 
     @classmethod
     def of(cls, node: ast.expr, at: Context) -> Power | None:
-        """``x * x``, ``x ** n``, ``x.pow(n)`` and ``x.square()`` with n of 2, 3 or 4."""
+        """``x * x``, ``x.mul(x)``, ``x ** n``, ``x.pow(n)`` and ``x.square()`` with n of 2, 3 or 4."""
         match node:
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 same = not isinstance(left, ast.Constant) and ast.dump(left) == ast.dump(right)
                 return cls(node, (left, right)) if same else None
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
-                exponent = _exponent(right)
+                exponent = _exponent(right, at)
                 return cls(node, (left,), exponent) if exponent else None
             case ast.Call(args=arguments):
                 operation = at.operation(node)
@@ -46,8 +46,11 @@ class Power:
                 name, base = operation
                 if name == "square":
                     return cls(node, (base,))
+                if name in ("mul", "multiply") and arguments:
+                    same = arguments[-1] is not base and ast.dump(arguments[-1]) == ast.dump(base)
+                    return cls(node, (base, arguments[-1])) if same else None
                 if name == "pow" and arguments and arguments[-1] is not base:
-                    exponent = _exponent(arguments[-1])
+                    exponent = _exponent(arguments[-1], at)
                     return cls(node, (base,), exponent) if exponent else None
         return None
 
@@ -192,9 +195,13 @@ def _names(node: ast.expr, at: Context) -> set[str]:
     return found
 
 
-def _exponent(node: ast.expr) -> int | None:
-    """2, 3 or 4, if that is what an expression is."""
+def _exponent(node: ast.expr, at: Context) -> int | None:
+    """2, 3 or 4, if that is what an expression is, or the largest that it takes in turn."""
     match node:
         case ast.Constant(value=int(exponent)) if exponent in (2, 3, 4):
             return exponent
+        case ast.Name():
+            value = at.value(node)
+            if value.kind == "number" and value.dtype == "int" and value.hi in (2, 3, 4):
+                return int(value.hi) if value.lo >= 1 else None
     return None

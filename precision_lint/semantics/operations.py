@@ -362,6 +362,8 @@ class Operations(Expressions):
             return first.but(kind="tensor", dtype="~cast", wide=False, made=None)
         if name == "to" and any(v.kind == "unknown" and "device" not in v.dtype for v in rest):
             # .to(other) follows another tensor, or a device of another name: either keeps it open
+            if first.dtype in ops.INTEGERS:
+                return first.but(made=None, dtype="")
             unknown = first.dtype == "float32" or any(v.dtype.startswith("~call") for v in rest)
             return first.but(made=None, dtype="~cast" if unknown else first.dtype)
         return first
