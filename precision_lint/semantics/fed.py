@@ -39,6 +39,8 @@ _KEPT = ops.SHAPES | frozenset({
 _GENERATES = re.compile(
     r"torch\.(?:cuda\.)?(?:FloatTensor|Tensor|rand|randn|zeros|ones|linspace|eye)\("
 )
+_REGISTERED = re.compile(r"self\.register_(?:buffer|parameter)\(.*")
+"""Statements that make what is cast with a module."""
 _FOLLOWS = re.compile(r"dtype|type_as|\.half\(|nn\.(?:Linear|Conv|LSTM|GRU|Parameter|Embedding)")
 """What the text of a class says that follows a dtype, or has weights of its own."""
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
@@ -247,7 +249,7 @@ class Fed:
             source = at.module.index.classes.get(named or "")
             if source is None or not source.is_module:
                 continue
-            text = ast.unparse(source.node)
+            text = _REGISTERED.sub("", ast.unparse(source.node))
             if _GENERATES.search(text) and not _FOLLOWS.search(text):
                 return path
         return None

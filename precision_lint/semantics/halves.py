@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence, Evidence
 from precision_lint.semantics import given
+from precision_lint.semantics.care import CHOOSES
 from precision_lint.semantics.half_run import HalfRun
 from precision_lint.semantics.models import HALF
 from precision_lint.semantics.regions import Region
@@ -70,6 +71,10 @@ class Halves:
         """Whether what the project does elsewhere says something of this file."""
         raise NotImplementedError
 
+    def mentions(self, pattern: str) -> bool:
+        """Whether a regular expression matches somewhere in this function's text."""
+        raise NotImplementedError
+
     def note(self, node: ast.expr | ast.stmt, message: str) -> Evidence:
         """A link of the evidence chain at a place in this file."""
         raise NotImplementedError
@@ -103,7 +108,7 @@ class Halves:
             left = self._region_dtypes(region) - _excluded(value)
             return Half(left, Confidence.LIKELY, (), True) if left else None
         chosen = frozenset({_half_choice(dtype)} - {""}) - _excluded(value)
-        if chosen and not region.on:
+        if chosen and not region.on and not self.mentions(CHOOSES.pattern):
             return Half(chosen, Confidence.LIKELY, self.why(region), True)
         passed = self._given(value, region)
         if passed is not UNASKED:

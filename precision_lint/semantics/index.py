@@ -126,7 +126,8 @@ class Function:
     def assigned(self) -> dict[str, list[ast.expr]]:
         """What its own body assigns to each dotted name, in the order of the text.
 
-        A name that gets a part of a value, or what a manager gives, is listed with the whole.
+        A name that gets a part of a value, or what a manager gives, is listed with the whole, but
+        with its own part of a tuple that is written out.
         """
         found: dict[str, list[ast.expr]] = {}
         for node in self.nodes:
@@ -368,7 +369,12 @@ def _children(node: ast.AST) -> list[ast.AST]:
 def _bind(targets: Iterable[ast.expr], value: ast.expr, found: dict[str, list[ast.expr]]) -> None:
     for target in targets:
         if isinstance(target, (ast.Tuple, ast.List)):
-            _bind(target.elts, value, found)
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+            if len(parts) == len(target.elts):
+                for inner, part in zip(target.elts, parts, strict=True):
+                    _bind([inner], part, found)
+            else:
+                _bind(target.elts, value, found)
         elif isinstance(target, ast.Starred):
             _bind([target.value], value, found)
         elif (name := dotted(target)) is not None:

@@ -124,6 +124,8 @@ def _call(node: ast.Call, at: Context, limit: float, depth: int) -> bool:
         and (at.value(operation[1]).maybe_tensor or operation[0] in ("cat", "stack", "where"))
     ):
         inner = operation[1]
+        if operation[0] == "where" and len(node.args) == 3:
+            return all(_small(choice, at, limit, depth) for choice in node.args[1:])
         if isinstance(inner, (ast.List, ast.Tuple)):
             return all(Outgrown.bounded(item, at, limit, depth) for item in inner.elts)
         return Outgrown.bounded(inner, at, limit, depth)
