@@ -87,6 +87,10 @@ class SumInHalf(Rule):
             return
         if (value.lo < 0 and not phase) or value.hi == 0:
             confidence = Confidence.POSSIBLE  # the terms may cancel
+        if _of_exponentials(operand, at):
+            confidence = (
+                Confidence.POSSIBLE
+            )  # the denominator of a softmax: as many terms as classes
         statement = at.statement(node)
         torch, imports = at.torch()
         edits = None
@@ -134,6 +138,13 @@ def _turns(node: ast.expr, at: Context) -> bool:
             case ast.Subscript() | ast.stmt():
                 return False
     return False
+
+
+def _of_exponentials(node: ast.expr, at: Context) -> bool:
+    """Whether a value is what ``exp`` gives, by a local name too."""
+    source = at.definition(node.id, node) if isinstance(node, ast.Name) else node
+    operation = at.operation(source) if isinstance(source, ast.Call) else None
+    return operation is not None and operation[0] == "exp"
 
 
 def _few(node: ast.expr) -> bool:
