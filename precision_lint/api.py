@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.apex import Apex
     from precision_lint.semantics.blanket import Blanket
     from precision_lint.semantics.care import Care
-    from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.context import Context
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.created import Created
     from precision_lint.semantics.doubts import Doubt
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.half_trained import HalfTrained
     from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.halved import Halved
+    from precision_lint.semantics.halves import Half
     from precision_lint.semantics.hardcoded import Hardcoded
     from precision_lint.semantics.helpers import Helper
     from precision_lint.semantics.kernels import Kernels
@@ -339,7 +340,7 @@ _ANALYSIS = {
     "Gaps": "gaps",
     "Doubt": "doubts",
     "Guard": "guards",
-    "Half": "context",
+    "Half": "halves",
     "LateScale": "late_scale",
     "Leaving": "leaving",
     "LeftHalf": "left_half",

@@ -160,7 +160,7 @@ class MatmulDtypeMismatch(Rule):
             return None  # both sides were made float32
         confidence = half.confidence
         care = Care.of(at)
-        if half_value.dtype not in ("float16", "bfloat16"):
+        if half_value.dtype not in ("float16", "bfloat16") and not half.told:
             if wide.made is not None and care is not None and at.statement(wide.made):
                 return None  # the creation is reported (MP401)
             explicit = wide.made is not None or wide.tags & {"cast", "plain"} or moved is not None

@@ -196,7 +196,7 @@ def _mismatch(
         if half is None or low.dtype == wide.dtype or "autocast" in low.dtype:
             continue
         confidence = half.confidence
-        if low.dtype not in ("float16", "bfloat16", "low"):
+        if low.dtype not in ("float16", "bfloat16", "low") and not half.told:
             computed = (Provenance.computed(low_node, at) or _listed(low_node, at)) is not None
             if low_node is given[0] and not computed and _whole(low_node, wide_node, at):
                 continue  # data of any dtype that the caller has

@@ -220,7 +220,7 @@ def _half(node: ast.expr, region: Region, at: Context) -> Half | None:
     if not value.maybe_tensor:
         return None
     half = at.half(value, region)
-    if half is None or not value.variable:
+    if half is None or not value.variable or half.told:
         return half
     if value.wide and at.half_models is None:
         return None

@@ -107,7 +107,7 @@ def _bfloat16(
         return None
     half = at.half(value, at.region(node))
     if half is not None and "bfloat16" in half.dtypes:
-        if not value.variable or "amp" in value.tags:
+        if not value.variable or "amp" in value.tags or half.told:
             confidence = half.confidence if half.dtypes == {"bfloat16"} else Confidence.LIKELY
             return confidence, half.evidence
     elif half is None and value.dtype:

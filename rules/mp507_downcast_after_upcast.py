@@ -28,7 +28,9 @@ SHAPES = frozenset({
     "unsqueeze", "squeeze", "view", "reshape", "permute", "transpose", "contiguous", "detach",
     "expand", "flatten", "clone",
 })  # fmt: skip
-SIDES = re.compile(r"(?<![a-z])(w|h|ws|hs|widths?|heights?|wh)(?![a-z])")
+SIDES = re.compile(r"(?<![a-z])(w|h|ws|hs|widths?|heights?)(?![a-z])")
+DISTANCES = frozenset({"cdist", "pairwise_distance", "matmul", "bmm", "mm"})
+"""Operations on two tensors whose result grows with what they are given."""
 BOUNDED = frozenset({"normalized", "unit", "homogeneous"})
 
 
@@ -97,7 +99,7 @@ class DowncastAfterUpcast(Rule):
         if upcast is None and not at.region(operation).on:
             return
         confidence = min(half.confidence, Confidence.LIKELY, key=lambda c: c.rank)
-        if cast.variable and not at.plausible:
+        if cast.variable and not (at.plausible or half.told):
             confidence = Confidence.POSSIBLE
         if what == "a distance" or (what == "a sum" and not _over_many(operation, at)):
             confidence = Confidence.POSSIBLE  # of few terms, as far as one can see
@@ -161,10 +163,15 @@ def _product(node: ast.BinOp, at: Context) -> tuple[ast.BinOp, str] | None:
     if not isinstance(node.op, ast.Mult):
         return None
     sides = [_difference(side, at) for side in (node.left, node.right)]
-    named = [SIDES.search(at.text(side).lower()) for side in (node.left, node.right)]
-    if all(sides) or all(named):
+    if all(sides) or {_side(side, at) for side in (node.left, node.right)} == {"w", "h"}:
         return node, "an area"
     return None
+
+
+def _side(node: ast.expr, at: Context) -> str:
+    """``w`` or ``h``: which side of a box an expression names; empty: none, or more than it."""
+    found = {word[0] for word in SIDES.findall(at.text(node).lower())}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _difference(node: ast.expr, at: Context) -> bool:
@@ -245,8 +252,11 @@ def _upcast(operation: ast.expr, at: Context) -> ast.expr | None:
             if keyword.arg == "dtype" and at.value(keyword.value).dtype == "float32":
                 return keyword.value
     for origin in Provenance.of(operation, at, casts=True):
-        if isinstance(origin, ast.Call) and isinstance(origin.func, ast.Attribute):
-            wide = at.value(origin).dtype == "float32" and "cast" in at.value(origin).tags
-            if origin.func.attr in ("float", "to") and wide:
-                return origin
+        found = at.operation(origin) if isinstance(origin, ast.Call) else None
+        pair = found is not None and found[0] in DISTANCES
+        for part in (origin, *(origin.args if pair and isinstance(origin, ast.Call) else ())):
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                wide = at.value(part).dtype == "float32" and "cast" in at.value(part).tags
+                if part.func.attr in ("float", "to") and wide:
+                    return part
     return None

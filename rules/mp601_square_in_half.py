@@ -75,7 +75,8 @@ class SquareInHalf(Rule):
     code, name = "MP601", "square-in-half"
     severity, applicability = Severity.WARNING, Applicability.SAFE
     triggers = operators(ast.Mult, ast.Pow, pattern=r"\*") | calls(
-        "Tensor.square", "torch.square", "Tensor.pow", "torch.pow", "torch.norm", "Tensor.norm",
+        "Tensor.square", "torch.square", "Tensor.pow", "torch.pow", "Tensor.mul", "torch.mul",
+        "torch.norm", "Tensor.norm",
         "torch.linalg.norm", "torch.linalg.vector_norm",
     )  # fmt: skip
 
@@ -193,6 +194,8 @@ def _elsewhere(node: ast.expr, at: Context) -> bool:
                 return True
             case ast.BinOp(op=ast.Sub(), left=left, right=right):
                 squares = Mean.of(left, at)
+                if squares is None and (outer := Power.of(right, at)) is not None:
+                    squares = (Mean.windows(left, outer.base, at) or (None,))[0]
                 pair = squares is not None and Power.of(squares.inner, at) is not None
                 if pair and (left is inner or Power.of(right, at) is not None):
                     return True  # MP605

@@ -15,6 +15,7 @@ from precision_lint.api import (
     calls,
 )
 
+PERIODIC = frozenset({"sin", "cos", "frac", "remainder", "fmod"})
 TAKES_NO_FLOAT = "the result is float32 then, and a layer in half would not take it"
 
 
@@ -24,7 +25,8 @@ class SumInHalf(Rule):
     ## What it flags
     `x.sum()`, `x.sum(dim=(-2, -1))` and `x.cumsum(d)` that run on float16: after a cast, of what a
     region has left in half, in CPU autocast. Only values that cannot cancel (squares, absolute
-    values, probabilities, masks) are `likely`; other sums are `possible`.
+    values, probabilities, masks) are `likely`, and a phase: a cumulative sum that goes into a sine
+    or is taken modulo a number. Other sums are `possible`.
 
     It stays silent for `dtype=torch.float32`, for upcast operands, for bfloat16, inside CUDA
     autocast, which runs `sum`, `cumsum` and `prod` in float32, for `mean` and `norm`, which
@@ -75,15 +77,20 @@ class SumInHalf(Rule):
         if half is None or "normalized" in value.tags:
             return
         confidence = Outgrown.reaching(half, operand, at)
-        over = _many(node, operand, at)
-        if over == "along a dimension":
+        phase = _is_phase(node, at)
+        over = "along a dimension" if phase else _many(node, operand, at)
+        if over == "along a dimension" and not phase:
             confidence = Confidence.POSSIBLE
         if over is None or not (value.is_tensor or at.is_tensor(node)):
             return
         if _few(operand):
             return
-        if value.lo < 0 or value.hi == 0:
+        if (value.lo < 0 and not phase) or value.hi == 0:
             confidence = Confidence.POSSIBLE  # the terms may cancel
+        if _of_exponentials(operand, at):
+            confidence = (
+                Confidence.POSSIBLE
+            )  # the denominator of a softmax: as many terms as classes
         statement = at.statement(node)
         torch, imports = at.torch()
         edits = None
@@ -97,11 +104,47 @@ class SumInHalf(Rule):
             fix = Fix(f"take the {name} in float32", level, (*imports, *edits), reason)
         yield at.finding(
             node,
-            f"{name} {over} in float16 is inf above 65504, as of 256 x 256 ones",
+            f"{name} {over} in float16 is inf above 65504, as of 256 x 256 ones"
+            if not phase
+            else "a phase that is added up in float16 has no fraction from 2048 on, and is inf "
+            "above 65504",
             confidence,
             evidence=half.evidence,
             fix=fix,
         )
+
+
+def _is_phase(node: ast.Call, at: Context) -> bool:
+    """Whether a cumulative sum is reduced to its fraction or goes into a sine, in this function."""
+    if "cumsum" not in at.text(node.func):
+        return False
+    statement = at.statement(node)
+    places: list[ast.expr] = [node]
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        places += [use for use in at.uses(statement.targets[0].id) if use.lineno > node.lineno]
+    return any(_turns(place, at) for place in places)
+
+
+def _turns(node: ast.expr, at: Context) -> bool:
+    """Whether a value is taken modulo a number, or its sine or cosine is, where it stands."""
+    for around in at.ancestors(node):
+        match around:
+            case ast.BinOp(op=ast.Mod()):
+                return True
+            case ast.Call():
+                operation = at.operation(around)
+                if operation is not None and operation[0] in PERIODIC:
+                    return True
+            case ast.Subscript() | ast.stmt():
+                return False
+    return False
+
+
+def _of_exponentials(node: ast.expr, at: Context) -> bool:
+    """Whether a value is what ``exp`` gives, by a local name too."""
+    source = at.definition(node.id, node) if isinstance(node, ast.Name) else node
+    operation = at.operation(source) if isinstance(source, ast.Call) else None
+    return operation is not None and operation[0] == "exp"
 
 
 def _few(node: ast.expr) -> bool:

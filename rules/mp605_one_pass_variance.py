@@ -16,6 +16,8 @@ from precision_lint.api import (
     operators,
 )
 
+WINDOWS = r"(?i:avg|average|pool|conv|filter|blur|smooth|gauss|box|window|mean)"
+"""A part of the name of what averages."""
 ROUNDING = "float32 results change: by rounding, and by what the difference had lost in float32"
 
 
@@ -24,8 +26,10 @@ class OnePassVariance(Rule):
 
     ## What it flags
     `(x * x).mean(d) - x.mean(d) ** 2` and its spellings (`x.pow(2)`, `torch.square`, local names
-    for either mean) where the values are float16 or bfloat16: after a cast, in a half model, and in
-    an autocast region, which runs neither `mul` nor `mean` in float32.
+    for either mean), and the same with averages over windows (`pool(x * x) - pool(x) ** 2`, a blur,
+    a convolution with a window, as SSIM has it), where the values are float16 or bfloat16: after a
+    cast, in a half model, and in an autocast region, which runs neither `mul` nor `mean` in
+    float32.
 
     It stays silent for `x.var()`, for `x.float()`, and where autocast runs the square in float32
     (`x.pow(2)` on CUDA).
@@ -62,13 +66,15 @@ class OnePassVariance(Rule):
 
     code, name = "MP605", "one-pass-variance"
     severity, applicability = Severity.ERROR, Applicability.UNSAFE
-    triggers = operators(ast.Sub, pattern=r"\bmean\(")
+    triggers = operators(ast.Sub, pattern=WINDOWS)
 
     def check(self, node: ast.BinOp, at: Context) -> Iterator[Finding]:
         squares, square = Mean.of(node.left, at), _resolved(node.right, at)
-        inner = Power.of(squares.inner, at) if squares is not None else None
         outer = Power.of(square, at)
         mean = Mean.of(outer.base, at) if outer is not None else None
+        if squares is None and outer is not None:
+            squares, mean = Mean.windows(node.left, outer.base, at) or (None, None)
+        inner = Power.of(squares.inner, at) if squares is not None else None
         if squares is None or inner is None or outer is None or mean is None:
             return
         if inner.exponent != 2 or outer.exponent != 2:
@@ -100,6 +106,8 @@ def _resolved(node: ast.expr, at: Context) -> ast.expr:
 
 def _fix(node: ast.BinOp, mean: Mean, base: ast.expr, at: Context) -> Fix | None:
     statement = at.statement(node)
+    if mean.windowed:
+        return None
     simple = isinstance(base, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
     if statement is None or not simple:
         return None

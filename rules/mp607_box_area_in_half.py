@@ -26,7 +26,7 @@ BOTTOM = re.compile(r"y_?(2|max|b|bottom)|bottom|y2|ymax")
 BOXES = re.compile(r"box|wh|size|whs|rois?|anchors?|proposals?", re.I)
 PIXELS = re.compile(
     r"stride|im(g|age)_?(size|shape|w|h|width|height)|imgsz|pixel|anchor|\* ?\d{2,}|orig_?size"
-    r"|target_sizes|scale_fct|input_size"
+    r"|target_sizes|scale_fct|input_size|\bim(g|age)?s?\.(shape|size)\b"
 )
 AREA = "area of boxes in float16: 300 x 300 pixels are 90000, and float16 ends at 65504"
 OVERLAP = re.compile(r"(^|_)[a-z]{0,3}ious?(_|$)|overlaps?$")
@@ -197,10 +197,12 @@ def _columns(node: ast.BinOp) -> bool:
 def _is_prod(node: ast.Call, at: Context) -> ast.BinOp | None:
     """The sides of boxes in ``prod(b[:, 2:] - b[:, :2], 1)``."""
     operation = at.operation(node)
-    if operation is None or operation[0] != "prod" or not isinstance(operation[1], ast.BinOp):
+    if operation is None or operation[0] != "prod":
         return None
-    sides = operation[1]
-    if not isinstance(sides.op, ast.Sub):
+    sides: ast.expr | None = operation[1]
+    if isinstance(sides, ast.Name):
+        sides = at.definition(sides.id, sides)
+    if not isinstance(sides, ast.BinOp) or not isinstance(sides.op, ast.Sub):
         return None
     ends = [_last_slice(side) for side in (sides.left, sides.right)]
     return sides if ends == [(2, None), (None, 2)] or ends == [(2, 4), (None, 2)] else None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Confidence,
     Context,
     Finding,
     Fix,
@@ -14,8 +15,11 @@ from precision_lint.api import (
     Severity,
     Upcast,
     calls,
+    operators,
 )
 
+TABLE = re.compile(r"^alphas?_?(?:cumprod|bars?)$")
+"""Names of the products that a schedule keeps."""
 SCHEDULE = re.compile(r"alpha|beta|(?<![a-z])acp|signal|noise", re.I)
 
 
@@ -24,11 +28,13 @@ class ScheduleInHalf(Rule):
 
     ## What it flags
     `torch.cumprod(1 - betas, dim=0)` and `alphas.cumprod(0)` of float16 or bfloat16 betas: made
-    with a half dtype, after a cast, outside of CUDA autocast.
+    with a half dtype, after a cast, outside of CUDA autocast. Also `1 - table[t]` where the table
+    of products was finished in float32 and is half when it is read: cast to the dtype of half
+    latents, or a buffer of a module that is made half.
 
-    It stays silent for float32 and float64 schedules, also where the finished table is cast, in
-    CUDA autocast, which runs `cumprod` in float32, and for products that are no schedule by their
-    names.
+    It stays silent for float32 and float64 schedules, where the finished table is cast and not
+    subtracted from 1, in CUDA autocast, which runs `cumprod` in float32, and for products that are
+    no schedule by their names.
 
     ## Why it breaks
     `1 - 1e-4` rounds to 1 in float16 (its neighbour below is 0.9995), and in bfloat16 everything
@@ -62,9 +68,14 @@ class ScheduleInHalf(Rule):
 
     code, name = "MP609", "schedule-in-half"
     severity, applicability = Severity.INFO, Applicability.UNSAFE
-    triggers = calls("torch.cumprod", "Tensor.cumprod")
+    triggers = calls("torch.cumprod", "Tensor.cumprod") | operators(
+        ast.Sub, pattern=r"cumprod|alphas?_?bar"
+    )
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.BinOp):
+            yield from self._remainder(node, at)
+            return
         operation = at.operation(node)
         if operation is None or any(k.arg == "dtype" for k in node.keywords):
             return
@@ -91,6 +102,42 @@ class ScheduleInHalf(Rule):
             evidence=[*half.evidence, *touched],
             fix=fix,
         )
+
+    def _remainder(self, node: ast.BinOp, at: Context) -> Iterator[Finding]:
+        """``1 - table[t]`` of a table that was made in float32 and is half where it is read."""
+        if not isinstance(node.left, ast.Constant) or node.left.value != 1:
+            return
+        if at.value(node.right).dtype in ("", "float32", "float64"):
+            return
+        table = _table(node.right, at)
+        half = at.half(at.value(node.right), at.region(node)) if table is not None else None
+        if table is None or half is None or not half.told:
+            return
+        yield at.finding(
+            node,
+            f"the schedule is {half.dtype} here: one minus the product is 0 in the first steps, "
+            "and what is divided by it inf",
+            min(half.confidence, Confidence.LIKELY, key=lambda c: c.rank),
+            severity=Severity.WARNING,
+            evidence=[*half.evidence, at.note(table, "the table of products")],
+        )
+
+
+def _table(node: ast.expr, at: Context, depth: int = 5) -> ast.expr | None:
+    """The attribute that an entry of a table of cumulative products is read from."""
+    match node:
+        case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner)) if depth:
+            return _table(inner, at, depth - 1)
+        case ast.Name(id=name) if depth:
+            source = at.definition(name, node)
+            return _table(source, at, depth - 1) if source is not None else None
+        case ast.Attribute(attr=name):
+            if TABLE.search(name):
+                return node
+            owner = at.function.cls if at.text(node) == f"self.{name}" else None
+            stored = at.module.stores(owner).get(name) if owner is not None else None
+            return node if stored and "cumprod" in ast.unparse(stored[0]) else None
+    return None
 
 
 def _origin(node: ast.expr, at: Context, depth: int = 3) -> ast.expr:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import math
 import re
+from typing import TYPE_CHECKING
 
-from precision_lint.semantics import bounds, creation, ops
+from precision_lint.semantics import bounds, creation, models, ops
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.operations import Operations
 from precision_lint.semantics.shapes import SPATIAL, rearranged_tags
@@ -20,6 +21,10 @@ from precision_lint.semantics.values import (
     number,
     promote,
 )
+
+if TYPE_CHECKING:
+    from precision_lint.semantics.index import Class
+    from precision_lint.semantics.module import Module
 
 FUNCTIONAL = ("torch.", "torch.nn.functional.", "torch.linalg.", "torch.Tensor.", "torch.fft.")
 
@@ -43,6 +48,13 @@ class Calls(Operations):
     """Evaluates calls."""
 
     def call(self, node: ast.Call) -> Value:
+        result = self.called(node)
+        if result.dtype.startswith("~call") and (dotted(node.func) or "").startswith("self."):
+            self.of_layers.add(result.dtype)
+        return result
+
+    def called(self, node: ast.Call) -> Value:
+        """Result of a call by what is called."""
         arguments = [self.eval(argument) for argument in node.args]
         keywords = {k.arg: self.eval(k.value) for k in node.keywords if k.arg}
         for keyword in node.keywords:
@@ -50,18 +62,31 @@ class Calls(Operations):
                 self.eval(keyword.value)
         qualified = self.qualify(node.func)
         if qualified is not None:
+            made = self.instance(node.func)
+            if made is not None:
+                return made
             return self.function_call(node, qualified, arguments, keywords)
         if isinstance(node.func, ast.Attribute):
             owner = self.eval(node.func.value)
+            if isinstance(node.func.value, ast.Attribute):
+                owner = self.held(owner, node.func.value) or owner
             name = node.func.attr
+            given = (*arguments, *keywords.values())
+            changed = models.moved(owner, name, given)
+            if changed is not None:
+                return changed
             if owner.kind == "callable" and isinstance(owner.const, str):
                 return self.function_call(node, f"{owner.const}.{name}", arguments, keywords)
             known = self.read(dotted(node.func) or "") if dotted(node.func) else UNKNOWN
+            known = self.held(known, node.func) or known
+            if models.holds_half(known):
+                return self.of_model(known, node, arguments, keywords)
             if known.kind == "callable":
                 return self.module_call(known, node, arguments)
+            if self.computes(owner, name, node, given):
+                return models.output(owner)
             if owner.kind == "array":
-                text = " ".join(dotted(a) or "" for a in node.args)
-                return owner.but(dtype="float32") if "float32" in text else owner
+                return owner.but(dtype=_named(node) or owner.dtype)
             if owner.kind == "dict" and name in ("get", "pop", "setdefault", "values", "items"):
                 return self.entries(owner, name, arguments)
             if self.own_method(node.func):
@@ -72,11 +97,18 @@ class Calls(Operations):
                 return self.operation(name, node, [owner, *arguments], keywords, node.func.value)
             return self.followed(node, arguments, keywords)
         callee = self.eval(node.func)
+        made = self.instance(node.func)
+        if made is not None:
+            return made
+        if models.holds_half(callee):
+            return self.of_model(callee, node, arguments, keywords)
         if callee.kind == "callable":
             if isinstance(callee.const, str) and "instance" not in callee.tags:
                 return self.function_call(node, callee.const, arguments, keywords)
             return self.module_call(callee, node, arguments)
         if isinstance(node.func, ast.Name):
+            if callee.dtype == f"~{node.func.id}" and self.function.has_parameter(node.func.id):
+                return self.of_parameter(callee, node, arguments, keywords)
             found = self.builtin(node.func.id, node, arguments, keywords)
             if found is not None:
                 return found
@@ -167,17 +199,84 @@ class Calls(Operations):
         found: Value | None = self.ask(
             "follow", node, self.function, arguments, keywords, self.region
         )
-        if found is None or found.kind in ("unknown", "callable"):
+        half = found is not None and found.dtype in models.HALF
+        if found is None and not self.region.on:
+            found = self.ask("follow", node, self.function, arguments, keywords, self.region, True)
+            if found is None or found.dtype not in models.HALF:
+                return opaque
+            return found
+        if found is None or (found.kind in ("unknown", "callable") and not half):
             return opaque
         if found.dtype == opaque.dtype:
             return found.but(tags=found.tags | opaque.tags)
         return found
 
+    def of_model(
+        self, callee: Value, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
+    ) -> Value:
+        """Result of calling a model with half weights, by its own code where that is known."""
+        if self.region.on:
+            return self.opaque(node)
+        found: Value | None = self.ask(
+            "follow_object", callee.const, node, self.function, arguments, keywords, self.region
+        )
+        output = models.output(callee)
+        if found is None or not found.dtype:
+            return output
+        if found.variable:  # in terms of its layers, which are half
+            return output.but(lo=found.lo, hi=found.hi, tags=output.tags | found.tags)
+        return found
+
+    def instance(self, func: ast.expr) -> Value | None:
+        """The object that a call of a module's class of the project makes; None: it is none."""
+        name = dotted(func) or ""
+        last = name.rpartition(".")[2]
+        if not last[:1].isupper() or name.partition(".")[0] in self.env:
+            return None
+        found: tuple[Class, Module] | None = self.ask("base", name)
+        if found is None or not found[0].is_module:
+            return None
+        return Value("callable", const=models.Instance(*found), tags=frozenset({"instance"}))
+
+    def of_parameter(
+        self, callee: Value, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
+    ) -> Value:
+        """Result of calling a parameter, in terms of what is passed for it."""
+        result = self.followed(node, arguments, keywords)
+        called = models.result_of(callee)
+        if called is None or self.region.on or not result.dtype.startswith("~call"):
+            return result
+        return result.but(dtype=called.dtype)
+
+    def held(self, known: Value, node: ast.Attribute) -> Value | None:
+        """The half model that ``self.name`` is, if it is one."""
+        cls = self.function.cls
+        if cls is None or dotted(node) != f"self.{node.attr}" or models.holds_half(known):
+            return None
+        if known.kind not in ("unknown", "tensor", "callable") or f"self.{node.attr}" in self.env:
+            return None
+        if node.attr in cls.methods:
+            return None
+        held: Value | None = self.ask("held", cls, node.attr)
+        return held
+
+    def computes(self, owner: Value, name: str, node: ast.Call, given: tuple[Value, ...]) -> bool:
+        """Whether a method is one of a half model that computes, rather than a tensor's."""
+        if self.region.on or not models.holds_half(owner):
+            return False
+        if name in ops.KNOWN or self.is_method(UNKNOWN, name):
+            return False
+        if models.computes(owner, name, given):
+            return True
+        gives: bool = self.ask("gives_layers", node.func, self.function)
+        return gives
+
     def opaque(self, node: ast.Call) -> Value:
         """Result of a call that is not followed; out of a model in a region it is likely half."""
         name = (dotted(node.func) or "").rpartition(".")[2].lower()
         for keyword in node.keywords:
-            dtype = self.values[id(keyword.value)] if keyword.arg == "dtype" else UNKNOWN
+            named = keyword.arg in models.LOADED_AS and models.loads(node)
+            dtype = self.values[id(keyword.value)] if named else UNKNOWN
             if dtype.kind == "dtype" and dtype.dtype in CONCRETE:
                 return Value("tensor", dtype.dtype, tags=frozenset({"cast"}))
         tags: frozenset[str] = frozenset()
@@ -224,6 +323,8 @@ class Calls(Operations):
             return Value("other")
         if qualified in _DTYPE_QUERIES:
             return _dtype_query(qualified, arguments)
+        if qualified in models.WRAPPERS and arguments and models.holds_half(arguments[0]):
+            return arguments[0]
         if qualified.startswith("torch.nn.") and qualified.count(".") == 2:
             tags = frozenset({"instance", "keywords"} if node.keywords else {"instance"})
             return Value("callable", const=qualified, items=tuple(arguments), tags=tags)
@@ -260,9 +361,7 @@ class Calls(Operations):
     def numpy_call(
         self, name: str, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
     ) -> Value:
-        given = [*node.args, *(k.value for k in node.keywords)]
-        text = " ".join(dotted(a) or str(getattr(a, "value", "")) for a in given)
-        dtype = "float32" if "float32" in text else "float64" if "float64" in text else ""
+        dtype = _named(node)
         if not dtype and name in ("zeros", "ones", "eye", "identity", "linspace", "hanning"):
             dtype = "float64"
         return Value("array", dtype, tags=frozenset({"numpy"}))
@@ -314,6 +413,13 @@ _DTYPE_QUERIES = {
     "torch.promote_types", "torch.result_type", "torch.get_default_dtype",
     "torch.get_autocast_dtype", "torch.get_autocast_gpu_dtype", "torch.get_autocast_cpu_dtype",
 }  # fmt: skip
+
+
+def _named(call: ast.Call) -> str:
+    """The dtype of floats that an argument of a call of NumPy names."""
+    given = [*call.args, *(k.value for k in call.keywords)]
+    text = " ".join(dotted(a) or str(getattr(a, "value", "")) for a in given)
+    return "float32" if "float32" in text else "float64" if "float64" in text else ""
 
 
 def _dtype_query(qualified: str, arguments: list[Value]) -> Value:

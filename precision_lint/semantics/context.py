@@ -5,21 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
 from precision_lint.semantics import flow, products, repair
-from precision_lint.semantics.entries import FOREIGN_CALLS
+from precision_lint.semantics.halves import Halves
 from precision_lint.semantics.idle import is_idle, is_spared
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region
-from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, WIDE, Value
+from precision_lint.semantics.values import INF, UNKNOWN, Value
 from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
 from precision_lint.source import Source
@@ -28,27 +27,7 @@ EXAMPLES = frozenset({"example", "examples", "tutorial", "tutorials", "docs"})
 """Directories whose files are run by themselves."""
 
 
-@dataclass(frozen=True)
-class Half:
-    """Why a value is, or may be, half precision: which dtypes, how sure, and from where."""
-
-    dtypes: frozenset[str]
-    confidence: Confidence
-    evidence: tuple[Evidence, ...]
-    outside: bool = False
-    """Whether the value is half where no autocast region is around the operation."""
-
-    @property
-    def dtype(self) -> str:
-        """One dtype for a message: float16 where it is possible, because it is the stricter."""
-        return "float16" if "float16" in self.dtypes else "bfloat16"
-
-
-UNASKED = Half(frozenset(), Confidence.POSSIBLE, ())
-"""The calls in the module do not tell."""
-
-
-class Context:
+class Context(Halves):
     """The analysis as seen from one candidate in one function of one file."""
 
     def __init__(
@@ -78,7 +57,7 @@ class Context:
         if value.lo > -INF or not value.variable:
             return value.lo
         passed = self.module.arguments(self.function, value.dtype[1:])
-        return min((given.value.lo for given in passed), default=value.lo)
+        return min((one.value.lo for one in passed), default=value.lo)
 
     @cached_property
     def analysis(self) -> Interpreter:
@@ -106,7 +85,7 @@ class Context:
     @cached_property
     def plausible(self) -> bool:
         """Whether this function plausibly runs under autocast or inside a half model."""
-        return self.module.plausible(self.function)
+        return self.is_plausible()
 
     @cached_property
     def without_gradient(self) -> bool:
@@ -146,16 +125,6 @@ class Context:
         """Whether every use of a local name ends in a reduction, none in a layer or product."""
         return flow.stays_elementwise(name, self, set())
 
-    @property
-    def half_models(self) -> Evidence | None:
-        """Where the project makes models half, rather than single tensors."""
-        return None if self.project.half_strength == "local" else self.project.half
-
-    @property
-    def settings(self) -> tuple[Evidence, ...]:
-        """Where the project runs half precision, other than in single tensors."""
-        return tuple(e for e in (self.project.mixed, self.half_models) if e is not None)
-
     def believes(self, evidence: Evidence) -> bool:
         """Whether what the project does elsewhere says something of this file: an example, which
         is run by itself, is not told by other directories."""
@@ -166,130 +135,6 @@ class Context:
         )
         below_root = Path(self.module.path or self.source.filename).parts[:-1]
         return not EXAMPLES & set(below_root) or here.parent == there.parent
-
-    def half(self, value: Value, region: Region) -> Half | None:
-        """Whether a value may be float16 or bfloat16 where it is used; None: it is not."""
-        dtype = value.dtype
-        if dtype in ("float16", "bfloat16"):
-            explicit = value.kind == "tensor" and "float" not in value.tags
-            sure = region.sure or region.state != "on" or explicit
-            confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
-            return Half(frozenset({dtype}), confidence, self.why(region), not region.on)
-        if dtype == "low":
-            dtypes = self._region_dtypes(region)
-            return Half(dtypes, Confidence.LIKELY, self.why(region), not region.on)
-        if not value.variable or not value.maybe_tensor:
-            return None
-        if dtype.startswith("~parameter.") and (region.on or self.half_models is None):
-            return None  # parameters stay float32 under autocast
-        if "amp" in value.tags and not region.on:
-            left = self._region_dtypes(region) - _excluded(value)
-            return Half(left, Confidence.LIKELY, (), True) if left else None
-        given = self._given(value, region)
-        if given is not UNASKED:
-            return given
-        if self._is_given_wide(dtype[1:], mixed=True):
-            value = value.but(wide=True)
-        confidence = Confidence.POSSIBLE
-        if dtype == "~cast":  # to a dtype that is not known: as likely a wide one
-            return Half(self._region_dtypes(region), confidence, self.why(region))
-        dtypes = self.project.dtypes or frozenset({"float16", "bfloat16"})
-        evidence: tuple[Evidence, ...] = self.why(region)
-        if region.on and not value.wide:
-            confidence = Confidence.LIKELY
-            dtypes = self._region_dtypes(region)
-        elif value.wide and region.on:
-            return None
-        elif region.state == "inherited" and self.plausible:
-            if value.wide:
-                dtypes = self.project.half_dtypes or dtypes
-                if self.half_models is not None:
-                    evidence = (self.half_models,)
-                    if self.believes(self.half_models):
-                        confidence = Confidence.LIKELY
-            elif region.known:
-                confidence, dtypes = Confidence.LIKELY, self._region_dtypes(region)
-            elif self.settings:
-                evidence = self.settings[:1]
-                if self.believes(evidence[0]):
-                    confidence = Confidence.LIKELY
-            else:
-                evidence = self.project.evidence[:1]
-        elif region.state == "inherited" and not self.plausible:
-            evidence = self.project.evidence[:1]
-        dtypes -= _excluded(value)
-        return Half(dtypes, confidence, evidence) if dtypes else None
-
-    def float16(self, value: Value, region: Region) -> Half | None:
-        """The same for harm that only float16 does, ``possible`` where evidence is all that lacks.
-
-        A project that runs float16 somewhere and makes models bfloat16 may make them float16, and
-        who uses a module may make its parameters half.
-        """
-        half = self.half(value, region)
-        if half is not None and "float16" in half.dtypes:
-            return half
-        if region.on or region.known or not value.variable or not value.maybe_tensor:
-            return None
-        if half is not None and half.outside:
-            return None
-        if "float16" in _excluded(value) or "float16" not in (self.project.dtypes or {"float16"}):
-            return None
-        unknown = half is not None or value.dtype.startswith("~parameter.")
-        evidence = half.evidence if half is not None else self.project.evidence[:1]
-        return Half(frozenset({"float16"}), Confidence.POSSIBLE, evidence) if unknown else None
-
-    def _given(self, value: Value, region: Region) -> Half | None:
-        """What the calls of this function in this module say of a parameter's dtype."""
-        if self._is_given_wide(value.dtype[1:]):
-            return None  # promoted by what is float32, or an item of it
-        passed = self.module.arguments(self.function, value.dtype[1:])
-        passed = [p for p in passed if p.value.maybe_tensor]
-        for one in passed:
-            given, call = one.value, one.call
-            amp = "amp" in given.tags
-            if given.dtype in ("float16", "bfloat16") or amp:
-                dtypes = self._region_dtypes(region) if amp else frozenset({given.dtype})
-                if amp and (region.on or one.inside):
-                    continue  # it came out of the region that the call is in
-                dtypes -= _excluded(value) | _excluded(given)
-                message = f"{self.function.qualname}() is given half tensors here"
-                here = one.module is self.module
-                note = self.note(call, message) if here else one.module.note(call, message)
-                return Half(dtypes, Confidence.LIKELY, (note,), True) if dtypes else None
-        if passed and all(one.value.dtype in WIDE for one in passed):
-            return None
-        return UNASKED
-
-    def _is_given_wide(self, names: str, mixed: bool = False) -> bool:
-        """Whether all calls pass float32 for one of these; ``mixed``: under autocast, at least."""
-        for name in names.split("+"):
-            passed = [p.value for p in self.module.arguments(self.function, name.partition("[")[0])]
-            amp = mixed and len(passed) < FOREIGN_CALLS  # of more, not all are known
-            if passed and all(v.dtype in WIDE or (amp and v.wide) for v in passed):
-                return True
-        return False
-
-    def _region_dtypes(self, region: Region) -> frozenset[str]:
-        if region.dtype in ("float16", "bfloat16"):
-            return frozenset({region.dtype})
-        return self.project.dtypes or frozenset({"float16", "bfloat16"})
-
-    def why(self, region: Region) -> tuple[Evidence, ...]:
-        """The chain from a region (and the call that leads into it) to here."""
-        if region.node is None:
-            return self._led_to(region)
-        name = {"float16": "float16 ", "bfloat16": "bfloat16 "}.get(region.dtype, "")
-        chain = [self.note(region.node, f"{name}autocast region opened here")]
-        if region.called is not None:
-            chain.append(self.note(region.called, f"{self.function.qualname}() is reached from it"))
-        return tuple(chain)
-
-    def _led_to(self, region: Region) -> tuple[Evidence, ...]:
-        chain = region.foreign
-        if chain and region.called is not None:
-            chain += (self.note(region.called, f"{self.function.qualname}() is reached from it"),)
-        return chain
 
     # products
 
@@ -487,13 +332,3 @@ class Context:
         return Finding(
             message, start, end, confidence, severity or self.rule.severity, tuple(evidence), fix
         )
-
-
-def _excluded(value: Value) -> frozenset[str]:
-    """Half dtypes that a test around this place, or a choice between known ones, rules out."""
-    known = value.dtype.lstrip("~").split("|")
-    chosen = all(dtype in CONCRETE for dtype in known)
-    return frozenset(
-        d for d in ("float16", "bfloat16")
-        if f"not-{d}" in value.tags or (chosen and d not in known)
-    )  # fmt: skip

@@ -14,7 +14,8 @@ from precision_lint.semantics.ops import VIEWS
 from precision_lint.semantics.provenance import Provenance
 
 if TYPE_CHECKING:
-    from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.context import Context
+    from precision_lint.semantics.halves import Half
     from precision_lint.semantics.values import Value
 
 DATA = re.compile(

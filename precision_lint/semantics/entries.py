@@ -25,6 +25,7 @@ from precision_lint.semantics.regions import (
 from precision_lint.semantics.values import Value
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.half_run import HalfRun
     from precision_lint.semantics.interp import Interpreter
     from precision_lint.semantics.module import Module
     from precision_lint.semantics.program import Caller, Program
@@ -85,10 +86,11 @@ _NO_WITHS = Withs([])
 
 @dataclass(frozen=True)
 class Passed:
-    """What a call passes for a parameter; ``module`` is the one that the call is in."""
+    """What a call in ``caller`` passes for a parameter; ``module`` is the one that it is in."""
 
     value: Value
     call: ast.Call
+    caller: Function
     module: Entries
     inside: bool = False
     """Whether the call stands in an autocast region of its own function."""
@@ -107,6 +109,7 @@ class Entries:
     _with: dict[int, tuple[Withs, list[ast.Call]]]
     _opened: dict[tuple[int, Region | None], Region | None]
     _assigned: dict[int, dict[str, list[ast.expr]]]
+    half_runs: dict[int, HalfRun | None]
 
     def analysis(self, function: Function) -> Interpreter:
         """The interpreted function."""
@@ -354,7 +357,7 @@ class Entries:
             for call, caller in self.call_sites(function):
                 value = self.passed(function, name, call, caller)
                 if value is not None:
-                    found.append(Passed(value, call, self, self._is_inside(call, caller)))
+                    found.append(Passed(value, call, caller, self, self._is_inside(call, caller)))
             for site in self.foreign_sites(function)[:FOREIGN_CALLS]:
                 assert self.program is not None
                 other = self.program.load(site.file)
@@ -364,7 +367,7 @@ class Entries:
                     value = other.passed(function, name, call, caller)
                     if value is not None:
                         inside = other._is_inside(call, caller)
-                        found.append(Passed(value, call, other, inside))
+                        found.append(Passed(value, call, caller, other, inside))
             self._arguments[key] = found
         return self._arguments[key]
 

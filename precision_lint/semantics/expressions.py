@@ -60,6 +60,7 @@ class Expressions:
     region: Region
     _seen: set[int]
     tensors: set[str]
+    of_layers: set[str]
     versions: dict[str, int]
     """How often a dotted name was bound or changed so far."""
 
@@ -311,6 +312,8 @@ class Expressions:
             if node.attr not in ("data", "values"):
                 return owner.but(tags=owner.tags - of_dims(owner.tags) - of_elements(owner.tags))
             return owner
+        if "output" in owner.tags and owner.kind == "unknown":
+            return owner.but(const=None) if "loss" not in node.attr else UNKNOWN
         free = key and key.partition(".")[0] not in self.env
         found: Value | None = self.ask("imported", key) if free else None
         return found or Value("unknown", f"~{key}" if key else "")
@@ -335,6 +338,8 @@ class Expressions:
                 return value.items[value.const.index(place.const)]
         if place.kind == "text" and (value.kind, value.dtype) == ("unknown", "float32"):
             return value  # of a dict whose entries are all float32
+        if place.kind == "text" and "output" in value.tags:
+            return value.but(const=None)
         if place.kind == "text" or value.kind == "dict":
             name = dotted(owner)
             return Value("unknown", f"~{name or 'item'}[{place.const}]")

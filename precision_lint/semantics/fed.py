@@ -40,6 +40,8 @@ _KEPT = ops.SHAPES | frozenset({
 _GENERATES = re.compile(
     r"torch\.(?:cuda\.)?(?:FloatTensor|Tensor|rand|randn|zeros|ones|linspace|eye)\("
 )
+_REGISTERED = re.compile(r"self\.register_(?:buffer|parameter)\(.*")
+"""Statements that make what is cast with a module."""
 _FOLLOWS = re.compile(r"dtype|type_as|\.half\(|nn\.(?:Linear|Conv|LSTM|GRU|Parameter|Embedding)")
 """What the text of a class says that follows a dtype, or has weights of its own."""
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
@@ -295,7 +297,7 @@ class Fed:
 
 def _generates(cls: Class) -> bool:
     """Whether a class makes tensors without a dtype, follows none and has no weights."""
-    text = ast.unparse(cls.node)
+    text = _REGISTERED.sub("", ast.unparse(cls.node))
     return _GENERATES.search(text) is not None and _FOLLOWS.search(text) is None
 
 

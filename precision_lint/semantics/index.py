@@ -162,7 +162,8 @@ class Function(Text):
     def assigned(self) -> dict[str, list[ast.expr]]:
         """What its own body assigns to each dotted name, in the order of the text.
 
-        A name that gets a part of a value, or what a manager gives, is listed with the whole.
+        A name that gets a part of a value, or what a manager gives, is listed with the whole, but
+        with its own part of a tuple that is written out.
         """
         found: dict[str, list[ast.expr]] = {}
         for node in self.nodes:
@@ -204,6 +205,9 @@ class Function(Text):
         a = self.node.args
         rest = [x for x in (a.vararg, a.kwarg) if x is not None]
         return [*a.posonlyargs, *a.args, *a.kwonlyargs, *rest]
+
+    def has_parameter(self, name: str) -> bool:
+        return any(parameter.arg == name for parameter in self.parameters())
 
     def defaults(self) -> dict[str, ast.expr]:
         if isinstance(self.node, ast.Module):
@@ -480,7 +484,12 @@ def _children(node: ast.AST) -> list[ast.AST]:
 def _bind(targets: Iterable[ast.expr], value: ast.expr, found: dict[str, list[ast.expr]]) -> None:
     for target in targets:
         if isinstance(target, (ast.Tuple, ast.List)):
-            _bind(target.elts, value, found)
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+            if len(parts) == len(target.elts):
+                for inner, part in zip(target.elts, parts, strict=True):
+                    _bind([inner], part, found)
+            else:
+                _bind(target.elts, value, found)
         elif isinstance(target, ast.Starred):
             _bind([target.value], value, found)
         elif (name := dotted(target)) is not None:

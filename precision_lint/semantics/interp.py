@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from precision_lint.semantics import models
 from precision_lint.semantics.calls import Calls
 from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.expressions import Env
@@ -47,6 +48,8 @@ class Interpreter(Calls):
         self.events: list[Promotion] = []
         self.tensors: set[str] = set()
         """dtype variables of values that are used as tensors."""
+        self.of_layers: set[str] = set()
+        """dtype variables of what layers of ``self`` give."""
         self.returned: Value | None = None
         """What it returns on all paths together; None: nothing, or not known yet."""
         self.env: Env = {}
@@ -103,7 +106,14 @@ class Interpreter(Calls):
     def statement(self, node: ast.stmt) -> bool:
         match node:
             case ast.Expr(value=value):
-                self.eval(value)
+                result = self.eval(value)
+                name = models.in_place(value)
+                if name is not None and result.kind in ("tensor", "callable"):
+                    half = models.holds_half(result)
+                    known = self.read(name)
+                    if half or models.holds_half(known):
+                        cast = result if half else known.but(dtype="")
+                        self.env[name] = cast.but(node=value)
                 if isinstance(value, ast.Call) and _enters(value):
                     opened = self.ask("opened", value.args[0], self.function, self.region)
                     self.region = opened or self.region

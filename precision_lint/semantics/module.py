@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from precision_lint.api import Evidence, Position
-from precision_lint.semantics import returns
+from precision_lint.semantics import models, returns
 from precision_lint.semantics.effects import Effects
 from precision_lint.semantics.entries import FOREIGN_CALLS, Entries, Passed, Withs, qualname
-from precision_lint.semantics.index import Class, Function, Index
+from precision_lint.semantics.index import Class, Function, Index, walk_function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import INHERITED, Region
@@ -20,6 +20,7 @@ from precision_lint.semantics.typestate import Typestate
 from precision_lint.semantics.values import UNKNOWN, Value
 
 if TYPE_CHECKING:
+    from precision_lint.semantics.half_run import HalfRun
     from precision_lint.semantics.program import Program
 
 LIBRARIES = ("torch.", "numpy.", "math.", "einops.")
@@ -56,6 +57,8 @@ class Module(Entries):
         self._plausible: dict[int, bool] = {}
         self._constants: dict[str, Value] = {}
         self._attributes: dict[tuple[int, str], Value] = {}
+        self.half_runs: dict[int, HalfRun | None] = {}
+        self._held: dict[tuple[int, str], Value | None] = {}
         self._arguments: dict[tuple[int, str], list[Passed]] = {}
         self._qualnames: dict[str, Function] = {}
         self._names: dict[int, frozenset[str]] = {}
@@ -277,6 +280,30 @@ class Module(Entries):
             return value.but(made=None, node=node, tags=value.tags | {"plain"})
         return Value("unknown", variable)
 
+    def held(self, cls: Class, name: str) -> Value | None:
+        """The half model that ``__init__`` makes, or is given by every call, for ``self.name``."""
+        key = (id(cls), name)
+        if key not in self._held:
+            self._held[key] = None  # recursion ends here
+            self._held[key] = self._half_model(cls, name)
+        return self._held[key]
+
+    def _half_model(self, cls: Class, name: str) -> Value | None:
+        stored, init = self.stores(cls).get(name, (None, None))
+        if stored is None or init is None:
+            return None
+        given = stored.id if isinstance(stored, ast.Name) else ""
+        if given and init.has_parameter(given):
+            values = [passed.value for passed in self.arguments(init, given)]
+            if len({models.weights(v) for v in values}) == 1 and models.holds_half(values[0]):
+                return values[0]
+        if not any(
+            isinstance(n, ast.Call) and models.may_make_half(n) for n in walk_function(init)
+        ):
+            return None
+        value = self.analysis(init).env.get(f"self.{name}", UNKNOWN)
+        return value if models.holds_half(value) else None
+
     def _handed(self, cls: Class, name: str) -> Value | None:
         """A float32 tensor that a method of the object gives ``__init__``, alone or in a tuple."""
         init = cls.methods.get("__init__")
@@ -317,16 +344,46 @@ class Module(Entries):
         arguments: Sequence[Value],
         keywords: Mapping[str, Value],
         region: Region,
+        objects: bool = False,
     ) -> Value | None:
-        """What a call of a function of this project gives; None: nothing is known of it."""
-        found = self.callee(node.func, function, objects=False)
+        """What a call of a function of this project gives; None: nothing is known of it.
+
+        ``objects``: calls of objects, such as ``self.head(x)``, are followed too.
+        """
+        found = self.callee(node.func, function, objects)
         if found is None:
             return None
         target, module = found
         own = isinstance(node.func, ast.Attribute) and dotted(node.func.value) == "self"
         if own and self._overridden(target):
             return None
-        return returns.result(target, module, node, arguments, keywords, region, own)
+        bound = own or (objects and target.name in ("forward", "__call__"))
+        return returns.result(target, module, node, arguments, keywords, region, own, bound)
+
+    def follow_object(
+        self,
+        made: object,
+        node: ast.Call,
+        function: Function,
+        arguments: Sequence[Value],
+        keywords: Mapping[str, Value],
+        region: Region,
+    ) -> Value | None:
+        """What a call of an object gives, ``made`` being what it is an instance of, if known."""
+        found = None
+        if isinstance(made, models.Instance):
+            found = made.module.method(made.cls, "forward")
+        if found is None:
+            return self.follow(node, function, arguments, keywords, region, objects=True)
+        return returns.result(*found, node, arguments, keywords, region, False, True)
+
+    def gives_layers(self, func: ast.expr, function: Function) -> bool:
+        """Whether a call is of a method of this project that gives what a layer of it gives."""
+        found = self.callee(func, function)
+        if found is None or found[0].length > returns.LONGEST:
+            return False
+        method = found[1].analysis(found[0])
+        return method.returned is not None and method.returned.dtype in method.of_layers
 
     def _overridden(self, method: Function) -> bool:
         """Whether a class of this module that is derived from the method's has its own."""
@@ -455,13 +512,9 @@ def _stores(cls: Class) -> dict[str, tuple[ast.expr, Function | None]]:
     for node in ast.walk(init.node) if init else ():
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if (
-                    isinstance(target, ast.Attribute)
-                    and isinstance(target.value, ast.Name)
-                    and target.value.id == "self"
-                ):
-                    found.setdefault(target.attr, (node.value, init))
+            for target, value in _assigned(targets, node.value):
+                if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                    found.setdefault(target.attr, (value, init))
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -472,3 +525,14 @@ def _stores(cls: Class) -> dict[str, tuple[ast.expr, Function | None]]:
         ):
             found.setdefault(node.args[0].value, (node, init))
     return found
+
+
+def _assigned(targets: Sequence[ast.expr], value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Targets of an assignment with their values, also those of ``a, b = 1, 2``."""
+    for target in targets:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+            if len(parts) == len(target.elts):
+                yield from zip(target.elts, parts, strict=True)
+        else:
+            yield target, value

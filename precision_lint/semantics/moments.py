@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,10 @@ if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
 
 ROOTS = frozenset({"sqrt", "rsqrt"})
+WINDOW = re.compile(
+    r"avg|average|pool|conv|filter|blur|smooth|gauss|box|window|mean", re.IGNORECASE
+)
+"""Words of functions that average over a window; that both terms go through one says the rest."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +36,13 @@ class Power:
 
     @classmethod
     def of(cls, node: ast.expr, at: Context) -> Power | None:
-        """``x * x``, ``x ** n``, ``x.pow(n)`` and ``x.square()`` with n of 2, 3 or 4."""
+        """``x * x``, ``x.mul(x)``, ``x ** n``, ``x.pow(n)``, ``x.square()``; n is 2, 3 or 4."""
         match node:
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 same = not isinstance(left, ast.Constant) and ast.dump(left) == ast.dump(right)
                 return cls(node, (left, right)) if same else None
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
-                exponent = _exponent(right)
+                exponent = _exponent(right, at)
                 return cls(node, (left,), exponent) if exponent else None
             case ast.Call(args=arguments):
                 operation = at.operation(node)
@@ -46,19 +51,36 @@ class Power:
                 name, base = operation
                 if name == "square":
                     return cls(node, (base,))
+                if name in ("mul", "multiply") and arguments:
+                    same = arguments[-1] is not base and ast.dump(arguments[-1]) == ast.dump(base)
+                    return cls(node, (base, arguments[-1])) if same else None
                 if name == "pow" and arguments and arguments[-1] is not base:
-                    exponent = _exponent(arguments[-1])
+                    exponent = _exponent(arguments[-1], at)
                     return cls(node, (base,), exponent) if exponent else None
         return None
 
 
 @dataclass(frozen=True)
 class Mean:
-    """``call`` is the mean of ``inner`` over what ``arguments`` say."""
+    """``call`` is the mean of ``inner`` over what ``arguments`` say, or its average in a window."""
 
     call: ast.Call
     inner: ast.expr
     arguments: tuple[ast.expr | ast.keyword, ...]
+    windowed: bool = False
+
+    @classmethod
+    def windows(cls, left: ast.expr, right: ast.expr, at: Context) -> tuple[Mean, Mean] | None:
+        """Averages of two values by the same pooling, filter or function, with the same arguments:
+        ``pool(x * x)`` and ``pool(x)``."""
+        pair = [_windowed(node, at) for node in (left, right)]
+        if pair[0] is None or pair[1] is None:
+            return None
+        first, second = pair[0], pair[1]
+        same = ast.dump(first.call.func) == ast.dump(second.call.func) and (
+            [ast.dump(a) for a in first.arguments] == [ast.dump(a) for a in second.arguments]
+        )
+        return (first, second) if same else None
 
     @classmethod
     def of(cls, node: ast.expr, at: Context, depth: int = 3) -> Mean | None:
@@ -71,6 +93,19 @@ class Mean:
             return None
         rest = [a for a in node.args if a is not operation[1]]
         return cls(node, operation[1], (*rest, *node.keywords))
+
+
+def _windowed(node: ast.expr, at: Context, depth: int = 3) -> Mean | None:
+    """A call of a function of one tensor, and of what else it is given, by local names."""
+    if isinstance(node, ast.Name):
+        source = at.definition(node.id, node) if depth else None
+        return _windowed(source, at, depth - 1) if source is not None else None
+    if not isinstance(node, ast.Call) or not node.args or isinstance(node.args[0], ast.Starred):
+        return None
+    name = (at.qualify(node.func) or at.text(node.func)).rpartition(".")[2]
+    if not WINDOW.search(name):
+        return None
+    return Mean(node, node.args[0], (*node.args[1:], *node.keywords), windowed=True)
 
 
 @dataclass(frozen=True)
@@ -192,9 +227,13 @@ def _names(node: ast.expr, at: Context) -> set[str]:
     return found
 
 
-def _exponent(node: ast.expr) -> int | None:
-    """2, 3 or 4, if that is what an expression is."""
+def _exponent(node: ast.expr, at: Context) -> int | None:
+    """2, 3 or 4, if that is what an expression is, or the largest that it takes in turn."""
     match node:
         case ast.Constant(value=int(exponent)) if exponent in (2, 3, 4):
             return exponent
+        case ast.Name():
+            value = at.value(node)
+            if value.kind == "number" and value.dtype == "int" and value.hi in (2, 3, 4):
+                return int(value.hi) if value.lo >= 1 else None
     return None

@@ -9,7 +9,7 @@ from precision_lint.semantics import bounds, creation, ops
 from precision_lint.semantics.expressions import Expressions, rank
 from precision_lint.semantics.policy import policy
 from precision_lint.semantics.shapes import SPATIAL, moved_tags
-from precision_lint.semantics.tags import KEPT, of_dims, of_elements
+from precision_lint.semantics.tags import KEPT, OF_MODELS, of_dims, of_elements
 from precision_lint.semantics.values import (
     CONCRETE,
     INF,
@@ -57,7 +57,9 @@ class Operations(Expressions):
             for value in operands:
                 dtype = promote(Value("tensor", dtype), value) if value.kind == "number" else dtype
         rule = policy(op, self.region.device)
-        tags = frozenset({"float"}) | (first.tags & {"not-float16", "not-bfloat16", "amp"})
+        tags = frozenset({"float"}) | (
+            first.tags & {"not-float16", "not-bfloat16", "amp", "output"}
+        )
         if dtype in ops.INTEGERS:
             if op in ops.FLOATING:
                 dtype = "float32"
@@ -106,7 +108,7 @@ class Operations(Expressions):
         if name in ops.CASTS:
             return first.but(
                 kind="tensor", dtype=ops.CASTS[name], wide=False, made=None,
-                tags=first.tags - {"amp"} | {"cast"},
+                tags=first.tags - OF_MODELS | {"cast"},
             )  # fmt: skip
         if name in ("to", "type", "type_as", "astype"):
             return self.cast(first, rest, keywords, name)
@@ -344,9 +346,9 @@ class Operations(Expressions):
     def cast(self, first: Value, rest: list[Value], keywords: dict[str, Value], name: str) -> Value:
         for value in (*keywords.values(), *rest):
             if value.kind == "dtype":
-                return _cast(first, value.dtype or "~cast", first.tags - {"amp"} | {"cast"})
+                return _cast(first, value.dtype or "~cast", first.tags - OF_MODELS | {"cast"})
             if value.kind == "callable" and value.dtype:  # torch.FloatTensor
-                return _cast(first, value.dtype, first.tags - {"amp"} | {"cast"})
+                return _cast(first, value.dtype, first.tags - OF_MODELS | {"cast"})
         if name == "type_as" and rest:
             return _cast(first, rest[0].dtype, first.tags | {"cast"}, rest[0].wide)
         if name == "type" and rest and isinstance(rest[0].const, str):
@@ -360,6 +362,8 @@ class Operations(Expressions):
             return first.but(kind="tensor", dtype="~cast", wide=False, made=None)
         if name == "to" and any(v.kind == "unknown" and "device" not in v.dtype for v in rest):
             # .to(other) follows another tensor, or a device of another name: either keeps it open
+            if first.dtype in ops.INTEGERS:
+                return first.but(made=None, dtype="")
             unknown = first.dtype == "float32" or any(v.dtype.startswith("~call") for v in rest)
             return first.but(made=None, dtype="~cast" if unknown else first.dtype)
         return first

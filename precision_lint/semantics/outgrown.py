@@ -13,7 +13,8 @@ from precision_lint.semantics.ops import SHAPES
 from precision_lint.semantics.quotients import ends_in_term
 
 if TYPE_CHECKING:
-    from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.context import Context
+    from precision_lint.semantics.halves import Half
 
 NORMS = frozenset({
     "layer_norm", "group_norm", "rms_norm", "batch_norm", "instance_norm", "normalize", "softmax",
@@ -82,6 +83,8 @@ class Outgrown:
                 return False  # beyond the limit by itself
             case ast.Name(id=name):
                 source = at.definition(name, node) if depth else None
+                if source is None and at.passed_below(value, limit):
+                    return True
                 return SMALL.search(name.lower()) is not None or (
                     source is not None and Outgrown.bounded(source, at, limit, depth - 1)
                 )
@@ -121,6 +124,8 @@ def _call(node: ast.Call, at: Context, limit: float, depth: int) -> bool:
         and (at.value(operation[1]).maybe_tensor or operation[0] in ("cat", "stack", "where"))
     ):
         inner = operation[1]
+        if operation[0] == "where" and len(node.args) == 3:
+            return all(_small(choice, at, limit, depth) for choice in node.args[1:])
         if isinstance(inner, (ast.List, ast.Tuple)):
             return all(Outgrown.bounded(item, at, limit, depth) for item in inner.elts)
         return Outgrown.bounded(inner, at, limit, depth)

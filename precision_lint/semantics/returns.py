@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from precision_lint.semantics import models
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.regions import Region
 from precision_lint.semantics.values import CONCRETE, INF, Value
@@ -18,7 +19,9 @@ LONGEST = 80
 """Rows of a function that is followed; of longer ones hardly anything is known at the end."""
 DEEPEST = 3
 """Calls that are followed into each other."""
-TRAVELS = frozenset({"normalized", "unit", "float", "cast", "amp", "not-float16", "not-bfloat16"})
+TRAVELS = frozenset({
+    "normalized", "unit", "float", "cast", "amp", "output", "not-float16", "not-bfloat16",
+})  # fmt: skip
 """Tags that mean the same in the caller."""
 
 _depth = 0
@@ -32,11 +35,13 @@ def result(
     keywords: Mapping[str, Value],
     region: Region,
     own: bool,
+    bound: bool,
 ) -> Value | None:
     """The value of the call ``node`` of ``target``; None: nothing is known of it.
 
     A dtype variable of a parameter becomes the dtype of what is passed for it.  ``own``: caller
     and callee see the same ``self``, so that variables of attributes mean the same to both.
+    ``bound``: the method is that of an object, which is not among the arguments.
     """
     global _depth
     if _depth >= DEEPEST or any(isinstance(a, ast.Starred) for a in node.args):
@@ -53,7 +58,7 @@ def result(
     taken = target.node.args
     parameters = [p.arg for p in (*taken.posonlyargs, *taken.args)]
     if target.is_method and not target.is_static:
-        if not (own or target.is_classmethod):
+        if not (bound or target.is_classmethod):
             return None  # called through its class: ``self`` is among the arguments
         parameters = parameters[1:]
     if len(arguments) > len(parameters):
@@ -77,8 +82,12 @@ class _Caller:
 
     def sees(self, value: Value) -> Value:
         kind, dtype, wide = value.kind, value.dtype, value.wide
+        tags = value.tags
         if dtype.startswith("~"):
-            passed = self.given.get(dtype[1:])
+            passed = self.given.get(dtype[1:].removesuffix(models.CALLED))
+            if passed is not None and dtype.endswith(models.CALLED):
+                passed = models.result_of(passed) or Value("unknown", self.place)
+                tags |= passed.tags
             if passed is not None:
                 kind = passed.kind if kind == "unknown" and passed.is_tensor else kind
                 dtype, wide = passed.dtype or self.place, wide or passed.wide
@@ -94,6 +103,6 @@ class _Caller:
             wide = False
         lo, hi, const = (-INF, INF, None) if self.chosen else (value.lo, value.hi, value.const)
         return Value(
-            kind, dtype, lo, hi, value.ndim, const, wide, tags=value.tags & TRAVELS,
+            kind, dtype, lo, hi, value.ndim, const, wide, tags=tags & TRAVELS,
             items=tuple(self.sees(item) for item in value.items),
         )  # fmt: skip

@@ -11,7 +11,9 @@ import ast
 
 from precision_lint.semantics.shapes import SPATIAL
 
-KEPT = frozenset({"not-float16", "not-bfloat16", "float", "amp"}) | SPATIAL
+OF_MODELS = frozenset({"amp", "output"})
+"""What comes out of a model in a region, or out of one with half weights."""
+KEPT = frozenset({"not-float16", "not-bfloat16", "float"}) | OF_MODELS | SPATIAL
 """Tags that survive an elementwise operation."""
 OF_DTYPE = KEPT | {"cast", "buffer", "parameter", "plain"}
 OF_VALUE = frozenset({"normalized", "unit", "sum", "homogeneous"})

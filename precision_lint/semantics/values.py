@@ -200,6 +200,8 @@ def join(a: Value, b: Value) -> Value:
     if kind == "number" and a.dtype != b.dtype:
         dtype = ""
     same = a.const == b.const
+    if kind == "callable" and same:
+        dtype = a.dtype or b.dtype  # a module that is made half in one branch
     alike = same and "comprehension" not in a.tags ^ b.tags
     tags = (a.tags & b.tags) | ((a.tags | b.tags) & {"spatial-last", "spatial-mid"})
     for side, other in ((a, b), (b, a)):  # a dtype that excludes a half one says what the tag says
