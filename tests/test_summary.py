@@ -7,7 +7,6 @@ import textwrap
 
 import pytest
 
-from precision_lint.semantics.entries import Withs
 from precision_lint.semantics.summary import (
     ClassFacts,
     FunctionFacts,
@@ -16,6 +15,7 @@ from precision_lint.semantics.summary import (
     Summary,
     summarise,
 )
+from precision_lint.semantics.withs import Withs
 
 
 def summary(text: str) -> Summary:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
 
+from precision_lint.semantics.facts import Text
 from precision_lint.semantics.names import Names, dotted
 
-Fact = TypeVar("Fact")
-Self = TypeVar("Self", bound="Text")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MODULE_BASES = ("Module", "LightningModule", "Model", "Loss", "Criterion", "Head", "Layer", "Block")
 """Last words of base classes by which a class is believed to be a ``torch.nn.Module``."""
@@ -31,21 +29,6 @@ WRAPS = frozenset({
 
 
 CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
-
-
-class Text:
-    """A function or class; what its text alone says is found out once."""
-
-    @cached_property
-    def _facts(self) -> dict[Callable[..., Any], Any]:
-        return {}
-
-    def fact(self: Self, find: Callable[[Self], Fact]) -> Fact:
-        """What a function finds in it that looks at nothing else, and changes nothing of it."""
-        if find not in self._facts:
-            self._facts[find] = find(self)
-        found: Fact = self._facts[find]
-        return found
 
 
 @dataclass(eq=False)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from precision_lint.api import Evidence, Position
-from precision_lint.semantics import models, returns
+from precision_lint.semantics import models, returns, stores
 from precision_lint.semantics.effects import Effects
-from precision_lint.semantics.entries import FOREIGN_CALLS, Entries, Passed, Withs, qualname
+from precision_lint.semantics.entries import FOREIGN_CALLS, Entries, Passed, qualname
 from precision_lint.semantics.index import Class, Function, Index, walk_function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.names import dotted
@@ -18,6 +18,7 @@ from precision_lint.semantics.regions import INHERITED, Region
 from precision_lint.semantics.scaler import Violation
 from precision_lint.semantics.typestate import Typestate
 from precision_lint.semantics.values import UNKNOWN, Value
+from precision_lint.semantics.withs import Withs
 
 if TYPE_CHECKING:
     from precision_lint.semantics.half_run import HalfRun
@@ -229,7 +230,7 @@ class Module(Entries):
 
     def stores(self, cls: Class) -> dict[str, tuple[ast.expr, Function | None]]:
         """First value stored to each ``self.x`` in ``__init__`` or the class body."""
-        return cls.fact(_stores)
+        return cls.fact(stores.of_class)
 
     def attribute(self, cls: Class, name: str, depth: int = 4) -> Value:
         """What ``self.name`` holds, as far as ``__init__`` and the class body tell."""
@@ -498,41 +499,3 @@ class Module(Entries):
         end = Position(node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
         shown = self.program.shown(self.path) if self.program else None
         return Evidence(message, start, end, shown)
-
-
-def _stores(cls: Class) -> dict[str, tuple[ast.expr, Function | None]]:
-    found: dict[str, tuple[ast.expr, Function | None]] = {}
-    for statement in cls.node.body:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    found[target.id] = (statement.value, None)
-    init = cls.methods.get("__init__")
-    for node in ast.walk(init.node) if init else ():
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target, value in _assigned(targets, node.value):
-                if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
-                    found.setdefault(target.attr, (value, init))
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("register_buffer", "register_parameter")
-            and len(node.args) > 1
-            and isinstance(node.args[0], ast.Constant)
-            and isinstance(node.args[0].value, str)
-        ):
-            found.setdefault(node.args[0].value, (node, init))
-    return found
-
-
-def _assigned(targets: Sequence[ast.expr], value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Targets of an assignment with their values, also those of ``a, b = 1, 2``."""
-    for target in targets:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            if len(parts) == len(target.elts):
-                yield from zip(target.elts, parts, strict=True)
-        else:
-            yield target, value
