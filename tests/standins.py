@@ -79,7 +79,12 @@ RULES: dict[str, type[Word]] = {rule.code: rule for rule in (BadWord, OddWord, M
 
 
 def lint(
-    source: Source, rules: Sequence[type[Word]], project: Any, program: Any = None, path: str = ""
+    source: Source,
+    rules: Sequence[type[Word]],
+    project: Any,
+    program: Any = None,
+    path: str = "",
+    edition: Any = None,
 ) -> list[Diagnostic]:
     """In place of ``dispatch.lint``: words are findings, CRASH is a bug, DIE kills the process."""
     tree = parse(source)
