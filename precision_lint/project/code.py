@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
-from precision_lint.project import options
+from precision_lint.project import modules, options
 from precision_lint.project.literals import (
     Names,
     dotted,
@@ -153,6 +154,10 @@ class _Reader:
         self.of_autocast: set[str] = set()
         """Names that the dtype of an autocast region is read from."""
 
+    @cached_property
+    def _module_casts(self) -> frozenset[int]:
+        return modules.casts(self.tree)
+
     def read(self) -> Iterator[tuple[Found, bool, bool]]:
         """What is said, whether under a condition on precision, and whether by a layer."""
         nodes: list[tuple[ast.AST, bool, bool]] = []
@@ -289,8 +294,9 @@ class _Reader:
     def _cast(self, node: ast.Call, name: str) -> Said | None:
         """``.half()``, ``.to(torch.float16)``."""
         assert isinstance(node.func, ast.Attribute)
-        owner = _moved(node.func.value)
-        local = not (_makes(owner) or _MODEL.search(dotted(owner)[-1].lower()))
+        owner = modules.moved(node.func.value)
+        named = modules.makes(owner) or _MODEL.search(dotted(owner)[-1].lower())
+        local = not (named or id(node) in self._module_casts)
         if name in ("half", "bfloat16") and not node.args and not node.keywords:
             return _said("half", DTYPES[name], local=local)
         if name not in ("to", "type"):
@@ -395,23 +401,3 @@ class _Reader:
                 owner, kind, dtype = _CALLS[last]
                 said = _said(kind, dtype, optional=optional)
                 yield Found(said, arm, f"{owner} `{text(arm)}`")
-
-
-def _moved(node: ast.expr) -> ast.expr:
-    """The module under ``.cuda()``, ``.to(device)``, ``.eval()``."""
-    while (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("cuda", "cpu", "to", "eval", "train", "requires_grad_")
-    ):
-        node = node.func.value
-    return node
-
-
-def _makes(node: ast.expr) -> bool:
-    """``Encoder(...)``: an instance of a class, so a module."""
-    return (
-        isinstance(node, ast.Call)
-        and re.match(r"_?[A-Z](?!\w*Tensor$)\w*[a-z]", dotted(node.func)[-1]) is not None
-        and dotted(node.func)[-1] != "Tensor"
-    )

@@ -6,7 +6,7 @@ import ast
 import math
 import re
 
-from precision_lint.semantics import bounds, creation, ops
+from precision_lint.semantics import bounds, creation, half_modules, ops
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.operations import Operations
 from precision_lint.semantics.shapes import SPATIAL, rearranged_tags
@@ -14,6 +14,7 @@ from precision_lint.semantics.tags import of_dims, of_elements
 from precision_lint.semantics.values import (
     CONCRETE,
     INF,
+    OF_MODULES,
     UNKNOWN,
     Value,
     joined,
@@ -43,6 +44,21 @@ class Calls(Operations):
     """Evaluates calls."""
 
     def call(self, node: ast.Call) -> Value:
+        result = self.called(node)
+        read, func = self.values, node.func
+        callee = owner = UNKNOWN
+        if isinstance(func, ast.Attribute):
+            owner = read.get(id(func.value), UNKNOWN)
+            callee = self.read(dotted(func) or "") if dotted(func) else UNKNOWN
+        else:
+            callee = read.get(id(func), UNKNOWN)
+        return half_modules.of_call(
+            node, self.qualify(func), callee, owner, [read[id(a)] for a in node.args],
+            {k.arg: read[id(k.value)] for k in node.keywords if k.arg}, result,
+        )  # fmt: skip
+
+    def called(self, node: ast.Call) -> Value:
+        """Result of a call, before what is known of half modules."""
         arguments = [self.eval(argument) for argument in node.args]
         keywords = {k.arg: self.eval(k.value) for k in node.keywords if k.arg}
         for keyword in node.keywords:
@@ -144,7 +160,7 @@ class Calls(Operations):
                 return joined(iterable.items[0].items)
         if iterable.kind == "dict":
             return Value("text")
-        return UNKNOWN
+        return Value(tags=iterable.tags & OF_MODULES.keys())
 
     @staticmethod
     def entries(owner: Value, name: str, arguments: list[Value]) -> Value:
@@ -163,8 +179,11 @@ class Calls(Operations):
         """Result of a call of a function of the project, or of one that is not known."""
         opaque = self.opaque(node)
         found = self.module.follow(node, self.function, arguments, keywords, self.region)
-        if found is None or found.kind in ("unknown", "callable"):
+        if found is None:
             return opaque
+        if found.kind in ("unknown", "callable"):
+            travels = found.tags & (OF_MODULES.keys() | half_modules.OUTPUT)
+            return opaque.but(tags=opaque.tags | travels)
         if found.dtype == opaque.dtype:
             return found.but(tags=found.tags | opaque.tags)
         return found

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from precision_lint.semantics import bounds, ops
+from precision_lint.semantics import bounds, half_modules, ops
 from precision_lint.semantics.creation import LEGACY
 from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.names import dotted
@@ -308,7 +308,8 @@ class Expressions:
                 return owner.but(tags=owner.tags - of_dims(owner.tags) - of_elements(owner.tags))
             return owner
         found = self.module.imported(key) if key and key.partition(".")[0] not in self.env else None
-        return found or Value("unknown", f"~{key}" if key else "")
+        result = found or Value("unknown", f"~{key}" if key else "")
+        return half_modules.part(owner, node.attr, result)
 
     def subscript(self, owner: ast.expr, index: ast.expr) -> Value:
         value, place = self.eval(owner), self.eval(index)

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from precision_lint.semantics import half_modules
 from precision_lint.semantics.calls import Calls
 from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.expressions import Env
@@ -80,7 +81,10 @@ class Interpreter(Calls):
     def statement(self, node: ast.stmt) -> bool:
         match node:
             case ast.Expr(value=value):
-                self.eval(value)
+                result = self.eval(value)
+                changed = half_modules.base(value)
+                if changed is not None:
+                    self.env[changed] = half_modules.like(result, self.read(changed))
                 if isinstance(value, ast.Call) and _enters(value):
                     opened = self.module.opened(value.args[0], self.function, self.region)
                     self.region = opened or self.region

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.regions import Region
-from precision_lint.semantics.values import CONCRETE, INF, Value
+from precision_lint.semantics.values import CONCRETE, INF, OF_MODULES, Value
 
 if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
@@ -18,7 +18,9 @@ LONGEST = 80
 """Rows of a function that is followed; of longer ones hardly anything is known at the end."""
 DEEPEST = 3
 """Calls that are followed into each other."""
-TRAVELS = frozenset({"normalized", "unit", "float", "cast", "amp", "not-float16", "not-bfloat16"})
+TRAVELS = frozenset({
+    "normalized", "unit", "float", "cast", "amp", "not-float16", "not-bfloat16", *OF_MODULES,
+})  # fmt: skip
 """Tags that mean the same in the caller."""
 
 _depth = 0

@@ -22,6 +22,10 @@ HALVES = frozenset({"float16", "bfloat16", "low"})
 INTEGRAL = frozenset({"int", "bool"})
 COMPLEX = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 NEVER_HALF = frozenset({"float32", "float64", "int", "bool", "complex", *COMPLEX.values()})
+OF_MODULES = {"model-float16": "float16", "model-bfloat16": "bfloat16"}
+"""Tags of what was cast, and may be a module: the half dtypes that its parameters may have."""
+_JOINED = frozenset({"spatial-last", "spatial-mid", *OF_MODULES})
+"""Tags that hold if they hold on one of two paths."""
 _EXCLUDED = (
     ("float16", NEVER_HALF | {"bfloat16"}),
     ("bfloat16", NEVER_HALF | {"float16"}),
@@ -192,7 +196,8 @@ def join(a: Value, b: Value) -> Value:
         if {a.kind, b.kind} == {"tensor", "unknown"}:
             kind = "tensor"
         else:
-            return Value(tags=a.tags & b.tags, store=a.store | b.store)
+            tags = (a.tags & b.tags) | ((a.tags | b.tags) & OF_MODULES.keys())
+            return Value(tags=tags, store=a.store | b.store)
     else:
         kind = a.kind
     dtype = a.dtype if a.dtype == b.dtype else _meet(a.dtype, b.dtype)
@@ -200,7 +205,7 @@ def join(a: Value, b: Value) -> Value:
         dtype = ""
     same = a.const == b.const
     alike = same and "comprehension" not in a.tags ^ b.tags
-    tags = (a.tags & b.tags) | ((a.tags | b.tags) & {"spatial-last", "spatial-mid"})
+    tags = (a.tags & b.tags) | ((a.tags | b.tags) & _JOINED)
     for side, other in ((a, b), (b, a)):  # a dtype that excludes a half one says what the tag says
         tags |= {
             f"not-{half}" for half, others in _EXCLUDED
