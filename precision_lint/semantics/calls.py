@@ -52,10 +52,11 @@ class Calls(Operations):
             callee = self.read(dotted(func) or "") if dotted(func) else UNKNOWN
         else:
             callee = read.get(id(func), UNKNOWN)
-        return half_modules.of_call(
-            node, self.qualify(func), callee, owner, [read[id(a)] for a in node.args],
-            {k.arg: read[id(k.value)] for k in node.keywords if k.arg}, result,
-        )  # fmt: skip
+        given = [read[id(a)] for a in node.args]
+        named = {k.arg: read[id(k.value)] for k in node.keywords if k.arg}
+        qualified = self.qualify(func)
+        result = half_modules.of_call(node, qualified, callee, owner, given, named, result)
+        return self.note_half(result)
 
     def called(self, node: ast.Call) -> Value:
         """Result of a call, before what is known of half modules."""
@@ -78,6 +79,9 @@ class Calls(Operations):
             if owner.kind == "array":
                 text = " ".join(dotted(a) or "" for a in node.args)
                 return owner.but(dtype="float32") if "float32" in text else owner
+            if owner.kind == "tuple" and name == "append" and arguments:
+                self.append(node.func.value, owner, arguments[0])
+                return UNKNOWN
             if owner.kind == "dict" and name in ("get", "pop", "setdefault", "values", "items"):
                 return self.entries(owner, name, arguments)
             if owner.maybe_tensor and self.is_method(owner, name):
@@ -95,6 +99,13 @@ class Calls(Operations):
             if found is not None:
                 return found
         return self.followed(node, arguments, keywords)
+
+    def append(self, target: ast.expr, owner: Value, item: Value) -> None:
+        """``target.append(item)``, after which no item has a place of its own."""
+        key = dotted(target)
+        if key is not None and key in self.env and ("empty" in owner.tags or owner.items):
+            items = (joined((*owner.items, item)),)
+            self.env[key] = owner.but(items=items, tags=frozenset({"comprehension"}), const=None)
 
     def builtin(
         self, name: str, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
@@ -227,7 +238,9 @@ class Calls(Operations):
         self, node: ast.Call, qualified: str, arguments: list[Value], keywords: dict[str, Value]
     ) -> Value:
         if qualified in ("torch.finfo", "numpy.finfo"):
-            return Value("finfo", arguments[0].dtype if arguments else "")
+            first = arguments[0] if arguments else Value("dtype", "float32")
+            named = str(first.const).rpartition(".")[2] if qualified[0] == "n" else ""
+            return Value("finfo", named if named in CONCRETE else first.dtype)
         if qualified in ("torch.device", "torch.Generator"):
             return Value("other")
         if qualified in _DTYPE_QUERIES:

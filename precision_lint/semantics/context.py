@@ -5,46 +5,26 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
-from precision_lint.semantics import flow, products, repair
+from precision_lint.semantics import flow, handed, products, repair
+from precision_lint.semantics.half import UNASKED, Half, excluded
 from precision_lint.semantics.idle import is_idle, is_spared
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region
-from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
+from precision_lint.semantics.values import INF, UNKNOWN, Value
 from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
 from precision_lint.source import Source
 
 EXAMPLES = frozenset({"example", "examples", "tutorial", "tutorials", "docs"})
 """Directories whose files are run by themselves."""
-
-
-@dataclass(frozen=True)
-class Half:
-    """Why a value is, or may be, half precision: which dtypes, how sure, and from where."""
-
-    dtypes: frozenset[str]
-    confidence: Confidence
-    evidence: tuple[Evidence, ...]
-    outside: bool = False
-    """Whether the value is half where no autocast region is around the operation."""
-
-    @property
-    def dtype(self) -> str:
-        """One dtype for a message: float16 where it is possible, because it is the stricter."""
-        return "float16" if "float16" in self.dtypes else "bfloat16"
-
-
-UNASKED = Half(frozenset(), Confidence.POSSIBLE, ())
-"""The calls in the module do not tell."""
 
 
 class Context:
@@ -68,7 +48,11 @@ class Context:
 
     def inside(self, function: Function) -> Context:
         """The same from another function of this module."""
-        return Context(self.rule, self.source, self.module, self.project, function, self.edit)
+        return self.of(self.module, function)
+
+    def of(self, module: Module, function: Function) -> Context:
+        """The same from a function of any module, for what needs no text of it."""
+        return Context(self.rule, self.source, module, self.project, function, self.edit)
 
     # knowledge
 
@@ -177,26 +161,26 @@ class Context:
             confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
             return Half(frozenset({dtype}), confidence, self.why(region), not region.on)
         if dtype == "low":
-            dtypes = self._region_dtypes(region)
+            dtypes = self.region_dtypes(region)
             return Half(dtypes, Confidence.LIKELY, self.why(region), not region.on)
         if not value.variable or not value.maybe_tensor:
             return None
         if dtype.startswith("~parameter.") and (region.on or self.half_models is None):
             return None  # parameters stay float32 under autocast
         if "amp" in value.tags and not region.on:
-            left = self._region_dtypes(region) - _excluded(value)
+            left = self.region_dtypes(region) - excluded(value)
             return Half(left, Confidence.LIKELY, (), True) if left else None
-        given = self._given(value, region)
+        given = handed.given(value, region, self)
         if given is not UNASKED:
             return given
         confidence = Confidence.POSSIBLE
         if dtype == "~cast":  # to a dtype that is not known: as likely a wide one
-            return Half(self._region_dtypes(region), confidence, self.why(region))
+            return Half(self.region_dtypes(region), confidence, self.why(region))
         dtypes = self.project.dtypes or frozenset({"float16", "bfloat16"})
         evidence: tuple[Evidence, ...] = self.why(region)
         if region.on and not value.wide:
             confidence = Confidence.LIKELY
-            dtypes = self._region_dtypes(region)
+            dtypes = self.region_dtypes(region)
         elif value.wide and region.on:
             return None
         elif region.state == "inherited" and self.plausible:
@@ -207,7 +191,7 @@ class Context:
                     if self.believes(self.half_models):
                         confidence = Confidence.LIKELY
             elif region.known:
-                confidence, dtypes = Confidence.LIKELY, self._region_dtypes(region)
+                confidence, dtypes = Confidence.LIKELY, self.region_dtypes(region)
             elif self.settings:
                 evidence = self.settings[:1]
                 if self.believes(evidence[0]):
@@ -216,7 +200,7 @@ class Context:
                 evidence = self.project.evidence[:1]
         elif region.state == "inherited" and not self.plausible:
             evidence = self.project.evidence[:1]
-        dtypes -= _excluded(value)
+        dtypes -= excluded(value)
         return Half(dtypes, confidence, evidence) if dtypes else None
 
     def float16(self, value: Value, region: Region) -> Half | None:
@@ -232,46 +216,18 @@ class Context:
             return None
         if half is not None and half.outside:
             return None
-        if "float16" in _excluded(value) or "float16" not in (self.project.dtypes or {"float16"}):
+        if "float16" in excluded(value) or "float16" not in (self.project.dtypes or {"float16"}):
             return None
         unknown = half is not None or value.dtype.startswith("~parameter.")
         evidence = half.evidence if half is not None else self.project.evidence[:1]
         return Half(frozenset({"float16"}), Confidence.POSSIBLE, evidence) if unknown else None
 
-    def _given(self, value: Value, region: Region) -> Half | None:
-        """What the calls of this function in this module say of a parameter's dtype."""
-        names = value.dtype[1:].split("+")
-        if any(self._is_given_wide(name.partition("[")[0]) for name in names):
-            return None  # promoted by what is float32, or an item of it
-        passed = [
-            p for p in self.module.arguments(self.function, value.dtype[1:]) if p.value.maybe_tensor
-        ]
-        for one in passed:
-            given, call = one.value, one.call
-            amp = "amp" in given.tags
-            if given.dtype in ("float16", "bfloat16") or amp:
-                dtypes = self._region_dtypes(region) if amp else frozenset({given.dtype})
-                if amp and (region.on or one.inside):
-                    continue  # it came out of the region that the call is in
-                dtypes -= _excluded(value) | _excluded(given)
-                message = f"{self.function.qualname}() is given half tensors here"
-                here = one.module is self.module
-                note = self.note(call, message) if here else one.module.note(call, message)
-                return Half(dtypes, Confidence.LIKELY, (note,), True) if dtypes else None
-        if passed and all(one.value.dtype in ("float32", "float64") for one in passed):
-            return None
-        return UNASKED
-
-    def _is_given_wide(self, name: str) -> bool:
-        """Whether every call in the project passes float32 for a parameter."""
-        passed = [p.value for p in self.module.arguments(self.function, name)]
-        return bool(passed) and all(given.dtype in ("float32", "float64") for given in passed)
-
     @staticmethod
     def _explicit(value: Value) -> bool:
         return value.kind == "tensor" and "float" not in value.tags
 
-    def _region_dtypes(self, region: Region) -> frozenset[str]:
+    def region_dtypes(self, region: Region) -> frozenset[str]:
+        """The half dtypes that a region, or else the project, may have."""
         if region.dtype in ("float16", "bfloat16"):
             return frozenset({region.dtype})
         return self.project.dtypes or frozenset({"float16", "bfloat16"})
@@ -485,13 +441,3 @@ class Context:
         return Finding(
             message, start, end, confidence, severity or self.rule.severity, tuple(evidence), fix
         )
-
-
-def _excluded(value: Value) -> frozenset[str]:
-    """Half dtypes that a test around this place, or a choice between known ones, rules out."""
-    known = value.dtype.lstrip("~").split("|")
-    chosen = all(dtype in CONCRETE for dtype in known)
-    return frozenset(
-        d for d in ("float16", "bfloat16")
-        if f"not-{d}" in value.tags or (chosen and d not in known)
-    )  # fmt: skip

@@ -28,6 +28,7 @@ from precision_lint.semantics.values import (
     CONCRETE,
     INF,
     NEVER_HALF,
+    OF_MODULES,
     UNKNOWN,
     Value,
     join,
@@ -60,6 +61,7 @@ class Expressions:
     region: Region
     _seen: set[int]
     tensors: set[str]
+    halves: dict[str, frozenset[str]]
     versions: dict[str, int]
     """How often a dotted name was bound or changed so far."""
 
@@ -133,6 +135,14 @@ class Expressions:
             self.values[id(node)] = known.but(lo=lo, hi=hi)
         return value
 
+    def note_half(self, value: Value) -> Value:
+        """A value, after its dtype variable was noted if a half module gave it."""
+        if "amp" in value.tags and value.variable and self.region.state == "inherited":
+            self.halves[value.dtype] = frozenset(
+                dtype for dtype in OF_MODULES.values() if f"not-{dtype}" not in value.tags
+            )
+        return value
+
     def _eval(self, node: ast.expr) -> Value:
         match node:
             case ast.Constant(value=bool()):
@@ -199,7 +209,8 @@ class Expressions:
                     return Value("dict", tags=frozenset({"open"}))
                 return Value("dict", const=names, items=items)
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
-                return Value("tuple", items=tuple(self.eval(item) for item in items))
+                tags = frozenset[str]() if items else frozenset({"empty"})
+                return Value("tuple", items=tuple(self.eval(item) for item in items), tags=tags)
             case (
                 ast.ListComp(elt=elt, generators=generators)
                 | ast.GeneratorExp(elt=elt, generators=generators)
@@ -309,7 +320,7 @@ class Expressions:
             return owner
         found = self.module.imported(key) if key and key.partition(".")[0] not in self.env else None
         result = found or Value("unknown", f"~{key}" if key else "")
-        return half_modules.part(owner, node.attr, result)
+        return self.note_half(half_modules.part(owner, node.attr, result))
 
     def subscript(self, owner: ast.expr, index: ast.expr) -> Value:
         value, place = self.eval(owner), self.eval(index)
@@ -326,9 +337,12 @@ class Expressions:
             if isinstance(place.const, int) and -len(value.items) <= place.const < len(value.items):
                 return value.items[place.const]
             return joined(value.items) if value.items and place.const is None else UNKNOWN
-        if value.kind == "dict" and isinstance(value.const, tuple) and place.const is not None:
-            if place.const in value.const and len(value.items) == len(value.const):
+        if value.kind == "dict" and isinstance(value.const, tuple):
+            whole = len(value.items) == len(value.const)
+            if place.const is not None and place.const in value.const and whole:
                 return value.items[value.const.index(place.const)]
+            if place.const is None and _alike(value.items):
+                return joined(value.items)
         if place.kind == "text" and (value.kind, value.dtype) == ("unknown", "float32"):
             return value  # of a dict whose entries are all float32
         if place.kind == "text" or value.kind == "dict":
@@ -459,6 +473,11 @@ class Expressions:
             if value.made is not None and value.ndim != 0 and narrow(other):
                 return frozenset({f"widened:{narrow(other)}"})
         return frozenset()
+
+
+def _alike(items: Sequence[Value]) -> bool:
+    """Whether whichever entry of a table is taken, it is a dtype."""
+    return bool(items) and all(item.kind == "dtype" for item in items)
 
 
 def narrow(value: Value) -> str:

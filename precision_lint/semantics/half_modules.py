@@ -1,8 +1,8 @@
 """Modules that code makes half, their parts, and what comes out of them.
 
-A value that was cast, or loaded in a half dtype, has a tag for each half dtype that it may have now.
-On a tensor the tag says nothing more than its dtype; what is called later is a module, whatever its
-name, and gives half tensors.
+A value that was cast, or loaded in a half dtype, has a tag for each half dtype that it may have.
+On a tensor the tag says nothing more than its dtype; what is called later is a module, whatever
+its name, and gives half tensors.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ class Interpreter(Calls):
         self.events: list[Promotion] = []
         self.tensors: set[str] = set()
         """dtype variables of values that are used as tensors."""
+        self.halves: dict[str, frozenset[str]] = {}
+        """dtype variables of what half modules give, with the half dtypes that they may be."""
         self.returned: Value | None = None
         """What it returns on all paths together; None: nothing, or not known yet."""
         self.env: Env = {}
