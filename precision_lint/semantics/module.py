@@ -306,7 +306,8 @@ class Module(Entries):
         """What a call of a function of this project gives; None: nothing is known of it."""
         found = self.callee(node.func, function, objects=False)
         if found is None:
-            return None
+            run = self._object(node.func, function)
+            return returns.of_object(*run, node, region) if run is not None else None
         target, module = found
         own = isinstance(node.func, ast.Attribute) and dotted(node.func.value) == "self"
         if own and self._overridden(target):

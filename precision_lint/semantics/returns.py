@@ -40,17 +40,12 @@ def result(
     A dtype variable of a parameter becomes the dtype of what is passed for it.  ``own``: caller
     and callee see the same ``self``, so that variables of attributes mean the same to both.
     """
-    global _depth
-    if _depth >= DEEPEST or any(isinstance(a, ast.Starred) for a in node.args):
+    if any(isinstance(a, ast.Starred) for a in node.args):
         return None
-    if target.is_generator or target.length > LONGEST or any(k.arg is None for k in node.keywords):
+    if any(k.arg is None for k in node.keywords):
         return None
-    _depth += 1
-    try:
-        returned = module.analysis(target).returned
-    finally:
-        _depth -= 1
-    if returned is None or isinstance(target.node, ast.Module):
+    returned = _returned(target, module)
+    if returned is None:
         return None
     taken = target.node.args
     parameters = [p.arg for p in (*taken.posonlyargs, *taken.args)]
@@ -64,6 +59,30 @@ def result(
     chosen = any(name in given for name in target.defaults())
     place = f"~call{node.lineno}:{node.col_offset}"
     return _Caller(given, chosen, place, region, own).sees(returned)
+
+
+def of_object(target: Function, module: Module, node: ast.Call, region: Region) -> Value | None:
+    """The value of the call ``node`` of an object that runs ``target``, such as a model; None:
+    nothing is known of it.
+
+    What depends on arguments stays open.
+    """
+    returned = _returned(target, module)
+    if returned is None:
+        return None
+    return _Caller({}, True, f"~call{node.lineno}:{node.col_offset}", region, False).sees(returned)
+
+
+def _returned(target: Function, module: Module) -> Value | None:
+    global _depth
+    if _depth >= DEEPEST or target.is_generator or target.length > LONGEST:
+        return None
+    _depth += 1
+    try:
+        returned = module.analysis(target).returned
+    finally:
+        _depth -= 1
+    return None if isinstance(target.node, ast.Module) else returned
 
 
 @dataclass(frozen=True)
