@@ -10,6 +10,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Helper,
     Rule,
     Severity,
     calls,
@@ -84,7 +85,7 @@ class MaskMinimumAdded(Rule):
 
     code, name = "MP311", "mask-minimum-added"
     severity, applicability = Severity.WARNING, Applicability.UNSAFE
-    triggers = operators(ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf") | calls(
+    triggers = operators(ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf|mask\w*\(") | calls(
         "Tensor.masked_fill",
         "Tensor.masked_fill_",
         "torch.masked_fill",
@@ -227,7 +228,7 @@ def _has_minimum(node: ast.expr, at: Context, depth: int = 4) -> bool:
         case ast.Call(args=arguments, keywords=keywords):
             operation = at.operation(node)
             if operation is None:
-                return False
+                return depth > 0 and _gives_minimum(node, at, depth)
             if operation[0] in SHAPED:
                 return _has_minimum(operation[1], at, depth)
             if operation[0] == "masked_fill" and at.value(operation[1]).lo != 0:
@@ -235,6 +236,16 @@ def _has_minimum(node: ast.expr, at: Context, depth: int = 4) -> bool:
             given = [*arguments, *(keyword.value for keyword in keywords)]
             return operation[0] in FILLED and any(_is_minimum(item, at) for item in given)
     return False
+
+
+def _gives_minimum(call: ast.Call, at: Context, depth: int) -> bool:
+    """Whether a short function of the project returns such a mask."""
+    helper = Helper.of(call, at)
+    if helper is None:
+        return False
+    there = at.of(helper.module, helper.function)
+    given = [n.value for n in helper.function.nodes if isinstance(n, ast.Return) and n.value]
+    return bool(given) and all(_has_minimum(value, there, depth - 1) for value in given)
 
 
 def _of_float16(node: ast.expr, at: Context, depth: int = 4) -> bool:

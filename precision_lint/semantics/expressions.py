@@ -137,7 +137,9 @@ class Expressions:
 
     def note_half(self, value: Value) -> Value:
         """A value, after its dtype variable was noted if a half module gave it."""
-        if "amp" in value.tags and value.variable and self.region.state == "inherited":
+        for item in value.items:
+            self.note_half(item)
+        if "amp" in value.tags and value.variable and not self.region.on:
             self.halves[value.dtype] = frozenset(
                 dtype for dtype in OF_MODULES.values() if f"not-{dtype}" not in value.tags
             )

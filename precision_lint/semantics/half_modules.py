@@ -43,6 +43,8 @@ def marked(value: Value) -> Value:
 def output(module: Value, result: Value) -> Value:
     """``result`` as what a call of ``module`` gives; it is half unless its dtype is known."""
     made = module.tags & OF_MODULES.keys()
+    if made and result.kind in ("tuple", "dict"):
+        return result.but(items=tuple(output(module, item) for item in result.items))
     if not made or not result.maybe_tensor or not (result.variable or not result.dtype):
         return result
     dtypes = {OF_MODULES[tag] for tag in made}

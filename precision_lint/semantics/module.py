@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -194,13 +194,13 @@ class Module(Entries):
         for node in ast.walk(init.node) if init else ():
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for target in targets:
+                for target, value in _pairs(targets, node.value):
                     if (
                         isinstance(target, ast.Attribute)
                         and isinstance(target.value, ast.Name)
                         and target.value.id == "self"
                     ):
-                        found.setdefault(target.attr, (node.value, init))
+                        found.setdefault(target.attr, (value, init))
             elif (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
@@ -427,3 +427,13 @@ class Module(Entries):
         end = Position(node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
         shown = self.program.shown(self.path) if self.program else None
         return Evidence(message, start, end, shown)
+
+
+def _pairs(targets: Sequence[ast.expr], value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Targets with what each is bound to; ``self.a, self.b = x, y`` are two."""
+    for target in targets:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            if len(target.elts) == len(value.elts):
+                yield from zip(target.elts, value.elts, strict=True)
+        else:
+            yield target, value
