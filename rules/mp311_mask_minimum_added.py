@@ -85,7 +85,9 @@ class MaskMinimumAdded(Rule):
 
     code, name = "MP311", "mask-minimum-added"
     severity, applicability = Severity.WARNING, Applicability.UNSAFE
-    triggers = operators(ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf|mask\w*\(") | calls(
+    triggers = operators(
+        ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf|mask\w*\("
+    ) | calls(
         "Tensor.masked_fill",
         "Tensor.masked_fill_",
         "torch.masked_fill",

@@ -90,6 +90,7 @@ _TRAINS = re.compile(r"^(backward|zero_grad)$|[Ss]caler|[Oo]ptimizer")
 _STEPS = re.compile(r"^(training|train|validation|test)_step$|^(fit|train_one_epoch)$")
 """Methods of what runs a training, other than by itself being a layer."""
 _DEEPSPEED = {"fp16", "bf16", "bfloat16", "torch_autocast"}
+_OPTION = re.compile(r"`-*([\w-]+)(?:=|`)")
 _DEFAULTS = {"_C", "_c", "__C", "C"}
 """Roots of yacs' tables of defaults: a False there is an option that exists."""
 
@@ -101,7 +102,10 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
     """
     found: dict[tuple[Kind, Strength, frozenset[str]], Statement] = {}
     reader = _Reader(tree, tensors)
-    for (said, node, spelling), gated, owned in reader.read():
+    told = list(reader.read())
+    if all(_switch(found) in reader.of_half for found, _, _ in told if _is_autocast(found)):
+        told = [(_pure(found) if _is_autocast(found) else found, *rest) for found, *rest in told]
+    for (said, node, spelling), gated, owned in told:
         strength: Strength = "flag" if gated and said.strength == "on" else said.strength
         if owned and not reader.trains and said.kind == "autocast" and strength != "local":
             strength = "layer"
@@ -119,11 +123,31 @@ def _said(kind: Kind, *dtypes: str, optional: bool = False, local: bool = False)
     return Said(kind, frozenset(dtypes), "local" if local else "flag" if optional else "on")
 
 
-def _is_option(node: ast.AST) -> bool:
-    """Whether what is inside depends on a choice of precision, or on Apex being there."""
+def _is_autocast(found: Found) -> bool:
+    return found.said.kind == "autocast"
+
+
+def _switch(found: Found) -> str:
+    """The name of the option or parameter that was found."""
+    name = _OPTION.search(found.spelling)
+    return normal(name[1]) if name is not None else ""
+
+
+def _pure(found: Found) -> Found:
+    """An option that is called as one for mixed precision, and makes the model half."""
+    return found._replace(said=found.said._replace(kind="half"))
+
+
+def _options(node: ast.AST) -> frozenset[str]:
+    """The names that what is inside depends on if that is a choice of precision, or ``""`` where it
+    depends on Apex being there."""
     if isinstance(node, ast.Try):
-        return any(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
-    return isinstance(node, (ast.If, ast.IfExp)) and on_precision(node.test)
+        tries = any(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
+        return frozenset({""} if tries else ())
+    if not isinstance(node, (ast.If, ast.IfExp)) or not on_precision(node.test):
+        return frozenset()
+    parts = (part for part in ast.walk(node.test) if isinstance(part, (ast.Name, ast.Attribute)))
+    return frozenset({""} | {normal(dotted(part)[-1]) for part in parts})
 
 
 def _is_layer(node: ast.AST) -> bool:
@@ -151,6 +175,8 @@ class _Reader:
         self.names = Names()
         self.trains = False
         """Whether the file runs a backward pass."""
+        self.of_half: set[str] = set()
+        """Names of settings on which a model is made half."""
         self.of_autocast: set[str] = set()
         """Names that the dtype of an autocast region is read from."""
 
@@ -160,26 +186,33 @@ class _Reader:
 
     def read(self) -> Iterator[tuple[Found, bool, bool]]:
         """What is said, whether under a condition on precision, and whether by a layer."""
-        nodes: list[tuple[ast.AST, bool, bool]] = []
-        stack: list[tuple[ast.AST, bool, bool, bool]] = [(self.tree, False, False, False)]
+        nodes: list[tuple[ast.AST, frozenset[str], bool]] = []
+        stack: list[tuple[ast.AST, frozenset[str], bool, bool]] = [
+            (self.tree, frozenset(), False, False)
+        ]
         while stack:  # in the order of the text
             node, gated, layer, local = stack.pop()
             nodes.append((node, gated, layer or (local and _is_variable(node))))
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self.names.add(node)
+            elif isinstance(node, ast.Assign):
+                self.names.add_table(node)
             elif isinstance(node, ast.Call) and "autocast" in dotted(node.func)[-1]:
                 dtypes = [k.value for k in node.keywords if k.arg == "dtype"] + node.args[1:2]
                 self.of_autocast.update(dotted(dtype)[-1] for dtype in dtypes)
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 self.trains |= _TRAINS.search(dotted(node)[-1]) is not None
             inside = (
-                gated or _is_option(node),
+                gated | _options(node),
                 layer or _is_layer(node),
                 local or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)),
             )
             stack.extend((n, *inside) for n in reversed(list(ast.iter_child_nodes(node))))
         for node, gated, owned in nodes:
-            yield from ((found, gated, owned) for found in self._node(node))
+            for found in self._node(node):
+                if found.said.kind == "half" and found.said.strength != "local":
+                    self.of_half |= gated - {""}
+                yield found, bool(gated), owned
 
     def _node(self, node: ast.AST) -> Iterator[Found]:
         if isinstance(node, ast.Call):
@@ -360,7 +393,9 @@ class _Reader:
                 continue
             yield from self._table(keys, node.value)
             key = normal(keys[-1])
-            if key.endswith("dtype") and _STATE.search(key) is None:
+            if self.names.table(node.value) is not None or (
+                key.endswith("dtype") and _STATE.search(key) is None
+            ):
                 yield from self._dtype(keys, key, node.value)
             elif is_setting(key):
                 yield from self._set(keys, key, node.value)
