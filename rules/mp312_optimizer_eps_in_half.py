@@ -97,6 +97,16 @@ class OptimizerEpsInHalf(Rule):
                 evidence=[cast],
             )
             return
+        source = _by_flow(node.args[0], at)
+        if source is not None:
+            yield at.finding(
+                node,
+                f"{name} on float16 parameters: its epsilon {epsilon:g} is 0 there, so the first "
+                "step is inf or nan; the parameters should be float32",
+                Confidence.LIKELY,
+                evidence=[at.note(source, "this may be float16"), *at.settings[-1:]],
+            )
+            return
         models = at.half_models if "float16" in at.project.half_dtypes else None
         if HINTS.search(at.source.text):
             where = "the project makes models float16" if models else "the file speaks of float16"
@@ -134,6 +144,27 @@ def _models(node: ast.expr, at: Context, depth: int = 3) -> set[str]:
                 if source is not None:
                     found |= _models(source, at, depth - 1)
     return found
+
+
+def _by_flow(node: ast.expr, at: Context, depth: int = 3) -> ast.expr | None:
+    """A model, or a tensor that is optimized, which the flow of values shows to be float16."""
+    for part in ast.walk(node):
+        match part:
+            case ast.Call(func=ast.Attribute(value=owner, attr=attr)) if attr in MODELS:
+                if at.module_dtypes(owner) == {"float16"}:
+                    return owner
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                for tensor in parts:
+                    value = at.value(tensor)
+                    half = at.half(value, at.region(node)) if value.is_tensor else None
+                    if half is not None and half.outside and half.dtypes == {"float16"}:
+                        return tensor
+            case ast.Name(id=name) if depth:
+                source = at.definition(name, part)
+                found = _by_flow(source, at, depth - 1) if source is not None else None
+                if found is not None:
+                    return found
+    return None
 
 
 def _half_cast(model: str, node: ast.expr, at: Context) -> tuple[Evidence | None, Confidence]:

@@ -6,7 +6,7 @@ import ast
 import math
 import re
 
-from precision_lint.semantics import bounds, creation, half_modules, ops
+from precision_lint.semantics import arrays, bounds, creation, half_modules, ops
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.operations import Operations
 from precision_lint.semantics.shapes import SPATIAL, rearranged_tags
@@ -78,7 +78,9 @@ class Calls(Operations):
                 return self.module_call(known, node, arguments)
             if owner.kind == "array":
                 text = " ".join(dotted(a) or "" for a in node.args)
-                return owner.but(dtype="float32") if "float32" in text else owner
+                if name == "astype":
+                    return owner.but(dtype="float32" if "float32" in text else "")
+                return owner
             if owner.kind == "tuple" and name == "append" and arguments:
                 self.append(node.func.value, owner, arguments[0])
                 return UNKNOWN
@@ -169,6 +171,8 @@ class Calls(Operations):
                 return joined(iterable.items)
             if iterable.const.endswith(".ModuleList") and iterable.items[0].kind == "tuple":
                 return joined(iterable.items[0].items)
+        if iterable.kind == "array":
+            return iterable
         if iterable.kind == "dict":
             return Value("text")
         return Value(tags=iterable.tags & OF_MODULES.keys())
@@ -245,6 +249,8 @@ class Calls(Operations):
             return Value("other")
         if qualified in _DTYPE_QUERIES:
             return _dtype_query(qualified, arguments)
+        if qualified in ("torch.nn.Parameter", "torch.nn.Buffer") and arguments:
+            return arguments[0].but(kind="tensor", made=None, store=frozenset())
         if qualified.startswith("torch.nn.") and qualified.count(".") == 2:
             tags = frozenset({"instance", "keywords"} if node.keywords else {"instance"})
             return Value("callable", const=qualified, items=tuple(arguments), tags=tags)
@@ -270,23 +276,13 @@ class Calls(Operations):
                     first = node.args[0] if node.args else None
                     return self.operation(name, node, arguments, keywords, first)
         if qualified.startswith("numpy."):
-            return self.numpy_call(qualified[6:], node, arguments, keywords)
+            return arrays.call(qualified[6:], node, arguments, keywords)
         if qualified.startswith("math."):
             return _math(qualified[5:], arguments)
         local = self.module.index.classes.get(qualified)
         if local is not None:
             return Value("callable", const=local)
         return self.followed(node, arguments, keywords)
-
-    def numpy_call(
-        self, name: str, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
-    ) -> Value:
-        given = [*node.args, *(k.value for k in node.keywords)]
-        text = " ".join(dotted(a) or str(getattr(a, "value", "")) for a in given)
-        dtype = "float32" if "float32" in text else "float64" if "float64" in text else ""
-        if not dtype and name in ("zeros", "ones", "eye", "identity", "linspace", "hanning"):
-            dtype = "float64"
-        return Value("array", dtype, tags=frozenset({"numpy"}))
 
     def module_call(self, callee: Value, node: ast.Call, arguments: list[Value]) -> Value:
         """Result of calling an ``nn.Module`` instance, or of making one."""

@@ -18,7 +18,7 @@ from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.regions import Region
-from precision_lint.semantics.values import INF, UNKNOWN, Value
+from precision_lint.semantics.values import INF, OF_MODULES, UNKNOWN, Value
 from precision_lint.semantics.violations import Violation
 from precision_lint.slices import Editor
 from precision_lint.source import Source
@@ -247,6 +247,19 @@ class Context:
         if chain and region.called is not None:
             chain += (self.note(region.called, f"{self.function.qualname}() is reached from it"),)
         return chain
+
+    def from_layer(self, value: Value) -> bool:
+        """Whether callers hand a layer's output down to what a value is made of."""
+        return handed.is_activation(value, self)
+
+    def module_dtypes(self, node: ast.expr) -> frozenset[str]:
+        """The half dtypes that a module may have been given, here or where a caller has it from."""
+        value = self.value(node)
+        named = [value]
+        if value.variable:
+            passed = handed.sources(self.module, self.function, value.dtype[1:])
+            named += [one.value for one in passed]
+        return frozenset(OF_MODULES[tag] for v in named for tag in v.tags & OF_MODULES.keys())
 
     # products
 

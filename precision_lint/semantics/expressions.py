@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from precision_lint.semantics import bounds, half_modules, ops
+from precision_lint.semantics import arrays, bounds, half_modules, ops
 from precision_lint.semantics.creation import LEGACY
 from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.names import dotted
@@ -373,6 +373,8 @@ class Expressions:
         a, b = (Value("number") if v.kind == "other" else v for v in (a, b))
         if a.kind == "number" and b.kind == "number":
             return fold(op, a, b)
+        if "array" in (a.kind, b.kind) and "tensor" not in (a.kind, b.kind):
+            return arrays.binary(op, a, b)
         if isinstance(op, ast.MatMult):
             return self.listed("matmul", a, [b])
         if not (a.maybe_tensor or b.maybe_tensor) or "text" in (a.kind, b.kind):

@@ -14,6 +14,7 @@ from precision_lint.semantics.flow import only_moves
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.provenance import Provenance
 from precision_lint.semantics.sinks import Sink
+from precision_lint.semantics.values import OF_MODULES
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
@@ -41,6 +42,7 @@ _GENERATES = re.compile(
 )
 _FOLLOWS = re.compile(r"dtype|type_as|\.half\(|nn\.(?:Linear|Conv|LSTM|GRU|Parameter|Embedding)")
 """What the text of a class says that follows a dtype, or has weights of its own."""
+_CASTS = frozenset({"dtype", "to", "type", "type_as", "half", "bfloat16"})
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
 _ENCODES = re.compile(
     r"(?:^|[._])(?:ae|vae|autoencoder|first_stage_model|\w*encoder|clip|vision_tower|model|net|unet|"
@@ -96,6 +98,24 @@ class Fed:
         if first is not None:
             return f"{first} is not cast, while this function follows the dtype of its activations"
         return None
+
+    @staticmethod
+    def into_half(call: ast.Call, at: Context) -> str | None:
+        """What is wrong with float32 that goes into a model which the code made half; None: it is
+        not so, or the model may cast it itself."""
+        if not call.args or isinstance(call.func, ast.Attribute):
+            return None
+        given = at.value(call.args[0])
+        if not given.is_tensor or given.dtype not in ("float32", "float64") or given.ndim == 0:
+            return None
+        if not OF_MODULES.keys() & at.value(call.func).tags:
+            return None
+        run = at.module.callee(call.func, at.function)
+        inside = run[0].nodes if run is not None else []
+        casts = any(isinstance(n, ast.Attribute) and n.attr in _CASTS for n in inside)
+        if casts:
+            return None
+        return f"{at.text(call.args[0])} is {given.dtype}, and {at.text(call.func)} was made half"
 
     @staticmethod
     def may_be_wide(node: ast.expr, at: Context) -> bool:

@@ -19,7 +19,8 @@ LONGEST = 80
 DEEPEST = 3
 """Calls that are followed into each other."""
 TRAVELS = frozenset({
-    "normalized", "unit", "float", "cast", "amp", "not-float16", "not-bfloat16", *OF_MODULES,
+    "normalized", "unit", "float", "cast", "amp", "numpy", "not-float16", "not-bfloat16",
+    *OF_MODULES,
 })  # fmt: skip
 """Tags that mean the same in the caller."""
 
