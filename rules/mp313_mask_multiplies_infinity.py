@@ -122,7 +122,8 @@ def _singular(node: ast.expr, names: frozenset[str], at: Context) -> tuple[str, 
     while isinstance(node, ast.UnaryOp):
         node = node.operand
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Add, ast.Sub)):
-        inner = (_singular(side, names - {"sqrt"}, at) for side in (node.left, node.right))
+        sides = [s for s in (node.left, node.right) if not _divides(s)]
+        inner = (_singular(side, names - {"sqrt"}, at) for side in sides)
         return next((found for found in inner if found is not None), None)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         tensor = at.value(node.right)
@@ -131,6 +132,10 @@ def _singular(node: ast.expr, names: frozenset[str], at: Context) -> tuple[str, 
         )
     operation = at.operation(node)
     return operation if operation is not None and operation[0] in names else None
+
+
+def _divides(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
 
 
 def _open(operand: ast.expr, use: ast.expr, at: Context) -> bool:

@@ -322,7 +322,7 @@ class Expressions:
             return owner
         found = self.module.imported(key) if key and key.partition(".")[0] not in self.env else None
         result = found or Value("unknown", f"~{key}" if key else "")
-        return self.note_half(half_modules.part(owner, node.attr, result))
+        return self.note_half(half_modules.part(owner, node.attr, result, node))
 
     def subscript(self, owner: ast.expr, index: ast.expr) -> Value:
         value, place = self.eval(owner), self.eval(index)

@@ -52,8 +52,13 @@ def output(module: Value, result: Value) -> Value:
     return result.but(tags=result.tags | {"amp"} | other)
 
 
-def part(owner: Value, name: str, result: Value) -> Value:
-    """``result`` as an attribute of ``owner``: a part of a module, or of its output."""
+def part(owner: Value, name: str, result: Value, node: ast.expr) -> Value:
+    """``result`` as an attribute of ``owner``: a part of a module, or of its output.
+
+    ``node``: what a dtype without a name is named after.
+    """
+    if owner.tags & (OF_MODULES.keys() | OUTPUT) and not result.dtype:
+        result = result.but(dtype=f"~call{node.lineno}:{node.col_offset}")
     if name in _OTHERS or result.kind != "unknown":
         return result
     if owner.tags & OF_MODULES.keys():
@@ -94,7 +99,7 @@ def of_call(
         if name in _MOVES and "cast" not in result.tags:
             return owner
         if result.kind == "unknown" and name not in ops.CASTS:
-            return part(owner, name, result)
+            return part(owner, name, result, node)
     return result
 
 

@@ -41,6 +41,7 @@ def dtypes_of(value: Value, module: Module, function: Function) -> frozenset[str
     if not value.variable:
         return frozenset()
     known = module.analysis(function).halves
+    known = known | {f"~{dtype}": frozenset({dtype}) for dtype in OF_MODULES.values()}
     parts = value.dtype[1:].split("+")
     found = [
         frozenset().union(*(known.get(f"~{one}", frozenset()) for one in part.split("|")))
