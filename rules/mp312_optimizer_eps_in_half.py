@@ -30,7 +30,8 @@ class OptimizerEpsInHalf(Rule):
     `torch.optim.Adam`, `AdamW`, `NAdam`, `RAdam`, `Adamax`, `RMSprop` and `Adagrad` with an
     epsilon of at most 2.98e-8, which includes the default of each, on the parameters of a model
     that the same function, or the same class, makes float16: `model.half()`,
-    `.to(torch.float16)`, `from_pretrained(..., torch_dtype=torch.float16)`.
+    `.to(torch.float16)`, `from_pretrained(..., torch_dtype=torch.float16)`. As `likely` also on
+    those of a model that a function gives back in float16, and on tensors cut out of one.
 
     It stays silent for bfloat16, whose range holds 1e-8, for a model that goes back to float32,
     where adapters or master copies are trained instead, and for a larger epsilon. A cast under a

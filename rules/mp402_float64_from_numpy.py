@@ -34,8 +34,9 @@ class Float64FromNumpy(Rule):
     ## What it flags
     `torch.from_numpy(a)`, `torch.tensor(a)` and `torch.as_tensor(a)` of arrays that NumPy makes in
     float64 (`np.linspace`, `np.hanning`, `np.random.normal`, `np.eye`, ...), held in a buffer, an
-    attribute or a local name, where they are added to, multiplied or joined with activations, or
-    with a tensor of a lower dtype.
+    attribute or a local name, or returned by a function, where they are added to, multiplied or
+    joined with activations, or with a tensor of a lower dtype; and where they weigh the classes of
+    a loss, which takes no other dtype than that of its predictions.
 
     It stays silent on arrays with a dtype of their own or an `astype`, on tensors that are cast
     (`.float()`, `.to(x.dtype)`, `dtype=`), where the result is cast at once, and on arrays whose

@@ -49,7 +49,8 @@ class MatmulDtypeMismatch(Rule):
     that `model.half()` does not convert, or moved by hand (`self.x.to(device)`), because what is
     not moved with its module is not cast with it either. Likewise
 
-    - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`),
+    - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`), or
+      into a model that the code makes half,
     - an input that a wrapped layer takes in its own dtype and that meets an adapter's weights,
     - what a norm's own class or an embedding meets where the file makes only other layers half,
     - an operand that one branch creates in `x.dtype` and the other in float32,

@@ -103,6 +103,7 @@ def _of_data(
 ) -> Value:
     if first.kind == "array":
         dtype = "" if first.dtype == arrays.OPEN else first.dtype
+        made = None if dtype == "int" else made
         return Value("tensor", dtype, ndim=ndim, made=made, tags=first.tags)
     if first.is_tensor:
         return first.but(made=None, const=None)
