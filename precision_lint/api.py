@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.apex import Apex
     from precision_lint.semantics.blanket import Blanket
     from precision_lint.semantics.care import Care
-    from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.context import Context
     from precision_lint.semantics.contractions import Reach
     from precision_lint.semantics.created import Created
     from precision_lint.semantics.doubts import Doubt
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.frameworks import Framework
     from precision_lint.semantics.gaps import Gaps
     from precision_lint.semantics.guards import Guard
+    from precision_lint.semantics.half import Half
     from precision_lint.semantics.half_trained import HalfTrained
     from precision_lint.semantics.halfcasts import HalfCast
     from precision_lint.semantics.halved import Halved

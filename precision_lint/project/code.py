@@ -104,7 +104,7 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
     reader = _Reader(tree, tensors)
     told = list(reader.read())
     if all(_switch(found) in reader.of_half for found, _, _ in told if _is_autocast(found)):
-        told = [(_pure(found) if _is_autocast(found) else found, *rest) for found, *rest in told]
+        told = [(_pure(found), gated, owned) for found, gated, owned in told]
     for (said, node, spelling), gated, owned in told:
         strength: Strength = "flag" if gated and said.strength == "on" else said.strength
         if owned and not reader.trains and said.kind == "autocast" and strength != "local":
@@ -135,6 +135,8 @@ def _switch(found: Found) -> str:
 
 def _pure(found: Found) -> Found:
     """An option that is called as one for mixed precision, and makes the model half."""
+    if not _is_autocast(found):
+        return found
     return found._replace(said=found.said._replace(kind="half"))
 
 

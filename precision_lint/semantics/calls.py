@@ -242,9 +242,9 @@ class Calls(Operations):
         self, node: ast.Call, qualified: str, arguments: list[Value], keywords: dict[str, Value]
     ) -> Value:
         if qualified in ("torch.finfo", "numpy.finfo"):
-            first = arguments[0] if arguments else Value("dtype", "float32")
-            named = str(first.const).rpartition(".")[2] if qualified[0] == "n" else ""
-            return Value("finfo", named if named in CONCRETE else first.dtype)
+            of = arguments[0] if arguments else Value("dtype", "float32")
+            named = str(of.const).rpartition(".")[2] if qualified[0] == "n" else ""
+            return Value("finfo", named if named in CONCRETE else of.dtype)
         if qualified in ("torch.device", "torch.Generator"):
             return Value("other")
         if qualified in _DTYPE_QUERIES:

@@ -15,7 +15,8 @@ from precision_lint.semantics.ops import VIEWS
 from precision_lint.semantics.provenance import Provenance
 
 if TYPE_CHECKING:
-    from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.context import Context
+    from precision_lint.semantics.half import Half
     from precision_lint.semantics.values import Value
 
 DATA = re.compile(

@@ -13,7 +13,8 @@ from precision_lint.semantics.ops import SHAPES
 from precision_lint.semantics.quotients import ends_in_term
 
 if TYPE_CHECKING:
-    from precision_lint.semantics.context import Context, Half
+    from precision_lint.semantics.context import Context
+    from precision_lint.semantics.half import Half
 
 NORMS = frozenset({
     "layer_norm", "group_norm", "rms_norm", "batch_norm", "instance_norm", "normalize", "softmax",

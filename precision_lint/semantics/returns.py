@@ -46,7 +46,7 @@ def result(
     if any(k.arg is None for k in node.keywords):
         return None
     returned = _returned(target, module)
-    if returned is None:
+    if returned is None or isinstance(target.node, ast.Module):
         return None
     taken = target.node.args
     parameters = [p.arg for p in (*taken.posonlyargs, *taken.args)]
@@ -83,7 +83,7 @@ def _returned(target: Function, module: Module) -> Value | None:
         returned = module.analysis(target).returned
     finally:
         _depth -= 1
-    return None if isinstance(target.node, ast.Module) else returned
+    return returned
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,10 @@ class _Caller:
         elif dtype in CONCRETE:
             wide = False
         lo, hi, const = (-INF, INF, None) if self.chosen else (value.lo, value.hi, value.const)
+        tags = value.tags & TRAVELS
+        if any(tag.startswith("widened:") for tag in value.tags):
+            tags |= {f"widened:{self.place}"}
         return Value(
-            kind, dtype, lo, hi, value.ndim, const, wide, tags=value.tags & TRAVELS,
+            kind, dtype, lo, hi, value.ndim, const, wide, tags=tags,
             items=tuple(self.sees(item) for item in value.items),
         )  # fmt: skip
