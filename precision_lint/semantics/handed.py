@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence
@@ -41,13 +42,15 @@ def dtypes_of(value: Value, module: Module, function: Function) -> frozenset[str
     if not value.variable:
         return frozenset()
     known = module.analysis(function).halves
-    known = known | {f"~{dtype}": frozenset({dtype}) for dtype in OF_MODULES.values()}
-    parts = value.dtype[1:].split("+")
-    found = [
-        frozenset().union(*(known.get(f"~{one}", frozenset()) for one in part.split("|")))
-        for part in parts
-    ]
+    found = [_of_part(part, known) for part in value.dtype[1:].split("+")]
     return frozenset.intersection(*found) if all(found) else frozenset()
+
+
+def _of_part(part: str, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The half dtypes of one operand; of what two paths bring, those of either."""
+    if part in OF_MODULES.values():
+        return frozenset({part})
+    return frozenset().union(*(known.get(f"~{one}", frozenset()) for one in part.split("|")))
 
 
 def given(value: Value, region: Region, at: Context) -> Half | None:
