@@ -37,6 +37,8 @@ _SEVERAL = re.compile(r"[Pp]ipeline|[Pp]rocessor")
 """Makers of what is no model itself: calling it gives images or text, on the CPU."""
 CALLED = "()"
 """How the dtype variable of what calling a parameter gives ends: ``~net()``."""
+OF_REGION = frozenset({"amp", "not-float16", "not-bfloat16"})
+"""Tags of what a model gave in a region."""
 _GIVES = re.compile(r"^(?:encode|decode|forward)(?:_|$)|^get_\w+_features$")
 """Methods of models that compute what the model computes."""
 _DTYPES = {**{name: ops.CASTS[name] for name in ("half", "bfloat16", "float", "double")}}
