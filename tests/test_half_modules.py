@@ -71,7 +71,7 @@ RATIO = "1.0 / (y + 1e-8)"
         ["net = build()", "net.cuda().half()", "y = net(x)"],
         ["net = nn.Sequential(nn.Linear(4, 4)).half()", "y = net(x)"],
         ["net = Pretrained.load(name, torch_dtype=torch.float16)", "y = net(x).logits.relu()"],
-        ["net = Pretrained.load(name, torch_dtype='float16').eval()", "y = net.body(x)"],
+        ["net = Pretrained.load(name, torch_dtype='float16').eval()", "y = net.get_body()(x)"],
         ["net = torch.compile(build().half())", "y, _ = net(x)"],
         ["d = torch.float32 if wide else torch.float16", "net = build().to(d)", "y = net(x)"],
         ["net, y = build().half(), []", "for x in xs:", "    y.append(net(x))", "y = torch.cat(y)"],

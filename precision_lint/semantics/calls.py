@@ -81,8 +81,13 @@ class Calls(Operations):
             known = self.held(known, node.func) or known
             if models.holds_half(known):
                 return self.of_model(known, node, arguments, keywords)
+            if isinstance(known.const, models.Instance):
+                return self.of_instance(known, node, arguments, keywords)
             if known.kind == "callable":
                 return self.module_call(known, node, arguments)
+            inner = models.part(owner, name) if name.startswith("get_") and not given else None
+            if inner is not None:
+                return inner
             if self.computes(owner, name, node, given):
                 return models.output(owner)
             if owner.kind == "array":
@@ -106,6 +111,8 @@ class Calls(Operations):
         if models.holds_half(callee):
             return self.of_model(callee, node, arguments, keywords)
         if callee.kind == "callable":
+            if isinstance(callee.const, models.Instance):
+                return self.of_instance(callee, node, arguments, keywords)
             if isinstance(callee.const, str) and "instance" not in callee.tags:
                 return self.function_call(node, callee.const, arguments, keywords)
             return self.module_call(callee, node, arguments)
@@ -211,13 +218,7 @@ class Calls(Operations):
         found: Value | None = self.ask(
             "follow", node, self.function, arguments, keywords, self.region
         )
-        if found is None:
-            return opaque
-        if found.kind in ("unknown", "callable") and found.dtype not in models.HALF:
-            return opaque.but(tags=opaque.tags | (found.tags & models.OF_REGION))
-        if found.dtype == opaque.dtype:
-            return found.but(tags=found.tags | opaque.tags)
-        return found
+        return _told(found, opaque)
 
     def of_model(
         self, callee: Value, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
@@ -234,6 +235,15 @@ class Calls(Operations):
         if found.variable:  # in terms of its layers, which are half
             return output.but(lo=found.lo, hi=found.hi, tags=output.tags | found.tags)
         return found
+
+    def of_instance(
+        self, callee: Value, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
+    ) -> Value:
+        """Result of calling an instance of a module of the project."""
+        found: Value | None = self.ask(
+            "follow_object", callee.const, node, self.function, arguments, keywords, self.region
+        )
+        return _told(found, Value("unknown", f"~call{node.lineno}:{node.col_offset}"))
 
     def instance(self, func: ast.expr) -> Value | None:
         """The object that a call of a module's class of the project makes; None: it is none."""
@@ -285,9 +295,12 @@ class Calls(Operations):
         for keyword in node.keywords:
             named = keyword.arg in models.LOADED_AS and models.loads(node)
             dtype = self.values[id(keyword.value)] if named else UNKNOWN
+            if keyword.arg == "torch_dtype":
+                dtype = models.spelled(dtype)
             if dtype.kind == "dtype" and dtype.dtype in CONCRETE:
-                return Value("tensor", dtype.dtype, tags=frozenset({"cast"}))
-        tags: frozenset[str] = frozenset()
+                tags = {"cast", "model"} if keyword.arg == "torch_dtype" else {"cast"}
+                return Value("tensor", dtype.dtype, tags=frozenset(tags))
+        tags = frozenset[str]()
         if self.region.on and _MODEL.search(name):
             other = {"float16": "not-bfloat16", "bfloat16": "not-float16"}.get(self.region.dtype)
             tags = frozenset({"amp"} if other is None else {"amp", other})
@@ -417,6 +430,17 @@ _DTYPE_QUERIES = {
     "torch.promote_types", "torch.result_type", "torch.get_default_dtype",
     "torch.get_autocast_dtype", "torch.get_autocast_gpu_dtype", "torch.get_autocast_cpu_dtype",
 }  # fmt: skip
+
+
+def _told(found: Value | None, opaque: Value) -> Value:
+    """What a call gives by what it runs, or what is known of any call where that tells nothing."""
+    if found is None:
+        return opaque
+    if found.kind in ("unknown", "callable") and found.dtype not in models.HALF:
+        return opaque.but(tags=opaque.tags | (found.tags & models.OF_REGION))
+    if found.dtype == opaque.dtype:
+        return found.but(tags=found.tags | opaque.tags)
+    return found
 
 
 def _dtype_query(qualified: str, arguments: list[Value]) -> Value:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from precision_lint.semantics import arrays, bounds, ops
+from precision_lint.semantics import arrays, bounds, models, ops
 from precision_lint.semantics.creation import LEGACY
 from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.names import dotted
@@ -315,6 +315,9 @@ class Expressions:
             return owner
         if "output" in owner.tags and owner.kind == "unknown":
             return owner.but(const=None) if "loss" not in node.attr else UNKNOWN
+        part = models.part(owner, node.attr)
+        if part is not None:
+            return part
         free = key and key.partition(".")[0] not in self.env
         found: Value | None = self.ask("imported", key) if free else None
         return found or Value("unknown", f"~{key}" if key else "")

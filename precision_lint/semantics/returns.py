@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from precision_lint.semantics import models
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.regions import Region
-from precision_lint.semantics.values import CONCRETE, INF, Value
+from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
 
 if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
@@ -112,6 +112,11 @@ class _Caller:
 
     def sees(self, value: Value) -> Value:
         kind, dtype, wide = value.kind, value.dtype, value.wide
+        if "|" in dtype and models.weights(value):  # a model that one branch makes half
+            parts = [self.given.get(part, UNKNOWN) for part in dtype[1:].split("|")]
+            model = next((part for part in parts if part.kind == "callable"), None)
+            if model is not None:
+                return model.but(dtype=models.weights(value))
         tags = value.tags
         if dtype.startswith("~"):
             passed = self.given.get(dtype[1:].removesuffix(models.CALLED))
