@@ -86,6 +86,8 @@ def moved(owner: Value, method: str, given: Iterable[Value]) -> Value | None:
     asked of something else."""
     if method not in MOVING:
         return None
+    if method in ("eval", "train") and owner.variable and owner.dtype[1:].isidentifier():
+        return owner  # what a function is given, with its mode set
     if owner.kind == "tensor":
         if "model" in owner.tags and method not in CASTING:
             return owner
