@@ -243,7 +243,9 @@ class Calls(Operations):
         found: Value | None = self.ask(
             "follow_object", callee.const, node, self.function, arguments, keywords, self.region
         )
-        return _told(found, Value("unknown", f"~call{node.lineno}:{node.col_offset}"))
+        open_value = Value("unknown", f"~call{node.lineno}:{node.col_offset}")
+        known = found is not None and not found.variable  # else it depends on weights
+        return _told(found if known else None, open_value)
 
     def instance(self, func: ast.expr) -> Value | None:
         """The object that a call of a module's class of the project makes; None: it is none."""
@@ -298,9 +300,9 @@ class Calls(Operations):
             if keyword.arg == "torch_dtype":
                 dtype = models.spelled(dtype)
             if dtype.kind == "dtype" and dtype.dtype in CONCRETE:
-                tags = {"cast", "model"} if keyword.arg == "torch_dtype" else {"cast"}
-                return Value("tensor", dtype.dtype, tags=frozenset(tags))
-        tags = frozenset[str]()
+                loaded = {"cast", "model"} if keyword.arg == "torch_dtype" else {"cast"}
+                return Value("tensor", dtype.dtype, tags=frozenset(loaded))
+        tags: frozenset[str] = frozenset()
         if self.region.on and _MODEL.search(name):
             other = {"float16": "not-bfloat16", "bfloat16": "not-float16"}.get(self.region.dtype)
             tags = frozenset({"amp"} if other is None else {"amp", other})
