@@ -230,3 +230,39 @@ class Attention(nn.Module):
     projects.write(tmp_path, {"run.py": text})
     codes = [d.code for d in projects.check(tmp_path, confidence=Confidence.LIKELY).diagnostics]
     assert codes.count("MP311") == expected
+
+
+@pytest.mark.parametrize(("half", "expected"), [("net.half()", ["run.py:15 MP502"]), ("pass", [])])
+def test_a_module_that_one_branch_of_a_helper_makes_half(
+    tmp_path: Path, half: str, expected: list[str]
+) -> None:
+    text = f"""\
+{HEAD}
+
+def restore(net, small=True):
+    net = net.cuda().eval()
+    if small:
+        {half}
+    return net
+
+
+def run(x):
+    net = restore(nn.Sequential(nn.Linear(8, 8)))
+    return net(x.float())
+"""
+    projects.write(tmp_path, {"run.py": text})
+    assert found(projects.check(tmp_path)) == expected
+
+
+def test_a_parameter_of_a_half_model_is_half(tmp_path: Path) -> None:
+    text = f"""\
+{HEAD}
+
+def tune(load, name):
+    net = load(name, torch_dtype=torch.float16).to("cuda").eval()
+    table = net.get_table()
+    first = nn.Parameter(table.weight[:8].detach().clone())
+    return torch.optim.Adam([first], lr=1e-3)
+"""
+    projects.write(tmp_path, {"run.py": text})
+    assert found(projects.check(tmp_path)) == ["run.py:10 MP312"]
