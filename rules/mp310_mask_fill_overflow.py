@@ -16,6 +16,7 @@ from precision_lint.api import (
     Fix,
     Half,
     Helper,
+    Provenance,
     Rule,
     Severity,
     Value,
@@ -338,6 +339,8 @@ def _confidence(half: Half, value: Value, place: Place, at: Context) -> Confiden
         return Confidence.POSSIBLE
     if half.outside or half.confidence is Confidence.POSSIBLE:
         return half.confidence
+    if place.name == "the product" and _follows_layer(place.tensor, at):
+        return half.confidence
     if place.name == "the product" and value.variable and not _follows(place.tensor, value):
         return Confidence.POSSIBLE  # nothing says that a mask is half
     if value.wide and at.project.autocast is not None:
@@ -358,6 +361,19 @@ def _follows(node: ast.expr, value: Value) -> bool:
     names = {ast.unparse(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
     parts = re.split(r"[|+]", value.dtype[1:])
     return names.isdisjoint(parts) and not value.dtype.startswith("~call")
+
+
+def _follows_layer(node: ast.expr, at: Context) -> bool:
+    """Whether a mask is cast to the dtype of what comes out of a layer, which autocast makes half:
+    ``mask.to(scores.dtype)``."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and getattr(part.func, "attr", "") in ("to", "type_as"):
+            for given in (*part.args, *(k.value for k in part.keywords)):
+                other = given.value if isinstance(given, ast.Attribute) else given
+                follows = part.func.attr == "type_as" or getattr(given, "attr", "") == "dtype"  # type: ignore[attr-defined]
+                if follows and Provenance.computed(other, at) is not None:
+                    return True
+    return False
 
 
 def _is_product(node: ast.expr, at: Context, depth: int = 4) -> bool:

@@ -10,6 +10,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Helper,
     Rule,
     Severity,
     calls,
@@ -43,11 +44,11 @@ class MaskMinimumAdded(Rule):
 
     ## What it flags
     The sum of two masks that hold `torch.finfo(dtype).min` (or a literal close to -65504), in one
-    expression such as `scores + causal + padding`, where the sum may be half; `finfo(dtype).min`
-    times 2 or more. As `possible`: a causal mask as one of the two, which leaves the diagonal to
-    the other; an additive mask that is cast as `scaled_dot_product_attention` gets it, in a file
-    that fills with a minimum; one such mask added to scores that may be float16; and
-    `masked_fill(mask, -inf)` in a function with a softmax.
+    expression such as `scores + causal + padding`, where the sum may be half, also where a short
+    function of the project makes them; `finfo(dtype).min` times 2 or more. As `possible`: a causal
+    mask as one of the two, which leaves the diagonal to the other; an additive mask that is cast as
+    `scaled_dot_product_attention` gets it, in a file that fills with a minimum; one such mask added
+    to scores that may be float16; and `masked_fill(mask, -inf)` in a function with a softmax.
 
     It stays silent for one `masked_fill` with the minimum, for masks of -1e4, for masks whose
     minimum is taken (`torch.minimum`), for boolean masks, and in bfloat16 for float16's minimum.
@@ -84,7 +85,9 @@ class MaskMinimumAdded(Rule):
 
     code, name = "MP311", "mask-minimum-added"
     severity, applicability = Severity.WARNING, Applicability.UNSAFE
-    triggers = operators(ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf") | calls(
+    triggers = operators(
+        ast.Add, ast.Mult, pattern=r"finfo|655\d\d|-6\.?5?e\+?4|inf|mask\w*\("
+    ) | calls(
         "Tensor.masked_fill",
         "Tensor.masked_fill_",
         "torch.masked_fill",
@@ -227,7 +230,7 @@ def _has_minimum(node: ast.expr, at: Context, depth: int = 4) -> bool:
         case ast.Call(args=arguments, keywords=keywords):
             operation = at.operation(node)
             if operation is None:
-                return False
+                return depth > 0 and _gives_minimum(node, at, depth)
             if operation[0] in SHAPED:
                 return _has_minimum(operation[1], at, depth)
             if operation[0] == "masked_fill" and at.value(operation[1]).lo != 0:
@@ -235,6 +238,16 @@ def _has_minimum(node: ast.expr, at: Context, depth: int = 4) -> bool:
             given = [*arguments, *(keyword.value for keyword in keywords)]
             return operation[0] in FILLED and any(_is_minimum(item, at) for item in given)
     return False
+
+
+def _gives_minimum(call: ast.Call, at: Context, depth: int) -> bool:
+    """Whether a short function of the project returns such a mask."""
+    helper = Helper.of(call, at)
+    if helper is None:
+        return False
+    there = at.of(helper.module, helper.function)
+    given = [n.value for n in helper.function.nodes if isinstance(n, ast.Return) and n.value]
+    return bool(given) and all(_has_minimum(value, there, depth - 1) for value in given)
 
 
 def _of_float16(node: ast.expr, at: Context, depth: int = 4) -> bool:

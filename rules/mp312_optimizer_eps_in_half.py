@@ -30,7 +30,8 @@ class OptimizerEpsInHalf(Rule):
     `torch.optim.Adam`, `AdamW`, `NAdam`, `RAdam`, `Adamax`, `RMSprop` and `Adagrad` with an
     epsilon of at most 2.98e-8, which includes the default of each, on the parameters of a model
     that the same function, or the same class, makes float16: `model.half()`,
-    `.to(torch.float16)`, `from_pretrained(..., torch_dtype=torch.float16)`.
+    `.to(torch.float16)`, `from_pretrained(..., torch_dtype=torch.float16)`. As `likely` also on
+    those of a model that a function gives back in float16, and on tensors cut out of one.
 
     It stays silent for bfloat16, whose range holds 1e-8, for a model that goes back to float32,
     where adapters or master copies are trained instead, and for a larger epsilon. A cast under a
@@ -97,6 +98,16 @@ class OptimizerEpsInHalf(Rule):
                 evidence=[cast],
             )
             return
+        source = _by_flow(node.args[0], at)
+        if source is not None:
+            yield at.finding(
+                node,
+                f"{name} on float16 parameters: its epsilon {epsilon:g} is 0 there, so the first "
+                "step is inf or nan; the parameters should be float32",
+                Confidence.LIKELY,
+                evidence=[at.note(source, "this may be float16"), *at.settings[-1:]],
+            )
+            return
         models = at.half_models if "float16" in at.project.half_dtypes else None
         if HINTS.search(at.source.text):
             where = "the project makes models float16" if models else "the file speaks of float16"
@@ -134,6 +145,27 @@ def _models(node: ast.expr, at: Context, depth: int = 3) -> set[str]:
                 if source is not None:
                     found |= _models(source, at, depth - 1)
     return found
+
+
+def _by_flow(node: ast.expr, at: Context, depth: int = 3) -> ast.expr | None:
+    """A model, or a tensor that is optimized, which the flow of values shows to be float16."""
+    for part in ast.walk(node):
+        match part:
+            case ast.Call(func=ast.Attribute(value=owner, attr=attr)) if attr in MODELS:
+                if at.module_dtypes(owner) == {"float16"}:
+                    return owner
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                for tensor in parts:
+                    value = at.value(tensor)
+                    half = at.half(value, at.region(node)) if value.is_tensor else None
+                    if half is not None and half.outside and half.dtypes == {"float16"}:
+                        return tensor
+            case ast.Name(id=name) if depth:
+                source = at.definition(name, part)
+                found = _by_flow(source, at, depth - 1) if source is not None else None
+                if found is not None:
+                    return found
+    return None
 
 
 def _half_cast(model: str, node: ast.expr, at: Context) -> tuple[Evidence | None, Confidence]:

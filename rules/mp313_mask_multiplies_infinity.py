@@ -28,8 +28,8 @@ class MaskMultipliesInfinity(Rule):
 
     ## What it flags
     `torch.where(mask, x.log(), 0)`, and the same with `log2`, `log10`, `sqrt`, `rsqrt`,
-    `reciprocal` or a division by `x`; and `mask * x.log()`, where nothing guards `x` and `x` may
-    be float16.
+    `reciprocal` or a division by `x`, also as a term or a factor (`x * x.log()`); and
+    `mask * x.log()`, where nothing guards `x` and `x` may be float16.
 
     It stays silent where `x` is guarded by an epsilon or a clamp or bounded away from 0, where the
     argument is chosen by `torch.where` as well, where no gradient passes (for `where`), and for
@@ -121,6 +121,10 @@ def _singular(node: ast.expr, names: frozenset[str], at: Context) -> tuple[str, 
     """A function that is infinite, or infinitely steep, at 0; and what it is taken of."""
     while isinstance(node, ast.UnaryOp):
         node = node.operand
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Add, ast.Sub)):
+        sides = [s for s in (node.left, node.right) if not _divides(s)]
+        inner = (_singular(side, names - {"sqrt"}, at) for side in sides)
+        return next((found for found in inner if found is not None), None)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         tensor = at.value(node.right)
         return (
@@ -128,6 +132,10 @@ def _singular(node: ast.expr, names: frozenset[str], at: Context) -> tuple[str, 
         )
     operation = at.operation(node)
     return operation if operation is not None and operation[0] in names else None
+
+
+def _divides(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
 
 
 def _open(operand: ast.expr, use: ast.expr, at: Context) -> bool:

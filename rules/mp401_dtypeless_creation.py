@@ -373,7 +373,10 @@ def _matters(event: Promotion, at: Context) -> bool:
         return False
     operation = at.operation(event.use)
     joins = operation is not None and operation[0] in JOINS
-    if joins and at.text(owner) == at.text(event.other):
+    met = event.other
+    while isinstance(met, ast.Subscript):
+        met = met.value
+    if joins and at.text(owner) == at.text(met):
         return Care.is_activation(words.replace("mask", "")) and not Apart.cast_next(event.use, at)
     return Care.of(at) is not None
 

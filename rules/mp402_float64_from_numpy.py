@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from precision_lint.api import (
+    Apart,
     Applicability,
     Care,
     Confidence,
@@ -16,6 +17,7 @@ from precision_lint.api import (
     Severity,
     Sink,
     calls,
+    operators,
 )
 
 DOUBLES = frozenset({
@@ -32,8 +34,9 @@ class Float64FromNumpy(Rule):
     ## What it flags
     `torch.from_numpy(a)`, `torch.tensor(a)` and `torch.as_tensor(a)` of arrays that NumPy makes in
     float64 (`np.linspace`, `np.hanning`, `np.random.normal`, `np.eye`, ...), held in a buffer, an
-    attribute or a local name, where they are added to, multiplied or joined with activations, or
-    with a tensor of a lower dtype.
+    attribute or a local name, or returned by a function, where they are added to, multiplied or
+    joined with activations, or with a tensor of a lower dtype; and where they weigh the classes of
+    a loss, which takes no other dtype than that of its predictions.
 
     It stays silent on arrays with a dtype of their own or an `astype`, on tensors that are cast
     (`.float()`, `.to(x.dtype)`, `dtype=`), where the result is cast at once, and on arrays whose
@@ -71,13 +74,34 @@ class Float64FromNumpy(Rule):
     name = "float64-from-numpy"
     severity = Severity.WARNING
     applicability = Applicability.UNSAFE
-    triggers = calls("torch.from_numpy", "torch.tensor", "torch.as_tensor")
+    triggers = calls("torch.from_numpy", "torch.tensor", "torch.as_tensor") | operators(
+        ast.Add, ast.Sub, ast.Mult, ast.Div, pattern=r"[-+*/] *[\w.]+\("
+    )
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
+        if isinstance(node, ast.BinOp):
+            yield from self._returned(node, at)
+            return
         if any(k.arg in ("dtype", None) for k in node.keywords) or not node.args:
             return
         source = _double(node.args[0], at)
+        if source is None and at.value(node.args[0]).kind == "array":
+            source = node.args[0] if at.value(node).dtype == "float64" else None
         if source is None or at.value(node).ndim == 0:
+            return
+        loss = next((sink for sink in Sink.of(node, at) if sink.kind == "loss"), None)
+        if loss is not None and at.value(node).dtype == "float64":
+            yield at.finding(
+                node,
+                "float64 from NumPy weighs a loss, which takes the dtype of its predictions only: "
+                "this raises",
+                Confidence.LIKELY if at.project.evidence else Confidence.POSSIBLE,
+                evidence=[
+                    at.note(source, "NumPy makes float64 here"),
+                    loss.at.note(loss.node, "it goes in here"),
+                ],
+                fix=_lowered(node, None, node, at),
+            )
             return
         met = Meeting.of(node, at, _activation)
         stored = None
@@ -106,6 +130,26 @@ class Float64FromNumpy(Rule):
             evidence=dict.fromkeys(evidence),
             fix=_lowered(node, None if stored else other, use, at),
         )
+
+    def _returned(self, node: ast.BinOp, at: Context) -> Iterator[Finding]:
+        """float64 that a function of the project returns, which NumPy made there."""
+        for side, other in ((node.left, node.right), (node.right, node.left)):
+            if not isinstance(side, ast.Call) or at.qualify(other) is not None:
+                continue
+            value, met = at.value(side), at.value(other)
+            if value.dtype != "float64" or "numpy" not in value.tags or not value.is_tensor:
+                continue
+            half = at.half(met, at.region(node))
+            if half is None or not at.is_tensor(other) or Apart.cast_next(node, at):
+                continue
+            yield at.finding(
+                node,
+                f"{at.text(side.func)}() gives float64 from NumPy, which promotes "
+                f"{at.text(other)}; autocast does not cast it down, so that the next layer raises",
+                half.confidence if at.plausible else Confidence.POSSIBLE,
+                evidence=half.evidence,
+            )
+            return
 
 
 def _lowered(node: ast.Call, other: ast.expr | None, use: ast.expr, at: Context) -> Fix | None:

@@ -209,7 +209,7 @@ class IntegersInHalf(Rule):
     ) -> Finding:
         value = at.value(row)
         confidence = _sure(half, value, "", at)
-        if value.variable and Provenance.computed(row, at) is None:
+        if value.variable and Provenance.computed(row, at) is None and not at.from_layer(value):
             confidence = Confidence.POSSIBLE
         statement = at.statement(total)
         low = [o for o in (row, column) if at.half(at.value(o), at.region(total)) is not None]

@@ -49,7 +49,8 @@ class MatmulDtypeMismatch(Rule):
     that `model.half()` does not convert, or moved by hand (`self.x.to(device)`), because what is
     not moved with its module is not cast with it either. Likewise
 
-    - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`),
+    - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`), or
+      into a model that the code makes half,
     - an input that a wrapped layer takes in its own dtype and that meets an adapter's weights,
     - what a norm's own class or an embedding meets where the file makes only other layers half,
     - an operand that one branch creates in `x.dtype` and the other in float32,
@@ -111,7 +112,7 @@ class MatmulDtypeMismatch(Rule):
             pattern=r"\b(?:matmul|bmm|mm|mv|einsum|baddbmm|linear|bilinear|conv[123]d|layer_norm|"
             r"group_norm|grid_sample|scaled_dot_product_attention|memory_efficient_attention|flash_attn"
             r"(?:_func)?)\b|batch\[|"
-            r"\bfloat32\b|\.float\(\)|\.(?:to|cuda)\(|lora_?A|lora_down|adapter_down",
+            r"\bfloat32\b|\.float\(\)|\.half\(\)|no_grad|\.(?:to|cuda)\(|lora_?A|lora_down|adapter_down",
         )
     )
 
@@ -349,11 +350,14 @@ class MatmulDtypeMismatch(Rule):
 
     def _handed(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """Inputs of which nothing says that they have the dtype of the weights they meet."""
-        harm = Fed.unfit(node, at) if not at.region(node).on else None
+        if at.region(node).on:
+            return
+        made = Fed.into_half(node, at)
+        harm = made or Fed.unfit(node, at)
         if harm is None:
             return
         generated = " has no weights and makes " in harm and Care.expects_half(at)
-        likely = generated and at.half_models is not None
+        likely = made is not None or (generated and at.half_models is not None)
         yield at.finding(
             node,
             f"{harm}: half weights do not take float32",

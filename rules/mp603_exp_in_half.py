@@ -22,6 +22,8 @@ CASTS = frozenset({"float", "double", "to", "type"})
 LOGS = frozenset({"log", "log1p", "logsumexp"})
 SCALES = re.compile(r"log_?(var|std|scale|sigma|alpha|decay|dt|lambda)|logit_scale|ln_", re.I)
 """Names of logarithms of scales, which stay near 0."""
+ENTROPY = re.compile(r"\b(\w+) ?\* ?\(?(?:torch\.)?(?:log\w*\()?\1\b")
+"""``p * log(p)``, ``p * (p + eps).log()``."""
 
 
 class ExpInHalf(Rule):
@@ -103,13 +105,16 @@ def _is_entropy(node: ast.expr, at: Context) -> bool:
 
 
 def _below(node: ast.expr, at: Context, depth: int = 3) -> bool:
-    """Whether an argument is negative by its form: a maximum subtracted, a distance negated."""
+    """Whether an argument is bounded by its form: a maximum subtracted, a distance negated, or an
+    entropy, which is at most the logarithm of how many there are."""
     match node:
         case ast.Name(id=name):
             source = at.definition(name, node) if depth else None
             return source is not None and _below(source, at, depth - 1)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             words = at.text(inner)
+            if "log" in words and ENTROPY.search(words):
+                return True
             return re.search(r"dist|\*\* ?2|square|abs|pow|cost|energy|norm", words) is not None
         case ast.BinOp(left=left, op=ast.Sub(), right=right):
             return re.search(r"max|logsumexp|lse", at.text(right)) is not None or (

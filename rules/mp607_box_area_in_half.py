@@ -85,33 +85,31 @@ class BoxAreaInHalf(Rule):
     code, name = "MP607", "box-area-in-half"
     severity, applicability = Severity.ERROR, Applicability.SAFE
     triggers = operators(ast.Mult, pattern=r"\*") | operators(
-        ast.Call, pattern=r"iou|overlaps|prod\("
+        ast.Call, pattern=r"iou|overlaps|prod\(|mul(tiply)?\("
     )
 
     def check(self, node: ast.BinOp | ast.Call, at: Context) -> Iterator[Finding]:
-        if isinstance(node, ast.Call):
+        pair = _factors(node, at)
+        if isinstance(node, ast.Call) and pair is None:
             sides_of = _is_prod(node, at)
             if sides_of is not None:
                 yield from self._prod(node, sides_of, at)
             else:
                 yield from self._overlap(node, at)
             return
-        if not isinstance(node, ast.BinOp):
-            return
-        sides = {_side(node.left, at), _side(node.right, at)}
-        if sides != {"w", "h"}:
+        if pair is None or {_side(side, at) for side in pair} != {"w", "h"}:
             return
         half = at.float16(at.value(node), at.region(node))
         if half is None or not at.value(node).maybe_tensor:
             return
-        tensors = [at.is_tensor(side) for side in (node.left, node.right)]
-        if not all(tensors) and not _columns(node):
+        tensors = [at.is_tensor(side) for side in pair]
+        if not all(tensors) and not _columns(pair):
             return
         if _is_size(node, at):
             return
-        if any(Outgrown.bounded(side, at, 255.0) for side in (node.left, node.right)):
+        if any(Outgrown.bounded(side, at, 255.0) for side in pair):
             return
-        confidence = Outgrown.reaching(half, node.left, at)
+        confidence = Outgrown.reaching(half, pair[0], at)
         if not all(tensors) or not at.mentions(PIXELS.pattern) or at.mentions(UNIT.pattern):
             confidence = Confidence.POSSIBLE
         yield at.finding(
@@ -119,7 +117,7 @@ class BoxAreaInHalf(Rule):
             AREA,
             confidence,
             evidence=half.evidence,
-            fix=Upcast.of([node.left, node.right], node, at, fits=False),
+            fix=Upcast.of([*pair], node, at, fits=False),
         )
 
     def _prod(self, node: ast.Call, sides: ast.BinOp, at: Context) -> Iterator[Finding]:
@@ -183,14 +181,29 @@ def _divides(helper: Helper) -> bool:
     )
 
 
-def _columns(node: ast.BinOp) -> bool:
+def _factors(node: ast.expr, at: Context) -> tuple[ast.expr, ast.expr] | None:
+    """The factors of ``a * b``, ``torch.mul(a, b)`` or ``a.mul(b)``."""
+    if isinstance(node, ast.BinOp):
+        return node.left, node.right
+    operation = at.operation(node)
+    if (
+        operation is None
+        or operation[0] not in ("mul", "multiply")
+        or not isinstance(node, ast.Call)
+    ):
+        return None
+    second = node.args[-1:]
+    return (operation[1], second[0]) if second and second[0] is not operation[1] else None
+
+
+def _columns(sides: tuple[ast.expr, ast.expr]) -> bool:
     """Whether both sides are made of columns, ``b[:, 2]``, which only arrays have."""
     return all(
         any(
             isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Tuple)
             for part in ast.walk(side)
         )
-        for side in (node.left, node.right)
+        for side in sides
     )
 
 

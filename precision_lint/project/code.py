@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
-from precision_lint.project import options
+from precision_lint.project import modules, options
 from precision_lint.project.literals import (
     Names,
     dotted,
@@ -90,6 +91,7 @@ _TRAINS = re.compile(r"^(backward|zero_grad)$|[Ss]caler|[Oo]ptimizer")
 _STEPS = re.compile(r"^(training|train|validation|test)_step$|^(fit|train_one_epoch)$")
 """Methods of what runs a training, other than by itself being a layer."""
 _DEEPSPEED = {"fp16", "bf16", "bfloat16", "torch_autocast"}
+_OPTION = re.compile(r"`-*([\w-]+)(?:=|`)")
 _DEFAULTS = {"_C", "_c", "__C", "C"}
 """Roots of yacs' tables of defaults: a False there is an option that exists."""
 
@@ -101,7 +103,10 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
     """
     found: dict[tuple[Kind, Strength, frozenset[str], bool], Statement] = {}
     reader = _Reader(tree, tensors)
-    for (said, node, spelling), gated, owned in reader.read():
+    told = list(reader.read())
+    if all(_switch(found) in reader.of_half for found, _, _ in told if _is_autocast(found)):
+        told = [(_pure(found), gated, owned) for found, gated, owned in told]
+    for (said, node, spelling), gated, owned in told:
         strength: Strength = "flag" if gated and said.strength == "on" else said.strength
         if owned and not reader.trains and said.kind == "autocast" and strength != "local":
             strength = "layer"
@@ -122,11 +127,33 @@ def _said(kind: Kind, *dtypes: str, optional: bool = False, local: bool = False)
     return Said(kind, frozenset(dtypes), "local" if local else "flag" if optional else "on")
 
 
-def _is_option(node: ast.AST) -> bool:
-    """Whether what is inside depends on a choice of precision, or on Apex being there."""
+def _is_autocast(found: Found) -> bool:
+    return found.said.kind == "autocast"
+
+
+def _switch(found: Found) -> str:
+    """The name of the option or parameter that was found."""
+    name = _OPTION.search(found.spelling)
+    return normal(name[1]) if name is not None else ""
+
+
+def _pure(found: Found) -> Found:
+    """An option that is called as one for mixed precision, and makes the model half."""
+    if not _is_autocast(found):
+        return found
+    return found._replace(said=found.said._replace(kind="half"))
+
+
+def _options(node: ast.AST) -> frozenset[str]:
+    """The names that what is inside depends on if that is a choice of precision, or ``""`` where it
+    depends on Apex being there."""
     if isinstance(node, ast.Try):
-        return any(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
-    return isinstance(node, (ast.If, ast.IfExp)) and on_precision(node.test)
+        tries = any(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
+        return frozenset({""} if tries else ())
+    if not isinstance(node, (ast.If, ast.IfExp)) or not on_precision(node.test):
+        return frozenset()
+    parts = (part for part in ast.walk(node.test) if isinstance(part, (ast.Name, ast.Attribute)))
+    return frozenset({""} | {normal(dotted(part)[-1]) for part in parts})
 
 
 def _is_layer(node: ast.AST) -> bool:
@@ -154,20 +181,28 @@ class _Reader:
         self.names = Names()
         self.trains = False
         """Whether the file runs a backward pass."""
+        self.of_half: set[str] = set()
+        """Names of settings on which a model is made half."""
         self.of_autocast: set[str] = set()
         """Names that the dtype of an autocast region is read from."""
         self.of_objects: set[int] = set()
         """Parameters and statements' values of methods: what makes half what an object holds."""
 
+    @cached_property
+    def _module_casts(self) -> frozenset[int]:
+        return modules.casts(self.tree)
+
     def read(self) -> Iterator[tuple[Found, bool, bool]]:
         """What is said, whether under a condition on precision, and whether by a layer."""
-        nodes: list[tuple[ast.AST, bool, bool]] = []
-        stack: list[tuple[ast.AST, bool, bool, bool, bool]] = [
-            (self.tree, False, False, False, False)
+        nodes: list[tuple[ast.AST, frozenset[str], bool]] = []
+        stack: list[tuple[ast.AST, frozenset[str], bool, bool, bool]] = [
+            (self.tree, frozenset(), False, False, False)
         ]
         while stack:  # in the order of the text
             node, gated, layer, local, held = stack.pop()
             nodes.append((node, gated, layer or (local and _is_variable(node))))
+            if isinstance(node, ast.Assign):
+                self.names.add_table(node)
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self.names.add(node)
             elif isinstance(node, ast.Call) and "autocast" in dotted(node.func)[-1]:
@@ -181,14 +216,17 @@ class _Reader:
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 self.trains |= _TRAINS.search(dotted(node)[-1]) is not None
             inside = (
-                gated or _is_option(node),
+                gated | _options(node),
                 layer or _is_layer(node),
                 local or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)),
                 held or isinstance(node, ast.ClassDef),
             )
             stack.extend((n, *inside) for n in reversed(list(ast.iter_child_nodes(node))))
         for node, gated, owned in nodes:
-            yield from ((found, gated, owned) for found in self._node(node))
+            for found in self._node(node):
+                if found.said.kind == "half" and found.said.strength != "local":
+                    self.of_half |= gated - {""}
+                yield found, bool(gated), owned
 
     def _node(self, node: ast.AST) -> Iterator[Found]:
         if isinstance(node, ast.Call):
@@ -303,8 +341,9 @@ class _Reader:
     def _cast(self, node: ast.Call, name: str) -> Said | None:
         """``.half()``, ``.to(torch.float16)``."""
         assert isinstance(node.func, ast.Attribute)
-        owner = _moved(node.func.value)
-        local = not (_makes(owner) or _MODEL.search(dotted(owner)[-1].lower()))
+        owner = modules.moved(node.func.value)
+        named = modules.makes(owner) or _MODEL.search(dotted(owner)[-1].lower())
+        local = not (named or id(node) in self._module_casts)
         if name in ("half", "bfloat16") and not node.args and not node.keywords:
             return _said("half", DTYPES[name], local=local)
         if name not in ("to", "type"):
@@ -368,7 +407,9 @@ class _Reader:
                 continue
             yield from self._table(keys, node.value)
             key = normal(keys[-1])
-            if key.endswith("dtype") and _STATE.search(key) is None:
+            if self.names.table(node.value) is not None or (
+                key.endswith("dtype") and _STATE.search(key) is None
+            ):
                 yield from self._dtype(keys, key, node.value)
             elif is_setting(key):
                 yield from self._set(keys, key, node.value)
@@ -411,23 +452,3 @@ class _Reader:
                 owner, kind, dtype = _CALLS[last]
                 said = _said(kind, dtype, optional=optional)
                 yield Found(said, arm, f"{owner} `{text(arm)}`")
-
-
-def _moved(node: ast.expr) -> ast.expr:
-    """The module under ``.cuda()``, ``.to(device)``, ``.eval()``."""
-    while (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("cuda", "cpu", "to", "eval", "train", "requires_grad_")
-    ):
-        node = node.func.value
-    return node
-
-
-def _makes(node: ast.expr) -> bool:
-    """``Encoder(...)``: an instance of a class, so a module."""
-    return (
-        isinstance(node, ast.Call)
-        and re.match(r"_?[A-Z](?!\w*Tensor$)\w*[a-z]", dotted(node.func)[-1]) is not None
-        and dotted(node.func)[-1] != "Tensor"
-    )

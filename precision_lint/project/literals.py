@@ -86,6 +86,7 @@ class Names:
 
     def __init__(self) -> None:
         self._homes: dict[str, str] = {}
+        self._tables: dict[str, list[str]] = {}
 
     def add(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
@@ -93,6 +94,23 @@ class Names:
                 self._homes[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
             elif alias.asname:
                 self._homes[alias.asname] = alias.name
+
+    def add_table(self, node: ast.Assign) -> None:
+        """Note ``DTYPES = {"fp16": torch.float16, ...}``, a table of nothing but dtypes."""
+        if isinstance(node.value, ast.Dict) and node.value.values:
+            found = [self.dtypes(value) for value in node.value.values]
+            halves = [dtype for some in found for dtype in some or ()]
+            for target in node.targets:
+                if isinstance(target, ast.Name) and halves and None not in found:
+                    self._tables[target.id] = halves
+
+    def table(self, node: ast.AST | None) -> list[str] | None:
+        """The half dtypes that an entry of a table of dtypes may be; None: it is none."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value if node.func.attr in ("get", "pop") else None
+        else:
+            owner = node.value if isinstance(node, ast.Subscript) else None
+        return self._tables.get(owner.id) if isinstance(owner, ast.Name) else None
 
     def imports(self, names: Collection[str]) -> bool:
         """Whether one of these names is imported from somewhere."""
@@ -108,6 +126,8 @@ class Names:
         if isinstance(node, ast.IfExp):
             arms = (self.dtypes(node.body), self.dtypes(node.orelse))
             return None if None in arms else [dtype for arm in arms for dtype in arm or ()]
+        if (entries := self.table(node)) is not None:
+            return entries
         name = string(node)
         if name is None and isinstance(node, (ast.Attribute, ast.Name)):
             name = ".".join(self.home(node))
@@ -121,6 +141,8 @@ class Names:
             sure = on_device(node.test)
             arms = [*self.values(node.body), *self.values(node.orelse)]
             return [(value, sure and was) for value, was in arms if value is not OPEN]
+        if (entries := self.table(node)) is not None:
+            return [(f"torch.{dtype}", False) for dtype in entries]
         if isinstance(node, (ast.Attribute, ast.Name)):
             *_, last = home = self.home(node)
             if ".".join(home) in DTYPES:

@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from precision_lint.semantics import bounds, creation, models, ops
+from precision_lint.semantics import arrays, bounds, creation, models, ops
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.operations import Operations
 from precision_lint.semantics.shapes import SPATIAL, rearranged_tags
@@ -81,12 +81,20 @@ class Calls(Operations):
             known = self.held(known, node.func) or known
             if models.holds_half(known):
                 return self.of_model(known, node, arguments, keywords)
+            if isinstance(known.const, models.Instance):
+                return self.of_instance(known, node, arguments, keywords)
             if known.kind == "callable":
                 return self.module_call(known, node, arguments)
+            inner = models.part(owner, name) if name.startswith("get_") and not given else None
+            if inner is not None:
+                return inner
             if self.computes(owner, name, node, given):
                 return models.output(owner)
             if owner.kind == "array":
-                return owner.but(dtype=_named(node) or owner.dtype)
+                return owner.but(dtype=arrays.named(node)) if name == "astype" else owner
+            if owner.kind == "tuple" and name == "append" and arguments:
+                self.append(node.func.value, owner, arguments[0])
+                return UNKNOWN
             if owner.kind == "dict" and name in ("get", "pop", "setdefault", "values", "items"):
                 return self.entries(owner, name, arguments)
             if self.own_method(node.func):
@@ -103,6 +111,8 @@ class Calls(Operations):
         if models.holds_half(callee):
             return self.of_model(callee, node, arguments, keywords)
         if callee.kind == "callable":
+            if isinstance(callee.const, models.Instance):
+                return self.of_instance(callee, node, arguments, keywords)
             if isinstance(callee.const, str) and "instance" not in callee.tags:
                 return self.function_call(node, callee.const, arguments, keywords)
             return self.module_call(callee, node, arguments)
@@ -113,6 +123,13 @@ class Calls(Operations):
             if found is not None:
                 return found
         return self.followed(node, arguments, keywords)
+
+    def append(self, target: ast.expr, owner: Value, item: Value) -> None:
+        """``target.append(item)``, after which no item has a place of its own."""
+        key = dotted(target)
+        if key is not None and key in self.env and ("empty" in owner.tags or owner.items):
+            items = (joined((*owner.items, item)),)
+            self.env[key] = owner.but(items=items, tags=frozenset({"comprehension"}), const=None)
 
     def builtin(
         self, name: str, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
@@ -176,6 +193,8 @@ class Calls(Operations):
                 return joined(iterable.items)
             if iterable.const.endswith(".ModuleList") and iterable.items[0].kind == "tuple":
                 return joined(iterable.items[0].items)
+        if iterable.kind == "array":
+            return iterable
         if iterable.kind == "dict":
             return Value("text")
         return UNKNOWN
@@ -199,17 +218,7 @@ class Calls(Operations):
         found: Value | None = self.ask(
             "follow", node, self.function, arguments, keywords, self.region
         )
-        half = found is not None and found.dtype in models.HALF
-        if found is None and not self.region.on:
-            found = self.ask("follow", node, self.function, arguments, keywords, self.region, True)
-            if found is None or found.dtype not in models.HALF:
-                return opaque
-            return found
-        if found is None or (found.kind in ("unknown", "callable") and not half):
-            return opaque
-        if found.dtype == opaque.dtype:
-            return found.but(tags=found.tags | opaque.tags)
-        return found
+        return _told(found, opaque)
 
     def of_model(
         self, callee: Value, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
@@ -226,6 +235,17 @@ class Calls(Operations):
         if found.variable:  # in terms of its layers, which are half
             return output.but(lo=found.lo, hi=found.hi, tags=output.tags | found.tags)
         return found
+
+    def of_instance(
+        self, callee: Value, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
+    ) -> Value:
+        """Result of calling an instance of a module of the project."""
+        found: Value | None = self.ask(
+            "follow_object", callee.const, node, self.function, arguments, keywords, self.region
+        )
+        open_value = Value("unknown", f"~call{node.lineno}:{node.col_offset}")
+        known = found is not None and not found.variable  # else it depends on weights
+        return _told(found if known else None, open_value)
 
     def instance(self, func: ast.expr) -> Value | None:
         """The object that a call of a module's class of the project makes; None: it is none."""
@@ -277,8 +297,11 @@ class Calls(Operations):
         for keyword in node.keywords:
             named = keyword.arg in models.LOADED_AS and models.loads(node)
             dtype = self.values[id(keyword.value)] if named else UNKNOWN
+            if keyword.arg == "torch_dtype":
+                dtype = models.spelled(dtype)
             if dtype.kind == "dtype" and dtype.dtype in CONCRETE:
-                return Value("tensor", dtype.dtype, tags=frozenset({"cast"}))
+                loaded = {"cast", "model"} if keyword.arg == "torch_dtype" else {"cast"}
+                return Value("tensor", dtype.dtype, tags=frozenset(loaded))
         tags: frozenset[str] = frozenset()
         if self.region.on and _MODEL.search(name):
             other = {"float16": "not-bfloat16", "bfloat16": "not-float16"}.get(self.region.dtype)
@@ -318,11 +341,15 @@ class Calls(Operations):
         self, node: ast.Call, qualified: str, arguments: list[Value], keywords: dict[str, Value]
     ) -> Value:
         if qualified in ("torch.finfo", "numpy.finfo"):
-            return Value("finfo", arguments[0].dtype if arguments else "")
+            of = arguments[0] if arguments else Value("dtype", "float32")
+            named = str(of.const).rpartition(".")[2] if qualified[0] == "n" else ""
+            return Value("finfo", named if named in CONCRETE else of.dtype)
         if qualified in ("torch.device", "torch.Generator"):
             return Value("other")
         if qualified in _DTYPE_QUERIES:
             return _dtype_query(qualified, arguments)
+        if qualified in ("torch.nn.Parameter", "torch.nn.Buffer") and arguments:
+            return arguments[0].but(kind="tensor", made=None, store=frozenset())
         if qualified in models.WRAPPERS and arguments and models.holds_half(arguments[0]):
             return arguments[0]
         if qualified.startswith("torch.nn.") and qualified.count(".") == 2:
@@ -350,21 +377,13 @@ class Calls(Operations):
                     first = node.args[0] if node.args else None
                     return self.operation(name, node, arguments, keywords, first)
         if qualified.startswith("numpy."):
-            return self.numpy_call(qualified[6:], node, arguments, keywords)
+            return arrays.call(qualified[6:], node, arguments, keywords)
         if qualified.startswith("math."):
             return _math(qualified[5:], arguments)
         local = self.ask("own_class", qualified)
         if local is not None:
             return Value("callable", const=local)
         return self.followed(node, arguments, keywords)
-
-    def numpy_call(
-        self, name: str, node: ast.Call, arguments: list[Value], keywords: dict[str, Value]
-    ) -> Value:
-        dtype = _named(node)
-        if not dtype and name in ("zeros", "ones", "eye", "identity", "linspace", "hanning"):
-            dtype = "float64"
-        return Value("array", dtype, tags=frozenset({"numpy"}))
 
     def module_call(self, callee: Value, node: ast.Call, arguments: list[Value]) -> Value:
         """Result of calling an ``nn.Module`` instance, or of making one."""
@@ -415,11 +434,15 @@ _DTYPE_QUERIES = {
 }  # fmt: skip
 
 
-def _named(call: ast.Call) -> str:
-    """The dtype of floats that an argument of a call of NumPy names."""
-    given = [*call.args, *(k.value for k in call.keywords)]
-    text = " ".join(dotted(a) or str(getattr(a, "value", "")) for a in given)
-    return "float32" if "float32" in text else "float64" if "float64" in text else ""
+def _told(found: Value | None, opaque: Value) -> Value:
+    """What a call gives by what it runs, or what is known of any call where that tells nothing."""
+    if found is None:
+        return opaque
+    if found.kind in ("unknown", "callable") and found.dtype not in models.HALF:
+        return opaque.but(tags=opaque.tags | (found.tags & models.OF_REGION))
+    if found.dtype == opaque.dtype:
+        return found.but(tags=found.tags | opaque.tags)
+    return found
 
 
 def _dtype_query(qualified: str, arguments: list[Value]) -> Value:

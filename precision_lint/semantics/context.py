@@ -10,7 +10,7 @@ from pathlib import Path
 
 from precision_lint.api import Confidence, Edit, Evidence, Finding, Fix, Position, Rule, Severity
 from precision_lint.project.amp import Project
-from precision_lint.semantics import flow, products, repair
+from precision_lint.semantics import flow, given, handed, products, repair
 from precision_lint.semantics.halves import Halves
 from precision_lint.semantics.idle import is_idle, is_spared
 from precision_lint.semantics.index import Function
@@ -48,7 +48,11 @@ class Context(Halves):
 
     def inside(self, function: Function) -> Context:
         """The same from another function of this module."""
-        return Context(self.rule, self.source, self.module, self.project, function, self.edit)
+        return self.of(self.module, function)
+
+    def of(self, module: Module, function: Function) -> Context:
+        """The same from a function of any module, for what needs no text of it."""
+        return Context(self.rule, self.source, module, self.project, function, self.edit)
 
     # knowledge
 
@@ -135,6 +139,14 @@ class Context(Halves):
         )
         below_root = Path(self.module.path or self.source.filename).parts[:-1]
         return not EXAMPLES & set(below_root) or here.parent == there.parent
+
+    def from_layer(self, value: Value) -> bool:
+        """Whether callers hand a layer's output down to what a value is made of."""
+        return handed.is_activation(value, self)
+
+    def module_dtypes(self, node: ast.expr) -> set[str]:
+        """The half dtypes that a module may have been given, here or where a caller has it from."""
+        return given.weights(self.module, self.function, self.value(node))
 
     # products
 

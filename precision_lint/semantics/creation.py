@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from precision_lint.semantics import bounds
+from precision_lint.semantics import arrays, bounds
 from precision_lint.semantics.shapes import created_rank, literal_dtype
 from precision_lint.semantics.values import INF, UNKNOWN, Value, is_float
 
@@ -102,7 +102,9 @@ def _of_data(
     name: str, node: ast.Call, first: Value, ndim: int | None, made: ast.Call | None
 ) -> Value:
     if first.kind == "array":
-        return Value("tensor", first.dtype, ndim=ndim, made=made, tags=first.tags)
+        dtype = "" if first.dtype == arrays.OPEN else first.dtype
+        made = None if dtype == "int" else made
+        return Value("tensor", dtype, ndim=ndim, made=made, tags=first.tags)
     if first.is_tensor:
         return first.but(made=None, const=None)
     if name == "scalar_tensor":

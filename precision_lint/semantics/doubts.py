@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence
+from precision_lint.semantics import handed
 from precision_lint.semantics.flow import PRODUCERS
 from precision_lint.semantics.guards import made
 from precision_lint.semantics.ops import VIEWS
@@ -65,6 +66,8 @@ class Doubt:
         """
         confidence = Doubt.lowered(half, value, operand, at)
         if confidence is Confidence.CERTAIN or half.outside:
+            return confidence
+        if not at.without_gradient and handed.is_activation(value, at):
             return confidence
         if value.promoted and not is_product(operand, at):
             return Confidence.POSSIBLE

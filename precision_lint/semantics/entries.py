@@ -56,11 +56,14 @@ class Passed:
     """What a call in ``caller`` passes for a parameter; ``module`` is the one that it is in."""
 
     value: Value
+    node: ast.expr
     call: ast.Call
     caller: Function
-    module: Entries
+    module: Module
     inside: bool = False
     """Whether the call stands in an autocast region of its own function."""
+    behind: Passed | None = None
+    """What ``caller`` was given, if that is what it hands on."""
 
 
 class Entries:
@@ -322,30 +325,20 @@ class Entries:
             self._arguments[key] = []  # recursion ends here
             found = []
             for call, caller in self.call_sites(function):
-                value = self.passed(function, name, call, caller)
-                if value is not None:
-                    found.append(Passed(value, call, caller, self, self._is_inside(call, caller)))
+                found += self._passed(function, name, call, caller)
             for site in self.foreign_sites(function)[:FOREIGN_CALLS]:
                 assert self.program is not None
                 other = self.program.load(site.file)
                 where = other.site(site.function, site.span) if other else None
                 if other is not None and where is not None:
-                    call, caller = where
-                    value = other.passed(function, name, call, caller)
-                    if value is not None:
-                        inside = other._is_inside(call, caller)
-                        found.append(Passed(value, call, caller, other, inside))
+                    found += other._passed(function, name, *where)
             self._arguments[key] = found
         return self._arguments[key]
 
-    def _is_inside(self, call: ast.Call, caller: Function) -> bool:
-        region = self.lexical(caller, call)
-        return region is not None and region.on
-
-    def passed(
+    def _passed(
         self, function: Function, name: str, call: ast.Call, caller: Function
-    ) -> Value | None:
-        """What a call in this module passes for a parameter of ``function``."""
+    ) -> list[Passed]:
+        """What a call in this module passes for a parameter of ``function``, if anything."""
         parameters = [p.arg for p in function.parameters()]
         if function.is_method:
             parameters = parameters[1:]
@@ -354,8 +347,13 @@ class Entries:
         if given is None and 0 <= place < len(call.args):
             given = call.args[place]
         if given is None or isinstance(given, ast.Starred):
-            return None
-        return self.analysis(caller).values.get(id(given))
+            return []
+        value = self.analysis(caller).values.get(id(given))
+        if value is None:
+            return []
+        region = self.lexical(caller, call)
+        inside = region is not None and region.on
+        return [Passed(value, given, call, caller, self, inside)]  # type: ignore[arg-type]
 
     def site(self, function: str, span: tuple[int, ...]) -> tuple[ast.Call, Function] | None:
         """The call at a place, and the function it is in."""

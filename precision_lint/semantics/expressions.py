@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from precision_lint.semantics import bounds, ops
+from precision_lint.semantics import arrays, bounds, models, ops
 from precision_lint.semantics.creation import LEGACY
 from precision_lint.semantics.events import Promotion
 from precision_lint.semantics.names import dotted
@@ -204,7 +204,8 @@ class Expressions:
                     return Value("dict", tags=frozenset({"open"}))
                 return Value("dict", const=names, items=items)
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
-                return Value("tuple", items=tuple(self.eval(item) for item in items))
+                tags = frozenset[str]() if items else frozenset({"empty"})
+                return Value("tuple", items=tuple(self.eval(item) for item in items), tags=tags)
             case (
                 ast.ListComp(elt=elt, generators=generators)
                 | ast.GeneratorExp(elt=elt, generators=generators)
@@ -314,6 +315,9 @@ class Expressions:
             return owner
         if "output" in owner.tags and owner.kind == "unknown":
             return owner.but(const=None) if "loss" not in node.attr else UNKNOWN
+        part = models.part(owner, node.attr)
+        if part is not None:
+            return part
         free = key and key.partition(".")[0] not in self.env
         found: Value | None = self.ask("imported", key) if free else None
         return found or Value("unknown", f"~{key}" if key else "")
@@ -333,9 +337,12 @@ class Expressions:
             if isinstance(place.const, int) and -len(value.items) <= place.const < len(value.items):
                 return value.items[place.const]
             return joined(value.items) if value.items and place.const is None else UNKNOWN
-        if value.kind == "dict" and isinstance(value.const, tuple) and place.const is not None:
-            if place.const in value.const and len(value.items) == len(value.const):
+        if value.kind == "dict" and isinstance(value.const, tuple):
+            whole = len(value.items) == len(value.const)
+            if place.const is not None and place.const in value.const and whole:
                 return value.items[value.const.index(place.const)]
+            if place.const is None and _alike(value.items):
+                return joined(value.items)
         if place.kind == "text" and (value.kind, value.dtype) == ("unknown", "float32"):
             return value  # of a dict whose entries are all float32
         if place.kind == "text" and "output" in value.tags:
@@ -366,6 +373,8 @@ class Expressions:
         a, b = (Value("number") if v.kind == "other" else v for v in (a, b))
         if a.kind == "number" and b.kind == "number":
             return fold(op, a, b)
+        if "array" in (a.kind, b.kind) and "tensor" not in (a.kind, b.kind):
+            return arrays.binary(op, a, b)
         if isinstance(op, ast.MatMult):
             return self.listed("matmul", a, [b])
         if not (a.maybe_tensor or b.maybe_tensor) or "text" in (a.kind, b.kind):
@@ -468,6 +477,11 @@ class Expressions:
             if value.made is not None and value.ndim != 0 and narrow(other):
                 return frozenset({f"widened:{narrow(other)}"})
         return frozenset()
+
+
+def _alike(items: Sequence[Value]) -> bool:
+    """Whether whichever entry of a table is taken, it is a dtype."""
+    return bool(items) and all(item.kind == "dtype" for item in items)
 
 
 def narrow(value: Value) -> str:

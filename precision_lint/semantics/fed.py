@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from precision_lint.semantics import ops
+from precision_lint.semantics import models, ops
 from precision_lint.semantics.care import Care
 from precision_lint.semantics.flow import only_moves
 from precision_lint.semantics.names import dotted
@@ -44,6 +44,7 @@ _REGISTERED = re.compile(r"self\.register_(?:buffer|parameter)\(.*")
 """Statements that make what is cast with a module."""
 _FOLLOWS = re.compile(r"dtype|type_as|\.half\(|nn\.(?:Linear|Conv|LSTM|GRU|Parameter|Embedding)")
 """What the text of a class says that follows a dtype, or has weights of its own."""
+_CASTS = frozenset({"dtype", "to", "type", "type_as", "half", "bfloat16"})
 _BIAS = re.compile(r"bias|mask|pos(?:ition)?|alibi|rel", re.IGNORECASE)
 _ENCODES = re.compile(
     r"(?:^|[._])(?:ae|vae|autoencoder|first_stage_model|\w*encoder|clip|vision_tower|model|net|unet|"
@@ -99,6 +100,24 @@ class Fed:
         if first is not None:
             return f"{first} is not cast, while this function follows the dtype of its activations"
         return None
+
+    @staticmethod
+    def into_half(call: ast.Call, at: Context) -> str | None:
+        """What is wrong with float32 that goes into a model which the code made half; None: it is
+        not so, or the model may cast it itself."""
+        if not call.args or isinstance(call.func, ast.Attribute):
+            return None
+        given = at.value(call.args[0])
+        if not given.is_tensor or given.dtype not in ("float32", "float64") or given.ndim == 0:
+            return None
+        if not models.holds_half(at.value(call.func)):
+            return None
+        run = at.module.callee(call.func, at.function)
+        inside = run[0].nodes if run is not None else []
+        casts = any(isinstance(n, ast.Attribute) and n.attr in _CASTS for n in inside)
+        if casts:
+            return None
+        return f"{at.text(call.args[0])} is {given.dtype}, and {at.text(call.func)} was made half"
 
     @staticmethod
     def may_be_wide(node: ast.expr, at: Context) -> bool:

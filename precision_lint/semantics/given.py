@@ -13,6 +13,7 @@ from precision_lint.semantics.half_run import HalfRun
 
 if TYPE_CHECKING:
     from precision_lint.semantics.index import Function
+    from precision_lint.semantics.values import Value
 
 DEEPEST = 3
 """Functions that one after the other hand a value on."""
@@ -47,9 +48,19 @@ def passed(
             for inner in passed(one.module, one.caller, value.dtype, depth - 1):
                 if inner.value.dtype:
                     found = True
-                    yield replace(one, value=inner.value, inside=one.inside or inner.inside)
+                    inside = one.inside or inner.inside
+                    yield replace(one, value=inner.value, inside=inside, behind=inner)
         if not found:
             yield replace(one, value=value)
+
+
+def weights(module: Entries, function: Function, value: Value, depth: int = DEEPEST) -> set[str]:
+    """The half dtypes that the weights of a model may have, here or where a caller has it from."""
+    found = {models.weights(value)} - {""}
+    if value.variable and depth and not found:
+        for one in module.arguments(function, value.dtype[1:]):
+            found |= weights(one.module, one.caller, one.value, depth - 1)
+    return found
 
 
 def _all_half(

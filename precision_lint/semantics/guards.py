@@ -447,7 +447,7 @@ def _leaves(node: ast.expr, at: Context, depth: int = 4) -> Iterator[ast.expr]:
         source = at.definition(name_node.id, name_node)
         if source is not None and at.stays_elementwise(name_node.id):
             found = list(_leaves(source, at, depth - 1))
-            if found:
+            if found and found != [source]:
                 yield from found
                 return
     yield node

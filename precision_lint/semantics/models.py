@@ -37,8 +37,15 @@ _SEVERAL = re.compile(r"[Pp]ipeline|[Pp]rocessor")
 """Makers of what is no model itself: calling it gives images or text, on the CPU."""
 CALLED = "()"
 """How the dtype variable of what calling a parameter gives ends: ``~net()``."""
+OF_REGION = frozenset({"amp", "not-float16", "not-bfloat16"})
+"""Tags of what a model gave in a region."""
+_OTHERS = frozenset({
+    "config", "cfg", "hparams", "args", "device", "dtype", "shape", "training", "name",
+})  # fmt: skip
+"""Attributes of models that are neither models nor tensors."""
 _GIVES = re.compile(r"^(?:encode|decode|forward)(?:_|$)|^get_\w+_features$")
 """Methods of models that compute what the model computes."""
+_WORDS = {"float16": "float16", "half": "float16", "fp16": "float16", "bfloat16": "bfloat16"}
 _DTYPES = {**{name: ops.CASTS[name] for name in ("half", "bfloat16", "float", "double")}}
 
 
@@ -63,6 +70,12 @@ def holds_half(value: Value) -> bool:
     return value.kind != "dtype" and weights(value) != ""
 
 
+def spelled(given: Value) -> Value:
+    """A dtype that is given as a text."""
+    dtype = _WORDS.get(str(given.const)) if given.kind == "text" else None
+    return Value("dtype", dtype) if dtype else given
+
+
 def loads(call: ast.Call) -> bool:
     """Whether a call that is told a dtype may give a model."""
     return _SEVERAL.search(dotted(call.func) or "") is None
@@ -73,7 +86,11 @@ def moved(owner: Value, method: str, given: Iterable[Value]) -> Value | None:
     asked of something else."""
     if method not in MOVING:
         return None
+    if method in ("eval", "train") and owner.variable and owner.dtype[1:].isidentifier():
+        return owner  # what a function is given, with its mode set
     if owner.kind == "tensor":
+        if "model" in owner.tags and method not in CASTING:
+            return owner
         return owner if method in KEEPING and holds_half(owner) else None
     if owner.kind != "callable":
         return None
@@ -94,6 +111,17 @@ def in_place(call: ast.expr) -> str | None:
         cast = cast or call.func.attr in CASTING
         call = call.func.value
     return dotted(call) if cast else None
+
+
+def part(owner: Value, name: str) -> Value | None:
+    """What an attribute of a model with half weights is, a parameter or a model as well; None: it
+    is none, or the owner may be a tensor."""
+    model = owner.kind == "callable" and not isinstance(owner.const, Instance)
+    if not (model or "model" in owner.tags) or not holds_half(owner) or name in _OTHERS:
+        return None
+    if name in ("weight", "bias"):
+        return Value("tensor", weights(owner), tags=frozenset({"float"}))
+    return Value("callable", weights(owner), tags=frozenset({"instance"}))
 
 
 def may_make_half(call: ast.Call) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from precision_lint.semantics import models
 from precision_lint.semantics.index import Function
 from precision_lint.semantics.regions import Region
-from precision_lint.semantics.values import CONCRETE, INF, Value
+from precision_lint.semantics.values import CONCRETE, INF, UNKNOWN, Value
 
 if TYPE_CHECKING:
     from precision_lint.semantics.module import Module
@@ -20,7 +20,7 @@ LONGEST = 80
 DEEPEST = 3
 """Calls that are followed into each other."""
 TRAVELS = frozenset({
-    "normalized", "unit", "float", "cast", "amp", "output", "not-float16", "not-bfloat16",
+    "normalized", "unit", "float", "cast", "amp", "output", "numpy", "not-float16", "not-bfloat16",
 })  # fmt: skip
 """Tags that mean the same in the caller."""
 
@@ -43,16 +43,11 @@ def result(
     and callee see the same ``self``, so that variables of attributes mean the same to both.
     ``bound``: the method is that of an object, which is not among the arguments.
     """
-    global _depth
-    if _depth >= DEEPEST or any(isinstance(a, ast.Starred) for a in node.args):
+    if any(isinstance(a, ast.Starred) for a in node.args):
         return None
-    if target.is_generator or target.length > LONGEST or any(k.arg is None for k in node.keywords):
+    if any(k.arg is None for k in node.keywords):
         return None
-    _depth += 1
-    try:
-        returned = module.analysis(target).returned
-    finally:
-        _depth -= 1
+    returned = _returned(target, module)
     if returned is None or isinstance(target.node, ast.Module):
         return None
     taken = target.node.args
@@ -69,6 +64,41 @@ def result(
     return _Caller(given, chosen, place, region, own).sees(returned)
 
 
+def of_object(
+    target: Function,
+    module: Module,
+    node: ast.Call,
+    arguments: Sequence[Value],
+    keywords: Mapping[str, Value],
+    region: Region,
+) -> Value | None:
+    """The value of the call ``node`` of an object that runs ``target``, such as a model; None:
+    nothing is known of it.
+
+    What depends on arguments stays open, unless they make it half.
+    """
+    if not region.on:
+        half = result(target, module, node, arguments, keywords, region, False, bound=True)
+        if half is not None and half.dtype in models.HALF:
+            return half
+    returned = _returned(target, module)
+    if returned is None:
+        return None
+    return _Caller({}, True, f"~call{node.lineno}:{node.col_offset}", region, False).sees(returned)
+
+
+def _returned(target: Function, module: Module) -> Value | None:
+    global _depth
+    if _depth >= DEEPEST or target.is_generator or target.length > LONGEST:
+        return None
+    _depth += 1
+    try:
+        returned = module.analysis(target).returned
+    finally:
+        _depth -= 1
+    return returned
+
+
 @dataclass(frozen=True)
 class _Caller:
     """How one call translates what its function returns."""
@@ -82,6 +112,11 @@ class _Caller:
 
     def sees(self, value: Value) -> Value:
         kind, dtype, wide = value.kind, value.dtype, value.wide
+        if "|" in dtype and models.weights(value):  # a model that one branch makes half
+            parts = [self.given.get(part, UNKNOWN) for part in dtype[1:].split("|")]
+            model = next((part for part in parts if part.kind == "callable"), None)
+            if model is not None:
+                return model.but(dtype=models.weights(value))
         tags = value.tags
         if dtype.startswith("~"):
             passed = self.given.get(dtype[1:].removesuffix(models.CALLED))
@@ -102,7 +137,10 @@ class _Caller:
         elif dtype in CONCRETE:
             wide = False
         lo, hi, const = (-INF, INF, None) if self.chosen else (value.lo, value.hi, value.const)
+        tags &= TRAVELS
+        if any(tag.startswith("widened:") for tag in value.tags):
+            tags |= {f"widened:{self.place}"}
         return Value(
-            kind, dtype, lo, hi, value.ndim, const, wide, tags=tags & TRAVELS,
+            kind, dtype, lo, hi, value.ndim, const, wide, tags=tags,
             items=tuple(self.sees(item) for item in value.items),
         )  # fmt: skip

@@ -189,6 +189,9 @@ def join(a: Value, b: Value) -> Value:
     """What is known where two paths meet."""
     if a is b or a == b:
         return a
+    for one, other in ((a, b), (b, a)):
+        if "empty" in one.tags and "comprehension" in other.tags:
+            return other  # a list that a loop fills
     if a.kind != b.kind:
         if {a.kind, b.kind} == {"tensor", "unknown"}:
             kind = "tensor"
