@@ -159,8 +159,7 @@ def _handed_over(call: ast.Call, at: Context) -> ast.Call | None:
         if not isinstance(taker, ast.Call) or taker.func is place:
             continue
         given = [*taker.args, *(k.value for k in taker.keywords)]
-        named = any(_names_brain(part) for part in given)
-        if named:
+        if any(_names_brain(part) for part in given):
             return taker
     return None
 

@@ -367,12 +367,13 @@ def _follows_layer(node: ast.expr, at: Context) -> bool:
     """Whether a mask is cast to the dtype of what comes out of a layer, which autocast makes half:
     ``mask.to(scores.dtype)``."""
     for part in ast.walk(node):
-        if isinstance(part, ast.Call) and getattr(part.func, "attr", "") in ("to", "type_as"):
-            for given in (*part.args, *(k.value for k in part.keywords)):
-                other = given.value if isinstance(given, ast.Attribute) else given
-                follows = part.func.attr == "type_as" or getattr(given, "attr", "") == "dtype"  # type: ignore[attr-defined]
-                if follows and Provenance.computed(other, at) is not None:
-                    return True
+        if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
+            continue
+        for given in (*part.args, *(k.value for k in part.keywords)):
+            match part.func.attr, given:
+                case ("type_as", other) | ("to", ast.Attribute(attr="dtype", value=other)):
+                    if Provenance.computed(other, at) is not None:
+                        return True
     return False
 
 

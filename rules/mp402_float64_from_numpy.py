@@ -136,6 +136,8 @@ class Float64FromNumpy(Rule):
         for side, other in ((node.left, node.right), (node.right, node.left)):
             if not isinstance(side, ast.Call) or at.qualify(other) is not None:
                 continue
+            if at.module.callee(side.func, at.function) is None:
+                continue
             value, met = at.value(side), at.value(other)
             if value.dtype != "float64" or "numpy" not in value.tags or not value.is_tensor:
                 continue

@@ -88,9 +88,7 @@ class SumInHalf(Rule):
         if (value.lo < 0 and not phase) or value.hi == 0:
             confidence = Confidence.POSSIBLE  # the terms may cancel
         if _of_exponentials(operand, at):
-            confidence = (
-                Confidence.POSSIBLE
-            )  # the denominator of a softmax: as many terms as classes
+            confidence = Confidence.POSSIBLE  # of a softmax: as many terms as classes
         statement = at.statement(node)
         torch, imports = at.torch()
         edits = None

@@ -86,7 +86,7 @@ class ExpInHalf(Rule):
         confidence = Outgrown.reaching(half, operand, at)
         if _below(operand, at) or Outgrown.bounded(operand, at, limit) or _elsewhere(node, at):
             return
-        if SCALES.search(at.text(operand)) or _is_entropy(operand, at):
+        if SCALES.search(at.text(operand)):
             confidence = Confidence.POSSIBLE
         yield at.finding(
             node,
@@ -95,13 +95,6 @@ class ExpInHalf(Rule):
             evidence=half.evidence,
             fix=Upcast.of([operand], node, at, fits=False),
         )
-
-
-def _is_entropy(node: ast.expr, at: Context) -> bool:
-    """Whether an exponent is an entropy, the logarithm of a count: ``-(p * p.log()).sum()``."""
-    source = at.definition(node.id, node) if isinstance(node, ast.Name) else node
-    text = at.text(source) if source is not None else ""
-    return text.startswith("-") and "log" in text and ("sum" in text or "mean" in text)
 
 
 def _below(node: ast.expr, at: Context, depth: int = 3) -> bool:

@@ -16,8 +16,6 @@ from precision_lint.api import (
     operators,
 )
 
-WINDOWS = r"(?i:avg|average|pool|conv|filter|blur|smooth|gauss|box|window|mean)"
-"""A part of the name of what averages."""
 ROUNDING = "float32 results change: by rounding, and by what the difference had lost in float32"
 
 
@@ -66,16 +64,17 @@ class OnePassVariance(Rule):
 
     code, name = "MP605", "one-pass-variance"
     severity, applicability = Severity.ERROR, Applicability.UNSAFE
-    triggers = operators(ast.Sub, pattern=WINDOWS)
+    triggers = operators(ast.Sub, pattern=Mean.WORDS)
 
     def check(self, node: ast.BinOp, at: Context) -> Iterator[Finding]:
-        squares, square = Mean.of(node.left, at), _resolved(node.right, at)
-        outer = Power.of(square, at)
-        mean = Mean.of(outer.base, at) if outer is not None else None
-        if squares is None and outer is not None:
+        outer = Power.of(_resolved(node.right, at), at)
+        if outer is None:
+            return
+        squares, mean = Mean.of(node.left, at), Mean.of(outer.base, at)
+        if squares is None:
             squares, mean = Mean.windows(node.left, outer.base, at) or (None, None)
         inner = Power.of(squares.inner, at) if squares is not None else None
-        if squares is None or inner is None or outer is None or mean is None:
+        if squares is None or inner is None or mean is None:
             return
         if inner.exponent != 2 or outer.exponent != 2:
             return

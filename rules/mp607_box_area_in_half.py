@@ -85,7 +85,7 @@ class BoxAreaInHalf(Rule):
     code, name = "MP607", "box-area-in-half"
     severity, applicability = Severity.ERROR, Applicability.SAFE
     triggers = operators(ast.Mult, pattern=r"\*") | operators(
-        ast.Call, pattern=r"iou|overlaps|prod\(|mul(tiply)?\("
+        ast.Call, pattern=r"iou|overlaps|prod\(|\bmul(tiply)?\("
     )
 
     def check(self, node: ast.BinOp | ast.Call, at: Context) -> Iterator[Finding]:
@@ -138,8 +138,11 @@ class BoxAreaInHalf(Rule):
 
     def _overlap(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """A function of the project that computes the IoU of what it is given, as it is."""
-        name = at.text(node.func).rpartition(".")[2].lower()
-        if not OVERLAP.search(name) or not at.plausible or not at.mentions(PIXELS.pattern):
+        if (
+            not OVERLAP.search(_last(node.func).lower())
+            or not at.plausible
+            or not at.mentions(PIXELS.pattern)
+        ):
             return
         helper = Helper.of(node, at)
         if helper is None or at.mentions(UNIT.pattern) or not _divides(helper):
@@ -185,15 +188,18 @@ def _factors(node: ast.expr, at: Context) -> tuple[ast.expr, ast.expr] | None:
     """The factors of ``a * b``, ``torch.mul(a, b)`` or ``a.mul(b)``."""
     if isinstance(node, ast.BinOp):
         return node.left, node.right
+    if not isinstance(node, ast.Call) or _last(node.func) not in ("mul", "multiply"):
+        return None
     operation = at.operation(node)
-    if (
-        operation is None
-        or operation[0] not in ("mul", "multiply")
-        or not isinstance(node, ast.Call)
-    ):
+    if operation is None:
         return None
     second = node.args[-1:]
     return (operation[1], second[0]) if second and second[0] is not operation[1] else None
+
+
+def _last(func: ast.expr) -> str:
+    """The last part of the name of what is called."""
+    return getattr(func, "attr", "") or getattr(func, "id", "")
 
 
 def _columns(sides: tuple[ast.expr, ast.expr]) -> bool:
@@ -209,8 +215,8 @@ def _columns(sides: tuple[ast.expr, ast.expr]) -> bool:
 
 def _is_prod(node: ast.Call, at: Context) -> ast.BinOp | None:
     """The sides of boxes in ``prod(b[:, 2:] - b[:, :2], 1)``."""
-    operation = at.operation(node)
-    if operation is None or operation[0] != "prod":
+    operation = at.operation(node) if _last(node.func) == "prod" else None
+    if operation is None:
         return None
     sides: ast.expr | None = operation[1]
     if isinstance(sides, ast.Name):

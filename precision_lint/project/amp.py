@@ -44,7 +44,9 @@ _ENDS = _USERS | {"data", "dataset", "datasets"}
 """Directories of things that are independent of each other: what one of them does ends there."""
 _SETTINGS = {"config", "configs", "conf", "confs", "cfg", "cfgs", "recipes", "hparams"}
 """Directories of settings for the code beside them."""
-_RUNS = re.compile(r"train|tool|script|run|launch|engine|^exp|app|main|^src$|cli")
+_RUNS = re.compile(
+    r"(?:^|_)(?:(?:pre)?train|tool|script|run|launch|engine|exp|apps?$|main|cli$)|^src$"
+)
 """Directories of programs."""
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 MAX_BYTES = 2_000_000

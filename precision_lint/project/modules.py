@@ -13,7 +13,7 @@ _OF_MODULES = frozenset({
 })  # fmt: skip
 """Methods that tensors do not have."""
 _CASTS = frozenset({"half", "bfloat16", "to", "type"})
-_MOVES = frozenset({"cuda", "cpu", "to", "eval", "train", "requires_grad_", *_CASTS})
+_MOVES = frozenset({"cuda", "cpu", "eval", "train", "requires_grad_", *_CASTS})
 _Place = tuple[int, str]
 """A scope, and the name in it; attributes belong to the whole file."""
 

@@ -87,11 +87,6 @@ class Context(Halves):
         return self.module.qualify(node)
 
     @cached_property
-    def plausible(self) -> bool:
-        """Whether this function plausibly runs under autocast or inside a half model."""
-        return self.is_plausible()
-
-    @cached_property
     def without_gradient(self) -> bool:
         """Whether this function never has a backward pass."""
         return self.module.ungraded(self.function)

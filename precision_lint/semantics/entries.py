@@ -46,8 +46,6 @@ FOREIGN_CALLS = 4
 """Calls in other files whose arguments are evaluated."""
 NUMERIC = ("loss", "criterion", "matcher", "cost", "softmax", "attention", "entropy", "similarity")
 """Parts of names of functions and classes that compute on a model's output."""
-
-
 _NO_WITHS = Withs([])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence, Evidence
@@ -64,7 +65,8 @@ class Halves:
         """Where the project runs half precision, other than in single tensors."""
         return tuple(e for e in (self.project.mixed, self.half_models) if e is not None)
 
-    def is_plausible(self) -> bool:
+    @cached_property
+    def plausible(self) -> bool:
         """Whether this function plausibly runs under autocast or inside a half model."""
         return self.module.plausible(self.function)
 
@@ -127,7 +129,7 @@ class Halves:
             dtypes = self._region_dtypes(region)
         elif value.wide and region.on:
             return None
-        elif region.state == "inherited" and self.is_plausible():
+        elif region.state == "inherited" and self.plausible:
             if value.wide:
                 dtypes = self.project.half_dtypes or dtypes
                 if self.half_models is not None:
@@ -142,7 +144,7 @@ class Halves:
                     confidence = Confidence.LIKELY
             else:
                 evidence = self.project.evidence[:1]
-        elif region.state == "inherited" and not self.is_plausible():
+        elif region.state == "inherited" and not self.plausible:
             evidence = self.project.evidence[:1]
         dtypes -= _excluded(value)
         return Half(dtypes, confidence, evidence) if dtypes else None

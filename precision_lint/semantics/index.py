@@ -14,7 +14,6 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MODULE_BASES = ("Module", "LightningModule", "Model", "Loss", "Criterion", "Head", "Layer", "Block")
 """Last words of base classes by which a class is believed to be a ``torch.nn.Module``."""
 
-
 HANDS_BACK = frozenset({
     "to", "cuda", "cpu", "eval", "train", "half", "float", "bfloat16", "double", "requires_grad_",
 })  # fmt: skip
@@ -26,9 +25,8 @@ WRAPS = frozenset({
     "script", "convert_sync_batchnorm",
 })  # fmt: skip
 """Calls that give a module which runs their first argument."""
-
-
 CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
+"""Modules that hold others."""
 
 
 @dataclass(eq=False)

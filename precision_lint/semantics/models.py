@@ -46,7 +46,7 @@ _OTHERS = frozenset({
 _GIVES = re.compile(r"^(?:encode|decode|forward)(?:_|$)|^get_\w+_features$")
 """Methods of models that compute what the model computes."""
 _WORDS = {"float16": "float16", "half": "float16", "fp16": "float16", "bfloat16": "bfloat16"}
-_DTYPES = {**{name: ops.CASTS[name] for name in ("half", "bfloat16", "float", "double")}}
+_DTYPES = {name: ops.CASTS[name] for name in ("half", "bfloat16", "float", "double")}
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,7 @@ class Module(Attributes):
         """
         found = self.callee(node.func, function, objects)
         if found is None:
-            run = self._object(node.func, function)
+            run = None if objects else self._object(node.func, function)
             if run is None:
                 return None
             return returns.of_object(*run, node, arguments, keywords, region)

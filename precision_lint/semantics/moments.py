@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
 
 ROOTS = frozenset({"sqrt", "rsqrt"})
-WINDOW = re.compile(
-    r"avg|average|pool|conv|filter|blur|smooth|gauss|box|window|mean", re.IGNORECASE
-)
-"""Words of functions that average over a window; that both terms go through one says the rest."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +65,9 @@ class Mean:
     arguments: tuple[ast.expr | ast.keyword, ...]
     windowed: bool = False
 
+    WORDS: ClassVar = r"(?i:avg|average|pool|conv|filter|blur|smooth|gauss|box|window|mean)"
+    """Parts of names of what averages; that both terms go through the same says the rest."""
+
     @classmethod
     def windows(cls, left: ast.expr, right: ast.expr, at: Context) -> tuple[Mean, Mean] | None:
         """Averages of two values by the same pooling, filter or function, with the same arguments:
@@ -103,7 +102,7 @@ def _windowed(node: ast.expr, at: Context, depth: int = 3) -> Mean | None:
     if not isinstance(node, ast.Call) or not node.args or isinstance(node.args[0], ast.Starred):
         return None
     name = (at.qualify(node.func) or at.text(node.func)).rpartition(".")[2]
-    if not WINDOW.search(name):
+    if not re.search(Mean.WORDS, name):
         return None
     return Mean(node, node.args[0], (*node.args[1:], *node.keywords), windowed=True)
 

@@ -99,9 +99,10 @@ class ScalerLife:
             return None
         target, module = found
         index = module.index
-        if KEPT.search("".join(ast.unparse(n) for n in (target.node, *_called(target, index)))):
+        functions = (target.node, *_called(target, index))
+        if KEPT.search("".join(ast.unparse(function) for function in functions)):
             return None
-        parts = [n for f in (target.node, *_called(target, index)) for n in ast.walk(f)]
+        parts = [n for function in functions for n in ast.walk(function)]
         calls = [n for n in parts if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
         saves = any(index.names.qualify(c.func) == "torch.save" for c in calls)
         states = [c for c in calls if c.func.attr == "state_dict"]  # type: ignore[attr-defined]
