@@ -42,10 +42,13 @@ def check(
 ) -> Result:
     """Lint as ``runner.check`` does, less what was there where ``HEAD`` left ``ref``.
 
-    The base is linted only where something is found, so a clean branch costs one run.  Raises
-    ConfigError where git does not know the commit, or is not there.
+    The work tree is that of the first path.  The base is linted only where something is found, so a
+    clean branch costs one run.  Raises ConfigError where git does not know the commit, or is not
+    there.
     """
-    repository = Repository(Path.cwd(), ref)
+    first = files.absolute(paths[0])
+    home = next(place for place in (first, *first.parents) if place.is_dir())
+    repository = Repository(home, ref)
     whole = runner.check(paths, resolver, workers=workers)
     found = [Path(name) for name in dict.fromkeys(d.filename for d in whole.diagnostics)]
     if not found:

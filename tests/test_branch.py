@@ -63,6 +63,18 @@ def added(run: Run, *args: str) -> list[str]:
     return [f"{d['filename']}:{d['location']['row']} {d['code']}" for d in json.loads(run.out)]
 
 
+def test_the_repository_is_that_of_the_paths(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.py", "BAD")
+    commit()
+    git("switch", "-qc", "topic")
+    write("a.py", "BAD\nODD")
+    commit()
+    project = Path.cwd()
+    monkeypatch.chdir(project.parent)
+    assert added(run, "project") == ["project/a.py:3 MP912"]
+    assert added(run, "project/a.py") == ["project/a.py:3 MP912"]
+
+
 def test_only_what_the_branch_adds(run: Run) -> None:
     write("a.py", "BAD\nODD")
     write("b.py", "BAD")
