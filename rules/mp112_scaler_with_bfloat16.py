@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
 from precision_lint.api import (
@@ -36,9 +36,10 @@ class ScalerWithBfloat16(Rule):
     function chooses between bfloat16 and others. The scaler may be inside an object of another
     class (`loss_scaler = NativeScaler()`).
 
-    A scaler whose `enabled` holds for bfloat16 (`dtype in ("fp16", "bf16")`, `dtype !=
-    torch.float32`). One that is on without a condition in a file that names bfloat16 elsewhere is
-    `possible`; FSDP's `ShardedGradScaler` counts as well.
+    A scaler whose `enabled`, or the condition under which it is made, holds for bfloat16 (`dtype in
+    ("fp16", "bf16")`, `dtype != torch.float32`, `use_fp16 or use_bf16`). One that is on without a
+    condition in a file that names bfloat16 elsewhere is `possible`; FSDP's `ShardedGradScaler`
+    counts as well.
 
     `enabled=(dtype == torch.float16)` is the right form and silent, as is a scaler that is made
     under such a condition. Regions of which the dtype is not known, or of which one is float16, are
@@ -99,19 +100,22 @@ class ScalerWithBfloat16(Rule):
             )
             return
         scaler = Scaler.made(call, at)
+        enabled = ast.unparse(scaler.enabled) if scaler is not None and scaler.enabled else ""
+        if scaler is None or not scaler.off:
+            test = _takes_bfloat16(_switches(call, at))
+            if test is not None:
+                yield at.finding(
+                    call,
+                    f"the loss is scaled where {at.text(test)} holds for bfloat16, which needs no "
+                    "scale",
+                    Confidence.LIKELY,
+                )
+                return
         around = at.parents.get(id(call))
         if isinstance(around, ast.IfExp) and around.body is call and not call.keywords:
             yield from _perhaps(call, set(), at)
             return
         if scaler is None or scaler.off:
-            return
-        enabled = ast.unparse(scaler.enabled) if scaler.enabled is not None else ""
-        if scaler.enabled is not None and _takes_bfloat16(scaler.enabled):
-            yield at.finding(
-                call,
-                f"the loss is scaled where {enabled} holds for bfloat16, which needs no scale",
-                Confidence.LIKELY,
-            )
             return
         if _names_dtype(enabled):
             return
@@ -201,11 +205,30 @@ def _chosen(made: ast.Assign, at: Context) -> Iterator[Finding]:
     )
 
 
-def _takes_bfloat16(test: ast.expr) -> bool:
-    """Whether a condition that switches a scaler on holds for bfloat16 too."""
+def _switches(call: ast.Call, at: Context) -> list[ast.expr]:
+    """The conditions under which a scaler is made, and is on."""
+    tests = [k.value for k in call.keywords if k.arg == "enabled"]
+    inner: ast.AST = call
+    for around in at.ancestors(call):
+        if isinstance(around, (ast.If, ast.IfExp)):
+            body = around.body if isinstance(around.body, list) else [around.body]
+            tests += [around.test] if inner in body else []
+        inner = around
+    return tests
+
+
+def _takes_bfloat16(tests: Iterable[ast.expr]) -> ast.expr | None:
+    """The one of several conditions that holds for bfloat16 too, unless another rules it out."""
+    told = [test for test in tests if _names_dtype(ast.unparse(test))]
+    return told[0] if told and all(map(_holds_for_bfloat16, told)) else None
+
+
+def _holds_for_bfloat16(test: ast.expr) -> bool:
     match test:
         case ast.BoolOp(op=ast.Or(), values=parts):
-            return any(map(_takes_bfloat16, parts))
+            return any(map(_holds_for_bfloat16, parts))
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return _takes_bfloat16(parts) is not None
         case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
             return any(BRAIN.search(ast.unparse(side)) for side in (left, right))
         case ast.Compare(
