@@ -30,7 +30,7 @@ from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Again, Module
 from precision_lint.semantics.program import Program
 from precision_lint.slices import Editor
-from precision_lint.source import Failure, Source, parse
+from precision_lint.source import Failure, Source, may_hold_tensors, parse
 
 Rules = Sequence[type[Rule]]
 _WORD = re.compile(rb"\w+")
@@ -101,7 +101,7 @@ def _triggered(rules: Rules, data: bytes) -> list[type[Rule]]:
 
 def relevant(data: bytes, rules: Rules) -> bool:
     """Whether any rule could find anything in these bytes."""
-    if b"torch" not in data:
+    if not may_hold_tensors(data):
         return False
     return _prefilter(tuple(rule.triggers.pattern for rule in rules)).search(data) is not None
 
@@ -127,7 +127,7 @@ def lint(
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
     active = _triggered(rules, data)
-    if not active or b"torch" not in data:
+    if not active or not may_hold_tensors(data):
         return []
     if program is None:  # else its files were read
         project = project.with_file(source.filename, data)

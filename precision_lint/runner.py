@@ -46,7 +46,7 @@ from precision_lint.project.amp import Survey
 from precision_lint.semantics.edition import Edition
 from precision_lint.semantics.gather import gather
 from precision_lint.semantics.program import Program
-from precision_lint.source import Failure, Source
+from precision_lint.source import Failure, Source, may_hold_tensors
 
 POOL_FROM = 64
 """Files to analyse from which on processes pay for their start."""
@@ -157,7 +157,7 @@ def is_relevant(data: bytes, codes: frozenset[str]) -> bool:
 
 def _deserves_a_look(name: str, data: bytes) -> bool:
     """Whether the bytes of a file, of a notebook its JSON, may lead to a diagnostic."""
-    if b"torch" in data or SUPPRESSION.search(data) is not None:
+    if may_hold_tensors(data) or SUPPRESSION.search(data) is not None:
         return True
     return not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
 
@@ -217,7 +217,7 @@ def diagnose(text: Source, job: Job, known: Known, edition: Edition | None = Non
 
     ``edition`` is what is kept of the file's last text.
     """
-    parsed = "torch" in text.text or "\0" in text.text
+    parsed = may_hold_tensors(text.text.encode("utf8", "surrogatepass")) or "\0" in text.text
     survey, program = known
     path = program.relative(job.path) if program else ""
     around = survey.around(job.path)

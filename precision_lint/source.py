@@ -27,6 +27,13 @@ _BOM = b"\xef\xbb\xbf"
 _NEWLINE = re.compile(r"\r\n?|\n")
 _START = Position(1, 1)
 _RECODE = "save the file as UTF-8 or name its encoding in the first line"
+_USERS = re.compile(
+    rb"^[ \t]*(?:from|import)[ \t]+(?:accelerate|deepspeed|diffusers|einops|fastai|lightning|mmcv"
+    rb"|mmengine|peft|timm|transformers|trl)\b",
+    re.MULTILINE,
+)
+"""Imports by which a file may handle tensors that never says torch."""
+_OTHERS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(?:tensorflow|jax|flax|keras)\b", re.MULTILINE)
 _BYTES_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 
@@ -166,6 +173,11 @@ class Source:
             parts += [self.text[at : edit.start], edit.text]
             at = edit.end
         return replace(self, text="".join([*parts, self.text[at:]]))
+
+
+def may_hold_tensors(data: bytes) -> bool:
+    """Whether a file can be about torch: it names it, or imports what is made of it."""
+    return b"torch" in data or bool(_USERS.search(data) and not _OTHERS.search(data))
 
 
 def load(path: Path | str, filename: str | None = None) -> bytes | Failure:

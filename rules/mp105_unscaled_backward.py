@@ -11,6 +11,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Framework,
     Remedy,
     Rule,
     Severity,
@@ -36,7 +37,10 @@ class UnscaledBackward(Rule):
     whoever steps its optimizer.
 
     A step of a scaler that scales nothing in its file, beside another scaler that does. A backward
-    without `amp.scale_loss` behind apex's `amp.initialize` in one function.
+    without `amp.scale_loss` behind apex's `amp.initialize` in one function. A plain backward where
+    a framework's optimizer steps (accelerate's `prepare`, Fabric's `setup`, Lightning's
+    `self.optimizers()`, `deepspeed.initialize`, mmengine's `optim_wrapper`): `likely` where the
+    file or the project names float16, silent where the file names another precision.
 
     It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
     zero before the step, where a framework runs the backward, for a scaler that is off, and where
@@ -86,6 +90,7 @@ class UnscaledBackward(Rule):
             if at.qualify(violation.func) == Apex.initialize:
                 yield from _beside_apex(violation, at)
             elif getattr(violation.func, "attr", "") == "backward":
+                yield from _past_framework(violation, at)
                 yield from _beside_scaled(violation, at)
             else:
                 yield from _other_scaler(violation, at)
@@ -157,6 +162,28 @@ def _beside_scaled(call: ast.Call, at: Context) -> Iterator[Finding]:
         "6e-8 become 0",
         Confidence.POSSIBLE,
         evidence=(*at.why(region), at.note(beside, "this loss is scaled")),
+    )
+
+
+def _past_framework(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A plain backward where a framework's optimizer steps, which expects its own backward."""
+    stepped = None if _is_scaled(call) else Framework.bypassed(call, at)
+    if stepped is None:
+        return
+    arms = _arms(call, at)
+    for other, function in at.module.index.calls.get("backward", []):
+        if function is at.function and (Framework.scales(other) or _is_scaled(other)):
+            others = _arms(other, at)
+            if any(arms[key][1] is not others[key][1] for key in arms.keys() & others.keys()):
+                return  # the framework's own on the other path
+    settings = at.project.autocast
+    known = settings is not None and at.believes(settings) and "float16" in at.project.dtypes
+    yield at.finding(
+        call,
+        f"the loss is not scaled, and {at.text(stepped)} is the framework's: with float16 it "
+        "raises, or divides these gradients by a scale that they do not have",
+        Confidence.LIKELY if known else Framework.confidence(at),
+        evidence=(at.note(stepped, "the framework's optimizer steps here"),),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from precision_lint.api import Confidence, Position, Severity
-from precision_lint.source import Failure, Source, decode, load, parse, read
+from precision_lint.source import Failure, Source, decode, load, may_hold_tensors, parse, read
 
 
 def decoded(data: bytes) -> Source:
@@ -350,3 +350,18 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     failure = failed(read(path))
     assert failure.code == "MP001"
     assert "cannot be read: permission denied" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch\n", True),
+        ("from accelerate import Accelerator\n", True),
+        ("if True:\n    import lightning as L\n", True),
+        ("from transformers import TFAutoModel\nimport tensorflow as tf\n", False),
+        ("import numpy as np\n# accelerate\n", False),
+        ("from accelerated import x\n", False),
+    ],
+)
+def test_which_files_are_judged(text: str, expected: bool) -> None:
+    assert may_hold_tensors(text.encode()) is expected

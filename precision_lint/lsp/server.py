@@ -32,6 +32,7 @@ from precision_lint.lsp import actions, convert, hover
 from precision_lint.lsp.session import Found, Session
 from precision_lint.project import configs, files
 from precision_lint.runner import FRAMES
+from precision_lint.source import may_hold_tensors
 
 PAUSE = 0.03
 """Seconds that typing has to pause before a text is judged, if another was in the last ``IDLE``."""
@@ -312,7 +313,7 @@ class Server:
     async def _ask(self, path: Path, text: str, work: Callable[[], Answer]) -> Answer | None:
         """The answer of work on a buffer, when its project was read; None where it failed."""
         try:
-            if "torch" in text and not self._session.is_known(path):
+            if _is_judged(text) and not self._session.is_known(path):
                 await self._learn(self._session.root(path), path)
             return await asyncio.get_running_loop().run_in_executor(self._judge, work)
         except ConfigError as error:
@@ -332,7 +333,7 @@ class Server:
         here = [d for d in found.diagnostics if d.start <= at <= d.end]
         text = found.source.text
         work = functools.partial(self._session.describe, path, text, at.row)
-        known = await self._ask(path, text, work) if "torch" in text else None
+        known = await self._ask(path, text, work) if _is_judged(text) else None
         said = hover.markdown(known, here, at)
         if not said:
             return None
@@ -392,6 +393,10 @@ def _logged(task: asyncio.Task[None]) -> None:
     """Log why a task that nobody waits for failed."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("precision-lint failed", exc_info=error)
+
+
+def _is_judged(text: str) -> bool:
+    return may_hold_tensors(text.encode("utf8", "surrogatepass"))
 
 
 def _path(uri: str) -> Path | None:

@@ -31,6 +31,11 @@ MANUAL = "self.manual_backward"
 APEX = "amp.scale_loss"
 OWNER = re.compile(r"(^|\.)_?(accelerator|fabric|lite|booster|(model_?)?engine|\w*deepspeed\w*)$")
 """Objects whose ``backward(loss)`` scales a loss."""
+WRAPPER = re.compile(r"(^|\.)_?optim_wrappers?$")
+"""mmengine's optimizers, whose ``backward`` and ``update_params`` scale a loss."""
+OPTIMIZERS, DEEPSPEED = "self.optimizers", "deepspeed.initialize"
+PREPARES = ("prepare", "prepare_optimizer", "setup", "setup_optimizers", "optimizers", "initialize")
+"""Methods that give a framework's optimizers."""
 AFTER_BACKWARD = "on_after_backward"
 """Lightning's hook between the backward pass and the unscaling."""
 FLOAT16 = re.compile(
@@ -38,6 +43,10 @@ FLOAT16 = re.compile(
     r"|\bfp16[\"']?\s*[=:]\s*(True|\{)|[\"']fp16[\"']|scale_loss"
 )
 """Text that says that a framework may run in float16."""
+NOT_FLOAT16 = re.compile(
+    r"mixed_precision\s*=\s*[\"'](no|bf16|fp8)|precision\s*=\s*[\"']?(bf16|32|64)"
+)
+"""Text that says that it runs in something else."""
 
 
 class Framework:
@@ -58,6 +67,61 @@ class Framework:
         """``likely`` where the file names float16 for the framework, which else scales nothing."""
         named = FLOAT16.search(at.source.text) is not None
         return Confidence.LIKELY if named else Confidence.POSSIBLE
+
+    @staticmethod
+    def bypassed(backward: ast.Call, at: Context) -> ast.expr | None:
+        """The framework's optimizer that steps after a plain ``loss.backward()``; None: there is
+        none.
+
+        Such an optimizer comes from ``prepare`` or ``setup`` in this file, from Lightning's
+        ``self.optimizers()``, from ``deepspeed.initialize``, or is called ``optim_wrapper``.
+        """
+        if not isinstance(backward.func, ast.Attribute) or Framework.scales(backward):
+            return None
+        if NOT_FLOAT16.search(at.source.text) and not FLOAT16.search(at.source.text):
+            return None
+        for call, function in at.module.index.calls.get("step", ()):
+            if function is not at.function or not isinstance(call.func, ast.Attribute):
+                continue
+            stepped = call.func.value
+            if isinstance(stepped, ast.Subscript):
+                stepped = stepped.value
+            text = dotted(stepped.func if isinstance(stepped, ast.Call) else stepped) or ""
+            if WRAPPER.search(text) or text == OPTIMIZERS or _prepared(text, at):
+                return stepped
+        return None
+
+    @staticmethod
+    def scales(backward: ast.Call) -> bool:
+        """Whether a backward pass is one that an object of a framework runs."""
+        owner = dotted(backward.func.value) if isinstance(backward.func, ast.Attribute) else None
+        text = owner or ""
+        return bool(OWNER.search(text) or WRAPPER.search(text)) or text in ("self", "amp")
+
+
+def _prepared(text: str, at: Context) -> bool:
+    """Whether a name or attribute is what a framework made of an optimizer."""
+    for name in PREPARES:
+        for call, function in at.module.index.calls.get(name, ()):
+            if not isinstance(call.func, ast.Attribute) or not text:
+                continue
+            owner = dotted(call.func.value) or ""
+            if not (OWNER.search(owner) or f"{owner}.{name}" in (OPTIMIZERS, DEEPSPEED)):
+                continue
+            if function is not at.function and not text.startswith("self."):
+                continue
+            made = at.inside(function).statement(call)
+            if not isinstance(made, ast.Assign):
+                continue
+            bound = {
+                dotted(part)
+                for target in made.targets
+                for part in ast.walk(target)
+                if isinstance(part, (ast.Name, ast.Attribute))
+            }
+            if text in bound:
+                return True
+    return False
 
 
 class Wrapped(Protocol):

@@ -13,6 +13,7 @@ from precision_lint.cache import Cache, digest
 from precision_lint.semantics.link import link
 from precision_lint.semantics.program import Program
 from precision_lint.semantics.summary import Summary, summarise
+from precision_lint.source import may_hold_tensors
 
 POOL_FROM = 200
 """Files to summarise from which on processes pay for their start."""
@@ -39,7 +40,7 @@ def gather(root: Path, files: Iterable[Path], cache: Cache, workers: int) -> Pro
         return known
     program = Program(str(root), frozenset(paths))
     summaries: dict[str, Summary] = {}
-    wanted = [name for name, data in contents.items() if b"torch" in data]
+    wanted = [name for name, data in contents.items() if may_hold_tensors(data)]
     for _ in range(ROUNDS):
         some = {name: contents[name] for name in wanted}
         summaries.update(_summaries(some, keys, cache, workers))
