@@ -117,6 +117,25 @@ def test_models_are_followed_through_parameters_and_attributes() -> None:
     assert places({"net.py": NET, "powers.py": POWERS, "run.py": passed}) == ["powers.py:5"]
 
 
+@pytest.mark.parametrize(("dtype", "expected"), [("float16", ["powers.py:5"]), ("float32", [])])
+def test_an_object_that_loads_its_model_in_half(dtype: str, expected: list[str]) -> None:
+    held = (
+        "import torch\nfrom transformers import AutoModel\nfrom powers import energy\n\n\n"
+        "class Runner:\n    def __init__(self, name):\n"
+        f"        self.net = AutoModel.from_pretrained(name, torch_dtype=torch.{dtype})\n\n"
+        "    def __call__(self, x):\n        return energy(self.net(x).states)\n"
+    )
+    assert places({"powers.py": POWERS, "held.py": held}) == expected
+
+
+@pytest.mark.parametrize(("other", "expected"), [("net(noise)", ["sums.py:5"]), ("noise", [])])
+def test_what_two_half_parameters_promote_to(other: str, expected: list[str]) -> None:
+    sums = "import torch\n\n\ndef energy(a, b):\n    return ((a + b) * (a + b)).sum()\n"
+    body = f"net = Net().half()\nnoise = torch.randn(8, 3)\nenergy(net(frames), {other})"
+    run = script(body).replace("from powers", "from sums")
+    assert places({"net.py": NET, "sums.py": sums, "run.py": run}) == expected
+
+
 def test_methods_of_a_half_model_run_with_half_weights() -> None:
     squared = NET.replace("return self.head(x)", "y = self.head(x)\n        return (y * y).sum()")
     body = "net = Net().half()\nnet(frames)"
