@@ -194,6 +194,8 @@ class IntegersInHalf(Rule):
             for side, other in ((part.left, part.right), (part.right, part.left)):
                 if not isinstance(side, ast.BinOp) or not isinstance(side.op, ast.Mult):
                     continue
+                if at.value(other).kind == "number":
+                    continue  # 127.5 * image + 128
                 rows = [o for o in (side.left, side.right) if at.value(o).kind != "number"]
                 stride = [o for o in (side.left, side.right) if o not in rows[:1]]
                 if len(rows) > 1 and not re.search(r"\bw(idth)?\b|stride|_w\b", at.text(stride[0])):

@@ -383,6 +383,28 @@ def test_a_program_of_its_own_says_nothing_of_those_beside_it(
     assert (survey.around(tmp_path / "two" / "net.py").autocast is not None) == known
 
 
+PROGRAM = "import torch\nfor x in batches:\n    with torch.autocast('cuda'):\n        net(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (PROGRAM, False),
+        (f"import sys\nsys.path.append('..')\n{PROGRAM}", True),
+        (f"from .nets import net\n{PROGRAM}", True),
+        (f"from nets import net\n{PROGRAM}", True),  # PYTHONPATH may hold what holds it
+        ("import torch\ndef run(net):\n    with torch.autocast('cuda'):\n        net()\n", True),
+    ],
+)
+def test_a_program_that_imports_nothing_says_nothing_of_others(
+    tmp_path: Path, text: str, known: bool
+) -> None:
+    scan(tmp_path, one__demo_py=text, two__net_py="x = 1", lib__nets_py="x = 1")
+    survey = Survey.scan(tmp_path, list(tmp_path.rglob("*.py")))
+    assert survey.around(tmp_path / "one" / "net.py").autocast is not None
+    assert (survey.around(tmp_path / "two" / "net.py").autocast is not None) == known
+
+
 @pytest.mark.parametrize("package", ["pkg", "src/pkg"])
 def test_a_part_of_a_package_is_no_example_of_it(tmp_path: Path, package: str) -> None:
     (tmp_path / package / "contrib").mkdir(parents=True)

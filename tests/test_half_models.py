@@ -136,6 +136,25 @@ def test_what_two_half_parameters_promote_to(other: str, expected: list[str]) ->
     assert places({"net.py": NET, "sums.py": sums, "run.py": run}) == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("net(frames)", ["ratios.py:5"]), ("self.head(frames)", ["ratios.py:5"]), ("frames", [])],
+)
+def test_what_a_layer_in_a_region_gives_is_half_in_other_files(
+    given: str, expected: list[str]
+) -> None:
+    ratios = "import torch\n\n\ndef ratio(a, b):\n    return a / (b + 1e-8)\n"
+    run = (
+        "import torch\nfrom net import Net\nfrom ratios import ratio\n\n\n"
+        "class Task(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.head = torch.nn.Linear(3, 3)\n\n"
+        "    def step(self, frames, net: Net):\n"
+        "        with torch.autocast('cuda', dtype=torch.float16):\n"
+        f"            ratio(frames, {given}).sum().backward()\n"
+    )
+    assert places({"net.py": NET, "ratios.py": ratios, "run.py": run}, "MP305") == expected
+
+
 def test_methods_of_a_half_model_run_with_half_weights() -> None:
     squared = NET.replace("return self.head(x)", "y = self.head(x)\n        return (y * y).sum()")
     body = "net = Net().half()\nnet(frames)"

@@ -107,6 +107,10 @@ OPEN = [
     "if x.dtype in (torch.float16, y.dtype):\n    return x",
     "for _ in y:\n    if y.sum() > 0:\n        x = x.float()\n        break\nreturn x",
     "half = x.dtype == torch.float16\nx = y\nif not half:\n    return x",
+    # behind a test, and behind one that both arms outlive, as before
+    "if x.dtype in (torch.float16, torch.bfloat16):\n    y = y.to(x.dtype)\nreturn x",
+    "if x.dtype == torch.float32:\n    y = y.float()\nreturn x",
+    "if x.dtype == torch.float16:\n    y = 1\nelif x.dtype == torch.bfloat16:\n    y = 2\nreturn x",
     "x += torch.ones(3)\nreturn x",
     "dtype = x.dtype\nx = y\nif dtype == torch.float32:\n    return x",
     "if x.is_floating_point():\n    return x",

@@ -49,6 +49,9 @@ _RUNS = re.compile(
 )
 """Directories of programs."""
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
+_RELATIVE = re.compile(rb"^[ \t]*from[ \t]+\.", re.MULTILINE)
+_PROGRAM = re.compile(rb"^(?:for|with|while|if __name__)\b", re.MULTILINE)
+"""Code of a module that runs when the file does, other than definitions."""
 MAX_BYTES = 2_000_000
 MAX_DATA = 300
 """So many configuration files of one kind in one directory are data."""
@@ -292,15 +295,19 @@ def _area(place: PurePath) -> Area:
 
 
 def _of_its_own(place: PurePath, root: Path, data: bytes) -> bool:
-    """Whether a program in a directory of the root imports modules of that directory only, so that
-    the others of the project are none of its."""
+    """Whether a program in a directory of the root imports modules of that directory only, or none
+    of the project at all, so that the others of the project are none of its."""
     if len(place.parts) != 2 or (root / place.parts[0] / "__init__.py").is_file():
         return False
     home = root / place.parts[0]
     names = {match.decode() for match in _IMPORT.findall(data)} - {place.parts[0]}
     own = {name for name in names if _is_module(home / name)}
     around = (root, root / "src")
-    return bool(own) and not any(_is_module(d / n) for n in names - own for d in around)
+    if any(_is_module(d / n) for n in names - own for d in around):
+        return False
+    if own or not _PROGRAM.search(data) or _RELATIVE.search(data) or b"sys.path" in data:
+        return bool(own)
+    return not any(_is_module(d / n) for d in root.iterdir() if d.is_dir() for n in names)
 
 
 def _of_a_part(place: PurePath, root: Path) -> bool:

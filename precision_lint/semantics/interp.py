@@ -193,20 +193,31 @@ class Interpreter(Calls):
         before, around, versions = self.env, self.region, self.versions
         paths: list[Path] = []
         rest: Sequence[ast.stmt] = [node]
+        refined: set[str] = set()
+        arms = 1
         while len(rest) == 1 and isinstance(rest[0], ast.If):
             test, body, rest = rest[0].test, rest[0].body, rest[0].orelse
             self.eval(test)
             held, counted = self.env, self.versions
             self.env, self.versions = dict(held), dict(counted)
             self.refine(test, True)
+            refined |= _changed(held, self.env)
             if not self.block(body):
                 paths.append((self.env, self.region, self.versions))
             self.env, self.region, self.versions = dict(held), around, dict(counted)
             self.refine(test, False)
+            refined |= _changed(held, self.env)
+            arms += 1
         if not self.block(rest):
             paths.append((self.env, self.region, self.versions))
         self.env, self.region, self.versions = before, around, versions
-        return self.join(paths)
+        ends = self.join(paths)
+        if len(paths) == arms:  # no arm has left: what the tests said holds no longer
+            for key in refined:
+                if all(of.get(key, 0) == versions.get(key, 0) for _, _, of in paths):
+                    self.env.pop(key)
+                    self.env |= {key: before[key]} if key in before else {}
+        return ends
 
     def fork(self, bodies: Iterable[Sequence[ast.stmt]]) -> bool:
         before, around, versions = self.env, self.region, self.versions
@@ -429,6 +440,10 @@ def _merge(a: Env, b: Env) -> Env:
         x, y = a.get(key), b.get(key)
         merged[key] = join(x, y) if x is not None and y is not None else (x or y or UNKNOWN)
     return merged
+
+
+def _changed(before: Env, after: Env) -> set[str]:
+    return {key for key, value in after.items() if before.get(key) is not value}
 
 
 def _enters(call: ast.Call) -> bool:
