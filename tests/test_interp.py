@@ -78,6 +78,11 @@ FLOWS = {
     "return x": "float32",
     "if x.dtype not in (torch.float16, torch.bfloat16):\n    raise ValueError\n"
     "x = x.float()\nreturn x": "float32",
+    # behind a test that both arms outlive, as before
+    "if x.dtype in (torch.float16, torch.bfloat16):\n    y = y.to(x.dtype)\nreturn x": "~x",
+    "if x.w.dtype in (torch.float16, torch.bfloat16):\n    y = 1\nreturn x.w": "~x.w",
+    "if x.dtype == torch.float16:\n    y = 1\nelif x.dtype == torch.bfloat16:\n    y = 2\n"
+    "return x": "~x",
     # in place, the dtype stays
     "x = x.half()\nx.add_(torch.ones(3))\nreturn x": "float16",
     "x = x.half()\ny = x.mul_(torch.ones(3))\nreturn y": "float16",
@@ -107,10 +112,6 @@ OPEN = [
     "if x.dtype in (torch.float16, y.dtype):\n    return x",
     "for _ in y:\n    if y.sum() > 0:\n        x = x.float()\n        break\nreturn x",
     "half = x.dtype == torch.float16\nx = y\nif not half:\n    return x",
-    # behind a test, and behind one that both arms outlive, as before
-    "if x.dtype in (torch.float16, torch.bfloat16):\n    y = y.to(x.dtype)\nreturn x",
-    "if x.dtype == torch.float32:\n    y = y.float()\nreturn x",
-    "if x.dtype == torch.float16:\n    y = 1\nelif x.dtype == torch.bfloat16:\n    y = 2\nreturn x",
     "x += torch.ones(3)\nreturn x",
     "dtype = x.dtype\nx = y\nif dtype == torch.float32:\n    return x",
     "if x.is_floating_point():\n    return x",
