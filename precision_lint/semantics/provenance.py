@@ -66,7 +66,11 @@ class Provenance:
             op = ops.MODULES.get(value.const.rpartition(".")[2])
             return value.const.endswith("ModuleList") or op in ops.MATMULS
         stored = at.module.stores(cls).get(name)
-        return stored is not None and isinstance(stored[0], ast.Call)
+        if stored is None or not isinstance(stored[0], ast.Call):
+            return False
+        given = node.args or any(k.arg not in ("device", "dtype") for k in node.keywords)
+        partial = (dotted(stored[0].func) or "").rpartition(".")[2] == "partial"
+        return bool(given) and not partial  # which may make windows: self.window(device=x.device)
 
 
 def _weightless(call: ast.Call, at: Context) -> bool:
