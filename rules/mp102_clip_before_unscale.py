@@ -167,6 +167,8 @@ def _beside_masters(call: ast.Call, at: Context) -> Iterator[Finding]:
     made = next((c for c in Apex.initialized(at) if Apex.level(c) in ("O2", "O3", "")), None)
     if made is None or not at.mentions("scale_loss") or "FP16_Optimizer" in at.source.text:
         return
+    if Apex.apart(call, made, at):
+        return  # where this runs, no copies are made
     if any(
         isinstance(a, ast.With) and "scale_loss" in ast.unparse(a.items[0])
         for a in at.ancestors(call)

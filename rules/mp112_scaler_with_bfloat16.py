@@ -22,6 +22,8 @@ SHARDED = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"
 NAMED = re.compile(r"(amp_|pure_)?(bf16|bfloat16)(-mixed)?", re.IGNORECASE)
 """Values of options that choose bfloat16."""
 BRAIN = re.compile(r"bfloat16|bf16", re.IGNORECASE)
+FLOAT16 = re.compile(r"autocast\([^()]*(?<!b)float16")
+"""A region in float16, whatever the flag is called that enters it."""
 WORDS = ("16", "dtype", "half", "precision")
 
 
@@ -103,7 +105,7 @@ class ScalerWithBfloat16(Rule):
         enabled = ast.unparse(scaler.enabled) if scaler is not None and scaler.enabled else ""
         if scaler is None or not scaler.off:
             test = _takes_bfloat16(_switches(call, at))
-            if test is not None:
+            if test is not None and not FLOAT16.search(at.source.text):
                 yield at.finding(
                     call,
                     f"the loss is scaled where {at.text(test)} holds for bfloat16, which needs no "

@@ -104,7 +104,7 @@ class ScalerNotCheckpointed(Rule):
                 yield at.finding(
                     call,
                     "the optimizer's state is read back and the scaler's, which is saved, is not: "
-                    "the run that continues starts at a scale of 65536 again",
+                    "the run that continues starts at the initial scale again",
                     Confidence.LIKELY,
                 )
             return
@@ -118,8 +118,8 @@ class ScalerNotCheckpointed(Rule):
         if again is not None:
             yield at.finding(
                 call,
-                f"{scaler.text} is made anew while its optimizer goes on: each time it starts at a "
-                "scale of 65536 again, and throws steps away",
+                f"{scaler.text} is made anew while its optimizer goes on: each time it starts at "
+                "the initial scale again, and throws steps away",
                 again[0],
                 evidence=again[1],
             )
@@ -148,7 +148,7 @@ class ScalerNotCheckpointed(Rule):
                     yield here.finding(
                         node,
                         f"the optimizer's state is saved without that of {scaler.text}: the run "
-                        "that continues starts at a scale of 65536 again",
+                        "that continues starts at the initial scale again",
                         Confidence.LIKELY,
                         evidence=(here.note(call, "the scaler is made here"),),
                     )
@@ -172,7 +172,7 @@ class ScalerNotCheckpointed(Rule):
                 yield here.finding(
                     node,
                     f"the optimizer's state is saved without that of {scaler.text}: the run that "
-                    "continues starts at a scale of 65536 again",
+                    "continues starts at the initial scale again",
                     confidence,
                     evidence=evidence,
                     fix=fix,
@@ -187,8 +187,8 @@ def _left_out(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Finding]:
         known = ScalerLife.keeps_states(node, here)
         yield here.finding(
             node,
-            f"the optimizer is saved without {scaler.text}: the run that continues starts at a "
-            "scale of 65536 again",
+            f"the optimizer is saved without {scaler.text}: the run that continues starts at the "
+            "initial scale again",
             Confidence.LIKELY if known else Confidence.POSSIBLE,
             evidence=(here.note(call, "the scaler is made here"),),
         )
@@ -209,7 +209,7 @@ def _forgotten_by_apex(call: ast.Call, at: Context) -> Iterator[Finding]:
                     yield here.finding(
                         node,
                         "the optimizer's state is saved without amp.state_dict(): the run that "
-                        "continues starts at a scale of 65536 again",
+                        "continues starts at the initial scale again",
                         Confidence.LIKELY,
                         evidence=(here.note(call, "amp scales the losses from here on"),),
                     )
@@ -264,7 +264,7 @@ def _left_to_others(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Fin
         return
     yield here.finding(
         node,
-        f"nothing saves the state of {text}: the run that continues starts at a scale of 65536 "
+        f"nothing saves the state of {text}: the run that continues starts at the initial scale "
         "again",
         confidence,
         evidence=evidence,

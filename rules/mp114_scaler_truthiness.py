@@ -70,6 +70,11 @@ class ScalerTruthiness(Rule):
         confidence = Confidence.CERTAIN if scaler.may_be_off else Confidence.POSSIBLE
         for node, function in scaler.truths():
             here = at.inside(function)
+            around = here.parents.get(id(node))
+            if isinstance(around, ast.BoolOp) and any(
+                here.text(part).startswith(f"{scaler.text}.is_enabled(") for part in around.values
+            ):
+                continue  # the next operand asks what is meant
             statement = here.statement(node)
             fix = None
             edits = here.edit.append(statement, {node: ".is_enabled()"}) if statement else None

@@ -236,6 +236,7 @@ SILENT = [
     "x = wave(amp=amp)",
     "half = n // 2",
     "x = split(x, half=2)",
+    "state = serialize_model(model, half=True)",
     "def window(n, half=True): pass",
     "x = x.half_size()",
     "momentum_dtype = torch.float16",

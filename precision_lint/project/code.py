@@ -80,6 +80,8 @@ _OWNERS = (
     (re.compile(r"\w*Engine"), "Catalyst's"),
 )
 _LOADER = re.compile(r"from_pretrained|from_single_file|from_config|pipeline|LLM|load_model")
+_STORES = re.compile(r"save|serialize|store|dump|checkpoint")
+"""Names of what writes weights."""
 _MODEL = re.compile(
     r"model|net|module|pipe|encoder|decoder|transformer|backbone|teacher|student|ema|llm|head|vae"
     r"|generator|discriminator|critic|policy|bert|clip|^self$"
@@ -359,6 +361,8 @@ class _Reader:
 
     def _keyword(self, name: str, value: ast.expr, callee: str) -> Iterator[Found]:
         key = normal(name)
+        if key == "half" and _STORES.search(callee.lower()):
+            return  # how weights lie in a file
         yield from self._table((callee, name), value)
         if not is_setting(key) or isinstance(value, ast.Dict):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -94,10 +95,25 @@ class Apex:
             for part in ast.walk(loop):
                 if not isinstance(part, ast.If) or not COUNTS.search(ast.unparse(part.test)):
                     continue
+                if Apex.apart(node, part, at):
+                    continue
                 step = next((s for s in ast.walk(part) if _steps(s)), None)
                 if isinstance(step, ast.Call) and "%" in ast.unparse(part.test):
                     yield call, step
                     break
+
+    @staticmethod
+    def apart(a: ast.AST, b: ast.AST, at: Context) -> bool:
+        """Whether two nodes are in different arms of one ``if``, or of two that ask the same."""
+        first, second = (
+            {
+                ast.unparse(around.test): any(inner is statement for statement in around.body)
+                for inner, around in itertools.pairwise((node, *at.ancestors(node)))
+                if isinstance(around, ast.If)
+            }
+            for node in (a, b)
+        )
+        return any(first[test] != second[test] for test in first.keys() & second.keys())
 
 
 def _steps(node: ast.AST) -> bool:
