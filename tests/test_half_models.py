@@ -138,21 +138,24 @@ def test_what_two_half_parameters_promote_to(other: str, expected: list[str]) ->
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [("net(frames)", ["ratios.py:5"]), ("self.head(frames)", ["ratios.py:5"]), ("frames", [])],
+    [("self(batch)", ["spread.py:5"]), ("self.head(batch)", ["spread.py:5"]), ("batch", [])],
 )
-def test_what_a_layer_in_a_region_gives_is_half_in_other_files(
+def test_what_a_layer_gives_is_half_where_a_trainer_runs_half(
     given: str, expected: list[str]
 ) -> None:
-    ratios = "import torch\n\n\ndef ratio(a, b):\n    return a / (b + 1e-8)\n"
-    run = (
-        "import torch\nfrom net import Net\nfrom ratios import ratio\n\n\n"
-        "class Task(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.head = torch.nn.Linear(3, 3)\n\n"
-        "    def step(self, frames, net: Net):\n"
-        "        with torch.autocast('cuda', dtype=torch.float16):\n"
-        f"            ratio(frames, {given}).sum().backward()\n"
+    spread = (
+        "import torch\n\n\ndef spread(z):\n"
+        "    return (z / torch.sqrt(z.var(dim=0) + 1e-9)).sum()\n"
     )
-    assert places({"net.py": NET, "ratios.py": ratios, "run.py": run}, "MP305") == expected
+    task = (
+        "import lightning\nfrom torch import nn\nfrom spread import spread\n\n\n"
+        "class Task(lightning.LightningModule):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.head = nn.Linear(3, 3)\n\n"
+        "    def forward(self, x):\n        return self.head(x)\n\n"
+        f"    def training_step(self, batch, index):\n        return spread({given})\n"
+    )
+    run = "import lightning\nfrom task import Task\nlightning.Trainer(precision=16).fit(Task())\n"
+    assert places({"spread.py": spread, "task.py": task, "run.py": run}, "MP306") == expected
 
 
 def test_methods_of_a_half_model_run_with_half_weights() -> None:
