@@ -117,6 +117,21 @@ def test_models_are_followed_through_parameters_and_attributes() -> None:
     assert places({"net.py": NET, "powers.py": POWERS, "run.py": passed}) == ["powers.py:5"]
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [("x.float()", []), ("self.head(x)", ["task.py:10"])]
+)
+def test_what_a_static_method_is_given(given: str, expected: list[str]) -> None:
+    task = (
+        "import torch\nfrom torch import nn\n\n\nclass Task(nn.Module):\n"
+        "    head = nn.Linear(3, 3)\n\n    @staticmethod\n    def entropy(p):\n"
+        "        return torch.log(p + 1e-10).mean()\n\n"
+        "    def forward(self, x):\n"
+        "        with torch.autocast('cuda', dtype=torch.float16):\n"
+        f"            return Task.entropy({given})\n"
+    )
+    assert places({"task.py": task}, "MP301") == expected
+
+
 @pytest.mark.parametrize(("dtype", "expected"), [("float16", ["powers.py:5"]), ("float32", [])])
 def test_an_object_that_loads_its_model_in_half(dtype: str, expected: list[str]) -> None:
     held = (
@@ -144,8 +159,7 @@ def test_what_a_layer_gives_is_half_where_a_trainer_runs_half(
     given: str, expected: list[str]
 ) -> None:
     spread = (
-        "import torch\n\n\ndef spread(z):\n"
-        "    return (z / torch.sqrt(z.var(dim=0) + 1e-9)).sum()\n"
+        "import torch\n\n\ndef spread(z):\n    return (z / torch.sqrt(z.var(dim=0) + 1e-9)).sum()\n"
     )
     task = (
         "import lightning\nfrom torch import nn\nfrom spread import spread\n\n\n"

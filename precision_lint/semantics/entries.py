@@ -338,7 +338,7 @@ class Entries:
     ) -> list[Passed]:
         """What a call in this module passes for a parameter of ``function``, if anything."""
         parameters = [p.arg for p in function.parameters()]
-        if function.is_method:
+        if function.is_method and not function.is_static:
             parameters = parameters[1:]
         place = parameters.index(name) if name in parameters else -1
         given = next((k.value for k in call.keywords if k.arg == name), None)
