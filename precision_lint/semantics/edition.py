@@ -47,10 +47,9 @@ class Edition:
         self._nodes: frozenset[type[ast.AST]] = frozenset()
         self._parts: dict[ast.stmt, Index] = {}
         self._located: dict[ast.stmt, list[ast.AST]] = {}
-        self._moved: set[ast.stmt] = set()
         self._bound: tuple[dict[str, str], list[str]] = {}, []
         self.kept: dict[Function, Interpreter] = {}
-        """Interpretations of functions whose text and rows are the same."""
+        """Interpretations of functions whose text is the same."""
 
     def parse(self, source: Source) -> ast.Module | Failure:
         """The syntax tree of the next text, with the statements that the last one had already."""
@@ -74,10 +73,6 @@ class Edition:
         top = self._top
         vars(top).clear()  # what was found out about the last text
         top.node, top.cls, top.parent = tree, None, None
-        for moved in (self._parts[s] for s in self._moved if s in self._parts):
-            for function in moved.functions:
-                self.kept.pop(function, None)  # places are parts of names of dtypes
-        self._moved.clear()
         parts: dict[ast.stmt, Index] = {}
         index = Index(tree, Names(), top, [], {}, {}, {}, {})
         for statement in reversed(tree.body):
@@ -138,7 +133,6 @@ class Edition:
 
     def _move(self, statement: ast.stmt, rows: int) -> None:
         """Move a statement down."""
-        self._moved.add(statement)
         if statement not in self._located:
             found = [node for node in ast.walk(statement) if hasattr(node, "lineno")]
             self._located[statement] = found

@@ -247,13 +247,15 @@ class Module(Attributes):
             run = self._object(node.func, function)
             if run is None:
                 return None
-            return returns.of_object(*run, node, arguments, keywords, region)
+            return returns.of_object(*run, node, function, arguments, keywords, region)
         target, module = found
         own = isinstance(node.func, ast.Attribute) and dotted(node.func.value) == "self"
         if own and self._overridden(target):
             return None
         bound = own or (objects and target.name in ("forward", "__call__"))
-        return returns.result(target, module, node, arguments, keywords, region, own, bound)
+        return returns.result(
+            target, module, node, function, arguments, keywords, region, own, bound
+        )
 
     def follow_object(
         self,
@@ -270,7 +272,7 @@ class Module(Attributes):
             found = made.module.method(made.cls, "forward")
         if found is None:
             return self.follow(node, function, arguments, keywords, region, objects=True)
-        return returns.result(*found, node, arguments, keywords, region, False, True)
+        return returns.result(*found, node, function, arguments, keywords, region, False, True)
 
     def gives_layers(self, func: ast.expr, function: Function) -> bool:
         """Whether a call is of a method of this project that gives what a layer of it gives."""
