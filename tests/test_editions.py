@@ -136,7 +136,7 @@ def test_interpretations_are_kept_until_an_answer_is_another() -> None:
         source = Source("a.py", changed)
         found = dispatch.lint(source, rules, Project(), edition=edition)
         assert found == dispatch.lint(source, rules, Project())
-        return next(kept for function, kept in edition.kept.items() if function.name == "outer")
+        return next(kept for function, kept in edition._kept.items() if function.name == "outer")
 
     first = outer(text)
     assert outer(text + "\ndef third(x):\n    return x\n") is first

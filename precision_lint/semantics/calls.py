@@ -320,7 +320,8 @@ class Calls(Operations):
         cls = self.function.cls
         if cls is None or not isinstance(func.value, ast.Name) or func.value.id != "self":
             return False
-        return self.module.index.method(cls, func.attr) is not None
+        defines: bool = self.ask("defines", cls, func.attr)
+        return defines
 
     @staticmethod
     def is_method(owner: Value, name: str) -> bool:

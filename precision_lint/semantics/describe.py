@@ -102,6 +102,8 @@ def _dtype(value: Value, region: Region, function: Function) -> str:
         words = "autocast's dtype"
     elif dtype == "~autocast":
         words = "autocast's dtype, where autocast is on"
+    elif dtype.startswith("~call.") and ":" not in dtype:
+        words = f"that of {dtype[6:]}"
     elif dtype.startswith("~call"):
         words = f"that of the result of the call on row {words[5:].partition(':')[0]}"
     elif dtype.startswith("~"):

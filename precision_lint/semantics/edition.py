@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 from precision_lint.semantics.index import Function, Index, collect
 from precision_lint.semantics.interp import Interpreter
+from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import Names
+from precision_lint.semantics.program import Program
 from precision_lint.source import Failure, Source, parse
 
 
@@ -47,8 +49,10 @@ class Edition:
         self._nodes: frozenset[type[ast.AST]] = frozenset()
         self._parts: dict[ast.stmt, Index] = {}
         self._located: dict[ast.stmt, list[ast.AST]] = {}
-        self._bound: tuple[dict[str, str], list[str]] = {}, []
-        self.kept: dict[Function, Interpreter] = {}
+        self._bound: dict[str, str] = {}
+        self._stars: list[str] = []
+        self._module: Module | None = None
+        self._kept: dict[Function, Interpreter] = {}
         """Interpretations of functions whose text is the same."""
 
     def parse(self, source: Source) -> ast.Module | Failure:
@@ -84,13 +88,23 @@ class Edition:
             index.add(part)
         self._parts = parts
         index.resolve_aliases()
-        bound = index.names.bound, index.names.stars
-        if bound != self._bound:
-            self.kept.clear()
-        self._bound = bound
-        here = set(index.functions)
-        self.kept = {function: one for function, one in self.kept.items() if function in here}
+        bound, before = index.names.bound, self._bound
+        renamed = {n for n in bound.keys() | before.keys() if bound.get(n) != before.get(n)}
+        here = set(index.functions) if index.names.stars == self._stars else set()
+        self._bound, self._stars = bound, index.names.stars
+        for function in list(self._kept):
+            if function not in here or not renamed.isdisjoint(function.names):
+                del self._kept[function]
         return index
+
+    def module(self, index: Index, path: str, program: Program | None) -> Module:
+        """The module of the text that was parsed last: one object as long as the program is one."""
+        module = self._module
+        if module is None or module.path != path or module.program is not program:
+            module = self._module = Module(index, path, program, self._kept)
+        else:
+            module.open(index)
+        return module
 
     def _spliced(self, before: _Text, source: Source) -> list[ast.stmt] | None:
         """The statements of a text: those of the last text, but where the two differ."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,10 @@ LIBRARIES = ("torch.", "numpy.", "math.", "einops.")
 """Homes of names that need not be looked for in the project."""
 
 
+_PLACED = re.compile(r"~call\.\d+:\d+")
+"""The dtype variable of what a call outside of functions gives."""
+
+
 class Again(BaseException):
     """Something looked at an interpretation while it was found out whether that still holds."""
 
@@ -37,8 +42,8 @@ class Module(Attributes):
     """Lazily computed facts of one module.
 
     ``path`` is its file in ``program``; without a program nothing of other files is known.
-    ``kept`` are interpretations of an earlier text's functions, to be used where they still hold;
-    those of this text are added.
+    ``kept`` are interpretations of its functions from earlier, to be used where they still hold;
+    new ones are added.
     """
 
     def __init__(
@@ -48,12 +53,16 @@ class Module(Attributes):
         program: Program | None = None,
         kept: dict[Function, Interpreter] | None = None,
     ) -> None:
-        self.index = index
-        self._kept = kept
-        self._checked: dict[int, Interpreter] = {}
-        """Those of which is being found out whether they still hold."""
         self.path = path
         self.program = program
+        self._kept = kept
+        self.open(index)
+
+    def open(self, index: Index) -> None:
+        """Begin anew with an index, as the object that kept interpretations refer to."""
+        self.index = index
+        self._checked: dict[int, Interpreter] = {}
+        """Those of which is being found out whether they still hold."""
         self._analyses: dict[int, Interpreter] = {}
         self._regions: dict[int, Region] = {}
         self._plausible: dict[int, bool] = {}
@@ -93,7 +102,9 @@ class Module(Attributes):
 
     def close(self) -> None:
         """Break the circles of what was concluded, so that it is freed without a collection."""
+        path, program, kept = self.path, self.program, self._kept
         self.__dict__.clear()
+        self.path, self.program, self._kept = path, program, kept
 
     def holds(self, function: Function) -> bool:
         """Whether a function is one of this module."""
@@ -104,6 +115,10 @@ class Module(Attributes):
     def own_class(self, name: str) -> Class | None:
         """The class of this module that has a name."""
         return self.index.classes.get(name)
+
+    def defines(self, cls: Class, name: str) -> bool:
+        """Whether a class, or a base of it in this module, has a method of a name."""
+        return self.index.method(cls, name) is not None
 
     def qualify(self, node: ast.expr) -> str | None:
         """What an expression names, by the imports of the module."""
@@ -198,6 +213,8 @@ class Module(Attributes):
             return None
         self._constants[name] = UNKNOWN  # a cycle ends here
         value = self.constant_of(node)
+        if _PLACED.fullmatch(value.dtype):
+            value = value.but(dtype=f"~call.{name}")  # the same wherever it stands
         self._constants[name] = value
         return value
 
