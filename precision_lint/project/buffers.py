@@ -43,11 +43,9 @@ class Buffer:
         """
         spoken, said = hints.spoken(data), None
         if last is not None and list(last.spoken.values()) == list(spoken.values()):
-            if last.spoken == spoken and last.data.count(b"\n") == data.count(b"\n"):
+            if last.spoken == spoken:
                 return replace(last, data=data)
             said = last.moved(data)
-            if said is None and last.spoken == spoken:
-                return last
 
         def read(filename: str, data: bytes) -> list[Statement]:
             nonlocal said
@@ -69,9 +67,19 @@ class Buffer:
         rows = len(after) - len(before)
         changed = [*before[head : len(before) - tail], *after[head : len(after) - tail]]
         code = b"\n".join(line for line in changed if not line.lstrip().startswith(b"#"))
+        outer = next((i for i in reversed(range(head)) if before[i][:1].isalpha()), 0)
+        if _depth(b"\n".join(before[outer:head])) or _depth(code):
+            return None  # rows of a statement of several
         names = set(_NAME.findall(b"\n".join(self.spoken.values()))) - _ANYWHERE
         if self.said is None or _STRUCTURE.search(code) or names & set(_NAME.findall(code)):
             return None
         if any(head < one.row <= len(before) - tail for one in self.said):
             return None
         return [one if one.row <= head else replace(one, row=one.row + rows) for one in self.said]
+
+
+def _depth(code: bytes) -> int:
+    """How many brackets are open at the end of some code, if strings and comments close theirs."""
+    return sum(code.count(bracket) for bracket in (b"(", b"[", b"{")) - sum(
+        code.count(bracket) for bracket in (b")", b"]", b"}")
+    )
