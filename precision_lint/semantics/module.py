@@ -68,6 +68,7 @@ class Module(Attributes):
         self._plausible: dict[int, bool] = {}
         self._constants: dict[str, Value] = {}
         self._attributes: dict[tuple[int, str], Value] = {}
+        self._sites: dict[int, list[tuple[ast.Call, Function]]] = {}
         self.half_runs: dict[int, HalfRun | None] = {}
         self._held: dict[tuple[int, str], Value | None] = {}
         self._arguments: dict[tuple[int, str], list[Passed]] = {}
