@@ -117,6 +117,14 @@ def test_unchanged_statements_keep_their_trees() -> None:
     assert first.body[1] is not second.body[1]
     assert first.body[2] is second.body[2]
     assert second.body[2].lineno == 7
+    edited = f"x = 1\n{text.replace('half', 'float')}".replace(
+        "return x\n", "y = x\n    return y\n"
+    )
+    third = edition.parse(Source("a.py", edited))  # at both ends
+    assert isinstance(third, ast.Module)
+    assert third.body[2] is second.body[1]
+    assert third.body[2].lineno == 4
+    assert third.body[3] is not second.body[2]
 
 
 @pytest.mark.parametrize("name", TEXTS)

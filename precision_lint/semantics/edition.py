@@ -18,6 +18,9 @@ from precision_lint.semantics.names import Names
 from precision_lint.semantics.program import Program
 from precision_lint.source import Failure, Source, parse
 
+_BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+"""Statements that share no row with others."""
+
 
 @dataclass(frozen=True)
 class _Text:
@@ -141,7 +144,18 @@ class Edition:
         if rows:
             for statement in body[last:]:
                 self._move(statement, rows)
-        kept = [*body[:first], *tree.body, *body[last:]]
+        known: dict[str, list[ast.stmt]] = {}
+        for statement in body[first:last]:
+            known.setdefault(_written(statement, old), []).append(statement)
+        changed: list[ast.stmt] = []
+        for statement in tree.body:
+            same = known.get(_written(statement, new))
+            if same and isinstance(statement, _BLOCKS):
+                self._move(same[0], statement.lineno - same[0].lineno)
+                changed.append(same.pop(0))
+            else:
+                changed.append(statement)
+        kept = [*body[:first], *changed, *body[last:]]
         self._located = {s: self._located[s] for s in kept if s in self._located}
         return kept
 
@@ -158,6 +172,13 @@ class Edition:
 def _first_row(statement: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(d.lineno for d in decorators)])
+
+
+def _written(statement: ast.stmt, source: Source) -> str:
+    """The rows of a statement."""
+    end = statement.end_lineno or statement.lineno
+    stop = source.lines[end] if end < len(source.lines) else len(source.text)
+    return source.text[source.lines[_first_row(statement) - 1] : stop].rstrip("\n")
 
 
 def _alike(one: str, other: str, most: int | None = None) -> int:
