@@ -130,7 +130,8 @@ def lint(
         return []
     if program is None:  # else its files were read
         project = project.with_file(source.filename, data)
-    nodes = {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in active))
+    asking = active if edition is None else rules  # what is typed may trigger another rule
+    nodes = {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in asking))
     index = edition.index(tree, nodes) if edition is not None else build(tree, nodes)
     editor = Editor(source, tree)
     try:

@@ -144,20 +144,28 @@ class Edition:
         if rows:
             for statement in body[last:]:
                 self._move(statement, rows)
-        known: dict[str, list[ast.stmt]] = {}
-        for statement in body[first:last]:
-            known.setdefault(_written(statement, old), []).append(statement)
-        changed: list[ast.stmt] = []
-        for statement in tree.body:
-            same = known.get(_written(statement, new))
-            if same and isinstance(statement, _BLOCKS):
-                self._move(same[0], statement.lineno - same[0].lineno)
-                changed.append(same.pop(0))
-            else:
-                changed.append(statement)
-        kept = [*body[:first], *changed, *body[last:]]
+        between = self._matched(before, first, last, tree.body, new)
+        kept = [*body[:first], *between, *body[last:]]
         self._located = {s: self._located[s] for s in kept if s in self._located}
         return kept
+
+    def _matched(
+        self, before: _Text, first: int, last: int, body: list[ast.stmt], source: Source
+    ) -> list[ast.stmt]:
+        """Statements of a new text, some of which are among those in a part of the last text."""
+        known: dict[str, list[ast.stmt]] = {}
+        for statement in before.body[first:last]:
+            if isinstance(statement, _BLOCKS):
+                known.setdefault(_written(statement, before.source), []).append(statement)
+        found: list[ast.stmt] = []
+        for statement in body:
+            same = known.get(_written(statement, source)) if known else None
+            if same and isinstance(statement, _BLOCKS):
+                self._move(same[0], statement.lineno - same[0].lineno)
+                found.append(same.pop(0))
+            else:
+                found.append(statement)
+        return found
 
     def _move(self, statement: ast.stmt, rows: int) -> None:
         """Move a statement down."""
