@@ -26,7 +26,6 @@ from precision_lint.semantics.context import Context
 from precision_lint.semantics.describe import Description
 from precision_lint.semantics.edition import Edition
 from precision_lint.semantics.index import Function, Index, build
-from precision_lint.semantics.interp import Interpreter
 from precision_lint.semantics.module import Again, Module
 from precision_lint.semantics.program import Program
 from precision_lint.slices import Editor
@@ -131,12 +130,12 @@ def lint(
         return []
     if program is None:  # else its files were read
         project = project.with_file(source.filename, data)
-    nodes = {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in active))
+    asking = active if edition is None else rules  # what is typed may trigger another rule
+    nodes = {ast.With, ast.AsyncWith}.union(*(r.triggers.nodes for r in asking))
     index = edition.index(tree, nodes) if edition is not None else build(tree, nodes)
     editor = Editor(source, tree)
     try:
-        kept = edition.kept if edition is not None else None
-        found = _judged(active, index, source, project, program, path, editor, kept)
+        found = _judged(active, index, source, project, program, path, editor, edition)
     except Again:
         found = _judged(active, index, source, project, program, path, editor, None)
     for cls in index.classes.values() if edition is None else ():
@@ -153,12 +152,13 @@ def _judged(
     program: Program | None,
     path: str,
     editor: Editor,
-    kept: dict[Function, Interpreter] | None,
+    edition: Edition | None,
 ) -> list[Diagnostic]:
-    """What rules find in a file; raises Again where ``kept`` is of no use."""
+    """What rules find in a file; raises Again where what is kept is of no use."""
     if program is not None:
-        program.forget()
-    module = Module(index, path, program if path else None, kept)
+        program.forget(keep=edition is not None)
+    known = program if path else None
+    module = edition.module(index, path, known) if edition else Module(index, path, known)
     found: list[Diagnostic] = []
     for rule in active:
         place: Any = None

@@ -235,7 +235,7 @@ def test_evidence_that_cannot_get_better_saves_the_search(monkeypatch: pytest.Mo
         "Trainer(precision='16-mixed')", "Trainer(precision='bf16-mixed')",
         "model.half()", "model.bfloat16()",
     )  # fmt: skip
-    monkeypatch.setattr(amp, "_statements", None)
+    monkeypatch.setattr(amp, "statements", None)
     assert full.with_file("b.py", b"import torch\nmodel.half()\nscaler = GradScaler()\n") == full
 
 
@@ -245,7 +245,7 @@ def test_evidence_that_cannot_get_better_saves_the_search(monkeypatch: pytest.Mo
      "with torch.autocast(device, enabled=False): pass", "n = sample_rate / half"],
 )  # fmt: skip
 def test_files_that_say_nothing_are_not_parsed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(amp, "_statements", None)
+    monkeypatch.setattr(amp, "statements", None)
     assert project(text) == Project()
 
 

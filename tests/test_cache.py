@@ -388,13 +388,13 @@ def test_evidence_is_read_again_only_where_bytes_changed(
     first = survey(root, home)
     assert first.around(root / "a.py").half and first.around(root / "a.py").autocast
     read: list[str] = []
-    known = amp._statements
+    known = amp.statements
 
     def statements(filename: str, data: bytes) -> list[Statement]:
         read.append(Path(filename).name)
         return known(filename, data)
 
-    monkeypatch.setattr(amp, "_statements", statements)
+    monkeypatch.setattr(amp, "statements", statements)
     assert survey(root, home) == first and read == []
     (root / "conf.yaml").write_text("use_amp: false\n")
     assert survey(root, home).around(root / "a.py").autocast is None

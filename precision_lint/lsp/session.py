@@ -16,8 +16,9 @@ from typing import Any
 from precision_lint import dispatch, fixer, runner
 from precision_lint.api import Applicability, Diagnostic
 from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, Settings, close
-from precision_lint.project import files, hints
+from precision_lint.project import files
 from precision_lint.project.amp import Survey
+from precision_lint.project.buffers import Buffer
 from precision_lint.runner import Job, Known, Mode
 from precision_lint.semantics.describe import Description
 from precision_lint.semantics.edition import Edition
@@ -47,8 +48,8 @@ class _Project:
     program: Program
     without: dict[Path, Survey] = field(default_factory=dict)
     """What the others say, for files that say something themselves."""
-    latest: dict[Path, tuple[dict[int, bytes], Survey]] = field(default_factory=dict)
-    """Of a buffer the lines that may say something, and what all came to with them."""
+    latest: dict[Path, Buffer] = field(default_factory=dict)
+    """Of files that say something themselves what they say now."""
 
 
 class Session:
@@ -180,11 +181,7 @@ class Session:
         return job, (self._survey(project, root, path, data), project.program)
 
     def _survey(self, project: _Project, root: Path, path: Path, data: bytes) -> Survey:
-        """What the project says with this buffer in place of the file.
-
-        It is not asked again before one of the lines changes that may say something: reading a
-        file for that costs as much as linting it.
-        """
+        """What the project says with this buffer in place of the file."""
         if not project.survey.asks(path, data):
             return project.survey
         if path not in project.without:
@@ -199,11 +196,9 @@ class Session:
                     rest = set(members) - {path}
                     others = runner.survey_of(root, project.settings, rest, cache)
             project.without[path] = others
-        spoken = hints.spoken(data)
-        if path not in project.latest or project.latest[path][0] != spoken:
-            survey = project.without[path].with_file(path, str(path), data)
-            project.latest[path] = spoken, survey
-        return project.latest[path][1]
+        last = project.latest.get(path)
+        project.latest[path] = Buffer.of(project.without[path], path, data, last)
+        return project.latest[path].survey
 
 
 def _content(path: Path) -> bytes:

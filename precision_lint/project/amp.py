@@ -96,7 +96,7 @@ class Project:
 
     def with_file(self, filename: str, data: bytes) -> Project:
         """This project with the evidence that one more file's bytes give."""
-        said = _statements(filename, data) if self._may_gain(filename, data) else ()
+        said = statements(filename, data) if self._may_gain(filename, data) else ()
         return self._with_statements(said, filename, PurePath(filename))
 
     def __or__(self, other: Project) -> Project:
@@ -207,7 +207,7 @@ class Survey:
             known = cache.get([key]).get(key) if cache else None
             if isinstance(known, list) and all(isinstance(said, Statement) for said in known):
                 return known
-            new[key] = _statements(filename, data)
+            new[key] = statements(filename, data)
             return new[key]
 
         members = sorted(set(files), key=lambda path: (len(path.parts), path))
@@ -245,9 +245,14 @@ class Survey:
             return False
         return is_code or configs.is_config(path.name)
 
-    def with_file(self, path: Path, filename: str, data: bytes) -> Survey:
-        """This survey with what the bytes of one more file say, which need not be saved yet."""
-        return self._with_file(path, filename, data, _statements)
+    def with_file(
+        self, path: Path, filename: str, data: bytes, read: Reader | None = None
+    ) -> Survey:
+        """This survey with what the bytes of one more file say, which need not be saved yet.
+
+        ``read``: how to find out what they say, instead of reading them.
+        """
+        return self._with_file(path, filename, data, read or statements)
 
     def _with_file(self, path: Path, filename: str, data: bytes, read: Reader) -> Survey:
         place = self._relative(path)
@@ -346,7 +351,7 @@ def _strength(rank: Rank) -> Strength | None:
     return None if rank == _NONE else STRENGTHS[rank[0]]
 
 
-def _statements(filename: str, data: bytes) -> list[Statement]:
+def statements(filename: str, data: bytes) -> list[Statement]:
     """What one file says, which depends on its contents alone."""
     if configs.is_config(filename):
         return configs.statements(filename, data)

@@ -109,22 +109,16 @@ class Attributes(Entries):
     def _handed(self, cls: Class, name: str) -> Value | None:
         """A float32 tensor that a method of the object gives ``__init__``, alone or in a tuple."""
         init = cls.methods.get("__init__")
-        for node in init.nodes if init is not None else ():
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        if init is None:
+            return None
+        for method, call, place in init.fact(_from_methods).get(f"self.{name}", ()):
+            if method not in cls.methods:
                 continue
-            owner, _, method = (dotted(node.value.func) or "").rpartition(".")
-            if owner != "self" or method not in cls.methods:
-                continue
-            for target in node.targets:
-                parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                at = [i for i, part in enumerate(parts) if dotted(part) == f"self.{name}"]
-                if at and init is not None:
-                    value = self.analysis(init).values.get(id(node.value), UNKNOWN)
-                    if isinstance(target, ast.Tuple):
-                        value = value.items[at[0]] if at[0] < len(value.items) else UNKNOWN
-                    if value.kind == "tensor" and value.dtype == "float32":
-                        tags = value.tags | {"plain"}
-                        return value.but(made=None, node=node.value, tags=tags)
+            value = self.analysis(init).values.get(id(call), UNKNOWN)
+            if place is not None:
+                value = value.items[place] if place < len(value.items) else UNKNOWN
+            if value.kind == "tensor" and value.dtype == "float32":
+                return value.but(made=None, node=call, tags=value.tags | {"plain"})
         return None
 
     def _chosen(self, default: Value, init: Function, name: str) -> Value:
@@ -138,3 +132,23 @@ class Attributes(Entries):
         if not numbers or len(numbers) < sites:
             numbers.append(default)
         return min(numbers, key=lambda value: value.lo)
+
+
+def _from_methods(init: Function) -> dict[str, list[tuple[str, ast.Call, int | None]]]:
+    """What a function binds to what a call of a method of ``self`` gives: the method, the call, and
+    the place in a tuple that it gives."""
+    found: dict[str, list[tuple[str, ast.Call, int | None]]] = {}
+    for node in init.nodes:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        owner, _, method = (dotted(node.value.func) or "").rpartition(".")
+        for target in node.targets if owner == "self" else ():
+            several = isinstance(target, ast.Tuple)
+            bound: dict[str, int | None] = {}
+            for place, part in enumerate(
+                target.elts if isinstance(target, ast.Tuple) else [target]
+            ):
+                bound.setdefault(dotted(part) or "", place if several else None)
+            for name, at in bound.items():
+                found.setdefault(name, []).append((method, node.value, at))
+    return found

@@ -243,7 +243,7 @@ class Calls(Operations):
         found: Value | None = self.ask(
             "follow_object", callee.const, node, self.function, arguments, keywords, self.region
         )
-        open_value = Value("unknown", f"~call{node.lineno}:{node.col_offset}")
+        open_value = Value("unknown", self.function.given_by(node))
         known = found is not None and not found.variable  # else it depends on weights
         return _told(found if known else None, open_value)
 
@@ -313,14 +313,15 @@ class Calls(Operations):
             first = self.values[id(node.args[0])]
             if first.is_tensor and first.dtype in ("float32", "float64"):
                 return Value(tags=tags)  # nothing says that a function narrows its argument
-        return Value("unknown", f"~call{node.lineno}:{node.col_offset}", tags=tags)
+        return Value("unknown", self.function.given_by(node), tags=tags)
 
     def own_method(self, func: ast.Attribute) -> bool:
         """Whether a method is one that the class of this function defines, whatever its name."""
         cls = self.function.cls
         if cls is None or not isinstance(func.value, ast.Name) or func.value.id != "self":
             return False
-        return self.module.index.method(cls, func.attr) is not None
+        defines: bool = self.ask("defines", cls, func.attr)
+        return defines
 
     @staticmethod
     def is_method(owner: Value, name: str) -> bool:
@@ -387,7 +388,7 @@ class Calls(Operations):
 
     def module_call(self, callee: Value, node: ast.Call, arguments: list[Value]) -> Value:
         """Result of calling an ``nn.Module`` instance, or of making one."""
-        place = f"~call{node.lineno}:{node.col_offset}"
+        place = self.function.given_by(node)
         if not isinstance(callee.const, str):
             return Value("unknown", place)
         name = callee.const.rpartition(".")[2]
@@ -400,7 +401,8 @@ class Calls(Operations):
                 result = self.module_call(layer, node, [result])
             return result
         if name in ("Embedding", "EmbeddingBag"):
-            return Value("tensor", f"~parameter.{place[1:]}", tags=frozenset({"float"}))
+            of = self.function.qualname  # other methods see the variable too
+            return Value("tensor", f"~parameter.{of}.{place[1:]}", tags=frozenset({"float"}))
         op = ops.MODULES.get(name)
         if op is None:
             return Value("unknown", place)

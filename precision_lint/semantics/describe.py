@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from precision_lint.api import Evidence, Position
@@ -14,6 +15,7 @@ from precision_lint.semantics.values import CONCRETE, INF, Value
 KINDS = {"unknown": "object", "other": "object", "array": "NumPy array", "finfo": "torch.finfo"}
 REGIONAL = (ast.Call, ast.BinOp)
 """Nodes whose autocast state the analysis notes."""
+_CALL = re.compile(r"\bcall(\.?)(\d+)(?=:)")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def describe(at: Context, row: int) -> Description:
             text,
             at.span(node)[0],
             KINDS.get(value.kind, value.kind),
-            _dtype(value, here),
+            _dtype(value, here, at.function),
             _range(value),
             half.confidence.value if half else "",
             half.evidence if half else (),
@@ -91,17 +93,21 @@ def _state(region: Region) -> str:
     return f"on for some callers{dtype}{device}" if region.known else "as the caller has it"
 
 
-def _dtype(value: Value, region: Region) -> str:
+def _dtype(value: Value, region: Region, function: Function) -> str:
     """A dtype in words."""
-    words = dtype = value.dtype
+    dtype = value.dtype
+    # of calls in a function its variables count rows from where that begins
+    words = _CALL.sub(lambda c: f"call{int(c[2]) + (0 if c[1] else function.row)}", dtype)
     if dtype == "low":
         words = "autocast's dtype"
     elif dtype == "~autocast":
         words = "autocast's dtype, where autocast is on"
+    elif dtype.startswith("~call.") and ":" not in dtype:
+        words = f"that of {dtype[6:]}"
     elif dtype.startswith("~call"):
-        words = f"that of the result of the call on row {dtype[5:].partition(':')[0]}"
+        words = f"that of the result of the call on row {words[5:].partition(':')[0]}"
     elif dtype.startswith("~"):
-        words = f"that of {dtype[1:]}"
+        words = f"that of {words[1:]}"
     if value.wide and dtype not in CONCRETE and not region.on:
         return f"float32 under autocast, else {words}"
     return words

@@ -13,8 +13,13 @@ from dataclasses import dataclass, replace
 
 from precision_lint.semantics.index import Function, Index, collect
 from precision_lint.semantics.interp import Interpreter
+from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import Names
+from precision_lint.semantics.program import Program
 from precision_lint.source import Failure, Source, parse
+
+_BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+"""Statements that share no row with others."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,11 @@ class Edition:
         self._nodes: frozenset[type[ast.AST]] = frozenset()
         self._parts: dict[ast.stmt, Index] = {}
         self._located: dict[ast.stmt, list[ast.AST]] = {}
-        self._moved: set[ast.stmt] = set()
-        self._bound: tuple[dict[str, str], list[str]] = {}, []
-        self.kept: dict[Function, Interpreter] = {}
-        """Interpretations of functions whose text and rows are the same."""
+        self._bound: dict[str, str] = {}
+        self._stars: list[str] = []
+        self._module: Module | None = None
+        self._kept: dict[Function, Interpreter] = {}
+        """Interpretations of functions whose text is the same."""
 
     def parse(self, source: Source) -> ast.Module | Failure:
         """The syntax tree of the next text, with the statements that the last one had already."""
@@ -74,10 +80,6 @@ class Edition:
         top = self._top
         vars(top).clear()  # what was found out about the last text
         top.node, top.cls, top.parent = tree, None, None
-        for moved in (self._parts[s] for s in self._moved if s in self._parts):
-            for function in moved.functions:
-                self.kept.pop(function, None)  # places are parts of names of dtypes
-        self._moved.clear()
         parts: dict[ast.stmt, Index] = {}
         index = Index(tree, Names(), top, [], {}, {}, {}, {})
         for statement in reversed(tree.body):
@@ -89,13 +91,23 @@ class Edition:
             index.add(part)
         self._parts = parts
         index.resolve_aliases()
-        bound = index.names.bound, index.names.stars
-        if bound != self._bound:
-            self.kept.clear()
-        self._bound = bound
-        here = set(index.functions)
-        self.kept = {function: one for function, one in self.kept.items() if function in here}
+        bound, before = index.names.bound, self._bound
+        renamed = {n for n in bound.keys() | before.keys() if bound.get(n) != before.get(n)}
+        here = set(index.functions) if index.names.stars == self._stars else set()
+        self._bound, self._stars = bound, index.names.stars
+        for function in list(self._kept):
+            if function not in here or not renamed.isdisjoint(function.names):
+                del self._kept[function]
         return index
+
+    def module(self, index: Index, path: str, program: Program | None) -> Module:
+        """The module of the text that was parsed last: one object as long as the program is one."""
+        module = self._module
+        if module is None or module.path != path or module.program is not program:
+            module = self._module = Module(index, path, program, self._kept)
+        else:
+            module.open(index)
+        return module
 
     def _spliced(self, before: _Text, source: Source) -> list[ast.stmt] | None:
         """The statements of a text: those of the last text, but where the two differ."""
@@ -132,13 +144,31 @@ class Edition:
         if rows:
             for statement in body[last:]:
                 self._move(statement, rows)
-        kept = [*body[:first], *tree.body, *body[last:]]
+        between = self._matched(before, first, last, tree.body, new)
+        kept = [*body[:first], *between, *body[last:]]
         self._located = {s: self._located[s] for s in kept if s in self._located}
         return kept
 
+    def _matched(
+        self, before: _Text, first: int, last: int, body: list[ast.stmt], source: Source
+    ) -> list[ast.stmt]:
+        """Statements of a new text, some of which are among those in a part of the last text."""
+        known: dict[str, list[ast.stmt]] = {}
+        for statement in before.body[first:last]:
+            if isinstance(statement, _BLOCKS):
+                known.setdefault(_written(statement, before.source), []).append(statement)
+        found: list[ast.stmt] = []
+        for statement in body:
+            same = known.get(_written(statement, source)) if known else None
+            if same and isinstance(statement, _BLOCKS):
+                self._move(same[0], statement.lineno - same[0].lineno)
+                found.append(same.pop(0))
+            else:
+                found.append(statement)
+        return found
+
     def _move(self, statement: ast.stmt, rows: int) -> None:
         """Move a statement down."""
-        self._moved.add(statement)
         if statement not in self._located:
             found = [node for node in ast.walk(statement) if hasattr(node, "lineno")]
             self._located[statement] = found
@@ -150,6 +180,13 @@ class Edition:
 def _first_row(statement: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(d.lineno for d in decorators)])
+
+
+def _written(statement: ast.stmt, source: Source) -> str:
+    """The rows of a statement."""
+    end = statement.end_lineno or statement.lineno
+    stop = source.lines[end] if end < len(source.lines) else len(source.text)
+    return source.text[source.lines[_first_row(statement) - 1] : stop].rstrip("\n")
 
 
 def _alike(one: str, other: str, most: int | None = None) -> int:

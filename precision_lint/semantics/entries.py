@@ -77,6 +77,7 @@ class Entries:
     _with: dict[int, tuple[Withs, list[ast.Call]]]
     _opened: dict[tuple[int, Region | None], Region | None]
     _assigned: dict[int, dict[str, list[ast.expr]]]
+    _sites: dict[int, list[tuple[ast.Call, Function]]]
     half_runs: dict[int, HalfRun | None]
 
     def analysis(self, function: Function) -> Interpreter:
@@ -235,6 +236,11 @@ class Entries:
 
     def call_sites(self, function: Function) -> list[tuple[ast.Call, Function]]:
         """Calls in this module that plausibly reach a function."""
+        if id(function) not in self._sites:
+            self._sites[id(function)] = self._call_sites(function)
+        return self._sites[id(function)]
+
+    def _call_sites(self, function: Function) -> list[tuple[ast.Call, Function]]:
         calls, sites = self.index.calls, []
         for call, caller in calls.get(function.name, []):
             if function.is_method == isinstance(call.func, ast.Attribute):
@@ -243,7 +249,7 @@ class Entries:
                 if function.name not in OF_CONTAINERS or self.index.owns(function, call):
                     sites.append((call, caller))
         if function.is_method and function.name in ("forward", "__call__") and function.cls:
-            for name in self.index.instances.get(function.cls.name, ()):
+            for name in sorted(self.index.instances.get(function.cls.name, ())):
                 sites += calls.get(name, [])
         if function.name == "__init__" and function.cls is not None:
             sites += calls.get(function.cls.name, [])
@@ -458,6 +464,10 @@ def _is_false(node: ast.expr) -> bool:
 
 def qualname(function: Function) -> str:
     """A name for a function that no other of its file has, unless the code defines it twice."""
+    return function.fact(_qualname)
+
+
+def _qualname(function: Function) -> str:
     parts = []
     inner: Function | None = function
     while inner is not None and not isinstance(inner.node, ast.Module):

@@ -80,9 +80,20 @@ class Function(Text):
         return self.cls is not None and id(self.node) in self.cls.members
 
     @property
+    def row(self) -> int:
+        """The row that it begins in; 0 for the module's own body."""
+        row: int = getattr(self.node, "lineno", 0)
+        return row
+
+    @property
     def length(self) -> int:
         """Rows."""
-        return (getattr(self.node, "end_lineno", None) or 0) - getattr(self.node, "lineno", 0)
+        return (getattr(self.node, "end_lineno", None) or 0) - self.row
+
+    def given_by(self, call: ast.expr) -> str:
+        """The dtype variable of what a call in it gives: the same wherever the function stands."""
+        of_module = "" if self.row else "."
+        return f"~call{of_module}{call.lineno - self.row}:{call.col_offset}"
 
     @property
     def is_static(self) -> bool:

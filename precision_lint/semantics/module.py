@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,10 @@ LIBRARIES = ("torch.", "numpy.", "math.", "einops.")
 """Homes of names that need not be looked for in the project."""
 
 
+_PLACED = re.compile(r"~call\.\d+:\d+")
+"""The dtype variable of what a call outside of functions gives."""
+
+
 class Again(BaseException):
     """Something looked at an interpretation while it was found out whether that still holds."""
 
@@ -37,8 +42,8 @@ class Module(Attributes):
     """Lazily computed facts of one module.
 
     ``path`` is its file in ``program``; without a program nothing of other files is known.
-    ``kept`` are interpretations of an earlier text's functions, to be used where they still hold;
-    those of this text are added.
+    ``kept`` are interpretations of its functions from earlier, to be used where they still hold;
+    new ones are added.
     """
 
     def __init__(
@@ -48,17 +53,22 @@ class Module(Attributes):
         program: Program | None = None,
         kept: dict[Function, Interpreter] | None = None,
     ) -> None:
-        self.index = index
-        self._kept = kept
-        self._checked: dict[int, Interpreter] = {}
-        """Those of which is being found out whether they still hold."""
         self.path = path
         self.program = program
+        self._kept = kept
+        self.open(index)
+
+    def open(self, index: Index) -> None:
+        """Begin anew with an index, as the object that kept interpretations refer to."""
+        self.index = index
+        self._checked: dict[int, Interpreter] = {}
+        """Those of which is being found out whether they still hold."""
         self._analyses: dict[int, Interpreter] = {}
         self._regions: dict[int, Region] = {}
         self._plausible: dict[int, bool] = {}
         self._constants: dict[str, Value] = {}
         self._attributes: dict[tuple[int, str], Value] = {}
+        self._sites: dict[int, list[tuple[ast.Call, Function]]] = {}
         self.half_runs: dict[int, HalfRun | None] = {}
         self._held: dict[tuple[int, str], Value | None] = {}
         self._arguments: dict[tuple[int, str], list[Passed]] = {}
@@ -93,7 +103,9 @@ class Module(Attributes):
 
     def close(self) -> None:
         """Break the circles of what was concluded, so that it is freed without a collection."""
+        path, program, kept = self.path, self.program, self._kept
         self.__dict__.clear()
+        self.path, self.program, self._kept = path, program, kept
 
     def holds(self, function: Function) -> bool:
         """Whether a function is one of this module."""
@@ -104,6 +116,10 @@ class Module(Attributes):
     def own_class(self, name: str) -> Class | None:
         """The class of this module that has a name."""
         return self.index.classes.get(name)
+
+    def defines(self, cls: Class, name: str) -> bool:
+        """Whether a class, or a base of it in this module, has a method of a name."""
+        return self.index.method(cls, name) is not None
 
     def qualify(self, node: ast.expr) -> str | None:
         """What an expression names, by the imports of the module."""
@@ -198,6 +214,8 @@ class Module(Attributes):
             return None
         self._constants[name] = UNKNOWN  # a cycle ends here
         value = self.constant_of(node)
+        if _PLACED.fullmatch(value.dtype):
+            value = value.but(dtype=f"~call.{name}")  # the same wherever it stands
         self._constants[name] = value
         return value
 
@@ -247,13 +265,15 @@ class Module(Attributes):
             run = None if objects else self._object(node.func, function)
             if run is None:
                 return None
-            return returns.of_object(*run, node, arguments, keywords, region)
+            return returns.of_object(*run, node, function, arguments, keywords, region)
         target, module = found
         own = isinstance(node.func, ast.Attribute) and dotted(node.func.value) == "self"
         if own and self._overridden(target):
             return None
         bound = own or (objects and target.name in ("forward", "__call__"))
-        return returns.result(target, module, node, arguments, keywords, region, own, bound)
+        return returns.result(
+            target, module, node, function, arguments, keywords, region, own, bound
+        )
 
     def follow_object(
         self,
@@ -270,7 +290,7 @@ class Module(Attributes):
             found = made.module.method(made.cls, "forward")
         if found is None:
             return self.follow(node, function, arguments, keywords, region, objects=True)
-        return returns.result(*found, node, arguments, keywords, region, False, True)
+        return returns.result(*found, node, function, arguments, keywords, region, False, True)
 
     def gives_layers(self, func: ast.expr, function: Function) -> bool:
         """Whether a call is of a method of this project that gives what a layer of it gives."""

@@ -153,7 +153,7 @@ class Operations(Expressions):
             second = rest[0] if rest else keywords["other"]
             return self.pairwise(name, node, first, second, keywords, receiver)
         if name not in ops.KNOWN:
-            return Value("unknown", f"~call{node.lineno}:{node.col_offset}")
+            return Value("unknown", self.function.given_by(node))
         result = self.computed(name, node, first, rest, keywords, receiver)
         if receiver is not None and keywords.get("inplace", UNKNOWN).const is True:
             self.changed(receiver, result)

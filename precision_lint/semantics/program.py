@@ -94,11 +94,14 @@ class Program:
         self._resolved: dict[tuple[str, str], Key | None] = {}
         self._parsed: dict[str, Index | None] = {}
         self._loaded: dict[str, Module | None] = {}
+        self._kept: dict[str, Module] = {}
+        """Modules that will be opened again, with interpretations of their functions."""
+        self._keeps = False
 
     def __getstate__(self) -> dict[str, object]:
         return {
             **self.__dict__, "_modules": None, "_nearest": {}, "_homes": {}, "_resolved": {},
-            "_parsed": {}, "_loaded": {},
+            "_parsed": {}, "_loaded": {}, "_kept": {},
         }  # fmt: skip
 
     def relative(self, path: Path) -> str:
@@ -120,18 +123,29 @@ class Program:
         """The module of a file, read when first asked for; None if it cannot be."""
         if file not in self._loaded:
             index = self._index(file)
-            self._loaded[file] = None if index is None else Module(index, file, self)
+            self._loaded[file] = None if index is None else self._opened(file, index)
         return self._loaded[file]
+
+    def _opened(self, file: str, index: Index) -> Module:
+        if not self._keeps:
+            return Module(index, file, self)
+        if file in self._kept:
+            self._kept[file].open(index)
+        else:
+            self._kept[file] = Module(index, file, self, {})
+        return self._kept[file]
 
     def kept_wide(self, message: str) -> Evidence | None:
         """Where code is kept in float32 whose backward pass has products."""
         return _note(message, self.shown(self.wide[0]), self.wide[1]) if self.wide else None
 
-    def forget(self) -> None:
+    def forget(self, keep: bool = False) -> None:
         """Drop what was concluded for one file, so that the next is judged as if it were the first.
 
-        How far names and calls are followed depends on where the following began.
+        How far names and calls are followed depends on where the following began.  ``keep``:
+        from now on interpretations are kept, and used where they still hold.
         """
+        self._keeps = keep
         for module in self._loaded.values():
             if module is not None:
                 module.close()
@@ -141,7 +155,9 @@ class Program:
     def _index(self, file: str) -> Index | None:
         if file not in self._parsed:
             if len(self._parsed) >= LOADED:
-                del self._parsed[next(iter(self._parsed))]
+                oldest = next(iter(self._parsed))
+                del self._parsed[oldest]
+                self._kept.pop(oldest, None)
             self._parsed[file] = None
             try:
                 path = Path(self.root, file)

@@ -31,6 +31,7 @@ def result(
     target: Function,
     module: Module,
     node: ast.Call,
+    caller: Function,
     arguments: Sequence[Value],
     keywords: Mapping[str, Value],
     region: Region,
@@ -60,14 +61,14 @@ def result(
         return None
     given = {**dict(zip(parameters, arguments, strict=False)), **keywords}
     chosen = any(name in given for name in target.defaults())
-    place = f"~call{node.lineno}:{node.col_offset}"
-    return _Caller(given, chosen, place, region, own).sees(returned)
+    return _Caller(given, chosen, caller.given_by(node), region, own).sees(returned)
 
 
 def of_object(
     target: Function,
     module: Module,
     node: ast.Call,
+    caller: Function,
     arguments: Sequence[Value],
     keywords: Mapping[str, Value],
     region: Region,
@@ -78,13 +79,13 @@ def of_object(
     What depends on arguments stays open, unless they make it half.
     """
     if not region.on:
-        half = result(target, module, node, arguments, keywords, region, False, bound=True)
+        half = result(target, module, node, caller, arguments, keywords, region, False, bound=True)
         if half is not None and half.dtype in models.HALF:
             return half
     returned = _returned(target, module)
     if returned is None:
         return None
-    return _Caller({}, True, f"~call{node.lineno}:{node.col_offset}", region, False).sees(returned)
+    return _Caller({}, True, caller.given_by(node), region, False).sees(returned)
 
 
 def _returned(target: Function, module: Module) -> Value | None:
