@@ -83,12 +83,14 @@ class UnscaledGradientCheck(Rule):
         if isinstance(violation, ast.Call):
             yield from _penalised(violation, at)
             return
+        wrapped = Framework.scaled(violation)
+        if wrapped and Framework.spared(at):
+            return
         evidence = []
         backward = violation.backward or violation.caller
         if backward is not None:
             evidence.append(at.note(backward, "the loss is scaled here"))
         evidence += violation.traced(at.note, "they are read here")
-        wrapped = Framework.scaled(violation)
         repaired = None if wrapped else at.unscale_first(violation)
         fix = None
         if repaired is not None:

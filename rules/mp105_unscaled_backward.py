@@ -172,7 +172,7 @@ def _past_framework(call: ast.Call, at: Context) -> Iterator[Finding]:
         return
     arms = _arms(call, at)
     for other, function in at.module.index.calls.get("backward", []):
-        if function is at.function and (Framework.scales(other) or _is_scaled(other)):
+        if function is at.function and (Framework.scales(other, at) or _is_scaled(other)):
             others = _arms(other, at)
             if any(arms[key][1] is not others[key][1] for key in arms.keys() & others.keys()):
                 return  # the framework's own on the other path
