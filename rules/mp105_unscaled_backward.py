@@ -25,6 +25,12 @@ SWITCH = re.compile(
 )
 """Conditions that choose between scaled and plain gradients."""
 
+TRAINER = re.compile(r"(transformers|trl)\.([\w.]+\.)?\w*Trainer$")
+"""Classes whose training loop steps an optimizer that accelerate has prepared."""
+ELSEWHERE = r"scaler|scale_loss|accelerator\.backward|deepspeed|apex|automatic_optimization"
+"""What a training step has that scales on another path."""
+SCALER = re.compile(r"(^|[._])(grad_?|loss_?|amp_?)?scaler$", re.IGNORECASE)
+
 
 class UnscaledBackward(Rule):
     """Backward of a loss that was not scaled, before a step that divides by the scale.
@@ -40,7 +46,10 @@ class UnscaledBackward(Rule):
     without `amp.scale_loss` behind apex's `amp.initialize` in one function. A plain backward where
     a framework's optimizer steps (accelerate's `prepare`, Fabric's `setup`, Lightning's
     `self.optimizers()`, `deepspeed.initialize`, mmengine's `optim_wrapper`): `likely` where the
-    file or the project names float16, silent where the file names another precision.
+    file or the project names float16, silent where the file names another precision. The same in a
+    `training_step` of a subclass of transformers' `Trainer`, instead of
+    `self.accelerator.backward(loss)`. A scaler of the code's own whose `step` is given an optimizer
+    of accelerate or Fabric, in a file that names float16 for it: the framework scales by itself.
 
     It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
     zero before the step, where a framework runs the backward, for a scaler that is off, and where
@@ -92,8 +101,10 @@ class UnscaledBackward(Rule):
             elif getattr(violation.func, "attr", "") == "backward":
                 yield from _past_framework(violation, at)
                 yield from _beside_scaled(violation, at)
+                yield from _past_trainer(violation, at)
             else:
                 yield from _other_scaler(violation, at)
+                yield from _second_scaler(violation, at)
             return
         remedy = Remedy(violation, at)
         mixed = violation.how == "mixed"
@@ -185,6 +196,39 @@ def _past_framework(call: ast.Call, at: Context) -> Iterator[Finding]:
         Confidence.LIKELY if known else Framework.confidence(at),
         evidence=(at.note(stepped, "the framework's optimizer steps here"),),
     )
+
+
+def _past_trainer(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A plain backward in transformers' loop, whose optimizer accelerate has prepared."""
+    cls = at.function.cls
+    if cls is None or at.function.name != "training_step" or call.args or _is_scaled(call):
+        return
+    local = [at.module.index.classes[base] for base in cls.bases if base in at.module.index.classes]
+    bases = [at.qualify(base) or "" for known in (cls, *local) for base in known.node.bases]
+    if not any(map(TRAINER.match, bases)) or at.mentions(ELSEWHERE):
+        return
+    yield at.finding(
+        call,
+        "the loss is not scaled, and the Trainer's optimizer is accelerate's: with fp16 it raises, "
+        "or divides these gradients by a scale that they do not have; self.accelerator.backward "
+        "scales",
+        Framework.confidence(at),
+    )
+
+
+def _second_scaler(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A scaler that steps an optimizer which a framework scales for."""
+    assert isinstance(call.func, ast.Attribute)
+    owner = at.text(call.func.value)
+    if owner.rpartition(".")[0] not in ("", "self") or not SCALER.search(owner):
+        return  # the framework's own, ``accelerator.scaler``
+    if Framework.confidence(at) is Confidence.LIKELY and Framework.steps_prepared(call, at):
+        yield at.finding(
+            call,
+            f"{at.text(call.args[0])} is the framework's, which scales float16 losses by itself: "
+            f"gradients scaled with {owner} are divided by another scale as well",
+            Confidence.LIKELY,
+        )
 
 
 def _is_scaled(call: ast.Call) -> bool:

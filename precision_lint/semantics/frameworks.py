@@ -90,8 +90,42 @@ class Framework:
             if isinstance(stepped, ast.Subscript):
                 stepped = stepped.value
             text = dotted(stepped.func if isinstance(stepped, ast.Call) else stepped) or ""
-            if WRAPPER.search(text) or text == OPTIMIZERS or _prepared(text, at.function, at.module):
+            if (
+                WRAPPER.search(text)
+                or text == OPTIMIZERS
+                or _prepared(text, at.function, at.module)
+            ):
                 return stepped
+        return None
+
+    @staticmethod
+    def steps_prepared(step: ast.Call, at: Context) -> bool:
+        """Whether ``scaler.step(optimizer)`` is given an optimizer that a framework has made."""
+        text = dotted(step.args[0]) if len(step.args) == 1 else None
+        return text is not None and _prepared(text, at.function, at.module)
+
+    @staticmethod
+    def unwrapped(step: ast.Call, at: Context) -> ast.Call | None:
+        """Where a framework was given the optimizer that steps here, and gave another in return.
+
+        None where the name stands for the framework's, or the file names another precision.
+        """
+        text = dotted(step.func.value) if isinstance(step.func, ast.Attribute) else None
+        if text is None or step.args or Framework.spared(at):
+            return None
+        known = objects(at.module.index)
+        stores = [
+            part.lineno
+            for part in at.function.nodes
+            if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store)
+            if dotted(part) == text
+        ]
+        for name in PREPARES:
+            for call, where in at.module.index.calls.get(name, ()):
+                given = {dotted(argument) for argument in call.args}
+                if where is at.function and text in given and _prepares(call, known):
+                    last = max(stores, default=0)  # what is bound in its own rows is a result
+                    return call if last < call.lineno < step.lineno else None
         return None
 
     @staticmethod
