@@ -35,8 +35,8 @@ class OptimizerStepBypassesScaler(Rule):
     infinite: that is reported as `likely`, unless the code looks at the gradients itself.
 
     `scaler.step(optimizer, closure)`, and `optimizer.step(closure)` whose closure scales its loss.
-    An optimizer that apex's `amp.initialize` returns and nobody uses. The step of the optimizer that
-    accelerate's `prepare` or Fabric's `setup` was given, instead of the one that it returned:
+    An optimizer that apex's `amp.initialize` returns and nobody uses. The step of the optimizer
+    that accelerate's `prepare` or Fabric's `setup` was given, instead of the one that it returned:
     `likely` where the file names float16 for the framework, else `possible`.
 
     It stays silent on paths whose backward is not scaled (`if use_amp:`), for other optimizers with
@@ -147,8 +147,8 @@ def _unwrapped(call: ast.Call, at: Context) -> Iterator[Finding]:
         owner = at.text(call.func.value)
         yield at.finding(
             call,
-            f"{owner} is what {at.text(wrapped.func)} was given, not the optimizer that it returned: "
-            "with float16 it steps with gradients multiplied by the loss scale",
+            f"{owner} is what {at.text(wrapped.func)} was given, not the optimizer that it "
+            "returned: with float16 it steps with gradients multiplied by the loss scale",
             Framework.confidence(at),
             evidence=(at.note(wrapped, "the optimizer that unscales is made here"),),
         )

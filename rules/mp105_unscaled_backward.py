@@ -29,6 +29,9 @@ TRAINER = re.compile(r"(transformers|trl)\.([\w.]+\.)?\w*Trainer$")
 """Classes whose training loop steps an optimizer that accelerate has prepared."""
 ELSEWHERE = r"scaler|scale_loss|accelerator\.backward|deepspeed|apex|automatic_optimization"
 """What a training step has that scales on another path."""
+SCALES = re.compile(r"(?<![a-z])scale|scaled|scaler", re.IGNORECASE)
+"""What outputs look like that were multiplied by a loss scale."""
+SCALED_LOSS = re.compile(r"scaler\w*\.scale\(", re.IGNORECASE)
 SCALER = re.compile(r"(^|[._])(grad_?|loss_?|amp_?)?scaler$", re.IGNORECASE)
 
 
@@ -50,6 +53,10 @@ class UnscaledBackward(Rule):
     `training_step` of a subclass of transformers' `Trainer`, instead of
     `self.accelerator.backward(loss)`. A scaler of the code's own whose `step` is given an optimizer
     of accelerate or Fabric, in a file that names float16 for it: the framework scales by itself.
+
+    `torch.autograd.grad` of outputs that nothing has scaled, in a function that divides by
+    `scaler.get_scale()`; `possible`: with `create_graph=True` in float16 autocast, in a file that
+    scales its losses (a gradient penalty).
 
     It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
     zero before the step, where a framework runs the backward, for a scaler that is off, and where
@@ -91,13 +98,15 @@ class UnscaledBackward(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = events("backward-unscaled", pattern=r"(?i:scaler)|\.unscale_\(") | calls(
-        Apex.initialize, "Tensor.step", "Tensor.backward"
+        Apex.initialize, "Tensor.step", "Tensor.backward", "torch.autograd.grad"
     )
 
     def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(violation, ast.Call):
             if at.qualify(violation.func) == Apex.initialize:
                 yield from _beside_apex(violation, at)
+            elif at.qualify(violation.func) == "torch.autograd.grad":
+                yield from _penalty(violation, at)
             elif getattr(violation.func, "attr", "") == "backward":
                 yield from _past_framework(violation, at)
                 yield from _beside_scaled(violation, at)
@@ -229,6 +238,42 @@ def _second_scaler(call: ast.Call, at: Context) -> Iterator[Finding]:
             f"gradients scaled with {owner} are divided by another scale as well",
             Confidence.LIKELY,
         )
+
+
+def _penalty(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """Gradients of outputs that were not scaled, in code that scales its losses."""
+    divided = at.mentions(r"\.get_scale\(")
+    keywords = {k.arg: k.value for k in call.keywords}
+    outputs = keywords.get("outputs") or (call.args[0] if call.args else None)
+    if outputs is None or not (divided or "create_graph" in keywords):
+        return
+    seeds = keywords.get("grad_outputs") or (call.args[2] if len(call.args) > 2 else None)
+    made = [outputs, *([seeds] if seeds is not None else [])]
+    for name in [part.id for node in made for part in ast.walk(node) if isinstance(part, ast.Name)]:
+        known = at.definition(name, call)
+        made += [known] if known is not None else []
+        made += [passed.node for passed in at.module.arguments(at.function, name)]
+    if any(SCALES.search(ast.unparse(node)) for node in made):
+        return
+    if divided:
+        yield at.finding(
+            call,
+            "outputs that were not scaled are differentiated, and their gradients divided by the "
+            "loss scale: they become 65536 times too small",
+            Confidence.LIKELY,
+        )
+        return
+    regions = [at.region(node) for node in (call, *made)]
+    region = next((r for r in regions if r.on), None)
+    if region is None or region.dtype == "bfloat16" or not SCALED_LOSS.search(at.source.text):
+        return
+    yield at.finding(
+        call,
+        "outputs are differentiated without a scale, while losses are scaled: gradients of float16 "
+        "operations below 6e-8 become 0",
+        Confidence.POSSIBLE,
+        evidence=at.why(region),
+    )
 
 
 def _is_scaled(call: ast.Call) -> bool:
