@@ -81,8 +81,9 @@ class Framework:
         """
         if not isinstance(backward.func, ast.Attribute) or Framework.scales(backward, at):
             return None
-        if Framework.spared(at):
-            return None
+        own = dotted(backward.func.value)
+        if Framework.spared(at) or (own and _prepared(own, at.function, at.module)):
+            return None  # an engine's own, whatever it is called
         for call, function in at.module.index.calls.get("step", ()):
             if function is not at.function or not isinstance(call.func, ast.Attribute):
                 continue
@@ -90,11 +91,8 @@ class Framework:
             if isinstance(stepped, ast.Subscript):
                 stepped = stepped.value
             text = dotted(stepped.func if isinstance(stepped, ast.Call) else stepped) or ""
-            if (
-                WRAPPER.search(text)
-                or text == OPTIMIZERS
-                or _prepared(text, at.function, at.module)
-            ):
+            known = WRAPPER.search(text) is not None or text == OPTIMIZERS
+            if "sched" not in text and (known or _prepared(text, at.function, at.module)):
                 return stepped
         return None
 
@@ -111,7 +109,7 @@ class Framework:
         None where the name stands for the framework's, or the file names another precision.
         """
         text = dotted(step.func.value) if isinstance(step.func, ast.Attribute) else None
-        if text is None or step.args or Framework.spared(at):
+        if text is None or step.args or "sched" in text or Framework.spared(at):
             return None
         known = objects(at.module.index)
         stores = [
@@ -124,8 +122,11 @@ class Framework:
             for call, where in at.module.index.calls.get(name, ()):
                 given = {dotted(argument) for argument in call.args}
                 if where is at.function and text in given and _prepares(call, known):
-                    last = max(stores, default=0)  # what is bound in its own rows is a result
-                    return call if last < call.lineno < step.lineno else None
+                    results = {
+                        b for value, bound in _bindings(where) if value is call for b in bound
+                    }
+                    late = max(stores, default=0) > call.lineno or call.lineno > step.lineno
+                    return None if late or text in results else call
         return None
 
     @staticmethod
