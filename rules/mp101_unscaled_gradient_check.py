@@ -28,6 +28,9 @@ class UnscaledGradientCheck(Rule):
     calls of helpers that read them, between `scaler.scale(loss).backward()` and
     `scaler.unscale_(optimizer)`. The first read after each backward is reported.
 
+    What is added to gradients that no loss scale multiplies: noise, a weight decay or an L1 term by
+    hand (`p.grad.add_(p.data, alpha=decay)`). `scaler.step` divides it by the scale.
+
     `torch.autograd.grad` of a scaled loss, as for a gradient penalty, in a function that never
     divides by the scale. Reads behind the backward of a framework that scales inside
     (`accelerator.backward(loss)`, Lightning's `on_after_backward`, apex's `amp.scale_loss`):
@@ -83,12 +86,14 @@ class UnscaledGradientCheck(Rule):
         if isinstance(violation, ast.Call):
             yield from _penalised(violation, at)
             return
+        wrapped = Framework.scaled(violation)
+        if wrapped and Framework.spared(at):
+            return
         evidence = []
         backward = violation.backward or violation.caller
         if backward is not None:
             evidence.append(at.note(backward, "the loss is scaled here"))
         evidence += violation.traced(at.note, "they are read here")
-        wrapped = Framework.scaled(violation)
         repaired = None if wrapped else at.unscale_first(violation)
         fix = None
         if repaired is not None:
@@ -109,10 +114,15 @@ class UnscaledGradientCheck(Rule):
             evidence += [
                 at.note(s, "the scaler steps here, never unscaled") for s in violation.steps
             ]
+        inner = violation.inner.node if violation.inner is not None else None
+        called = inner.func if isinstance(inner, ast.Call) else None
+        added = isinstance(called, ast.Attribute) and called.attr in ("add_", "sub_")
+        added |= isinstance(inner, (ast.Name, ast.Attribute))  # the target of ``+=``
+        added |= isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Add, ast.Sub))
         yield at.finding(
             violation.place,
-            f"gradients are read{violation.via} "
-            "while still multiplied by the loss scale (65536 at first)",
+            f"gradients are {'changed by what is not scaled' if added else 'read'}{violation.via} "
+            f"while still multiplied by the loss scale (65536 at first)",
             confidence,
             evidence=evidence,
             fix=fix,

@@ -91,12 +91,14 @@ class ClipBeforeUnscale(Rule):
             yield from _beside_masters(violation, at)
             yield from _scaled_by_hand(violation, at)
             return
+        wrapped = Framework.scaled(violation)
+        if wrapped and Framework.spared(at):
+            return
         evidence = []
         backward = violation.backward or violation.caller
         if backward is not None:
             evidence.append(at.note(backward, "the loss is scaled here"))
         evidence += violation.traced(at.note, "they are clipped here")
-        wrapped = Framework.scaled(violation)
         repaired = None if wrapped else at.unscale_first(violation)
         fix = None
         if repaired is not None:

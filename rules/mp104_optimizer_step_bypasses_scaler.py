@@ -11,6 +11,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Framework,
     Remedy,
     Rule,
     Severity,
@@ -34,7 +35,9 @@ class OptimizerStepBypassesScaler(Rule):
     infinite: that is reported as `likely`, unless the code looks at the gradients itself.
 
     `scaler.step(optimizer, closure)`, and `optimizer.step(closure)` whose closure scales its loss.
-    An optimizer that apex's `amp.initialize` returns and nobody uses.
+    An optimizer that apex's `amp.initialize` returns and nobody uses. The step of the optimizer
+    that accelerate's `prepare` or Fabric's `setup` was given, instead of the one that it returned:
+    `likely` where the file names float16 for the framework, else `possible`.
 
     It stays silent on paths whose backward is not scaled (`if use_amp:`), for other optimizers with
     a backward of their own, for a scaler made with `enabled=False`, and where a framework (apex,
@@ -86,6 +89,7 @@ class OptimizerStepBypassesScaler(Rule):
                 yield from _lost(violation, at)
             else:
                 yield from _closure(violation, at)
+                yield from _unwrapped(violation, at)
             return
         remedy = Remedy(violation, at)
         evidence = []
@@ -132,6 +136,21 @@ def _lost(call: ast.Call, at: Context) -> Iterator[Finding]:
             f"amp.initialize returns the optimizer that unscales as {name}, which nothing uses: "
             f"{at.text(call.args[1])} is stepped instead",
             Confidence.LIKELY,
+        )
+
+
+def _unwrapped(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """Steps of the optimizer that a framework has wrapped, past the one that unscales."""
+    wrapped = Framework.unwrapped(call, at)
+    if wrapped is not None:
+        assert isinstance(call.func, ast.Attribute)
+        owner = at.text(call.func.value)
+        yield at.finding(
+            call,
+            f"{owner} is what {at.text(wrapped.func)} was given, not the optimizer that it "
+            "returned: with float16 it steps with gradients multiplied by the loss scale",
+            Framework.confidence(at),
+            evidence=(at.note(wrapped, "the optimizer that unscales is made here"),),
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from precision_lint.api import (
     Apex,
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -25,6 +26,15 @@ SWITCH = re.compile(
 )
 """Conditions that choose between scaled and plain gradients."""
 
+TRAINER = re.compile(r"(transformers|trl)\.([\w.]+\.)?\w*Trainer$")
+"""Classes whose training loop steps an optimizer that accelerate has prepared."""
+ELSEWHERE = r"scaler|scale_loss|accelerator\.backward|deepspeed|apex|automatic_optimization"
+"""What a training step has that scales on another path."""
+SCALES = re.compile(r"(?<![a-z])scale|scaled|scaler", re.IGNORECASE)
+"""What outputs look like that were multiplied by a loss scale."""
+SCALED_LOSS = re.compile(r"scaler\w*\.scale\(", re.IGNORECASE)
+SCALER = re.compile(r"(^|[._])(grad_?|loss_?|amp_?)?scaler$", re.IGNORECASE)
+
 
 class UnscaledBackward(Rule):
     """Backward of a loss that was not scaled, before a step that divides by the scale.
@@ -40,7 +50,14 @@ class UnscaledBackward(Rule):
     without `amp.scale_loss` behind apex's `amp.initialize` in one function. A plain backward where
     a framework's optimizer steps (accelerate's `prepare`, Fabric's `setup`, Lightning's
     `self.optimizers()`, `deepspeed.initialize`, mmengine's `optim_wrapper`): `likely` where the
-    file or the project names float16, silent where the file names another precision.
+    file or the project names float16, silent where the file names another precision. The same in a
+    `training_step` of a subclass of transformers' `Trainer`, instead of
+    `self.accelerator.backward(loss)`. A scaler of the code's own whose `step` is given an optimizer
+    of accelerate or Fabric, in a file that names float16 for it: the framework scales by itself.
+
+    `torch.autograd.grad` of outputs that nothing has scaled, in a function that divides by
+    `scaler.get_scale()`; `possible`: with `create_graph=True` in float16 autocast, in a file that
+    scales its losses (a gradient penalty).
 
     It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
     zero before the step, where a framework runs the backward, for a scaler that is off, and where
@@ -82,18 +99,22 @@ class UnscaledBackward(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     triggers = events("backward-unscaled", pattern=r"(?i:scaler)|\.unscale_\(") | calls(
-        Apex.initialize, "Tensor.step", "Tensor.backward"
+        Apex.initialize, "Tensor.step", "Tensor.backward", "torch.autograd.grad"
     )
 
     def check(self, violation: Violation | ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(violation, ast.Call):
             if at.qualify(violation.func) == Apex.initialize:
                 yield from _beside_apex(violation, at)
+            elif at.qualify(violation.func) == "torch.autograd.grad":
+                yield from _penalty(violation, at)
             elif getattr(violation.func, "attr", "") == "backward":
                 yield from _past_framework(violation, at)
                 yield from _beside_scaled(violation, at)
+                yield from _past_trainer(violation, at)
             else:
                 yield from _other_scaler(violation, at)
+                yield from _second_scaler(violation, at)
             return
         remedy = Remedy(violation, at)
         mixed = violation.how == "mixed"
@@ -172,18 +193,88 @@ def _past_framework(call: ast.Call, at: Context) -> Iterator[Finding]:
         return
     arms = _arms(call, at)
     for other, function in at.module.index.calls.get("backward", []):
-        if function is at.function and (Framework.scales(other) or _is_scaled(other)):
+        if function is at.function and (Framework.scales(other, at) or _is_scaled(other)):
             others = _arms(other, at)
             if any(arms[key][1] is not others[key][1] for key in arms.keys() & others.keys()):
                 return  # the framework's own on the other path
     settings = at.project.autocast
     known = settings is not None and at.believes(settings) and "float16" in at.project.dtypes
+    confidence = Confidence.LIKELY if known else Framework.confidence(at)
     yield at.finding(
         call,
         f"the loss is not scaled, and {at.text(stepped)} is the framework's: with float16 it "
         "raises, or divides these gradients by a scale that they do not have",
-        Confidence.LIKELY if known else Framework.confidence(at),
+        Confidence.POSSIBLE if Care.in_test(at) else confidence,
         evidence=(at.note(stepped, "the framework's optimizer steps here"),),
+    )
+
+
+def _past_trainer(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A plain backward in transformers' loop, whose optimizer accelerate has prepared."""
+    cls = at.function.cls
+    if cls is None or at.function.name != "training_step" or call.args or _is_scaled(call):
+        return
+    local = [at.module.index.classes[base] for base in cls.bases if base in at.module.index.classes]
+    bases = [at.qualify(base) or "" for known in (cls, *local) for base in known.node.bases]
+    if not any(map(TRAINER.match, bases)) or at.mentions(ELSEWHERE):
+        return
+    yield at.finding(
+        call,
+        "the loss is not scaled, and the Trainer's optimizer is accelerate's: with fp16 it raises, "
+        "or divides these gradients by a scale that they do not have; self.accelerator.backward "
+        "scales",
+        Framework.confidence(at),
+    )
+
+
+def _second_scaler(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """A scaler that steps an optimizer which a framework scales for."""
+    assert isinstance(call.func, ast.Attribute)
+    owner = at.text(call.func.value)
+    if owner.rpartition(".")[0] not in ("", "self") or not SCALER.search(owner):
+        return  # the framework's own, ``accelerator.scaler``
+    if Framework.confidence(at) is Confidence.LIKELY and Framework.steps_prepared(call, at):
+        yield at.finding(
+            call,
+            f"{at.text(call.args[0])} is the framework's, which scales float16 losses by itself: "
+            f"gradients scaled with {owner} are divided by another scale as well",
+            Confidence.LIKELY,
+        )
+
+
+def _penalty(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """Gradients of outputs that were not scaled, in code that scales its losses."""
+    divided = at.mentions(r"\.get_scale\(")
+    keywords = {k.arg: k.value for k in call.keywords}
+    outputs = keywords.get("outputs") or (call.args[0] if call.args else None)
+    if outputs is None or not (divided or "create_graph" in keywords):
+        return
+    seeds = keywords.get("grad_outputs") or (call.args[2] if len(call.args) > 2 else None)
+    made = [outputs, *([seeds] if seeds is not None else [])]
+    for name in [part.id for node in made for part in ast.walk(node) if isinstance(part, ast.Name)]:
+        known = at.definition(name, call)
+        made += [known] if known is not None else []
+        made += [passed.node for passed in at.module.arguments(at.function, name)]
+    if any(SCALES.search(ast.unparse(node)) for node in made):
+        return
+    if divided:
+        yield at.finding(
+            call,
+            "outputs that were not scaled are differentiated, and their gradients divided by the "
+            "loss scale: they become 65536 times too small",
+            Confidence.LIKELY,
+        )
+        return
+    regions = [at.region(node) for node in (call, *made)]
+    region = next((r for r in regions if r.on), None)
+    if region is None or region.dtype == "bfloat16" or not SCALED_LOSS.search(at.source.text):
+        return
+    yield at.finding(
+        call,
+        "outputs are differentiated without a scale, while losses are scaled: gradients of float16 "
+        "operations below 6e-8 become 0",
+        Confidence.POSSIBLE,
+        evidence=at.why(region),
     )
 
 

@@ -31,6 +31,9 @@ class PartialUnscale(Rule):
     Which parameters an optimizer holds is read from where it is made (`SGD(net.parameters())`, in
     this function, this class or this module) or from its `param_groups`.
 
+    An `unscale_` of one optimizer and a clip behind it, where the scaler then steps only another
+    one that nothing unscaled, all in one block: the wrong optimizer is named.
+
     `possible`: scaling by hand that divides the gradient of one element of a list of parameters
     (`masters[0].grad.mul_(1 / scale)`), outside of a loop over them.
 
@@ -73,7 +76,7 @@ class PartialUnscale(Rule):
     applicability = Applicability.SAFE
     triggers = (
         events("partly-unscaled-clip", pattern=r"\.unscale_\(")
-        | calls("Tensor.mul_", "Tensor.div_", "Tensor.copy_")
+        | calls("Tensor.mul_", "Tensor.div_", "Tensor.copy_", "Tensor.unscale_")
         | operators(ast.AugAssign, ast.Assign, pattern=r"\]\.grad(\.data)? *[*/]?= ")
     )
 
@@ -81,7 +84,11 @@ class PartialUnscale(Rule):
         self, violation: Violation | ast.Call | ast.AugAssign | ast.Assign, at: Context
     ) -> Iterator[Finding]:
         if not isinstance(violation, Violation):
-            yield from _single(violation, at)
+            func = violation.func if isinstance(violation, ast.Call) else None
+            if isinstance(violation, ast.Call) and getattr(func, "attr", "") == "unscale_":
+                yield from _mistaken(violation, at)
+            else:
+                yield from _single(violation, at)
             return
         evidence = []
         if violation.backward is not None:
@@ -103,6 +110,39 @@ class PartialUnscale(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _mistaken(call: ast.Call, at: Context) -> Iterator[Finding]:
+    """An optimizer that is unscaled before a clip, while the scaler steps another one behind it."""
+    statement = at.statement(call)
+    if statement is None or len(call.args) != 1 or not isinstance(call.func, ast.Attribute):
+        return
+    scaler, optimizer = ast.unparse(call.func.value), ast.unparse(call.args[0])
+    clip: ast.Call | None = None
+    stepped: ast.Call | None = None
+    for later in at.after(statement):
+        for node in ast.walk(later):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            last, owner = node.func.attr, ast.unparse(node.func.value)
+            if last.startswith("clip_grad") and stepped is None:
+                clip = clip or node
+            elif optimizer in map(ast.unparse, (*node.args, *(k.value for k in node.keywords))):
+                return  # it is stepped, or handed to what may step it
+            elif owner == scaler and last == "step" and node.args and isinstance(later, ast.Expr):
+                stepped = stepped or node
+            elif owner == scaler and last == "update":
+                if clip is not None and stepped is not None:
+                    yield at.finding(
+                        call,
+                        f"{optimizer} is unscaled, and {at.text(stepped.args[0])} is what steps: "
+                        "its gradients are clipped while still multiplied by the loss scale",
+                        Confidence.LIKELY,
+                        evidence=(at.note(clip, "they are clipped here"),),
+                    )
+                return
+            elif last in ("unscale_", "backward") or (owner == optimizer and last == "step"):
+                return
 
 
 def _single(node: ast.Call | ast.AugAssign | ast.Assign, at: Context) -> Iterator[Finding]:

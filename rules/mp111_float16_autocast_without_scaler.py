@@ -36,6 +36,8 @@ class Float16AutocastWithoutScaler(Rule):
     autocast region of that function (CUDA's default, or `dtype=torch.float16`) and the module
     mentions neither a scaler nor a loss scale nor a framework that brings one.
 
+    `GradScaler(enabled=False).scale(loss).backward()` of such a loss: the scaler is off.
+
     The region may be in a function of the file that computes the loss. Where another function of
     the file scales losses, the finding is `possible`.
 
@@ -89,6 +91,10 @@ class Float16AutocastWithoutScaler(Rule):
     def check(self, call: ast.Call, at: Context) -> Iterator[Finding]:
         if call.args or not isinstance(call.func, ast.Attribute):
             return
+        off = _switched_off(call.func.value, at)
+        if off is not None:
+            yield from _beside_nothing(call, off, at)
+            return
         elsewhere = _is_scaled(at)
         if elsewhere and at.mentions(f"(?i:{SCALED.pattern})") and not _alone(call, at):
             return
@@ -123,6 +129,43 @@ class Float16AutocastWithoutScaler(Rule):
             confidence,
             evidence=evidence,
             fix=fix,
+        )
+
+
+def _switched_off(loss: ast.expr, at: Context) -> ast.expr | None:
+    """The call that makes the scaler of ``scaler.scale(loss)``, if it is off for good."""
+    if not isinstance(loss, ast.Call) or not isinstance(loss.func, ast.Attribute) or not loss.args:
+        return None
+    if loss.func.attr != "scale":
+        return None
+    made = at.module.typestate.made(at.function, at.text(loss.func.value))
+    off = [
+        call
+        for call in made
+        if isinstance(call, ast.Call)
+        and (at.qualify(call.func) or "").startswith("torch.")
+        and any(
+            k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False
+            for k in call.keywords
+        )
+    ]
+    return off[0] if off and len(off) == len(made) else None
+
+
+def _beside_nothing(call: ast.Call, scaler: ast.expr, at: Context) -> Iterator[Finding]:
+    """A float16 loss whose scaler does nothing."""
+    assert isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call)
+    found = _region(call.func.value.args[0], at, DEPTH)
+    if found is not None and found.node is not None:
+        yield at.finding(
+            call,
+            "the loss of a float16 region is not scaled, because the scaler is off: gradients "
+            "below 6e-8 become 0",
+            Confidence.LIKELY,
+            evidence=(
+                at.note(found.node, "float16 autocast region opened here"),
+                at.note(scaler, "the scaler is switched off here"),
+            ),
         )
 
 

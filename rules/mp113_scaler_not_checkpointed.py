@@ -48,7 +48,8 @@ class ScalerNotCheckpointed(Rule):
     saves the state of a scaler of that name, and that the module writes nowhere.
 
     A scaler that is made anew in each round of a loop, or in a function that is called in one,
-    while the optimizer that it steps is older; without the loop in sight only `possible`. A file
+    while the optimizer that it steps is older; without the loop in sight only `possible`, unless a
+    method without a loop makes one step of its object's optimizer with it. A file
     that saves a scaler's state, reads the optimizer's back and never the scaler's. Checkpoints
     without `amp.state_dict()` where apex scales. Saving functions that get the optimizer as an
     argument and no scaler are `possible`; `likely` where they are functions of the project that

@@ -16,7 +16,7 @@ from precision_lint.api import Confidence
 from precision_lint.semantics import effects as fx
 from precision_lint.semantics.effects import Step, Steps, flat
 from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED
-from precision_lint.semantics.index import Function
+from precision_lint.semantics.index import Function, Index
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.paths import State
 from precision_lint.semantics.scaler import Protocol
@@ -24,6 +24,7 @@ from precision_lint.semantics.violations import Violation
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
+    from precision_lint.semantics.module import Module
 
 WRAPPED = "wrapped"
 """``Violation.how`` of gradients that a framework has scaled."""
@@ -31,6 +32,8 @@ MANUAL = "self.manual_backward"
 APEX = "amp.scale_loss"
 OWNER = re.compile(r"(^|\.)_?(accelerator|fabric|lite|booster|(model_?)?engine|\w*deepspeed\w*)$")
 """Objects whose ``backward(loss)`` scales a loss."""
+MAKERS = frozenset({"Accelerator", "Fabric", "LightningLite", "Booster"})
+"""Classes of such objects."""
 WRAPPER = re.compile(r"(^|\.)_?optim_wrappers?$")
 """mmengine's optimizers, whose ``backward`` and ``update_params`` scale a loss."""
 OPTIMIZERS, DEEPSPEED = "self.optimizers", "deepspeed.initialize"
@@ -76,10 +79,11 @@ class Framework:
         Such an optimizer comes from ``prepare`` or ``setup`` in this file, from Lightning's
         ``self.optimizers()``, from ``deepspeed.initialize``, or is called ``optim_wrapper``.
         """
-        if not isinstance(backward.func, ast.Attribute) or Framework.scales(backward):
+        if not isinstance(backward.func, ast.Attribute) or Framework.scales(backward, at):
             return None
-        if NOT_FLOAT16.search(at.source.text) and not FLOAT16.search(at.source.text):
-            return None
+        own = dotted(backward.func.value)
+        if Framework.spared(at) or (own and _prepared(own, at.function, at.module)):
+            return None  # an engine's own, whatever it is called
         for call, function in at.module.index.calls.get("step", ()):
             if function is not at.function or not isinstance(call.func, ast.Attribute):
                 continue
@@ -87,41 +91,124 @@ class Framework:
             if isinstance(stepped, ast.Subscript):
                 stepped = stepped.value
             text = dotted(stepped.func if isinstance(stepped, ast.Call) else stepped) or ""
-            if WRAPPER.search(text) or text == OPTIMIZERS or _prepared(text, at):
+            known = WRAPPER.search(text) is not None or text == OPTIMIZERS
+            if "sched" not in text and (known or _prepared(text, at.function, at.module)):
                 return stepped
         return None
 
     @staticmethod
-    def scales(backward: ast.Call) -> bool:
+    def steps_prepared(step: ast.Call, at: Context) -> bool:
+        """Whether ``scaler.step(optimizer)`` is given an optimizer that a framework has made."""
+        text = dotted(step.args[0]) if len(step.args) == 1 else None
+        return text is not None and _prepared(text, at.function, at.module)
+
+    @staticmethod
+    def unwrapped(step: ast.Call, at: Context) -> ast.Call | None:
+        """Where a framework was given the optimizer that steps here, and gave another in return.
+
+        None where the name stands for the framework's, or the file names another precision.
+        """
+        text = dotted(step.func.value) if isinstance(step.func, ast.Attribute) else None
+        if text is None or step.args or "sched" in text or Framework.spared(at):
+            return None
+        known = objects(at.module.index)
+        stores = [
+            part.lineno
+            for part in at.function.nodes
+            if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store)
+            if dotted(part) == text
+        ]
+        for name in PREPARES:
+            for call, where in at.module.index.calls.get(name, ()):
+                given = {dotted(argument) for argument in call.args}
+                if where is at.function and text in given and _prepares(call, known):
+                    results = {
+                        b for value, bound in _bindings(where) if value is call for b in bound
+                    }
+                    late = max(stores, default=0) > call.lineno or call.lineno > step.lineno
+                    return None if late or text in results else call
+        return None
+
+    @staticmethod
+    def spared(at: Context) -> bool:
+        """Whether the file names another precision than float16 for the framework."""
+        text = at.source.text
+        return NOT_FLOAT16.search(text) is not None and FLOAT16.search(text) is None
+
+    @staticmethod
+    def scales(backward: ast.Call, at: Context) -> bool:
         """Whether a backward pass is one that an object of a framework runs."""
         owner = dotted(backward.func.value) if isinstance(backward.func, ast.Attribute) else None
         text = owner or ""
-        return bool(OWNER.search(text) or WRAPPER.search(text)) or text in ("self", "amp")
+        known = is_object(text, objects(at.module.index)) or WRAPPER.search(text) is not None
+        return known or text in ("self", "amp")
 
 
-def _prepared(text: str, at: Context) -> bool:
-    """Whether a name or attribute is what a framework made of an optimizer."""
-    for name in PREPARES:
-        for call, function in at.module.index.calls.get(name, ()):
-            if not isinstance(call.func, ast.Attribute) or not text:
+def objects(index: Index) -> frozenset[str]:
+    """Names of a module's objects that scale losses, by what makes or annotates them.
+
+    ``self`` is among them where a class is LightningLite's.
+    """
+    found = {name for maker in MAKERS for name in index.instances.get(maker, ())}
+    if any(home.rpartition(".")[2] in MAKERS for home in index.names.bound.values()):
+        for function in index.functions:
+            for parameter in function.parameters():
+                kind = ast.unparse(parameter.annotation) if parameter.annotation else ""
+                if kind.strip("'\"").rpartition(".")[2] in MAKERS:
+                    found.add(parameter.arg)
+        bases = (base for cls in index.classes.values() for base in cls.bases)
+        if any(base.rpartition(".")[2] == "LightningLite" for base in bases):
+            found.add("self")
+    return frozenset(found)
+
+
+def is_object(text: str, known: frozenset[str]) -> bool:
+    """Whether a name or attribute is an object whose ``backward(loss)`` scales."""
+    return OWNER.search(text) is not None or text.rpartition(".")[2] in known
+
+
+def _prepared(text: str, function: Function, module: Module, depth: int = 2) -> bool:
+    """Whether a name or attribute is what a framework made of an optimizer, here, in a caller that
+    hands it on, or in a function that returns it."""
+    known = objects(module.index)
+    for name in PREPARES if text else ():
+        for call, where in module.index.calls.get(name, ()):
+            if not _prepares(call, known) or (where is not function and text[:5] != "self."):
                 continue
-            owner = dotted(call.func.value) or ""
-            if not (OWNER.search(owner) or f"{owner}.{name}" in (OPTIMIZERS, DEEPSPEED)):
-                continue
-            if function is not at.function and not text.startswith("self."):
-                continue
-            made = at.inside(function).statement(call)
-            if not isinstance(made, ast.Assign):
-                continue
-            bound = {
-                dotted(part)
-                for target in made.targets
-                for part in ast.walk(target)
-                if isinstance(part, (ast.Name, ast.Attribute))
-            }
-            if text in bound:
+            if any(text in bound for value, bound in _bindings(where) if value is call):
                 return True
+    if not depth:
+        return False
+    if text in {p.arg for p in function.parameters()}:
+        for passed in module.arguments(function, text):
+            given = dotted(passed.node) or ""
+            if _prepared(given, passed.caller, passed.module, depth - 1):
+                return True
+    for value, bound in _bindings(function):
+        found = module.callee(value.func, function) if text in bound else None
+        if found is None:
+            continue
+        helper, home = found
+        inner = objects(home.index)
+        calls = (c for name in PREPARES for c, f in home.index.calls.get(name, ()) if f is helper)
+        if any(_prepares(call, inner) for call in calls):
+            return True
     return False
+
+
+def _prepares(call: ast.Call, known: frozenset[str]) -> bool:
+    owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
+    if owner is None:
+        return False
+    return is_object(owner, known) or dotted(call.func) in (OPTIMIZERS, DEEPSPEED)
+
+
+def _bindings(function: Function) -> Iterator[tuple[ast.Call, set[str | None]]]:
+    """Calls whose result a function binds, each with the names and attributes."""
+    for node in function.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            parts = [part for target in node.targets for part in ast.walk(target)]
+            yield node.value, {dotted(p) for p in parts if isinstance(p, (ast.Name, ast.Attribute))}
 
 
 class Wrapped(Protocol):
@@ -142,17 +229,25 @@ class Wrapped(Protocol):
         """The optimizer's own step, which the framework has wrapped: it unscales."""
         return State(touched=True, facts=state.facts)
 
+    def event(self, step: Step, state: State) -> list[State]:
+        if step.kind == fx.UNSCALE:  # a scaler of the code's own, beside a framework that has none
+            return [replace(state, scaled=None, unsure=True)]
+        return super().event(step, state)
+
     def plain_backward(self, step: Step, state: State, text: str) -> State:
         return state if state.scaled else replace(state, plain=True)
 
 
-def wrappers(steps: Steps) -> set[str]:
-    """Texts of the frameworks' objects that run a backward among some steps."""
+def wrappers(steps: Steps, known: frozenset[str]) -> set[str]:
+    """Texts of the frameworks' objects that run a backward among some steps.
+
+    ``known``: the module's ``objects``.
+    """
     found = set()
     for step in flat(steps):
         if step.kind == fx.BACKWARD and not step.names[0]:
             text = step.names[1] if len(step.names) > 1 else ""
-            if text == MANUAL or OWNER.search(text):
+            if text == MANUAL or is_object(text, known):
                 found.add(text)
         elif step.kind == fx.SCALED and step.names[1] == APEX:
             found.add(APEX)

@@ -67,6 +67,8 @@ CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_", "clamp_max_", "clamp_min
                     "_foreach_clamp_max_", "_foreach_clamp_min_"})  # fmt: skip
 SCRUBS = frozenset({"nan_to_num", "nan_to_num_"})
 
+RANDOM = frozenset({"randn_like", "rand_like", "randn", "rand", "normal"})
+
 Held = Mapping[str, str]
 
 
@@ -148,7 +150,11 @@ def bind(target: ast.expr, origin: str | None, held: dict[str, str]) -> None:
 
 
 def read(node: ast.AST, held: Held) -> str | None:
-    """Where the gradients come from whose values an operation reads; None: it reads none."""
+    """Where the gradients come from whose values an operation reads, or to which it adds what has
+    no scale; None: it does neither."""
+    found = shifted(node, held)
+    if found is not None:
+        return found
     if isinstance(node, ast.Call):
         last = _last(node.func)
         if isinstance(node.func, ast.Attribute) and last in READ_METHODS:
@@ -169,6 +175,40 @@ def read(node: ast.AST, held: Held) -> str | None:
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return gradient_of(node.left, held)
     return None
+
+
+def shifted(node: ast.AST, held: Held) -> str | None:
+    """Where the gradients come from to which something is added that no loss scale multiplies:
+    random numbers, or what is made of the parameter itself (weight decay, an L1 term)."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=whose, attr="add_" | "sub_"), args=[given, *_]):
+            pass
+        case ast.AugAssign(target=whose, op=ast.Add() | ast.Sub(), value=given):
+            pass
+        case ast.Assign(
+            targets=[ast.Attribute(attr="grad")],
+            value=ast.BinOp(left=whose, op=ast.Add() | ast.Sub(), right=given),
+        ):
+            pass
+        case _:
+            return None
+    stored = isinstance(whose, ast.Attribute) and whose.attr == "grad"
+    if not stored and gradient_of(whose, held) is None:
+        return None
+    owner = ast.unparse(whose).partition(".grad")[0]
+    foreign = False
+    parts = [given]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, ast.Call) and _last(part.func) in RANDOM:
+            foreign = True  # its arguments give a shape
+            continue
+        if gradient_of(part, held) is not None:  # what is added carries the scale
+            return None
+        if isinstance(part, (ast.Name, ast.Attribute)):
+            foreign |= ast.unparse(part) in (owner, f"{owner}.data")
+        parts += [child for child in ast.iter_child_nodes(part) if isinstance(child, ast.expr)]
+    return (gradient_of(whose, held) or "") if foreign else None
 
 
 def _given(node: ast.Call, held: Held) -> str | None:

@@ -160,11 +160,11 @@ class Outline:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 return ()
             case ast.Assign(targets=targets, value=value):
-                return self.assign(targets, value)
+                return (*self.assign(targets, value), *self.reads(node, value))
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 return self.assign([target], value)
             case ast.AugAssign(target=target, value=value):
-                steps = self.expression(value)
+                steps = (*self.expression(value), *self.reads(node, target))
                 origin = carries(value, self.held)
                 if origin is not None:
                     bind(target, origin, self.held)
@@ -281,7 +281,7 @@ class Outline:
                 for part in parts:
                     steps += self.expression(part, reading)
                 if reading:
-                    steps += self.reads(node)
+                    steps += self.reads(node, node)
                 self.held = outside
                 return steps
             case ast.NamedExpr(target=target, value=value):
@@ -307,9 +307,9 @@ class Outline:
             steps += (self.at(node, fx.READ, origin, ""),)
         return steps
 
-    def reads(self, node: ast.expr) -> Steps:
+    def reads(self, node: ast.AST, place: ast.expr) -> Steps:
         origin = read(node, self.held)
-        return () if origin is None else (self.at(node, fx.READ, origin, ""),)
+        return () if origin is None else (self.at(place, fx.READ, origin, ""),)
 
     def at(self, node: ast.expr, kind: str, *names: str) -> Step:
         return Step(kind, names, (), node, node.lineno, node.col_offset)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence, Evidence
+from precision_lint.semantics.care import Care
 from precision_lint.semantics.index import Function, Index
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.ownership import makes_optimizer
@@ -57,7 +58,11 @@ class ScalerLife:
             given = {ast.unparse(a) for a in (*call.args, *(k.value for k in call.keywords))}
             if around and not _makes(around[-1], given):
                 return Confidence.LIKELY, (at.note(call, "it runs in every round of a loop"),)
-        return (Confidence.POSSIBLE, ()) if ROUND.search(at.function.name) else None
+        if any(isinstance(node, Loop) for node in at.function.nodes):
+            return (Confidence.POSSIBLE, ()) if ROUND.search(at.function.name) else None
+        owned = all(name.startswith("self.") for name in stepped)  # one step of a training
+        trained = owned and not (Care.in_test(at) or Care.in_benchmark(at))
+        return Confidence.LIKELY if trained else Confidence.POSSIBLE, ()
 
     @staticmethod
     def unread(at: Context) -> ast.Call | None:

@@ -21,7 +21,13 @@ from precision_lint.semantics.effects import (
     weights,
 )
 from precision_lint.semantics.events import CLIP_SCALED, PLAIN_BACKWARD, READ_SCALED, UPDATE
-from precision_lint.semantics.frameworks import AFTER_BACKWARD, Wrapped, after_backward, wrappers
+from precision_lint.semantics.frameworks import (
+    AFTER_BACKWARD,
+    Wrapped,
+    after_backward,
+    objects,
+    wrappers,
+)
 from precision_lint.semantics.index import Class, Function
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.outline import Outline
@@ -256,6 +262,7 @@ class Typestate:
     def _all(self) -> list[tuple[Function, Protocol]]:
         if self._runs is None:
             self._runs = []
+            known = objects(self.module.index)
             for function in self._functions():
                 for scaler in sorted(self.scalers(function)) if self._drives() else ():
                     effects = self.effects(function)
@@ -267,7 +274,7 @@ class Typestate:
                 effects = self.effects(function)
                 if effects is None:
                     continue
-                for wrapper in sorted(wrappers(effects.steps)):
+                for wrapper in sorted(wrappers(effects.steps, known)):
                     run = Wrapped(effects, wrapper, None, [State()]).run()
                     self._runs.append((function, run))
         return self._runs
