@@ -33,7 +33,10 @@ _IMAGES = re.compile(r"sample|decoded|image|img|pixel|frame|recon|render|pred|ou
 _DEVICE = re.compile(r"\bcpu\b|cuda|device|is_available|mps")
 _HALVING = re.compile(r"half|fp16|float16|dtype|precision")
 """Words of conditions that ask on which device, or in which dtype, a model runs."""
-_EXTENSION = re.compile(r"^(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|C))\.\w+$")
+_EXTENSION = re.compile(
+    r"^(?:(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|C))\.\w+"
+    r"|(?:\w+_)?cuda_\w+\.(?:forward|backward))$"
+)
 """Functions of compiled extensions, by the names of these."""
 _FUNCTION = re.compile(r"^[A-Z]\w*(?:Function|Func|Fn|Op|Autograd|Attn\w*)$")
 _BUILTIN = re.compile(r"^(torch|super|self|cls|nn|F|np|numpy|math|ctx|tf|jax)\b|^torch\.cuda\b")
@@ -90,7 +93,9 @@ class Gaps:
     def extension(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
         """A tensor that a compiled extension is given, whose kernels may know float32 alone."""
         path = at.text(call.func)
-        if not _EXTENSION.match(path) or _BUILTIN.match(path) or at.qualify(call.func):
+        if not _EXTENSION.match(path) or _BUILTIN.match(path):
+            return None
+        if at.qualify(call.func) not in (None, path):  # ``import correlation_cuda`` is one
             return None
         owner = path.partition(".")[0]
         if owner in at.function.assigned or owner in {p.arg for p in at.function.parameters()}:
