@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.created import Created
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
+    from precision_lint.semantics.extremes import Extreme
     from precision_lint.semantics.fed import Fed
     from precision_lint.semantics.frameworks import Framework
     from precision_lint.semantics.gaps import Gaps
@@ -80,6 +81,7 @@ __all__ = [
     "Doubt",
     "Edit",
     "Evidence",
+    "Extreme",
     "Fed",
     "Finding",
     "Fix",
@@ -336,6 +338,7 @@ _ANALYSIS = {
     "Care": "care",
     "Context": "context",
     "Created": "created",
+    "Extreme": "extremes",
     "Fed": "fed",
     "Gaps": "gaps",
     "Doubt": "doubts",

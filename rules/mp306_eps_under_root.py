@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -21,6 +22,10 @@ from precision_lint.api import (
 POWERS = {0.5: "sqrt", -0.5: "rsqrt"}
 LARGEST = 65504.0
 SMALLEST = 2.0**-24
+COSINE = re.compile(r"(^|_)(cos|cosines?|cos_?\w*theta\w*|sims?|similarit\w+)(_|$)|cos(ine)?_sim")
+"""Names of cosines."""
+PRODUCTS = ("matmul", "mm", "bmm", "einsum", "linear")
+BOUNDS = frozenset({"clamp", "clamp_", "clip", "clamp_max", "minimum", "hardtanh"})
 
 
 class EpsUnderRoot(Rule):
@@ -30,6 +35,10 @@ class EpsUnderRoot(Rule):
     `torch.sqrt(x + eps)`, `torch.rsqrt(x + eps)`, `(x + eps) ** 0.5`, `(x + eps).pow(-0.5)` and
     the same with `x.clamp(min=eps)`, where `x` may be float16 and `eps` is at most 2.98e-8: hand
     written norms, Charbonnier losses, distances.
+
+    Also `sqrt(1 - c ** 2)` and `sqrt(2 - 2 * c + eps)` of cosines that are half (a matrix product,
+    a similarity), where nothing bounds the cosine or the difference: a cosine of half unit vectors
+    comes out as 1.001 at times, and an epsilon below 1e-3 does not cover that.
 
     It stays silent where `x` is float32 for certain (upcast; a sum, `pow` or exp inside a CUDA
     autocast region), where it is bounded away from 0, for `torch.finfo(x.dtype)`, for bfloat16,
@@ -83,6 +92,10 @@ class EpsUnderRoot(Rule):
         if parts is None:
             return
         name, argument = parts
+        cosine = _cosine(argument, at)
+        if cosine is not None:
+            yield from _cancels(node, name, cosine, at)
+            return
         guard = Guard.of(argument, node, at)
         if guard is None or guard.others or not 0 < guard.epsilon <= Guard.OVERFLOWS:
             return
@@ -115,6 +128,69 @@ class EpsUnderRoot(Rule):
         yield at.finding(
             node, _message(name, guard.epsilon), confidence, evidence=evidence, fix=fix
         )
+
+
+def _cancels(node: ast.expr, name: str, cosine: ast.expr, at: Context) -> Iterator[Finding]:
+    """A difference that is 0 for equal directions, and below it by the rounding of the cosine."""
+    value = at.value(cosine)
+    region = at.region(cosine)
+    half = at.half(value, region) or at.float16(value, region)
+    if half is None or not value.maybe_tensor:
+        return
+    source = at.definition(cosine.id, cosine) if isinstance(cosine, ast.Name) else None
+    made = source if source is not None else cosine
+    step = "0.001" if "float16" in half.dtypes else "0.0078"
+    yield at.finding(
+        node,
+        f"{' '.join(at.text(cosine).split())[:40]} may round to 1 + {step} in {half.dtype}, where "
+        f"{name} of the difference is nan",
+        min(Doubt.strict(half, value, made, at), Confidence.LIKELY, key=lambda found: found.rank),
+        evidence=half.evidence,
+    )
+
+
+def _cosine(argument: ast.expr, at: Context) -> ast.expr | None:
+    """The cosine ``c`` in ``1 - c ** 2 + eps`` and ``2 - 2 * c + eps``, where nothing bounds it."""
+    node, least = argument, 0.0
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        least, node = _number(node.right, at), node.left
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
+        return None
+    whole, factor, cosine = _number(node.left, at), 1.0, node.right
+    if isinstance(cosine, ast.BinOp) and isinstance(cosine.op, ast.Mult):
+        for number, other in ((cosine.left, cosine.right), (cosine.right, cosine.left)):
+            if _number(number, at):
+                factor, cosine = _number(number, at), other
+                break
+    if whole <= 0 or not 0 <= whole - factor + least < 1e-3 * factor:
+        return None
+    base = _squared(cosine, at)
+    while isinstance(base, ast.Subscript):
+        base = base.value
+    source = at.definition(base.id, base) if isinstance(base, ast.Name) else base
+    operation = at.operation(source) if isinstance(source, ast.Call) else None
+    if operation is not None and operation[0] in BOUNDS:
+        return None
+    made = isinstance(source, ast.BinOp) and isinstance(source.op, ast.MatMult)
+    made |= operation is not None and operation[0] in (*PRODUCTS, "cosine_similarity")
+    named = isinstance(base, (ast.Name, ast.Attribute)) and COSINE.search(
+        at.text(base).rpartition(".")[2].lower()
+    )
+    return base if made or named else None
+
+
+def _squared(node: ast.expr, at: Context) -> ast.expr:
+    """``c`` of ``c ** 2``, ``c * c``, ``c.pow(2)``; anything else is itself."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=2 | 2.0)):
+            return left
+        case ast.BinOp(left=left, op=ast.Mult(), right=right) if at.text(left) == at.text(right):
+            return left
+        case ast.Call():
+            operation = at.operation(node)
+            if operation is not None and operation[0] in ("pow", "square"):
+                return operation[1]
+    return node
 
 
 def _root(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:

@@ -12,6 +12,7 @@ from precision_lint.api import (
     Confidence,
     Context,
     Evidence,
+    Extreme,
     Finding,
     Fix,
     Half,
@@ -26,7 +27,7 @@ from precision_lint.api import (
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 FILLS = {
     "masked_fill": 2, "masked_fill_": 2, "index_fill": 3, "index_fill_": 3, "fill_": 1,
-    "full_like": 1, "new_full": 2, "scatter": 3, "scatter_": 3,
+    "full_like": 1, "new_full": 2, "scatter": 3, "scatter_": 3, "fill_diagonal_": 1,
 }  # fmt: skip
 """Operations that raise, and at which operand they take the constant."""
 SCALED = "a product of values that are not small"
@@ -66,6 +67,9 @@ class MaskFillOverflow(Rule):
     CUDA autocast region, numpy), where a test has ruled float16 out, for -1e4, for -inf, for
     `torch.finfo(x.dtype).min`, for indices (an integer tensor less an offset), and for bfloat16
     projects.
+
+    The extreme of the dtype of one tensor (`torch.finfo(x.dtype).min`) that is filled into what a
+    layer or a product makes is `possible`: under autocast that is half where `x` is float32.
 
     A product is half under autocast (`q @ k.transpose(-2, -1)`), so attention scores are `likely`
     in a project with float16. An argument or attribute whose name does not say that a layer made
@@ -114,7 +118,10 @@ class MaskFillOverflow(Rule):
     def check(self, node: ast.expr | ast.Assign, at: Context) -> Iterator[Finding]:
         for place in _places(node, at):
             number = _constant(place.constant, at)
-            if number is None or abs(number) <= LARGEST["float16"]:
+            if number is None:
+                yield from _of_another(node, place, at)
+                continue
+            if abs(number) <= LARGEST["float16"]:
                 continue
             value = at.value(place.tensor)
             if _counted(place.tensor, value, at):
@@ -142,6 +149,32 @@ class MaskFillOverflow(Rule):
             )
 
 
+def _of_another(node: ast.expr | ast.Assign, place: Place, at: Context) -> Iterator[Finding]:
+    """The extreme of one tensor's dtype, filled into what a layer or product makes of it."""
+    other = None if place.added else Extreme.of(place.constant, at)
+    if other is None or at.text(other) == at.text(place.tensor):
+        return
+    value, asked = at.value(place.tensor), at.value(other)
+    made = Provenance.computed(place.tensor, at) is not None or _is_product(place.tensor, at)
+    if not (made or value.dtype.startswith("~call")) or not asked.variable:
+        return
+    if value.dtype in (asked.dtype, "float32", "float64"):
+        return
+    if Provenance.computed(other, at) is not None:
+        return  # half as well
+    half = at.half(value, at.region(node.targets[0] if isinstance(node, ast.Assign) else node))
+    if half is None:
+        return
+    text = at.text(place.tensor)
+    yield at.finding(
+        node,
+        f"{at.text(other)} may be float32 where {text} is {half.dtype}, as under autocast: the "
+        f"extreme of its dtype is beyond {half.dtype}",
+        Confidence.POSSIBLE,
+        evidence=half.evidence,
+    )
+
+
 @dataclass(frozen=True)
 class Place:
     """A constant that is written into a tensor.
@@ -161,7 +194,9 @@ class Place:
 def _places(node: ast.expr | ast.Assign, at: Context) -> Iterator[Place]:
     match node:
         case ast.Assign(targets=[ast.Subscript(value=owner)], value=value):
-            if _may_be_big(value):
+            if _may_be_big(value) or (
+                isinstance(value, (ast.Name, ast.Call)) and at.mentions(Extreme.CALLS)
+            ):
                 yield Place("indexed assignment", owner, value, raises=False)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             for tensor, constant in ((left, right), (right, left)):

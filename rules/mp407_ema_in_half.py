@@ -47,7 +47,7 @@ class EmaInHalf(Rule):
     `kept.mul_(decay).add_(new, alpha=1 - decay)`, `kept.copy_(decay * kept + (1 - decay) * new)`,
     `kept.lerp_(new, 1 - decay)` and `kept = m * kept + (1 - m) * new` where what is kept is half: a
     tensor that is cast to it, or the parameters of a module that is a copy of one that the file
-    makes half.
+    makes half; also in the branch of a condition that has found what is kept to be half.
 
     It stays silent on a copy in float32 (`copy.deepcopy(model).float()`), on models that are only
     run under autocast, whose weights are float32, and on fast averages (decay below 0.9, or 0.99
@@ -157,6 +157,8 @@ def _judge(
         return half.dtype, half.confidence, list(half.evidence), None, None
     if value.dtype in ("float32", "float64"):
         return None
+    if isinstance(average.node, ast.Assign) and at.value(average.new).dtype == "float32":
+        return None  # and so is the sum, which takes its place
     root = _root(average.kept, at)
     if root is not None and _in_full(root, at):
         return None
@@ -307,23 +309,39 @@ def _average(node: ast.Call | ast.stmt, at: Context) -> _Average | None:
 def _weighted(
     node: ast.Call | ast.stmt, target: ast.expr, value: ast.expr, at: Context
 ) -> _Average | None:
-    """``decay * kept + (1 - decay) * new``"""
+    """``decay * kept + (1 - decay) * new``, in a branch of a conditional expression too"""
+    if isinstance(value, ast.IfExp):
+        return _weighted(node, target, value.body, at) or _weighted(node, target, value.orelse, at)
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
         return None
     sides = (value.left, value.right)
     if not all(isinstance(s, ast.BinOp) and isinstance(s.op, ast.Mult) for s in sides):
         return None
-    text = ast.unparse(target).removesuffix(".data")
+    texts = {ast.unparse(target).removesuffix(".data"), *_elements(target, at)}
     for mine, other in (sides, sides[::-1]):
         assert isinstance(mine, ast.BinOp)
         assert isinstance(other, ast.BinOp)
         for kept, decay in ((mine.left, mine.right), (mine.right, mine.left)):
-            if ast.unparse(kept).removesuffix(".data").removesuffix(".detach()") != text:
+            if ast.unparse(kept).removesuffix(".data").removesuffix(".detach()") not in texts:
                 continue
             for new, rest in ((other.left, other.right), (other.right, other.left)):
                 if _complements(decay, rest, at):
                     return _Average(node, kept, new, decay)
     return None
+
+
+def _elements(target: ast.expr, at: Context) -> Iterator[str]:
+    """What a loop calls the element that is replaced: ``for i, kept in enumerate(averages)``."""
+    if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Name):
+        return
+    listed = f"enumerate({ast.unparse(target.value)}"
+    for loop in at.ancestors(target):
+        if isinstance(loop, ast.For) and listed in ast.unparse(loop.iter):
+            pairs = [p for p in ast.walk(loop.target) if isinstance(p, ast.Tuple)]
+            for pair in pairs:
+                match pair.elts:
+                    case [ast.Name(id=place), ast.Name(id=name)] if place == target.slice.id:
+                        yield name
 
 
 def _in_two_steps(node: ast.AugAssign, at: Context) -> _Average | None:

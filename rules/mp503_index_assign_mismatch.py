@@ -57,7 +57,8 @@ class IndexAssignMismatch(Rule):
     `buffer[index] = x` with a tensor, a mask or a list as the index, `index_add_`, `index_copy_`,
     `index_reduce_`, `index_put_`, `put_`, `scatter_` and its variants, `masked_scatter` and `lerp`,
     where one side is float32 (created without dtype, made by `.float()`) and the other half: the
-    output of a layer under autocast or of a half model, a tensor cast to half.
+    output of a layer under autocast or of a half model, a tensor cast to half. Under autocast a
+    parameter stays in float32 and is stored into half features (`x[mask] = self.mask_token`).
 
     It stays silent on slices and plain integers as the index, which cast; on Python numbers; on
     tensors without dimensions behind a mask, which are converted as well; on `buffer[index] += x`,
@@ -254,7 +255,7 @@ def _open(
         return None
     if not (held.variable or held.dtype == "") or not (value.variable or value.dtype == ""):
         return None
-    state = isinstance(buffer, ast.Attribute) or "buffer" in held.tags
+    state = isinstance(buffer, ast.Attribute) or "buffer" in held.tags or "parameter" in value.tags
     module = isinstance(source, ast.Call) and at.qualify(source.func) is None
     if not (state or module) and (_whole(source, buffer, at) or not _tensors(into, given, at)):
         return None
@@ -263,10 +264,13 @@ def _open(
         half = Half(frozenset({"float16", "bfloat16"}), Confidence.POSSIBLE, at.settings[:1])
     if half is None:
         return None
-    stays = {v for v in _variables(value) if v.startswith("buffer.")} - _variables(held)
+    kept = ("buffer.", "parameter.")
+    stays = {v for v in _variables(value) if v.startswith(kept)} - _variables(held)
     mixed = region.on or (region.state == "inherited" and at.project.mixed is not None)
     if stays and mixed and at.plausible and Provenance.computed(buffer, at) is not None:
-        return half, half.confidence, buffer, source  # autocast leaves buffers in float32
+        return half, half.confidence, buffer, source  # autocast leaves what is held in float32
+    if "parameter" in value.tags:
+        return half, Confidence.POSSIBLE, buffer, source
     return half, Confidence.POSSIBLE, source, buffer
 
 
@@ -282,15 +286,41 @@ def _tensors(into: tuple[ast.expr, Value], given: tuple[ast.expr, Value], at: Co
     if held.ndim == 0 or (isinstance(parent, ast.Attribute) and parent.attr.startswith("lerp")):
         return False  # an optimizer's state follows its parameters
     if isinstance(parent, ast.Subscript):
-        if not at.is_tensor(buffer) and not _is_mask(parent.slice, at):
+        if not (at.is_tensor(buffer) or _is_mask(parent.slice, at) or _is_list(parent.slice, at)):
             return False
+        if _filled_from(buffer, at):
+            return True
     else:
         return True  # a method that only tensors have
     return at.is_tensor(source) or (value.kind == "unknown" and not isinstance(source, ast.Name))
 
 
+def _filled_from(buffer: ast.expr, at: Context) -> bool:
+    """Whether a buffer was made in the dtype of one tensor, to be filled from several."""
+    made = at.definition(buffer.id, buffer) if isinstance(buffer, ast.Name) else None
+    if not isinstance(made, ast.Call):
+        return False
+    given = [k.value for k in made.keywords if k.arg == "dtype"]
+    return any(isinstance(dtype, ast.Attribute) and dtype.attr == "dtype" for dtype in given)
+
+
+def _is_list(index: ast.expr, at: Context) -> bool:
+    """Whether a name is bound to a list that is written out, which indexes tensors only."""
+    if not isinstance(index, ast.Name):
+        return False
+    lists = (ast.ListComp, ast.BinOp)
+    made = [m for m in at.function.assigned.get(index.id, ()) if isinstance(m, lists)]
+    return any(
+        isinstance(m, ast.ListComp)
+        or (isinstance(m.op, ast.Add) and isinstance(m.right, (ast.ListComp, ast.List)))
+        for m in made
+    )
+
+
 def _whole(source: ast.expr, buffer: ast.expr, at: Context) -> bool:
     """Whether names say that integers or flags are written."""
+    if isinstance(source, ast.BinOp) and isinstance(source.op, ast.Div):
+        return False
     texts = (re.sub(r"\[[^\]]*\]|\(.*\)", "", at.text(side).lower()) for side in (source, buffer))
     return any(WHOLE.search(text) for text in texts)
 
@@ -394,9 +424,11 @@ def _picks(index: ast.expr, at: Context) -> bool | None:
             return False
         if value.is_tensor and value.ndim != 0 and value.dtype in ("int", "bool"):
             return False
+        named = named or _is_list(part, at)
         flags = isinstance(part, (ast.Compare, ast.UnaryOp)) and value.kind == "unknown"
         named = named or (flags and _compares(part, at))
-        if value.kind == "unknown" and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
+        open_ = value.kind == "unknown" or (value.is_tensor and value.variable and value.ndim != 0)
+        if open_ and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
             text = at.text(part).lower()
             looped = isinstance(part, ast.Name) and part.id in at.function.looped
             # a loop over integers binds one, a loop over lists of masks does not

@@ -31,6 +31,8 @@ PLAIN = frozenset({"inverse", "det", "logdet", "slogdet"})
 NAMES = frozenset(Kernels.names()) - {*DISTANCES}
 OTHERS_HAVE = frozenset({"quantile", "nanquantile", "inverse", "angle", "lu", "qr", "solve"})
 """Methods that objects other than tensors have as well."""
+COMPLEX = frozenset({"complex", "polar", "view_as_complex"})
+"""What makes complex tensors of real ones, of half ones as well."""
 HALF = re.compile(r"torch\.(b?float16|half)\b")
 
 
@@ -55,8 +57,12 @@ class OpMissingInHalf(Rule):
     `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations that older
     releases of torch lack (`topk`, `sigmoid`, `clamp` and 20 others of float16 on the CPU in 1.13,
     `tril` of bfloat16 on CUDA up to 2.0) unless the project asks for 2.4, `init.orthogonal_`, which
-    runs a QR decomposition, and what an extension or a custom function runs
-    (`DeformAttnFunction.apply`, `_C.forward`), under autocast too.
+    runs a QR decomposition, what an extension or a custom function runs
+    (`DeformAttnFunction.apply`, `_C.forward`), under autocast too, and a complex tensor made of
+    float16 (`complex(x, y)`, `view_as_complex`) next to transforms and products.
+
+    Likely is a cast to half on every device (`x.to(self.device).half()`) in a class that makes its
+    model half behind a question for the device only.
 
     ## Why it breaks
     The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
@@ -94,11 +100,13 @@ class OpMissingInHalf(Rule):
     triggers = operators(
         ast.Call,
         pattern=calls(*(n for n in Kernels.names() if n not in DISTANCES), *Gaps.NAMES).pattern
-        + r"|\b(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|gpu|C))\.\w+\(",
+        + r"|\.half\(|\b(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|gpu|C))\.\w+\("
+        r"|\bcuda_\w+\.(?:for|back)ward\(|_cuda_\w+\.(?:for|back)ward\(",
     )
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         if not _listed(node, at):
+            yield from self._unasked(node, at)
             yield from self._under_circumstances(node, at)
             return
         name, operands = _called(node, at)
@@ -127,6 +135,9 @@ class OpMissingInHalf(Rule):
             dtype, severity = "float16", Severity.WARNING
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
             harm = f"{short} of float16 raises unless the size is a power of two, and on the CPU"
+        elif short in COMPLEX and at.mentions(r"istft|\bi?r?fftn?2?\b|einsum|matmul|bmm|@"):
+            dtype, severity, confidence = "float16", Severity.WARNING, Confidence.POSSIBLE
+            harm = f"{short} of float16 gives complex32, which transforms and products refuse"
         elif half.dtypes & Kernels.absent(name, "cpu") and not region.on:
             dtype, severity, confidence = half.dtype, Severity.WARNING, Confidence.POSSIBLE
             harm = f"{short} has no kernel for {dtype} on the CPU: this raises there"
@@ -143,6 +154,19 @@ class OpMissingInHalf(Rule):
             severity=severity,
             evidence=dict.fromkeys(evidence),
             fix=self._fix(node, [o for o, _ in halves], operand, region, at),
+        )
+
+    def _unasked(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """A cast to half on every device, next to one that the CPU is spared."""
+        other = Gaps.unasked(node, at)
+        if other is None:
+            return
+        yield at.finding(
+            node,
+            "this casts to half on every device, and the class spares the CPU elsewhere: there the "
+            "model is float32 and takes no half input",
+            Confidence.LIKELY,
+            evidence=(at.note(other, "here the device is asked first"),),
         )
 
     def _under_circumstances(self, node: ast.Call, at: Context) -> Iterator[Finding]:

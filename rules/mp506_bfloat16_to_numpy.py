@@ -23,15 +23,18 @@ CASTS = frozenset({
     "float", "double", "to", "type", "half", "long", "int", "bool", "byte", "argmax", "argmin",
     "argsort", "nonzero", "tolist", "item", "numpy", "size",
 })  # fmt: skip
+TRANSFORMS = tuple(f"torchvision.transforms.{part}" for part in ("", "v2.", "transforms."))
+"""Where torchvision keeps what turns a tensor to a picture, by way of NumPy."""
 
 
 class Bfloat16ToNumpy(Rule):
     """A bfloat16 tensor that is handed to NumPy, which has no such dtype.
 
     ## What it flags
-    `x.numpy()`, `numpy.asarray(x)` and `numpy.array(x)` of a tensor that is bfloat16: cast to it,
-    the output of a model under a bfloat16 autocast region, the result of a layer in a project
-    that runs in bfloat16.
+    `x.numpy()`, `numpy.asarray(x)`, `numpy.array(x)` and torchvision's `to_pil_image(x)` and
+    `ToPILImage()(x)`, which go through NumPy, of a tensor that is bfloat16: cast to it, the output
+    of a model under a bfloat16 autocast region, the result of a layer in a project that runs in
+    bfloat16.
 
     It stays silent on float16, which NumPy has, where the tensor is upcast or made of integers
     (`argmax`, `long`), on results that autocast gives in float32 (`softmax`, losses), and on those
@@ -70,14 +73,28 @@ class Bfloat16ToNumpy(Rule):
     name = "bfloat16-to-numpy"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = calls("Tensor.numpy", "numpy.asarray", "numpy.array")
+    triggers = calls(
+        "Tensor.numpy", "numpy.asarray", "numpy.array",
+        *(f"{home}functional.to_pil_image" for home in TRANSFORMS),
+        *(f"{home}ToPILImage" for home in TRANSFORMS),
+    )  # fmt: skip
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
-        if at.qualify(node.func) is not None:
+        qualified = at.qualify(node.func)
+        if qualified is not None and qualified.endswith(".ToPILImage"):
+            for call in _applied(node, at):
+                yield from self._handed(call, call.args[0], at)
+            return
+        if qualified is not None:
             operand = node.args[0] if node.args else None
         else:
             operand = node.func.value if isinstance(node.func, ast.Attribute) else None
-        if operand is None or isinstance(operand, ast.Starred):
+        if operand is not None:
+            yield from self._handed(node, operand, at)
+
+    def _handed(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
+        """A tensor that a call hands to NumPy."""
+        if isinstance(operand, ast.Starred):
             return
         judged = _bfloat16(operand, node, at)
         if judged is None:
@@ -96,6 +113,18 @@ class Bfloat16ToNumpy(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _applied(maker: ast.Call, at: Context) -> Iterator[ast.Call]:
+    """The calls of a transform, where it is made or by the name that it gets in this function."""
+    parent = at.parents.get(id(maker))
+    makers: list[ast.expr] = [maker]
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        makers = [*at.uses(parent.targets[0].id)]
+    for use in makers:
+        call = at.parents.get(id(use))
+        if isinstance(call, ast.Call) and call.func is use and call.args:
+            yield call
 
 
 def _bfloat16(
@@ -121,7 +150,7 @@ def _bfloat16(
         if at.qualify(node.func) or "cast" in value.tags or not tensor or _cast(operand, at):
             return None
         return Confidence.POSSIBLE, half.evidence if half is not None else ()
-    if made is None and _cast(operand, at):
+    if called is not None and made is None and _cast(operand, at, called.lineno):
         return None
     origin = made or called
     assert origin is not None
@@ -158,10 +187,11 @@ def _of_model(operand: ast.expr, at: Context) -> ast.Call | None:
     return None
 
 
-def _cast(operand: ast.expr, at: Context) -> bool:
-    """Whether a value is cast, or made of integers, on its way here."""
+def _cast(operand: ast.expr, at: Context, since: int = 0) -> bool:
+    """Whether a value is cast, or made of integers, on its way here from a row on."""
     return any(
         isinstance(origin, ast.Call)
+        and (origin.end_lineno or since) >= since
         and isinstance(origin.func, ast.Attribute)
         and origin.func.attr in CASTS
         and not _moves(origin)

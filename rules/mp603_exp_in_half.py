@@ -19,6 +19,8 @@ from precision_lint.api import (
 LIMITS = {"exp": 11.09, "expm1": 11.09, "exp2": 16.0}
 """The arguments from which on the result exceeds 65504."""
 CASTS = frozenset({"float", "double", "to", "type"})
+WIDE = re.compile(r"torch\.(float|double)|device|cuda|cpu|FloatTensor")
+"""What a cast names that is no way back to half."""
 LOGS = frozenset({"log", "log1p", "logsumexp"})
 SCALES = re.compile(r"log_?(var|std|scale|sigma|alpha|decay|dt|lambda)|logit_scale|ln_", re.I)
 """Names of logarithms of scales, which stay near 0."""
@@ -81,7 +83,8 @@ class ExpInHalf(Rule):
         half = at.float16(value, at.region(node))
         if half is None or given.hi < limit:
             return
-        if not given.maybe_tensor or not at.is_tensor(operand):
+        taken = at.qualify(node.func) is not None  # torch.exp takes tensors only
+        if not given.maybe_tensor or not (taken or at.is_tensor(operand)):
             return
         confidence = Outgrown.reaching(half, operand, at)
         if _below(operand, at) or Outgrown.bounded(operand, at, limit) or _elsewhere(node, at):
@@ -123,8 +126,10 @@ def _below(node: ast.expr, at: Context, depth: int = 3) -> bool:
 def _elsewhere(node: ast.expr, at: Context) -> bool:
     """Whether another rule speaks of this exponential: of its late upcast, or its logarithm."""
     parent = at.parents.get(id(node))
-    if isinstance(parent, ast.Attribute) and parent.attr in CASTS:
-        return True  # MP304
+    call = at.parents.get(id(parent)) if isinstance(parent, ast.Attribute) else None
+    if isinstance(parent, ast.Attribute) and isinstance(call, ast.Call) and parent.attr in CASTS:
+        back = parent.attr in ("to", "type") and WIDE.search(at.text(call)) is None
+        return not back  # MP304
     for around in at.ancestors(node):
         operation = at.operation(around) if isinstance(around, ast.Call) else None
         if operation is not None and operation[0] in LOGS:

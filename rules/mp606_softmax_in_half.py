@@ -22,7 +22,7 @@ TAKES_NO_FLOAT = "the result is float32 then, and a layer in half would not take
 HALVED = re.compile(r"\bmodel\.(half|bfloat16)\(\)")
 """A file that makes its model half, and calls it outside of modules."""
 MODULES = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
-NAMES = frozenset({"softmax", "log_softmax", "cross_entropy", "sigmoid"})
+NAMES = frozenset({"softmax", "log_softmax", "cross_entropy", "sigmoid", "logsigmoid"})
 HARM = {
     "float16": "log-probabilities near -10 are off by up to 0.005",
     "bfloat16": "log-probabilities near -10 are off by up to 0.04",
@@ -38,6 +38,7 @@ class SoftmaxInHalf(Rule):
       `possible` in other code of models, and so is every `softmax`, `nn.Softmax` included.
     - `sigmoid` of scores that may be half, where another branch of the same `if` takes the softmax
       of the same scores in float32, as a router of experts that offers both.
+    - `logsigmoid(chosen - rejected)` of scores that may be half, which is `possible`.
 
     It stays silent inside autocast for what that runs in float32, for `dtype=torch.float32` and
     upcast logits, and where another rule says more: MP209 for a loss behind its region, MP303 for
@@ -87,6 +88,9 @@ class SoftmaxInHalf(Rule):
         if operation[0] == "sigmoid":
             yield from self._alternative(node, operation[1], at)
             return
+        if operation[0] == "logsigmoid":
+            yield from self._margin(node, operation[1], at)
+            return
         region = at.region(node)
         if region.on or any(k.arg in ("dtype", None) for k in node.keywords):
             return
@@ -135,6 +139,30 @@ class SoftmaxInHalf(Rule):
             Confidence.LIKELY,
             evidence=[note, *half.evidence],
             fix=Fix("take the sigmoid in float32", Applicability.SAFE, edits) if edits else None,
+        )
+
+    def _margin(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
+        """A pairwise loss, of the difference of two scores that a half model gives."""
+        value = at.value(operand)
+        margin = operand
+        if isinstance(operand, ast.Name):
+            margin = at.definition(operand.id, operand) or operand
+        if not isinstance(margin, ast.BinOp) or not isinstance(margin.op, ast.Sub):
+            return
+        if isinstance(margin.right, ast.Constant) or "lse" in at.text(margin):
+            return  # a shift; logarithms of sums of exponentials, which kernels give in float32
+        half = at.half(value, at.region(node))
+        if half is None or Care.in_test(at):
+            return
+        edits = at.append({margin.left: ".float()", margin.right: ".float()"})
+        apart = at.statement(margin) is not at.statement(node)
+        yield at.finding(
+            node,
+            f"the difference of two {half.dtype} scores has their third digit as its last, and "
+            "logsigmoid runs in half",
+            Confidence.POSSIBLE,
+            evidence=(*half.evidence, *([at.note(margin, "the difference")] if apart else ())),
+            fix=Fix("subtract in float32", Applicability.SAFE, edits) if edits else None,
         )
 
 

@@ -28,8 +28,11 @@ PIXELS = re.compile(
     r"stride|im(g|age)_?(size|shape|w|h|width|height)|imgsz|pixel|anchor|\* ?\d{2,}|orig_?size"
     r"|target_sizes|scale_fct|input_size|\bim(g|age)?s?\.(shape|size)\b"
 )
+PIXELS_OF = "pixels of an image in float16: 300 x 300 are 90000, and float16 ends at 65504"
 AREA = "area of boxes in float16: 300 x 300 pixels are 90000, and float16 ends at 65504"
 OVERLAP = re.compile(r"(^|_)[a-z]{0,3}ious?(_|$)|overlaps?$")
+BOXED = re.compile(r"iou|overlap|box|(^|_)inter(section)?(_|$)|area|nms")
+"""Names of functions that measure boxes."""
 UNIT = re.compile(r"normali[sz]ed|relative")
 SIZED = frozenset({"view", "reshape", "expand", "zeros", "ones", "empty", "arange", "repeat"})
 STEPS = frozenset({"clamp", "clamp_min", "clip", "relu", "float", "to", "squeeze", "unsqueeze"})
@@ -44,7 +47,9 @@ class BoxAreaInHalf(Rule):
     (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
     pixels, so is a call of a function of the project that computes the IoU of its arguments
     without an upcast; `possible` where no layer in sight made the boxes. So is
-    `torch.prod(b[:, 2:] - b[:, :2], 1)`, which CUDA autocast runs in float32.
+    `torch.prod(b[:, 2:] - b[:, :2], 1)`, which CUDA autocast runs in float32, also of corners that
+    were split off (`(low_right - top_left).clamp(0).prod(2)`), and `sizes["height"] *
+    sizes["width"]` of entries that are used as tensors.
 
     It stays silent for normalised boxes (a sigmoid, a clamp, bounds that are known), for
     `.float()`, for bfloat16, and for sizes that are Python numbers.
@@ -103,7 +108,7 @@ class BoxAreaInHalf(Rule):
         if half is None or not at.value(node).maybe_tensor:
             return
         tensors = [at.is_tensor(side) for side in pair]
-        if not all(tensors) and not _columns(pair):
+        if not all(tensors) and not _columns(pair) and not (_keyed(pair) and at.is_tensor(node)):
             return
         if _is_size(node, at):
             return
@@ -114,7 +119,7 @@ class BoxAreaInHalf(Rule):
             confidence = Confidence.POSSIBLE
         yield at.finding(
             node,
-            AREA,
+            PIXELS_OF if _keyed(pair) and not _columns(pair) else AREA,
             confidence,
             evidence=half.evidence,
             fix=Upcast.of([*pair], node, at, fits=False),
@@ -128,11 +133,12 @@ class BoxAreaInHalf(Rule):
         confidence = Outgrown.reaching(half, sides, at)
         if at.project.autocast is not None or not at.mentions(PIXELS.pattern):
             confidence = Confidence.POSSIBLE  # prod is float32 in a CUDA region
+        apart = at.statement(sides) is not at.statement(node)
         yield at.finding(
             node,
             AREA,
             confidence,
-            evidence=half.evidence,
+            evidence=(*half.evidence, *([at.note(sides, "made of this")] if apart else ())),
             fix=Upcast.of([sides], node, at, fits=False),
         )
 
@@ -213,18 +219,40 @@ def _columns(sides: tuple[ast.expr, ast.expr]) -> bool:
     )
 
 
+def _keyed(sides: tuple[ast.expr, ast.expr]) -> bool:
+    """Whether both sides are entries of dicts, of which no analysis knows what they are."""
+    return all(isinstance(side, (ast.Subscript, ast.Call)) for side in sides)
+
+
 def _is_prod(node: ast.Call, at: Context) -> ast.BinOp | None:
     """The sides of boxes in ``prod(b[:, 2:] - b[:, :2], 1)``."""
     operation = at.operation(node) if _last(node.func) == "prod" else None
     if operation is None:
         return None
-    sides: ast.expr | None = operation[1]
-    if isinstance(sides, ast.Name):
-        sides = at.definition(sides.id, sides)
+    sides = _unwrapped(operation[1], at)
     if not isinstance(sides, ast.BinOp) or not isinstance(sides.op, ast.Sub):
         return None
     ends = [_last_slice(side) for side in (sides.left, sides.right)]
-    return sides if ends == [(2, None), (None, 2)] or ends == [(2, 4), (None, 2)] else None
+    if ends == [(2, None), (None, 2)] or ends == [(2, 4), (None, 2)]:
+        return sides
+    owner = getattr(at.function.node, "name", "")
+    return sides if BOXED.search(owner.lower()) and len(node.args) + len(node.keywords) else None
+
+
+def _unwrapped(node: ast.expr, at: Context) -> ast.expr | None:
+    """What is clamped or named, as it was written: ``(right - left).clamp(0)``."""
+    for _ in range(4):
+        operation = at.operation(node) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Name):
+            source = at.definition(node.id, node)
+            if source is None:
+                return None
+            node = source
+        elif operation is not None and operation[0].rstrip("_") in STEPS - {"float", "to"}:
+            node = operation[1]
+        else:
+            break
+    return node
 
 
 def _last_slice(node: ast.expr) -> tuple[object, object] | None:
@@ -259,6 +287,10 @@ def _side(node: ast.expr, at: Context, depth: int = 3) -> str:
                 return found
             source = at.definition(name, node)
             return _side(source, at, depth - 1) if source is not None else ""
+        case ast.Subscript(slice=ast.Constant(value=str(name))):  # sizes["height"]
+            return _named(name.lower())
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
+            return _named(name.lower())
         case ast.Subscript(value=inner, slice=index):
             place = _last_index(index)
             words = at.text(inner).lower()

@@ -18,7 +18,7 @@ COMPLETE = (2, 4)
 """A project that asks for this release of torch is not told of kernels that older ones lack."""
 MASKING = frozenset({"tril", "triu"})
 """CUDA has these for bfloat16 from torch 2.1 on (pytorch/pytorch#101932)."""
-SELECTING = MASKING | {"topk"}
+SELECTING = MASKING | {"topk", "bernoulli"}
 """Operations that code calls on results of models, on the CPU as well."""
 EARLY = SELECTING | frozenset({
     "sqrt", "rsqrt", "clamp", "clip", "clamp_", "sigmoid", "sigmoid_", "exp", "log", "softmax",
@@ -30,7 +30,13 @@ INITS = frozenset({"torch.nn.init.orthogonal_", "torch.nn.init.orthogonal"})
 """Initialisations that decompose what they draw, in the dtype of the parameter."""
 _IMAGES = re.compile(r"sample|decoded|image|img|pixel|frame|recon|render|pred|output|rgb")
 """Words of what a model has drawn."""
-_EXTENSION = re.compile(r"^(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|C))\.\w+$")
+_DEVICE = re.compile(r"\bcpu\b|cuda|device|is_available|mps")
+_HALVING = re.compile(r"half|fp16|float16|dtype|precision")
+"""Words of conditions that ask on which device, or in which dtype, a model runs."""
+_EXTENSION = re.compile(
+    r"^(?:(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|C))\.\w+"
+    r"|(?:\w+_)?cuda_\w+\.(?:forward|backward))$"
+)
 """Functions of compiled extensions, by the names of these."""
 _FUNCTION = re.compile(r"^[A-Z]\w*(?:Function|Func|Fn|Op|Autograd|Attn\w*)$")
 _BUILTIN = re.compile(r"^(torch|super|self|cls|nn|F|np|numpy|math|ctx|tf|jax)\b|^torch\.cuda\b")
@@ -87,7 +93,9 @@ class Gaps:
     def extension(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
         """A tensor that a compiled extension is given, whose kernels may know float32 alone."""
         path = at.text(call.func)
-        if not _EXTENSION.match(path) or _BUILTIN.match(path) or at.qualify(call.func):
+        if not _EXTENSION.match(path) or _BUILTIN.match(path):
+            return None
+        if at.qualify(call.func) not in (None, path):  # ``import correlation_cuda`` is one
             return None
         owner = path.partition(".")[0]
         if owner in at.function.assigned or owner in {p.arg for p in at.function.parameters()}:
@@ -96,6 +104,40 @@ class Gaps:
             return None
         operand = next((a for a in call.args if _open(a, at)), None)
         return None if operand is None else (f"{path} may have no kernel for half", operand)
+
+    @staticmethod
+    def unasked(call: ast.Call, at: Context) -> ast.Call | None:
+        """The cast of the same class that is made on a device alone, where this one always is."""
+        func, cls = call.func, at.function.cls
+        if not isinstance(func, ast.Attribute) or func.attr != "half" or call.args or cls is None:
+            return None
+        if ".cuda(" in at.text(func.value) or _asks(call, at):
+            return None
+        if any(isinstance(node, ast.If) and _either(node.test, at) for node in at.function.nodes):
+            return None  # this function knows of it
+        for other, function in at.module.index.calls.get("half", ()):
+            if other is call or function.cls is not cls or other.args:
+                continue
+            if _asks(other, at.inside(function), _DEVICE):
+                return other
+        return None
+
+
+def _asks(call: ast.Call, at: Context, words: re.Pattern[str] | None = None) -> bool:
+    """Whether a condition around a call asks for the device (or also for the dtype)."""
+    for parent in at.ancestors(call):
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        if isinstance(parent, (ast.If, ast.IfExp)):
+            asked = at.text(parent.test)
+            if words.search(asked) if words is not None else _either(parent.test, at):
+                return True
+    return False
+
+
+def _either(test: ast.expr, at: Context) -> bool:
+    asked = at.text(test)
+    return _DEVICE.search(asked) is not None or _HALVING.search(asked) is not None
 
 
 def _smoothed(call: ast.Call, at: Context) -> tuple[str, ast.expr] | None:
