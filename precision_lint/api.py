@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.doubts import Doubt
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.fed import Fed
+    from precision_lint.semantics.forced import Forced
     from precision_lint.semantics.frameworks import Framework
     from precision_lint.semantics.gaps import Gaps
     from precision_lint.semantics.guards import Guard
@@ -83,6 +84,7 @@ __all__ = [
     "Fed",
     "Finding",
     "Fix",
+    "Forced",
     "Framework",
     "Gaps",
     "Guard",
@@ -337,6 +339,7 @@ _ANALYSIS = {
     "Context": "context",
     "Created": "created",
     "Fed": "fed",
+    "Forced": "forced",
     "Gaps": "gaps",
     "Doubt": "doubts",
     "Guard": "guards",

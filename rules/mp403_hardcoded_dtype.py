@@ -12,6 +12,7 @@ from precision_lint.api import (
     Fed,
     Finding,
     Fix,
+    Forced,
     Half,
     Hardcoded,
     Meeting,
@@ -102,6 +103,8 @@ class HardcodedDtype(Rule):
         "Tensor.half",
         "torch.softmax",
         "torch.nn.functional.softmax",
+        "torch.normal",
+        "torch.randn_like",
         *Hardcoded.LEGACY,
         *(f"torch.{name}" for name in CREATED),
     ) | operators(ast.arguments, pattern=r"torch\.(?:float64|double)")
@@ -130,6 +133,10 @@ class HardcodedDtype(Rule):
                 Confidence.LIKELY if sure else Confidence.POSSIBLE,
                 evidence=at.project.evidence[:1],
             )
+            return
+        forced = Forced.of(node, at) or Forced.drawn(node, at)
+        if forced is not None:
+            yield at.finding(forced.node, forced.harm, forced.confidence, evidence=forced.evidence)
             return
         if Care.chosen_by_dtype(node, at):
             return
@@ -219,6 +226,10 @@ def _handed(node: ast.Call, at: Context) -> Iterator[Finding]:
                 evidence=(at.note(call, "it goes in here"), *at.settings[:1]),
             )
             return
+    forced = Forced.target(node, at) or Forced.grid(node, at)
+    if forced is not None:
+        yield at.finding(forced.node, forced.harm, forced.confidence, evidence=at.settings[:1])
+        return
     left = Hardcoded.left_wide(node, at)
     if left is not None:
         yield at.finding(
