@@ -218,8 +218,9 @@ def _handed(node: ast.Call, at: Context) -> Iterator[Finding]:
     if Hardcoded.named(node, at):
         call = Fed.to_model(node, at)
         if call is not None and not Care.in_test(at):
+            named = next((k.value for k in node.keywords if k.arg == "dtype"), node)
             yield at.finding(
-                node,
+                named,
                 f"float32 is named here and goes into {at.text(call.func)}, whose weights may be "
                 "half",
                 Confidence.POSSIBLE,  # as often what is kept in float32 on purpose

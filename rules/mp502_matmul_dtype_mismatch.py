@@ -110,7 +110,7 @@ class MatmulDtypeMismatch(Rule):
         operators(
             ast.Call,
             pattern=r"\b(?:matmul|bmm|mm|mv|einsum|baddbmm|linear|bilinear|conv[123]d|layer_norm|"
-            r"group_norm|grid_sample|scaled_dot_product_attention|memory_efficient_attention|flash_attn"
+            r"_conv_forward|group_norm|grid_sample|scaled_dot_product_attention|memory_efficient_attention|flash_attn"
             r"(?:_func)?)\b|batch\[|"
             r"\bfloat32\b|\.float\(\)|\.half\(\)|no_grad|\.(?:to|cuda)\(|lora_?A|lora_down|adapter_down",
         )
@@ -132,8 +132,8 @@ class MatmulDtypeMismatch(Rule):
             yield from self._apart(node, pairs[0], at)
         unlike = Unlike.of(node, at)
         if unlike is not None:
-            where, harm = unlike
-            yield at.finding(where, harm, Confidence.POSSIBLE, evidence=at.settings[:1])
+            where, harm, confidence = unlike
+            yield at.finding(where, harm, confidence, evidence=at.settings[:1])
 
     def _judged(
         self, node: ast.Call | ast.BinOp, half_node: ast.expr, wide_node: ast.expr, at: Context

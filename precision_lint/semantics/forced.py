@@ -114,7 +114,7 @@ class Forced:
         if not made & set(_GRIDS):
             return None
         harm = (
-            f"{at.function.name} takes a device and no dtype: its grid is float32, and promotes the "
+            f"{at.function.name} takes a device and no dtype: its grid is float32 and promotes the "
             "half features of its callers"
         )
         return cls(call, harm, Confidence.POSSIBLE)
