@@ -20,7 +20,7 @@ from precision_lint.api import (
     operators,
 )
 
-LOADS = re.compile(r"\.from_pretrained$|^clip\.load$")
+LOADS = re.compile(r"\.from_pretrained$|^clip\.load$|(?:^|[._])load_model$")
 METHODS = ("half", "to", "add_adapter")
 
 
@@ -93,12 +93,12 @@ class ScalerOnHalfParameters(Rule):
         "Tensor.to",
         "Tensor.add_adapter",
         "torch.nn.Parameter",
-    ) | operators(ast.Assign, pattern=r"from_pretrained|clip\.load")
+    ) | operators(ast.Assign, pattern=r"from_pretrained|clip\.load|torch_dtype")
 
     def check(self, call: ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
         if isinstance(call, ast.Assign):
             text = at.text(call.value)
-            if "from_pretrained" not in text and "clip.load" not in text:
+            if not re.search(r"from_pretrained|clip\.load|torch_dtype", text):
                 return
             for part in ast.walk(call.value):
                 if isinstance(part, ast.Call) and LOADS.search(at.text(part.func)):
@@ -162,7 +162,7 @@ def _trained(call: ast.Call, at: Context) -> Iterator[Finding]:
     found = HalfTrained.of(call, at)
     if found is not None:
         yield at.finding(
-            call,
+            found.node,
             f"{found.model} is float16 and trained with a loss scale: unscaling its gradients "
             "raises ValueError",
             found.confidence,

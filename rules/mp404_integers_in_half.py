@@ -117,6 +117,16 @@ class IntegersInHalf(Rule):
                 evidence=at.settings[:1],
             )
             return
+        labels_of = Blanket.labels(node, at)
+        if labels_of is not None:
+            yield at.finding(
+                node,
+                f"{labels_of} take a dtype that may be float16: identities and places of pixels in "
+                "them are exact up to 2048",
+                Confidence.POSSIBLE,
+                evidence=at.settings[:1],
+            )
+            return
         lowered = _lowered(node, name, at)
         if lowered is None:
             return
