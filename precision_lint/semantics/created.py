@@ -76,7 +76,9 @@ class Created:
         names = {t.id for t in statement.targets if isinstance(t, ast.Name)}
         added = False
         for later in at.function.nodes:
-            if isinstance(later, ast.Assign) and later.lineno > statement.lineno:
+            if isinstance(later, (ast.Assign, ast.Return)) and later.lineno > statement.lineno:
+                if later.value is None:
+                    continue
                 used = {n.id for n in ast.walk(later.value) if isinstance(n, ast.Name)}
                 if not names & used or len(names) > 10:
                     continue
@@ -86,7 +88,8 @@ class Created:
                 kept = _samples(later.value, names)
                 if kept is not None and added and not at.region(kept).on:
                     return Created(kept, kept.args[0], at, False)
-                names |= {t.id for t in later.targets if isinstance(t, ast.Name)}
+                targets = later.targets if isinstance(later, ast.Assign) else []
+                names |= {t.id for t in targets if isinstance(t, ast.Name)}
         return None
 
     @staticmethod

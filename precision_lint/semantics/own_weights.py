@@ -119,6 +119,17 @@ def _made_here(call: ast.Call, at: Context) -> Found | None:
 
 def _makes_layer(value: ast.expr, at: Context) -> bool:
     """Whether an expression makes a layer with weights in the default dtype."""
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and isinstance(value.func.value, ast.Call)
+        and value.func.attr in ("to", "cuda", "eval", "requires_grad_")
+    ):
+        if any(Halved.dtype(g, at) or "dtype" in at.text(g) for g in value.args):
+            return False
+        if any(k.arg == "dtype" for k in value.keywords):
+            return False
+        value = value.func.value
     if not isinstance(value, ast.Call):
         return False
     if any(k.arg == "dtype" for k in value.keywords):
