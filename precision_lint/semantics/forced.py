@@ -201,6 +201,8 @@ def _widened(call: ast.Call, at: Context) -> Forced | None:
     statement = at.statement(call)
     if not isinstance(statement, ast.Assign) or not at.function.parameters():
         return None
+    if not isinstance(statement.targets[0], ast.Name):
+        return None
     if at.mentions(r"bfloat16|get_autocast|weight\.dtype|_pre_quantization|target_dtype"):
         return None
     for around in at.ancestors(call):
@@ -208,7 +210,7 @@ def _widened(call: ast.Call, at: Context) -> Forced | None:
             continue
         first = around.body[0] if around.body else None
         text = at.text(around.test)
-        if not re.search(r"(?:==|is)\s*torch\.float(?:32)?\b", text):
+        if not re.fullmatch(r"[\w.]+\s*(?:==|is)\s*torch\.float(?:32)?", text):
             continue
         same = [s for s in around.body if isinstance(s, ast.Assign)]
         if not same or same[0] is not statement or first is None:

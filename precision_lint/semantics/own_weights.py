@@ -25,6 +25,9 @@ _OWN = re.compile(r"^self\.\w+$")
 _CAST = re.compile(r"\.(?:to|type)\([^()]*dtype|\.type_as\(|\.to\(\w+\)|dtype\s*=")
 _FOLLOWED = re.compile(r"self\.\w+\.(?:to\(\s*(?:dtype\s*=\s*)?[\w.]+\.dtype|type_as\()")
 """A weight of its own that a module casts to the dtype of what comes in."""
+_FOLLOWED_WEIGHT = re.compile(
+    r"self\.\w*(?:weight|bias|kernel|filter)\w*\.(?:to\(\s*(?:dtype\s*=\s*)?[\w.]+\.dtype|type_as\()"
+)
 _DEQUANTIZED = re.compile(r"dequant|decompress|unpack|\bcast|dtype", re.IGNORECASE)
 _UP = re.compile(r"\.float\(\)|\.to\((?:dtype\s*=\s*)?torch\.float(?:32)?\)")
 _DOWN = re.compile(r"\.(?:to|type|type_as|half|bfloat16)\(")
@@ -340,9 +343,11 @@ def _raw(node: ast.Call | ast.BinOp, at: Context) -> Found | None:
     if len(own) != 1 or len(operands) != 2 or at.region(node).on:
         return None
     casts = at.module.memo
-    if _FOLLOWED not in casts:
-        casts[_FOLLOWED] = len(_FOLLOWED.findall(at.source.text))
-    count: int = casts[_FOLLOWED]
+    if _FOLLOWED_WEIGHT not in casts:
+        halved = ".half()" in at.source.text  # its weights may be cast for themselves
+        found = [] if halved else _FOLLOWED_WEIGHT.findall(at.source.text)
+        casts[_FOLLOWED_WEIGHT] = len(found)
+    count: int = casts[_FOLLOWED_WEIGHT]
     if count < 2 or not _is_parameter(at.text(own[0])[5:], at):
         return None
     if isinstance(node, ast.Call) and not _multiplies(node, own[0], at):

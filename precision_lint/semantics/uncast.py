@@ -79,6 +79,8 @@ def _left_out(call: ast.Call, at: Context) -> str | None:
     layer = Sink.layer(call.func, at)
     if layer is not None and layer not in ops.MATMULS:
         return None
+    if re.search(r"self\.dtype = torch\.(?:u?int|bool|long)", ast.unparse(cls.node)):
+        return None
     made = re.findall(rf"self\.{path[5:]} = ([\w.]+)\(", ast.unparse(cls.node))
     if made and all(name.endswith("Embedding") for name in made):
         return None
