@@ -222,8 +222,7 @@ def _widened(call: ast.Call, at: Context) -> Forced | None:
 
 def _always(call: ast.Call, owner: ast.expr, at: Context) -> Forced | None:
     """Inputs that are always made half, where their class makes the model half on conditions."""
-    cls = at.function.cls
-    if cls is None or _is_module(call, owner, at):
+    if _is_module(call, owner, at):
         return None
     if any(_ASKED.search(at.text(test)) for test in _tests(call, at)):
         return None
@@ -241,9 +240,9 @@ def _always(call: ast.Call, owner: ast.expr, at: Context) -> Forced | None:
 
 
 def _conditional(at: Context) -> Iterator[tuple[ast.Call, str, Context]]:
-    """Casts of models of a class to half under a condition, and that condition."""
+    """Casts of models of a class, or script, to half under a condition, and that condition."""
     cls = at.function.cls
-    for method in cls.methods.values() if cls is not None else ():
+    for method in cls.methods.values() if cls is not None else [at.function]:
         there = at.inside(method)
         for node in method.nodes:
             if not isinstance(node, ast.Call):
@@ -253,7 +252,7 @@ def _conditional(at: Context) -> Iterator[tuple[ast.Call, str, Context]]:
             while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
                 inner = inner.func.value
             path = dotted(inner) if inner is not None else None
-            if path is None or not path.startswith("self."):
+            if path is None or (cls is not None and not path.startswith("self.")):
                 continue
             if not MODULES.search(path.rpartition(".")[2].lower()):
                 continue

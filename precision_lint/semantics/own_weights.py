@@ -172,15 +172,31 @@ def _beside(call: ast.Call, at: Context) -> Found | None:
     if at.mentions(r"self\.(?:to|half|type)\("):
         return None
     layers = at.function.fact(_layers)
-    with_dtype = [layer for layer in layers if _has_dtype(layer)]
+    with_dtype = [x for x in layers if _has_dtype(x) or _cast_behind(x, at)]
     if len(with_dtype) < 2 or len(layers) - len(with_dtype) > len(with_dtype):
         return None
     around = [a for a in at.ancestors(call) if isinstance(a, ast.Call)]
-    if any((dotted(a.func) or "").endswith(".to") or _has_dtype(a) for a in around):
+    if _cast_behind(call, at) or any(_has_dtype(a) for a in around):
         return None
     name = at.text(call.func)
     harm = f"this {name} is not given the dtype that {len(with_dtype)} others here get"
     return call, f"{harm}: it is float32 beside half layers", Confidence.LIKELY
+
+
+def _cast_behind(call: ast.Call, at: Context) -> bool:
+    """Whether a chain of methods behind a call, or a later row, casts what it makes."""
+    for parent in at.ancestors(call):
+        if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
+            given = [*parent.args, *(k.value for k in parent.keywords)]
+            if parent.func.attr == "half" or (
+                parent.func.attr == "to" and any("dtype" in at.text(g) for g in given)
+            ):
+                return True
+        if isinstance(parent, ast.Assign):
+            target = dotted(parent.targets[0])
+            named = re.escape(target or "")
+            return target is not None and at.mentions(rf"{named}\.(?:half\(|to\([^\n]*dtype)")
+    return False
 
 
 def _has_dtype(call: ast.Call) -> bool:

@@ -15,6 +15,7 @@ from precision_lint.semantics.sinks import Sink
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
+    from precision_lint.semantics.index import Class
 
 _OWN_DTYPE = re.compile(r"\.(?:type|to)\(\s*(?:dtype\s*=\s*)?self\.(?:\w+\.)?dtype\b")
 _CAST = r"(?:dtype|\.half\(|\.bfloat16\(|\.type\(|\.type_as\(|\.float\()"
@@ -39,6 +40,9 @@ _PARTS_CAST = re.compile(
     r"self\.?(\w*)\.(?:(?:half|bfloat16)\(|to\([^)]*(?:dtype|float16))", re.IGNORECASE
 )
 """Parts of a module that its class casts; "" is the module itself."""
+_RUNS = re.compile(r"^(?:\w*_)?(?:model|net|unet|transformer|generator|policy)$")
+_BY_CONFIG = re.compile(r"autocast\([^)\n]*dtype\s*=\s*(?!torch\.)")
+"""A region whose dtype is a setting of the run."""
 _TABLES = frozenset({"alphas_cumprod", "sigmas", "betas", "alphas"})
 _MODEL_CALL = r"\.decode\(|unet\(|transformer\(|\bmodel\("
 
@@ -53,9 +57,11 @@ class Uncast:
             return None
         where: ast.expr = call
         harm = _left_out(call, at) or _scaled(call, at) or _flagged(call, at)
-        harm = harm or _processed(call, at) or _table(call, at)
+        harm = harm or _processed(call, at) or _table(call, at) or _never(call, at)
         if harm is None and (passed := _piped(call, at)) is not None:
             where, harm = passed
+        if harm is None and (harm := _outside(call, at)) is not None and not at.region(call).on:
+            return call, harm, Confidence.POSSIBLE
         if harm is None or at.region(call).on:
             return None
         return where, f"{harm}: half weights do not take float32", Confidence.POSSIBLE
@@ -232,3 +238,58 @@ def _table(call: ast.Call, at: Context) -> str | None:
     if not read or not at.mentions(_MODEL_CALL) or _is_cast(name, at):
         return None
     return f"{path} is float32 and follows a device only: what it scales is promoted"
+
+
+def _never(call: ast.Call, at: Context) -> str | None:
+    """The input of a model that its class makes half on conditions, where it casts nothing else."""
+    path, cls = dotted(call.func) or "", at.function.cls
+    if cls is None or not call.args or not re.fullmatch(r"self\.\w+", path):
+        return None
+    if path[5:] in cls.methods or at.function.name == "__init__":
+        return None
+    cast = cls.fact(_halved_on_condition).get(path)
+    if cast is None or not isinstance(call.args[0], ast.Name):
+        return None
+    return f"{call.args[0].id} is never cast, and {path} is half if {cast}"
+
+
+def _halved_on_condition(cls: Class) -> dict[str, str]:
+    """Models that a class makes half under a condition, with that, if nothing else is cast."""
+    text = ast.unparse(cls.node)
+    if re.search(r"autocast|dtype|\.type\(|bfloat16", text) or ".half()" not in text:
+        return {}
+    found: dict[str, str] = {}
+    for node in ast.walk(cls.node):
+        if not isinstance(node, ast.If):
+            continue
+        for statement in node.body:
+            cast = re.fullmatch(
+                r"(?:(self\.\w+) = )?(self\.\w+)(?:\.(?:eval|cuda|to)\([^()]*\))*\.half\(\)",
+                ast.unparse(statement),
+            )
+            if cast is not None:
+                found[cast[2]] = ast.unparse(node.test)[:40]
+    return found if len(found) == text.count(".half()") else {}
+
+
+def _outside(call: ast.Call, at: Context) -> str | None:
+    """A forward pass outside of the region that another method of the class puts around it."""
+    last, cls = (dotted(call.func) or "").rpartition(".")[2], at.function.cls
+    if cls is None or not _RUNS.search(last) or at.qualify(call.func) is not None:
+        return None
+    if not _BY_CONFIG.search(at.source.text) or at.mentions("autocast") or last in cls.methods:
+        return None
+    if at.function.name in ("forward", "__init__"):
+        return None
+    for method in cls.methods.values():
+        there = at.inside(method)
+        if method is at.function or not there.mentions(r"autocast\("):
+            continue
+        for node in method.nodes:
+            if isinstance(node, ast.Call) and there.region(node).on:
+                if (dotted(node.func) or "").rpartition(".")[2] == last:
+                    return (
+                        f"{last} runs outside of the autocast region that {method.name} puts "
+                        "around it: half weights and float32 heads meet"
+                    )
+    return None
