@@ -39,8 +39,10 @@ class ScalerOnHalfParameters(Rule):
     A model that is loaded (`from_pretrained(..., torch_dtype=torch.float16)`) or cast in float16
     and trained in the same function by what scales losses: a `Trainer` with `fp16=True`, an
     `Accelerator(mixed_precision="fp16")`, a GradScaler. With adapters put on afterwards, or a flag
-    instead of a literal, it is `possible`. So are adapter layers that a loop over the modules casts
-    to half, and a weight that is made of what a function is given, in a project with half models.
+    instead of a literal, it is `possible`; a branch that chooses float16 is reported where it does.
+    Possible is a model that is made half and given to an optimizer as well, whoever scales. So are
+    adapter layers that a loop over the modules casts to half, and a weight that is made of what a
+    function is given, in a project with half models.
 
     It stays silent for models that no optimizer trains (a frozen encoder, a copy for inference),
     for casts after the training, for bfloat16, where parameters are cast back to float32, and for a

@@ -65,7 +65,8 @@ class DtypelessCreation(Rule):
     Only possible: activations that a scale of a module's own (`x * self.gamma`) or a norm by hand
     widens under autocast, samples weighted by values of a noise schedule
     (`alpha * x + sigma * noise`), a product with what autocast made float32 (`x * softplus(dt)`) on
-    its way out, and `cat` with a tensor that another object keeps (`embedding.vec`).
+    its way out, `cat` with a tensor that another object keeps (`embedding.vec`), offsets that are
+    added to places at which features are sampled, and buffers that a method makes anew.
 
     It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
     `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are

@@ -59,6 +59,7 @@ class IntegersInHalf(Rule):
     - a flat index `y * width + x` computed from half coordinates;
     - arguments that are made half because they are tensors, whatever they hold (`t.half() if
       torch.is_tensor(t) else t`), which is `possible`;
+    - labels or targets that are cast to a `data_type` which may be float16, which is `possible`;
     - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.
 
     It stays silent on ranges that are provably short, on masks and one-hot vectors, on integers
