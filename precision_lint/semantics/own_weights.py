@@ -358,12 +358,7 @@ def _raw(node: ast.Call | ast.BinOp, at: Context) -> Found | None:
     own = [o for o in operands if _OWN.match(at.text(o))]
     if len(own) != 1 or len(operands) != 2 or at.region(node).on:
         return None
-    casts = at.module.memo
-    if _FOLLOWED_WEIGHT not in casts:
-        halved = ".half()" in at.source.text  # its weights may be cast for themselves
-        found = [] if halved else _FOLLOWED_WEIGHT.findall(at.source.text)
-        casts[_FOLLOWED_WEIGHT] = len(found)
-    count: int = casts[_FOLLOWED_WEIGHT]
+    count = _followed(at)
     if count < 2 or not _is_parameter(at.text(own[0])[5:], at):
         return None
     if isinstance(node, ast.Call) and not _multiplies(node, own[0], at):
@@ -377,6 +372,16 @@ def _raw(node: ast.Call | ast.BinOp, at: Context) -> Found | None:
         f"{name} goes into a product as it is, where {count} others of this file are cast to the "
     )
     return node, f"{harm}dtype of what comes in: half activations raise", Confidence.LIKELY
+
+
+def _followed(at: Context) -> int:
+    """How many weights of their own the modules of a file cast to the dtype of what comes in."""
+    known = at.module.memo
+    if _followed not in known:
+        halved = ".half()" in at.source.text  # its weights may be cast for themselves
+        known[_followed] = 0 if halved else len(_FOLLOWED_WEIGHT.findall(at.source.text))
+    count: int = known[_followed]
+    return count
 
 
 def _is_parameter(name: str, at: Context) -> bool:
