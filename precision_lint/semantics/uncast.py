@@ -74,7 +74,9 @@ def _left_out(call: ast.Call, at: Context) -> str | None:
     path, cls = dotted(call.func) or "", at.function.cls
     if cls is None or at.function.name != "forward" or not isinstance(given, ast.Name):
         return None
-    if not re.fullmatch(r"self\.\w+", path) or path[5:] in cls.methods:
+    if not re.fullmatch(r"self\.\w+", path) or at.module.index.method(cls, path[5:]):
+        return None
+    if re.search(r"loss|metric", cls.name.lower()) or "loss" in at.source.filename:
         return None
     if given.id not in {p.arg for p in at.function.parameters()} or given.id == "self":
         return None
