@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.events import Promotion
     from precision_lint.semantics.extremes import Extreme
     from precision_lint.semantics.fed import Fed
+    from precision_lint.semantics.forced import Forced
     from precision_lint.semantics.frameworks import Framework
     from precision_lint.semantics.gaps import Gaps
     from precision_lint.semantics.guards import Guard
@@ -85,6 +86,7 @@ __all__ = [
     "Fed",
     "Finding",
     "Fix",
+    "Forced",
     "Framework",
     "Gaps",
     "Guard",
@@ -340,6 +342,7 @@ _ANALYSIS = {
     "Created": "created",
     "Extreme": "extremes",
     "Fed": "fed",
+    "Forced": "forced",
     "Gaps": "gaps",
     "Doubt": "doubts",
     "Guard": "guards",

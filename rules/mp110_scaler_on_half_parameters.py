@@ -20,7 +20,7 @@ from precision_lint.api import (
     operators,
 )
 
-LOADS = re.compile(r"\.from_pretrained$|^clip\.load$")
+LOADS = re.compile(r"\.from_pretrained$|^clip\.load$|(?:^|[._])load_model$")
 METHODS = ("half", "to", "add_adapter")
 
 
@@ -39,8 +39,10 @@ class ScalerOnHalfParameters(Rule):
     A model that is loaded (`from_pretrained(..., torch_dtype=torch.float16)`) or cast in float16
     and trained in the same function by what scales losses: a `Trainer` with `fp16=True`, an
     `Accelerator(mixed_precision="fp16")`, a GradScaler. With adapters put on afterwards, or a flag
-    instead of a literal, it is `possible`. So are adapter layers that a loop over the modules casts
-    to half, and a weight that is made of what a function is given, in a project with half models.
+    instead of a literal, it is `possible`; a branch that chooses float16 is reported where it does.
+    Possible is a model that is made half and given to an optimizer as well, whoever scales. So are
+    adapter layers that a loop over the modules casts to half, and a weight that is made of what a
+    function is given, in a project with half models.
 
     It stays silent for models that no optimizer trains (a frozen encoder, a copy for inference),
     for casts after the training, for bfloat16, where parameters are cast back to float32, and for a
@@ -93,12 +95,12 @@ class ScalerOnHalfParameters(Rule):
         "Tensor.to",
         "Tensor.add_adapter",
         "torch.nn.Parameter",
-    ) | operators(ast.Assign, pattern=r"from_pretrained|clip\.load")
+    ) | operators(ast.Assign, pattern=r"from_pretrained|clip\.load|torch_dtype")
 
     def check(self, call: ast.Call | ast.Assign, at: Context) -> Iterator[Finding]:
         if isinstance(call, ast.Assign):
             text = at.text(call.value)
-            if "from_pretrained" not in text and "clip.load" not in text:
+            if not re.search(r"from_pretrained|clip\.load|torch_dtype", text):
                 return
             for part in ast.walk(call.value):
                 if isinstance(part, ast.Call) and LOADS.search(at.text(part.func)):
@@ -162,7 +164,7 @@ def _trained(call: ast.Call, at: Context) -> Iterator[Finding]:
     found = HalfTrained.of(call, at)
     if found is not None:
         yield at.finding(
-            call,
+            found.node,
             f"{found.model} is float16 and trained with a loss scale: unscaling its gradients "
             "raises ValueError",
             found.confidence,

@@ -41,7 +41,8 @@ class AutocastBadArguments(Rule):
     - A region without `dtype` that is entered because of a name for one (`enabled=dtype is not
       None`), where that name may be bfloat16: the region is float16 all the same.
 
-    - `autocast` as a decorator or manager without a call of it.
+    - `autocast` as a decorator or manager without a call of it, and `with autocast(...) and
+      torch.no_grad():`, which enters the second only.
     - A name that the oldest torch of the project's metadata does not have (`torch.amp.GradScaler`
       before 2.3), unless the file asks for the version.
     - `possible` only: the text of a whole device (`str(x.device)`) or a `device` of unknown kind as

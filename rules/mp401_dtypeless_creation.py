@@ -65,7 +65,8 @@ class DtypelessCreation(Rule):
     Only possible: activations that a scale of a module's own (`x * self.gamma`) or a norm by hand
     widens under autocast, samples weighted by values of a noise schedule
     (`alpha * x + sigma * noise`), a product with what autocast made float32 (`x * softplus(dt)`) on
-    its way out, and `cat` with a tensor that another object keeps (`embedding.vec`).
+    its way out, `cat` with a tensor that another object keeps (`embedding.vec`), offsets that are
+    added to places at which features are sampled, and buffers that a method makes anew.
 
     It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
     `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are
@@ -139,7 +140,11 @@ class DtypelessCreation(Rule):
             yield from self._promoted(found, at)
         elif not any(keyword.arg in ("dtype", "out", None) for keyword in found.keywords):
             home = at.qualify(found.func) or ""
-            if not home.startswith("torch.") or home.rpartition(".")[2] not in CREATIONS:
+            buffer = Created.replaced(found, at)
+            if buffer is not None:
+                harm = f"{buffer} is a buffer, half in a half model, and is float32 from here on"
+                yield at.finding(found, harm, Confidence.POSSIBLE, evidence=_reasons(at))
+            elif not home.startswith("torch.") or home.rpartition(".")[2] not in CREATIONS:
                 yield from self._constructed(found, at)
             elif not any(event.made is found for event in at.analysis.events):
                 yield from self._created(found, at)
@@ -337,7 +342,7 @@ class DtypelessCreation(Rule):
 
 def _loose(node: ast.Call, wide: str, at: Context) -> Iterator[Finding]:
     """A creation that meets what may be half, without a proof that this is a tensor."""
-    met = Created.loose(node, at)
+    met = Created.loose(node, at) or Created.sampled(node, at)
     if met is None or met.at.region(met.use).on or wide == "float64":
         return
     likely = met.stored and bool(wide) and at.half_models is not None and met.at.plausible

@@ -12,6 +12,7 @@ from precision_lint.api import (
     Fed,
     Finding,
     Fix,
+    Forced,
     Half,
     Hardcoded,
     Meeting,
@@ -50,8 +51,16 @@ class HardcodedDtype(Rule):
     the file.
 
     Only possible: float32 that a whole model is given (`model(torch.from_numpy(a).float())`), and
-    activations that a `forward` makes float32 and neither casts back nor returns as logits. A loop
-    that makes each entry of a batch half is likely where models are half.
+    activations that a `forward` makes float32 and neither casts back nor returns as logits, the
+    float32 target of a `binary_cross_entropy`, and grids of a helper that takes a device and no
+    dtype. A loop that makes each entry of a batch half is likely where models are half.
+
+    float16 is flagged too where it is named for others: a model that is made `.half()` whatever
+    `dtype` its class was given, inputs that are always made half where the model is so on a
+    condition, and normal noise that is drawn in half and cast up, whose 11 (bfloat16: 8) bits stay.
+    Only possible: a cast under a flag for float16 where the one for bfloat16 beside it is not
+    asked, activations that `if x.dtype == torch.float32` makes float16, and noise drawn in the
+    dtype of a tensor that is made float32 next.
 
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where a test of the dtype has chosen float32, where the result is cast at
@@ -102,6 +111,8 @@ class HardcodedDtype(Rule):
         "Tensor.half",
         "torch.softmax",
         "torch.nn.functional.softmax",
+        "torch.normal",
+        "torch.randn_like",
         *Hardcoded.LEGACY,
         *(f"torch.{name}" for name in CREATED),
     ) | operators(ast.arguments, pattern=r"torch\.(?:float64|double)")
@@ -130,6 +141,10 @@ class HardcodedDtype(Rule):
                 Confidence.LIKELY if sure else Confidence.POSSIBLE,
                 evidence=at.project.evidence[:1],
             )
+            return
+        forced = Forced.of(node, at) or Forced.drawn(node, at)
+        if forced is not None:
+            yield at.finding(forced.node, forced.harm, forced.confidence, evidence=forced.evidence)
             return
         if Care.chosen_by_dtype(node, at):
             return
@@ -211,14 +226,19 @@ def _handed(node: ast.Call, at: Context) -> Iterator[Finding]:
     if Hardcoded.named(node, at):
         call = Fed.to_model(node, at)
         if call is not None and not Care.in_test(at):
+            named = next((k.value for k in node.keywords if k.arg == "dtype"), node)
             yield at.finding(
-                node,
+                named,
                 f"float32 is named here and goes into {at.text(call.func)}, whose weights may be "
                 "half",
                 Confidence.POSSIBLE,  # as often what is kept in float32 on purpose
                 evidence=(at.note(call, "it goes in here"), *at.settings[:1]),
             )
             return
+    forced = Forced.target(node, at) or Forced.grid(node, at)
+    if forced is not None:
+        yield at.finding(forced.node, forced.harm, forced.confidence, evidence=at.settings[:1])
+        return
     left = Hardcoded.left_wide(node, at)
     if left is not None:
         yield at.finding(

@@ -61,7 +61,20 @@ class MatmulDtypeMismatch(Rule):
     batch that a whole model is given, what comes back from numpy or a processor on a device alone,
     an input of a first layer where the function follows the dtype of its activations, queries or
     keys that are made float32 before an attention whose values are not, and a `backward` that
-    multiplies saved inputs by a gradient as it comes.
+    multiplies saved inputs by a gradient as it comes. So are
+
+    - images scaled to [-1, 1] and latents that an autoencoder is given uncast, embeddings that a
+      pipeline is given, entries of a processor moved to a model's device, tables of a scheduler,
+    - a parameter of `forward` that goes into a part uncast, where others are cast to `self.dtype`,
+    - inputs that one flag makes half, or a model, where nothing casts the other of the two,
+    - a forward pass outside of the region that another method puts around it,
+    - a product of what was upcast on a condition with what was made before that,
+    - a norm that calls `super().forward(x.float())`, and an own head on a pre-trained model.
+
+    Likely by themselves, because the file says both: `F.linear(x, self.weight.to(x.dtype),
+    self.bias)`; a parameter in a product as it is, where other weights of the file are cast to
+    `x.dtype`; the one layer of a constructor that does not get the dtype of the others; the output
+    of a model that the constructor makes half in a layer that it does not.
 
     It stays silent inside autocast, which casts both operands down, where either dtype is open, for
     norms without weights, for layers that the code keeps in float32, and for an einsum that sums
@@ -110,7 +123,7 @@ class MatmulDtypeMismatch(Rule):
         operators(
             ast.Call,
             pattern=r"\b(?:matmul|bmm|mm|mv|einsum|baddbmm|linear|bilinear|conv[123]d|layer_norm|"
-            r"group_norm|grid_sample|scaled_dot_product_attention|memory_efficient_attention|flash_attn"
+            r"_conv_forward|group_norm|grid_sample|scaled_dot_product_attention|memory_efficient_attention|flash_attn"
             r"(?:_func)?)\b|batch\[|"
             r"\bfloat32\b|\.float\(\)|\.half\(\)|no_grad|\.(?:to|cuda)\(|lora_?A|lora_down|adapter_down",
         )
@@ -132,8 +145,8 @@ class MatmulDtypeMismatch(Rule):
             yield from self._apart(node, pairs[0], at)
         unlike = Unlike.of(node, at)
         if unlike is not None:
-            where, harm = unlike
-            yield at.finding(where, harm, Confidence.POSSIBLE, evidence=at.settings[:1])
+            where, harm, confidence = unlike
+            yield at.finding(where, harm, confidence, evidence=at.settings[:1])
 
     def _judged(
         self, node: ast.Call | ast.BinOp, half_node: ast.expr, wide_node: ast.expr, at: Context
@@ -278,26 +291,10 @@ class MatmulDtypeMismatch(Rule):
 
     def _left_out(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """A norm or an embedding that stays float32, where other layers are made half by kind."""
-        cls, func = at.function.cls, at.text(node.func)
-        if cls is None or not node.args or at.region(node).on:
-            return
-        if func.count(".") == 1 and func.startswith("self."):
-            made = str(at.module.attribute(cls, func[5:]).const)
-            if not made.endswith(".Embedding") or Care.of(at) is not None:
-                return
-            harm = (
-                f"what {func} gives stays float32, and the layers behind it are half: this raises"
-            )
-        else:
-            derived = any(base.endswith(("LayerNorm", "GroupNorm")) for base in cls.bases)
-            own = len(node.args) > 2 and at.text(node.args[2]) == "self.weight"
-            if not derived or not own or not at.value(node.args[0]).variable:
-                return
-            harm = f"{at.text(node.args[0])} is half, and self.weight float32: this raises on CUDA"
-        cast = Halved.by_kind(at)
-        if cast is not None:
-            note = at.note(cast, "layers are made half here, norms and embeddings are not")
-            yield at.finding(node, harm, Confidence.LIKELY, evidence=(note,))
+        found = Halved.left_out(node, at)
+        if found is not None:
+            note = at.note(found[0], "layers are made half here, norms and embeddings are not")
+            yield at.finding(node, found[1], Confidence.LIKELY, evidence=(note,))
 
     def _entered(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         """A float32 tensor that goes into a layer, whose weights may be half."""

@@ -23,6 +23,7 @@ PARAMETERS = {
     "torch.cuda.amp.GradScaler": SCALER,
     "torch.cpu.amp.GradScaler": SCALER,
 }
+REGIONS = frozenset(name for name in PARAMETERS if name.endswith("autocast"))
 RENAMED = {"enable": "enabled", "device": "device_type", "device_type": "device"}
 """Keywords that are taken for others."""
 HALVES = {"float16": "float16", "half": "float16", "fp16": "float16", "bfloat16": "bfloat16",
@@ -105,7 +106,15 @@ class BadArguments:
 
     @staticmethod
     def uncalled(node: ast.expr, at: Context) -> str | None:
-        """What autocast itself, not a call of it, does where a region is meant."""
+        """Why what a `with` or decorator is given opens no region, or None."""
+        if isinstance(node, ast.BoolOp):  # and gives its last operand, or its first, as both are
+            last = isinstance(node.op, ast.And)
+            lost = node.values[:-1] if last else node.values[1:]
+            for made in lost:
+                if isinstance(made, ast.Call) and at.qualify(made.func) in REGIONS:
+                    entered = at.text(node.values[-1 if last else 0])
+                    return f"only {entered} is entered: write {at.text(made)}, {entered}"
+            return None
         if isinstance(node, ast.Call) or at.qualify(node) not in PARAMETERS:
             return None
         return f"{at.text(node)} is not called: write {at.text(node)}(...)"

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from precision_lint.semantics.care import Care
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.sinks import Sink
 
@@ -20,6 +21,8 @@ LOOKED_AT = re.compile(
 _HALVES = ("torch.float16", "torch.half", "torch.bfloat16")
 _BATCH = re.compile(r"batch|input|sample|data|example|feature|target|kwargs|feed|encod")
 """Words of what holds the tensors of one step."""
+_LABELS = re.compile(r"^(?:\w*targets?|\w*labels?|gts?|annot\w*|gt_\w+)$")
+"""Names of what a batch is compared with: boxes, classes and identities in one tensor."""
 _DTYPE = re.compile(r"(^|_)d?type(_|$)|precision")
 """Words of parameters that hold a dtype."""
 
@@ -90,6 +93,27 @@ class Blanket:
                 if func.value.id in names and entries:
                     return owner
         return None
+
+    @staticmethod
+    def labels(call: ast.Call, at: Context) -> str | None:
+        """The labels of a batch that are cast to the dtype of the images, which may be float16."""
+        func, cls = call.func, at.function.cls
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+            return None
+        name, statement = func.value.id, at.statement(call)
+        if not _LABELS.match(name) or not isinstance(statement, ast.Assign):
+            return None
+        if func.attr != "to" or len(call.args) != 1 or call.keywords or Care.in_test(at):
+            return None
+        given = dotted(call.args[0]) or ""
+        if given.startswith("self.") and cls is not None:
+            stored = at.module.stores(cls).get(given[5:])
+            made = [stored[0]] if stored is not None else []
+        else:
+            made = at.function.assigned.get(given, [])
+        half = any(re.search(r"torch\.(?:float16|half)\b", ast.unparse(value)) for value in made)
+        known = at.value(func.value)
+        return name if half and (known.variable or not known.dtype) else None
 
     @staticmethod
     def blind(call: ast.Call, at: Context) -> str | None:

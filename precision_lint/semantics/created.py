@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from precision_lint.semantics.care import Care
 from precision_lint.semantics.fed import Fed
 from precision_lint.semantics.meeting import Meeting
+from precision_lint.semantics.names import dotted
 from precision_lint.semantics.sinks import Sink
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ DEFAULTS = frozenset({
 """Functions of torch that make tensors of the default dtype."""
 OF_DATA = ("tensor", "as_tensor", "from_numpy", "Tensor")
 """Creations whose dtype is that of their data, or float32."""
+MOVES = ("cuda", "to", "view", "reshape", "unsqueeze")
+"""Methods behind a creation that keep its dtype."""
+SAMPLERS = re.compile(r"(?:^|_)(?:sampler?|grid_sample|warp)$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +45,14 @@ class Created:
     @staticmethod
     def loose(node: ast.Call, at: Context) -> Created | None:
         """Where a creation meets what may be half, although nothing says that this is a tensor."""
-        if Care.in_test(at) or at.value(node).ndim == 0 or at.function.name == "<module>":
+        if Care.in_test(at) or at.function.name == "<module>":
+            return None
+        name = _attribute(node, at)
+        if at.value(node).ndim == 0 and (name is None or not _asked_for_rank(name, at)):
             return None
         met = Meeting.of(node, at, _open)
         if met is not None:
             return Created(met.use, met.other, met.at, False)
-        name = _attribute(node, at)
         met = Meeting.of_attribute(name, at, _open) if name is not None else None
         if met is not None:
             return Created(met.use, met.other, met.at, True)
@@ -59,6 +66,51 @@ class Created:
         )
         model = Fed.to_model(node, at) if placed else None
         return Created(model, model.func, at, False) if model is not None else None
+
+    @staticmethod
+    def sampled(node: ast.Call, at: Context) -> Created | None:
+        """Where offsets of a grid go into the sampling of features, by way of a sum with places."""
+        statement = at.statement(node)
+        if not isinstance(statement, ast.Assign) or Care.in_test(at):
+            return None
+        names = {t.id for t in statement.targets if isinstance(t, ast.Name)}
+        added = False
+        for later in at.function.nodes:
+            if isinstance(later, (ast.Assign, ast.Return)) and later.lineno > statement.lineno:
+                if later.value is None:
+                    continue
+                used = {n.id for n in ast.walk(later.value) if isinstance(n, ast.Name)}
+                if not names & used or len(names) > 10:
+                    continue
+                if re.search(r"dtype|type_as|\.half\(", at.text(later.value)):
+                    return None
+                added |= isinstance(later.value, ast.BinOp) and isinstance(later.value.op, ast.Add)
+                kept = _samples(later.value, names)
+                if kept is not None and added and not at.region(kept).on:
+                    return Created(kept, kept.args[0], at, False)
+                targets = later.targets if isinstance(later, ast.Assign) else []
+                names |= {t.id for t in targets if isinstance(t, ast.Name)}
+        return None
+
+    @staticmethod
+    def replaced(node: ast.Call, at: Context) -> str | None:
+        """The buffer that a call makes anew on a device, in the default dtype."""
+        statement, cls = at.statement(node), at.function.cls
+        if not isinstance(statement, ast.Assign) or statement.value is not node or cls is None:
+            return None
+        target = dotted(statement.targets[0]) or ""
+        if not re.fullmatch(r"self\.\w+", target) or at.function.name == "__init__":
+            return None
+        if not any(k.arg == "device" for k in node.keywords) or "dtype" in at.text(node):
+            return None
+        stored = at.module.stores(cls).get(target[5:])
+        buffer = isinstance(stored[0], ast.Call) if stored is not None else False
+        if stored is None or not buffer or "register_buffer" not in ast.unparse(stored[0]):
+            return None
+        if Care.in_test(at) or re.search(r"mask|idx|index|ids|position|count", target):
+            return None
+        again = at.mentions(rf"{re.escape(target)}\b[^\n]*(?:\.to\(|\.half\(|type_as|dtype)")
+        return None if again else target
 
     @staticmethod
     def by_default(node: ast.expr, at: Context) -> bool:
@@ -147,4 +199,28 @@ def _attribute(node: ast.Call, at: Context) -> str | None:
                 return None
     text = at.text(statement.targets[0])
     plain = text.startswith("self.") and text.count(".") == 1 and "[" not in text
-    return text[5:] if plain and statement.value is node else None
+    value = statement.value
+    while value is not node and isinstance(value, ast.Call):
+        if not isinstance(value.func, ast.Attribute) or value.func.attr not in MOVES:
+            return None
+        if "dtype" in at.text(value) or "half" in at.text(value):
+            return None
+        value = value.func.value  # cuda, to(device), view
+    return text[5:] if plain and value is node else None
+
+
+def _asked_for_rank(name: str, at: Context) -> bool:
+    """Whether a class looks at the dimensions of an attribute, which a default alone has not."""
+    return at.mentions(rf"self\.{re.escape(name)}(?:\.shape|\.ndim|\.dim\(|\[None)")
+
+
+def _samples(value: ast.expr, names: set[str]) -> ast.Call | None:
+    """The call in an expression that samples something at the places that a name holds."""
+    for part in ast.walk(value):
+        if isinstance(part, ast.Call) and len(part.args) > 1:
+            last = (dotted(part.func) or "").rpartition(".")[2]
+            first, place = part.args[:2]
+            known = isinstance(place, ast.Name) and place.id in names
+            if SAMPLERS.search(last) and known and isinstance(first, ast.Name):
+                return part if first.id not in names else None
+    return None

@@ -66,6 +66,8 @@ _SINES = re.compile(
 """Functions that make sines and cosines of times or positions."""
 _WEIGHTED = re.compile(r"embed|mlp|proj|fc|linear")
 """Words of layers that take such."""
+_RESCALES = (".scale_model_input", ".precondition_inputs")
+"""Methods of schedulers that scale a sample and keep its dtype."""
 _LOADED = re.compile(r"(?:^|[._])(?:\w*processor|feature_extractor|move_to_\w+|to_device|to_cuda)$")
 """Calls that give inputs in float32, or move them as they are."""
 
@@ -353,7 +355,8 @@ def _models(node: ast.expr, at: Context, seen: set[int]) -> Iterator[ast.Call]:
                     if qualified is None and (MODEL.search(path) or part or beside):
                         yield parent
                         return
-                    if (qualified or "").rpartition(".")[2] not in _KEPT | ops.JOINING:
+                    last = (qualified or "").rpartition(".")[2]
+                    if last not in _KEPT | ops.JOINING and not path.endswith(_RESCALES):
                         return
             case ast.List() | ast.Tuple():
                 pass

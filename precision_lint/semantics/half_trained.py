@@ -32,6 +32,8 @@ class HalfTrained:
     model: str
     confidence: Confidence
     evidence: tuple[Evidence, ...]
+    node: ast.expr
+    """What makes it so: the call, or the dtype that one branch chooses for it."""
 
     @classmethod
     def of(cls, call: ast.Call, at: Context) -> HalfTrained | None:
@@ -56,10 +58,11 @@ class HalfTrained:
             for node in at.function.nodes
             if isinstance(node, ast.Call) and ADAPTED.search(dotted(node.func) or "")
         ]
+        chosen = _chosen(call, at)
         around = any(isinstance(a, (ast.If, ast.IfExp)) for a in at.ancestors(call))
-        if around or any(node.lineno > call.lineno for node in adapted):
+        if chosen is not None or around or any(node.lineno > call.lineno for node in adapted):
             sure = Confidence.POSSIBLE
-        return cls(model, sure, evidence)
+        return cls(model, sure, evidence, call if chosen is None else chosen)
 
     @staticmethod
     def adapter(call: ast.Call, at: Context) -> str | None:
@@ -111,9 +114,19 @@ def _is_float16(node: ast.expr, at: Context) -> bool:
     if isinstance(node, ast.Name) and at.qualify(node) is None:
         if not at.mentions(r"float16|half"):
             return False
-        made = {id(value): value for value in at.function.assigned.get(node.id, [])}
-        return bool(made) and all(at.qualify(value) in HALF for value in made.values())
+        made = at.function.assigned.get(node.id, [])
+        return any(at.qualify(value) in HALF for value in made)
     return at.qualify(node) in HALF
+
+
+def _chosen(call: ast.Call, at: Context) -> ast.expr | None:
+    """The float16 that one of several branches binds the dtype of a call to."""
+    for given in [*call.args, *(k.value for k in call.keywords)]:
+        made = at.function.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
+        half = [value for value in made if at.qualify(value) in HALF]
+        if half and len(half) < len(made):
+            return half[0]
+    return None
 
 
 def _bound(call: ast.Call, at: Context) -> str | None:
@@ -162,6 +175,8 @@ def _scaled(
             if sure is not None and at.mentions(rf"\b{re.escape(model)}\.(named_)?parameters\("):
                 yield sure, (at.note(node, "trained with a scale of accelerate's"),)
         loaded = getattr(cast.func, "attr", "") not in ("half", "to")  # else found by its cast
+        if name != "prepare" and not loaded and "GradScaler" not in at.source.text:
+            yield Confidence.POSSIBLE, (at.note(node, "an optimizer gets its parameters"),)
         for made in calls if name != "prepare" and loaded else ():
             if (dotted(made.func) or "").endswith("GradScaler") and not made.keywords:
                 yield (

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from precision_lint.semantics.care import Care
 from precision_lint.semantics.names import dotted
 
 if TYPE_CHECKING:
@@ -66,6 +67,29 @@ class Halved:
                         if target.endswith(".data") and _cast(part.value, at.inside(function)):
                             return part.value
         return None
+
+    @staticmethod
+    def left_out(call: ast.Call, at: Context) -> tuple[ast.Call, str] | None:
+        """The cast of other layers by kind, and what is wrong with a norm or embedding that stays
+        float32 beside them."""
+        cls, func = at.function.cls, at.text(call.func)
+        if cls is None or not call.args or at.region(call).on:
+            return None
+        if func.count(".") == 1 and func.startswith("self."):
+            made = str(at.module.attribute(cls, func[5:]).const)
+            if not made.endswith(".Embedding") or Care.of(at) is not None:
+                return None
+            harm = (
+                f"what {func} gives stays float32, and the layers behind it are half: this raises"
+            )
+        else:
+            derived = any(base.endswith(("LayerNorm", "GroupNorm")) for base in cls.bases)
+            own = len(call.args) > 2 and at.text(call.args[2]) == "self.weight"
+            if not derived or not own or not at.value(call.args[0]).variable:
+                return None
+            harm = f"{at.text(call.args[0])} is half, and self.weight float32: this raises on CUDA"
+        cast = Halved.by_kind(at)
+        return (cast, harm) if cast is not None else None
 
     @staticmethod
     def copied(function: Function, at: Context) -> dict[str, tuple[ast.Call, str]]:

@@ -18,7 +18,9 @@ FOLLOWED = frozenset({
     "uniform_", "normal_", "fill_", "zero_",
 })  # fmt: skip
 COUNTED = frozenset({"sum", "clamp", "clamp_", "mean", "sin", "cos", "exp"})
-JOINS = frozenset({"cat", "stack", "where", "add", "sub", "mul", "div"})
+JOINS = frozenset({
+    "cat", "stack", "where", "add", "sub", "mul", "div", "multiply", "subtract", "divide",
+})  # fmt: skip
 POWERS = (ast.Pow, ast.FloorDiv)
 ELEMENTWISE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 CASTS = ("float", "to", "type_as", "half", "bfloat16")

@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from precision_lint.api import Confidence
 from precision_lint.semantics.names import dotted
+from precision_lint.semantics.own_weights import Found, OwnWeights
+from precision_lint.semantics.uncast import Uncast
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
@@ -28,20 +31,23 @@ class Unlike:
     """Calls and products whose operands were treated unlike each other."""
 
     @staticmethod
-    def of(node: ast.Call | ast.BinOp, at: Context) -> tuple[ast.expr, str] | None:
-        """Where operands were treated unlike each other, and how, in words."""
+    def of(node: ast.Call | ast.BinOp, at: Context) -> Found | None:
+        """Where operands were treated unlike each other, how, in words, and how sure that is."""
         if isinstance(node, ast.Call):
-            if (pair := Unlike.attention(node, at)) is None or at.region(node).on:
-                return None
-            return node, f"{pair[0]} is made float32 and {pair[1]} is not: attention of half raises"
-        found = Unlike.saved(node, at)
-        if found is None:
-            return None
-        where, kept, gradient = found
-        return where, (
-            f"{kept} is saved in the dtype of the inputs and {gradient} comes in that of the "
-            "output, which autocast lowers: their product raises"
-        )
+            if (pair := Unlike.attention(node, at)) is not None and not at.region(node).on:
+                harm = f"{pair[0]} is made float32 and {pair[1]} is not: attention of half raises"
+                return node, harm, Confidence.POSSIBLE
+        elif (saved := Unlike.saved(node, at)) is not None:
+            where, kept, gradient = saved
+            harm = (
+                f"{kept} is saved in the dtype of the inputs and {gradient} comes in that of the "
+                "output, which autocast lowers: their product raises"
+            )
+            return where, harm, Confidence.POSSIBLE
+        found = OwnWeights.of(node, at)
+        if found is None and isinstance(node, ast.Call):
+            found = Uncast.of(node, at)
+        return found
 
     @staticmethod
     def attention(call: ast.Call, at: Context) -> tuple[str, str] | None:
