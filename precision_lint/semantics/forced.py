@@ -20,7 +20,8 @@ _ASKED = re.compile(r"dtype|precision|half|fp16|bf16|float16|cpu|cuda|device|amp
 """Words of conditions under which a cast to half is somebody's choice."""
 _GIVEN = re.compile(r"(?:^|_)dtype$")
 _FLAG = re.compile(r"^(?P<owner>[A-Za-z_][\w.]*)\.(?:use_)?(?:fp16|half|is_half|float16)$")
-_RUNS_ON = re.compile(r"cpu|cuda|device|half|fp16")
+_FLAGGED = re.compile(r"^(?!.*(?:cpu|cuda|device)).*(?:half|fp16)")
+"""A condition that asks for half; what asks for the device is a matter of its kernels (MP505)."""
 _NORMAL = frozenset({"torch.randn", "torch.randn_like", "torch.normal"})
 _TO_FLOAT32 = re.compile(r"\.float\(\)|\.(?:to|type)\([^()]*\bfloat(?:32)?\b")
 _GRIDS = ("meshgrid", "arange", "linspace")
@@ -257,7 +258,7 @@ def _conditional(at: Context) -> Iterator[tuple[ast.Call, str, Context]]:
             if not MODULES.search(path.rpartition(".")[2].lower()):
                 continue
             tests = [there.text(test) for test in _tests(node, there)]
-            asked = [text for text in tests if _RUNS_ON.search(text)]
+            asked = [text for text in tests if _FLAGGED.search(text)]
             if asked:
                 yield node, asked[0], there
             elif not tests:
