@@ -111,6 +111,23 @@ class Apart:
         )
 
     @staticmethod
+    def by_test(node: ast.AST, at: Context) -> bool:
+        """Whether a node stands where a test has found that two dtypes differ."""
+        inner = node
+        for around in at.ancestors(node):
+            if isinstance(around, (ast.If, ast.IfExp)) and inner is not around.test:
+                arm = around.body if isinstance(around.body, list) else [around.body]
+                match around.test:
+                    case ast.Compare(
+                        left=ast.Attribute(attr="dtype"),
+                        ops=[op],
+                        comparators=[ast.Attribute(attr="dtype")],
+                    ) if isinstance(op, ast.Eq if inner not in arm else ast.NotEq):
+                        return True
+            inner = around
+        return False
+
+    @staticmethod
     def in_other_branch(a: ast.expr, b: ast.expr, at: Context) -> bool:
         """Whether two assigned values are in the two branches of one ``if``."""
         first, second = at.statement(a), at.statement(b)
