@@ -113,6 +113,8 @@ class LossInHalf(Rule):
     )
 
     def check(self, node: ast.Call | ast.Return, at: Context) -> Iterator[Finding]:
+        if at.is_plain(node):
+            return
         behind = list(self._behind(node, at)) if isinstance(node, ast.Call) else []
         yield from behind
         if not behind and not Care.in_test(at):

@@ -130,9 +130,9 @@ class MatmulDtypeMismatch(Rule):
     )
 
     def check(self, node: ast.Call | ast.BinOp, at: Context) -> Iterator[Finding]:
-        pairs = list(_pairs(node, at))
-        if Apart.by_test(node, at):
+        if at.is_plain(node) or Apart.by_test(node, at):
             return
+        pairs = list(_pairs(node, at))
         for half, wide in pairs:
             yield from self._other_branch(node, wide, half, at)
             finding = self._judged(node, half, wide, at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -25,6 +26,7 @@ from precision_lint.source import Source
 
 EXAMPLES = frozenset({"example", "examples", "tutorial", "tutorials", "docs"})
 """Directories whose files are run by themselves."""
+BUILTINS = frozenset(dir(builtins))
 
 
 class Context(Halves):
@@ -85,6 +87,15 @@ class Context(Halves):
 
     def qualify(self, node: ast.expr) -> str | None:
         return self.module.qualify(node)
+
+    def is_plain(self, call: ast.expr | ast.stmt) -> bool:
+        """Whether a call is of one of Python's own functions, or of a base's constructor."""
+        match call:
+            case ast.Call(func=ast.Attribute(attr="__init__")):
+                return True
+            case ast.Call(func=ast.Name(id=name)):
+                return name in BUILTINS and name not in self.module.index.names.bound
+        return False
 
     @cached_property
     def without_gradient(self) -> bool:

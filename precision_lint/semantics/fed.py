@@ -126,11 +126,10 @@ class Fed:
         """Whether the text of a function, or of one that it calls, makes anything float32."""
         if at.mentions(MAKES_FLOAT32) or "self" in at.text(node):
             return True
+        named = at.module.index.function_named
         called = at.function.fact(_called)
-        return any(
-            function.name in called and at.inside(function).mentions(MAKES_FLOAT32)
-            for function in at.module.index.functions
-        )
+        functions = (named(n) or named(f"self.{n}", at.function) for n in sorted(called))
+        return any(f is not None and at.inside(f).mentions(MAKES_FLOAT32) for f in functions)
 
     @staticmethod
     def to_model(node: ast.expr, at: Context) -> ast.Call | None:
