@@ -215,7 +215,7 @@ class Interpreter(Calls):
         if len(paths) == arms:  # no arm has left: what the tests said holds no longer
             for key in refined:
                 if all(of.get(key, 0) == versions.get(key, 0) for _, _, of in paths):
-                    self.env.pop(key)
+                    self.env.pop(key, None)
                     self.env |= {key: before[key]} if key in before else {}
         return ends
 
