@@ -83,7 +83,8 @@ FLOWS = {
     "if x.w.dtype in (torch.float16, torch.bfloat16):\n    y = 1\nreturn x.w": "~x.w",
     "if x.dtype == torch.float16:\n    y = 1\nelif x.dtype == torch.bfloat16:\n    y = 2\n"
     "return x": "~x",
-    "if x.w.dtype == torch.float16:\n    x = y.half()\nelse:\n    x = x.half()\nreturn x": "float16",
+    "if x.w.dtype == torch.float16:\n    x = y.half()\nelse:\n    x = x.half()\n"
+    "return x": "float16",
     # in place, the dtype stays
     "x = x.half()\nx.add_(torch.ones(3))\nreturn x": "float16",
     "x = x.half()\ny = x.mul_(torch.ones(3))\nreturn y": "float16",

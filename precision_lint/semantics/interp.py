@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +215,8 @@ class Interpreter(Calls):
         ends = self.join(paths)
         if len(paths) == arms:  # no arm has left: what the tests said holds no longer
             for key in refined:
-                if all(of.get(key, 0) == versions.get(key, 0) for _, _, of in paths):
+                owners = itertools.accumulate(key.split("."), "{}.{}".format)
+                if all(of.get(o, 0) == versions.get(o, 0) for o in owners for _, _, of in paths):
                     self.env.pop(key, None)
                     self.env |= {key: before[key]} if key in before else {}
         return ends
