@@ -49,6 +49,7 @@ class LintItem(pytest.Item):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.funcargs: dict[str, Any] = {}  # pytest-lsp looks for it in every item
         self.add_marker("precision_lint")
 
     def runtest(self) -> None:

@@ -222,11 +222,11 @@ def test_sarif_keeps_what_is_silenced() -> None:
         compared=True,
     )
     results = sarif(diagnostic("MP201"), aside=aside)["results"]
-    assert [(r["ruleId"], r["baselineState"], r.get("suppressions")) for r in results] == [
+    assert [(r["ruleId"], r.get("baselineState"), r.get("suppressions")) for r in results] == [
         ("MP201", "new", None),
         (
             "MP102",
-            "new",
+            None,  # what a comment silences is not compared
             [{"kind": "inSource", "status": "accepted", "justification": "clipping is off"}],
         ),
         ("MP301", "unchanged", [{"kind": "external", "status": "accepted"}]),

@@ -155,6 +155,12 @@ def test_a_test_for_each_file(project: Path) -> None:
     assert "loss.py:5:13: error[MP301] eps-before-log" in run.stdout
 
 
+def test_beside_a_plug_in_that_wraps_every_item(project: Path) -> None:
+    options = ("-p", "pytest_asyncio.plugin", "-p", "pytest_lsp", "-Wdefault", "-o", "addopts=")
+    run = pytested(project, "--precision-lint", "--ignore=old", *options)
+    assert run.returncode == 1 and "1 failed, 3 passed" in run.stdout, run.stdout
+
+
 def test_it_is_off_unless_asked_for(project: Path) -> None:
     run = pytested(project)
     assert run.returncode == 0 and "1 passed" in run.stdout, run.stdout

@@ -48,8 +48,8 @@ def render(diagnostics: Sequence[Diagnostic], sources: Sources, *, aside: Aside)
         result = _result(diagnostic, sources, codes.index(diagnostic.code), key)
         if silent := silenced.get(id(diagnostic)):
             result["suppressions"] = [_suppression(silent)]
-        if aside.compared:
-            result["baselineState"] = "unchanged" if silent and silent.baseline else "new"
+        if aside.compared and not (silent and not silent.baseline):  # a comment's is not compared
+            result["baselineState"] = "unchanged" if silent else "new"
         results.append(result)
     run = {
         "tool": {"driver": _driver(codes)},
