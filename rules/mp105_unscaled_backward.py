@@ -43,8 +43,8 @@ class UnscaledBackward(Rule):
     `loss.backward()` on a path to `scaler.step(optimizer)` or `scaler.unscale_(optimizer)`: alone,
     or as one of several losses of which another is scaled (a gradient penalty, an auxiliary loss).
 
-    `possible`: a loss made in float16 autocast that goes back plainly beside one that is scaled,
-    whoever steps its optimizer.
+    A loss made in float16 autocast that goes back plainly beside one that is scaled, whoever steps
+    its optimizer.
 
     A step of a scaler that scales nothing in its file, beside another scaler that does. A backward
     without `amp.scale_loss` behind apex's `amp.initialize` in one function. A plain backward where
@@ -181,7 +181,7 @@ def _beside_scaled(call: ast.Call, at: Context) -> Iterator[Finding]:
         call,
         "the loss is not scaled, while another one is: gradients of its float16 operations below "
         "6e-8 become 0",
-        Confidence.POSSIBLE,
+        Confidence.LIKELY,
         evidence=(*at.why(region), at.note(beside, "this loss is scaled")),
     )
 

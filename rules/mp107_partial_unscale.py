@@ -34,7 +34,7 @@ class PartialUnscale(Rule):
     An `unscale_` of one optimizer and a clip behind it, where the scaler then steps only another
     one that nothing unscaled, all in one block: the wrong optimizer is named.
 
-    `possible`: scaling by hand that divides the gradient of one element of a list of parameters
+    Scaling by hand that divides the gradient of one element of a list of parameters
     (`masters[0].grad.mul_(1 / scale)`), outside of a loop over them.
 
     Where that is not known it stays silent. Clips before any `unscale_` are another rule's.
@@ -171,5 +171,5 @@ def _single(node: ast.Call | ast.AugAssign | ast.Assign, at: Context) -> Iterato
         node,
         f"only one gradient of {all_of} is divided by the loss scale: the step takes the others "
         "multiplied by it",
-        Confidence.POSSIBLE,
+        Confidence.LIKELY,
     )

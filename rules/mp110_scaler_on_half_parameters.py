@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -40,9 +41,10 @@ class ScalerOnHalfParameters(Rule):
     and trained in the same function by what scales losses: a `Trainer` with `fp16=True`, an
     `Accelerator(mixed_precision="fp16")`, a GradScaler. With adapters put on afterwards, or a flag
     instead of a literal, it is `possible`; a branch that chooses float16 is reported where it does.
-    Possible is a model that is made half and given to an optimizer as well, whoever scales. So are
-    adapter layers that a loop over the modules casts to half, and a weight that is made of what a
-    function is given, in a project with half models.
+    Possible is a model that is made half and given to an optimizer as well, whoever scales.
+
+    Adapter layers that a loop over the modules casts to half, and the weight of a layer that is
+    made of what a function is given, in a project with half models.
 
     It stays silent for models that no optimizer trains (a frozen encoder, a copy for inference),
     for casts after the training, for bfloat16, where parameters are cast back to float32, and for a
@@ -177,7 +179,7 @@ def _trained(call: ast.Call, at: Context) -> Iterator[Finding]:
             call,
             f"layers that are trained ({kind}) are cast to half: small updates are rounded away, "
             "and float16 gradients cannot be unscaled",
-            Confidence.POSSIBLE,
+            Confidence.LIKELY,
         )
 
 
@@ -188,6 +190,7 @@ def _given(call: ast.Call, at: Context) -> Iterator[Finding]:
     if known is None or not isinstance(given, ast.Name) or not isinstance(statement, ast.Assign):
         return
     target = statement.targets[0]
+    inner = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute)
     frozen = any(k.arg == "requires_grad" for k in call.keywords) or len(call.args) > 1
     if (
         given.id in {p.arg for p in at.function.parameters()}
@@ -200,6 +203,6 @@ def _given(call: ast.Call, at: Context) -> Iterator[Finding]:
             call,
             f"a trained weight takes the dtype of {given.id}: of a float16 model it is float16, "
             "and its gradients cannot be unscaled",
-            Confidence.POSSIBLE,
+            Care.offered(at, half=True) if inner else Confidence.POSSIBLE,
             evidence=(known,),
         )

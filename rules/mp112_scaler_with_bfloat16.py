@@ -40,8 +40,9 @@ class ScalerWithBfloat16(Rule):
 
     A scaler whose `enabled`, or the condition under which it is made, holds for bfloat16 (`dtype in
     ("fp16", "bf16")`, `dtype != torch.float32`, `use_fp16 or use_bf16`). One that is on without a
-    condition in a file that names bfloat16 elsewhere is `possible`; FSDP's `ShardedGradScaler`
-    counts as well.
+    condition in a file that names bfloat16 elsewhere is `possible`, likely where the function that
+    makes it, or one that it calls, names `torch.bfloat16` and no float16. FSDP's
+    `ShardedGradScaler` counts as well.
 
     `enabled=(dtype == torch.float16)` is the right form and silent, as is a scaler that is made
     under such a condition. Regions of which the dtype is not known, or of which one is float16, are
@@ -266,9 +267,20 @@ def _perhaps(call: ast.Call, dtypes: set[str], at: Context) -> Iterator[Finding]
     yield at.finding(
         call,
         "the scaler is on whatever the dtype is; the file knows bfloat16, which needs no scale",
-        Confidence.POSSIBLE,
+        Confidence.LIKELY if _names_bfloat16(at) else Confidence.POSSIBLE,
         evidence=(at.note(brain, "bfloat16 may be chosen here"),),
     )
+
+
+def _names_bfloat16(at: Context) -> bool:
+    """Whether a function, or one that it calls by name, names bfloat16 and no float16."""
+    calls = [node.func for node in at.function.nodes if isinstance(node, ast.Call)]
+    names = sorted({func.id for func in calls if isinstance(func, ast.Name)})
+    called = [f for f in map(at.module.index.function_named, names) if f is not None]
+    places = [at, *(at.inside(function) for function in called)]
+    if any(place.mentions(r"torch\.(?:float16|half)\b") for place in places):
+        return False
+    return any(place.mentions(r"torch\.bfloat16\b") for place in places)
 
 
 def _names_brain(node: ast.AST) -> TypeGuard[ast.expr]:

@@ -8,6 +8,7 @@ from typing import TypeGuard
 from precision_lint.api import (
     Apex,
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -25,6 +26,7 @@ KEEPS = re.compile(
     r"scale\w*(\(\))?[\"'\])]*\.(load_)?state_dict\b|register_\w+\(\s*[\"']\w*scaler"
 )
 """A scaler's state that is saved or loaded."""
+PLAIN = {"object", "ABC", "abc.ABC", "torch.nn.Module"}
 MIXED = re.compile(r"amp|mixed|half|16|scaler", re.IGNORECASE)
 """Names of classes that may take care of a scaler themselves."""
 CREATORS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
@@ -42,7 +44,8 @@ class ScalerNotCheckpointed(Rule):
     A class that makes a scaler and leaves the saving to others: its `state_dict`, or the one it
     inherits, is that of the optimizer alone, or an object that saves (`Checkpointer(model,
     trainer=trainer)`) is given an instance that has none. Where nothing tells who saves, such a
-    class is only `possible`, and then it has to have a base.
+    class is only `possible`, and then it has to have a base: likely where the project runs half
+    precision and holds all bases, none of which saves a scaler.
 
     A scaler's `load_state_dict` that reads another key than the only one under which the module
     saves the state of a scaler of that name, and that the module writes nowhere.
@@ -258,9 +261,11 @@ def _left_to_others(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Fin
             evidence.append(module.note(asked, "the state that is saved is put together here"))
     elif keeper is not None and not any(MIXED.search(base) for base in cls.bases):
         node, here = keeper
-    elif set(cls.bases) - {"object", "ABC", "abc.ABC", "torch.nn.Module"}:
+    elif set(cls.bases) - PLAIN:
         node, here = called.get("step", called["scale"])
         confidence = Confidence.POSSIBLE
+        if ScalerLife.alone(at):
+            confidence = Care.offered(at)
     else:
         return
     yield here.finding(

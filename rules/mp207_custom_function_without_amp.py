@@ -7,6 +7,7 @@ from typing import TypeGuard
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Edit,
@@ -19,6 +20,8 @@ from precision_lint.api import (
 )
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
+RUNS = re.compile(r"backward|forward|run|^[\w]+$|^ctx\.\w+$")
+"""Callees that are modules or functions, not methods of a tensor."""
 SAVED = "~ctx.saved_tensors"
 AWARE = r"custom_[fb]wd|amp_(?:fwd|bwd)|autocast_(?:enabled|dtype)"
 
@@ -41,8 +44,8 @@ class CustomFunctionWithoutAmp(Rule):
 
     A function whose `forward` hands several of its tensors to a compiled extension or a kernel,
     which autocast does not cast for, in a project that uses autocast: `possible`, because the
-    kernel may take any dtypes. `possible` too: a `backward` that runs again what `forward` was
-    given to run (checkpoints, reversible blocks), and does not restore autocast.
+    kernel may take any dtypes. A `backward` that runs again what `forward` was given to run
+    (checkpoints, reversible blocks), and does not restore autocast, is likely in such a project.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast, brought
     to float32 or multiplied elementwise with a saved tensor first, where `forward` speaks of
@@ -180,7 +183,7 @@ class CustomFunctionWithoutAmp(Rule):
                 call,
                 f"{name}.backward runs {at.text(call.func)} outside of autocast, which the forward "
                 "ran inside: other dtypes than those it has to repeat",
-                Confidence.POSSIBLE,
+                Care.offered(at) if RUNS.search(at.text(call.func)) else Confidence.POSSIBLE,
                 evidence=() if known is None else (known,),
             )
 

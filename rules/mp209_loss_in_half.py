@@ -51,6 +51,10 @@ HARM = {
 }
 
 
+UPCAST = r"(?:logit|score|out|pred|model)[^\n=]*\.float\(\)|float32"
+"""What a class does that casts its scores up."""
+
+
 class LossInHalf(Rule):
     """Loss taken behind the autocast region, of half outputs that nobody cast up.
 
@@ -63,7 +67,8 @@ class LossInHalf(Rule):
     Without a region in sight it is `possible`: a cross entropy or a summed loss of scores that
     nothing upcasts, losses of extensions (CTC, transducers) and of a detector's heads, logits that
     a module returns as they are, scores of a sigmoid or softmax that are ranked (`topk`, `sort`,
-    `argsort`), and an `nn.CrossEntropyLoss` made in a file that offers float16.
+    `argsort`), and an `nn.CrossEntropyLoss` made in a file that offers float16 (likely where the
+    same class makes its model half and casts no scores up).
 
     It stays silent for losses inside the region, which autocast runs in float32, for scores with
     `.float()`, and for a float32 target, which brings an elementwise loss up by promotion. It is
@@ -130,7 +135,7 @@ class LossInHalf(Rule):
                 node,
                 f"{criterion} in a file that offers half: of half logits its sum is inf in float16 "
                 "above 65504, and its log-probabilities have 3 digits",
-                Confidence.POSSIBLE,
+                Confidence.LIKELY if _halves_its_model(at) else Confidence.POSSIBLE,
             )
             return
         elif (ranked := _ranked(node, at)) is not None:
@@ -235,6 +240,14 @@ def _criterion(node: ast.Call, at: Context) -> str | None:
     if last not in ("CrossEntropyLoss", "NLLLoss") or "autocast" in at.source.text:
         return None
     return last if at.inside(at.module.index.top).mentions(f"(?i:{FLAG.pattern})") else None
+
+
+def _halves_its_model(at: Context) -> bool:
+    """Whether the class that makes a criterion makes its model half and casts nothing up."""
+    text = ast.unparse(at.function.cls.node) if at.function.cls is not None else ""
+    return re.search(r"\bself\.\w*(?:model|net)\.half\(\)", text) is not None and not re.search(
+        UPCAST, text
+    )
 
 
 def _ranked(node: ast.Call, at: Context) -> ast.expr | None:

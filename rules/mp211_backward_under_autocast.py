@@ -28,10 +28,11 @@ class BackwardUnderAutocast(Rule):
     `loss.backward()` and `scaler.scale(loss).backward()` that stand in a `with autocast`, or in a
     function that it decorates. Shown as info: it does not fail a run.
 
-    It is only `possible` where the project keeps nothing in float32 that this could harm: it has
-    no region with `enabled=False` and no `autograd.Function` whose `backward` multiplies without
-    `custom_bwd`. It is `possible` too where the statement holds the forward pass as well, where a
-    caller opens the region, and in tests and benchmarks, which may mean it. It stays silent where a
+    What the project keeps in float32, and what this could harm, is named: a region with
+    `enabled=False`, or an `autograd.Function` whose `backward` multiplies without `custom_bwd`.
+    It is only `possible` where the statement holds the forward pass as well, in tests and
+    benchmarks, which may mean it, and, where nothing is kept in float32, in a region that a caller
+    or a decorator opens. It stays silent where a
     loop is between the region and the backward pass, which is a matter of MP205 if weights change
     there.
 
@@ -107,15 +108,15 @@ class BackwardUnderAutocast(Rule):
         edits = RegionEnd.outdented(moved, indent, at) if moved else None
         confidence = Confidence.CERTAIN if region.sure else Confidence.LIKELY
         kept = WideBackward.anywhere(at)
-        if whole or kept is None or Care.in_test(at) or Care.in_benchmark(at):
+        if whole or Care.in_test(at) or Care.in_benchmark(at):
             confidence = Confidence.POSSIBLE
         evidence = [*at.why(region), *([kept] if kept is not None else [])]
         if edits is not None:
             evidence += [at.note(s, "this may stand behind the region") for s in moved]
         yield at.finding(
             node,
-            "the backward pass stands in the autocast region, which PyTorch advises against: what "
-            "was kept in float32 multiplies in half there",
+            "the backward pass stands in the autocast region, which PyTorch advises against"
+            + (": what was kept in float32 multiplies in half there" if kept is not None else ""),
             confidence,
             evidence=evidence,
             fix=Fix("end the region before it", Applicability.SAFE, edits) if edits else None,

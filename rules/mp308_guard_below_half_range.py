@@ -30,9 +30,9 @@ class GuardBelowHalfRange(Rule):
     `p.clamp(eps, 1 - eps)` whose upper limit rounds to 1: closer than 2.44e-4 in float16, 1.95e-3
     in bfloat16. Limits may come from names, defaults, attributes and other modules.
 
-    `possible`: small values that are replaced by an epsilon that vanishes too
-    (`x[x == 0] = 1e-8`), and a table that is cast to half before it is divided by its own maximum
-    or sum, which its small entries do not live to see.
+    Likewise a table that is cast to half before it is divided by its own maximum or sum, which its
+    small entries do not live to see. `possible`: small values that are replaced by an epsilon that
+    vanishes too (`x[x == 0] = 1e-8`).
 
     It stays silent where `x` is float32 (upcast, float32 by autocast), bounded by itself, an
     integer or a Python number, for a limit of 0, and where the clamp guards a logarithm, a
@@ -160,7 +160,7 @@ def _late(node: ast.BinOp, at: Context) -> Iterator[Finding]:
             node,
             f"{name} is cast to half before it is divided by its own {func.attr}: entries below "
             "6e-8 are 0 by then",
-            Confidence.POSSIBLE,
+            Confidence.LIKELY,
             evidence=(at.note(casts[-1][1], "it is cast here"),),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from precision_lint.api import (
     Applicability,
+    Care,
     Confidence,
     Context,
     Finding,
@@ -45,10 +46,11 @@ class MaskMinimumAdded(Rule):
     ## What it flags
     The sum of two masks that hold `torch.finfo(dtype).min` (or a literal close to -65504), in one
     expression such as `scores + causal + padding`, where the sum may be half, also where a short
-    function of the project makes them; `finfo(dtype).min` times 2 or more. As `possible`: a causal
-    mask as one of the two, which leaves the diagonal to the other; an additive mask that is cast as
-    `scaled_dot_product_attention` gets it, in a file that fills with a minimum; one such mask added
-    to scores that may be float16; and `masked_fill(mask, -inf)` in a function with a softmax.
+    function of the project makes them; `finfo(dtype).min` times 2 or more; in a project that runs
+    half precision an additive mask that is cast as `scaled_dot_product_attention` gets it, in a
+    file that fills with a minimum. As `possible`: a causal mask as one of the two, which leaves the
+    diagonal to the other; one such mask added to scores that may be float16; and
+    `masked_fill(mask, -inf)` in a function with a softmax.
 
     It stays silent for one `masked_fill` with the minimum, for masks of -1e4, for masks whose
     minimum is taken (`torch.minimum`), for boolean masks, and in bfloat16 for float16's minimum.
@@ -158,7 +160,7 @@ class MaskMinimumAdded(Rule):
             cast,
             "a mask that holds the smallest number of float32 is -inf in half: a row that is "
             "masked as a whole is nan in softmax",
-            Confidence.POSSIBLE,
+            Care.offered(at),
         )
 
     def _infinite(self, node: ast.Call, at: Context) -> Iterator[Finding]:

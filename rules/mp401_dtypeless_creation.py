@@ -66,7 +66,8 @@ class DtypelessCreation(Rule):
     widens under autocast, samples weighted by values of a noise schedule
     (`alpha * x + sigma * noise`), a product with what autocast made float32 (`x * softplus(dt)`) on
     its way out, `cat` with a tensor that another object keeps (`embedding.vec`), offsets that are
-    added to places at which features are sampled, and buffers that a method makes anew.
+    added to places at which features are sampled, and buffers that a method makes anew where the
+    project makes no models half.
 
     It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
     `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are
@@ -143,7 +144,8 @@ class DtypelessCreation(Rule):
             buffer = Created.replaced(found, at)
             if buffer is not None:
                 harm = f"{buffer} is a buffer, half in a half model, and is float32 from here on"
-                yield at.finding(found, harm, Confidence.POSSIBLE, evidence=_reasons(at))
+                sure = Care.offered(at, half=True)
+                yield at.finding(found, harm, sure, evidence=_reasons(at))
             elif not home.startswith("torch.") or home.rpartition(".")[2] not in CREATIONS:
                 yield from self._constructed(found, at)
             elif not any(event.made is found for event in at.analysis.events):

@@ -50,17 +50,18 @@ class HardcodedDtype(Rule):
     too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
     the file.
 
-    Only possible: float32 that a whole model is given (`model(torch.from_numpy(a).float())`), and
-    activations that a `forward` makes float32 and neither casts back nor returns as logits, the
-    float32 target of a `binary_cross_entropy`, and grids of a helper that takes a device and no
-    dtype. A loop that makes each entry of a batch half is likely where models are half.
+    Only possible: float32 that a whole model is given (`model(torch.from_numpy(a).float())`),
+    activations that a `forward` makes float32 and neither casts back nor returns as logits, and
+    grids of a helper that takes a device and no dtype. The float32 target of a
+    `binary_cross_entropy` is likely where the project runs half precision, a loop that makes each
+    entry of a batch half where models are half.
 
     float16 is flagged too where it is named for others: a model that is made `.half()` whatever
     `dtype` its class was given, inputs that are always made half where the model is so on a
     condition, and normal noise that is drawn in half and cast up, whose 11 (bfloat16: 8) bits stay.
-    Only possible: a cast under a flag for float16 where the one for bfloat16 beside it is not
-    asked, activations that `if x.dtype == torch.float32` makes float16, and noise drawn in the
-    dtype of a tensor that is made float32 next.
+    So are a cast under a flag for float16 where the one for bfloat16 beside it is not asked,
+    activations that `if x.dtype == torch.float32` makes float16, and, where the project runs half
+    precision, noise drawn in the dtype of a tensor that is made float32 next.
 
     The rule stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where a test of the dtype has chosen float32, where the result is cast at

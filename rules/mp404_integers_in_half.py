@@ -58,8 +58,8 @@ class IntegersInHalf(Rule):
     - the same under the name of positions or ids wherever they go, which is `possible`;
     - a flat index `y * width + x` computed from half coordinates;
     - arguments that are made half because they are tensors, whatever they hold (`t.half() if
-      torch.is_tensor(t) else t`), which is `possible`;
-    - labels or targets that are cast to a `data_type` which may be float16, which is `possible`;
+      torch.is_tensor(t) else t`), and labels or targets that are cast to a `data_type` which may
+      be float16: likely in a project that runs half precision, else `possible`;
     - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.
 
     It stays silent on ranges that are provably short, on masks and one-hot vectors, on integers
@@ -114,7 +114,7 @@ class IntegersInHalf(Rule):
                 node,
                 f"every tensor that {blind} stands for is made half, ids and masks too: from "
                 "2048 (float16) or 256 (bfloat16) on they coincide",
-                Confidence.POSSIBLE,
+                Care.offered(at),
                 evidence=at.settings[:1],
             )
             return
@@ -124,7 +124,7 @@ class IntegersInHalf(Rule):
                 node,
                 f"{labels_of} take a dtype that may be float16: identities and places of pixels in "
                 "them are exact up to 2048",
-                Confidence.POSSIBLE,
+                Care.offered(at),
                 evidence=at.settings[:1],
             )
             return

@@ -48,7 +48,7 @@ class AccumulateInHalf(Rule):
     - `total += x` and `total = total + x` in a loop over batches, chunks or time steps, where both
       are half: the total starts as a Python number and becomes a half tensor with the first term,
       or it is created in the dtype of the activations;
-    - `possible`: `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
+    - `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
       the votes and weights of overlapping windows;
     - `index_add_` and `index_put_(..., accumulate=True)` into half counts, histograms, and sums of
       clusters or segments.
@@ -209,7 +209,7 @@ def _placed(node: ast.stmt, at: Context) -> Iterator[Finding]:
         node,
         f"{name} adds up in {dtype}: terms of 1 are lost from {EXACT[dtype]} on"
         + (", and a sum above 65504 is inf" if dtype == "float16" else ""),
-        Confidence.POSSIBLE,
+        Confidence.LIKELY,
         evidence=(at.note(made, "it is created in half here"),),
     )
 

@@ -59,17 +59,20 @@ class MatmulDtypeMismatch(Rule):
     Only possible: attention weights that a bias of its own dtype was added to, an adapter's input
     that the wrapped layer takes too, inputs that are moved to a device and not cast, entries of a
     batch that a whole model is given, what comes back from numpy or a processor on a device alone,
-    an input of a first layer where the function follows the dtype of its activations, queries or
-    keys that are made float32 before an attention whose values are not, and a `backward` that
-    multiplies saved inputs by a gradient as it comes. So are
+    an input of a first layer where the function follows the dtype of its activations, and a
+    `backward` that multiplies saved inputs by a gradient as it comes. So are
 
-    - images scaled to [-1, 1] and latents that an autoencoder is given uncast, embeddings that a
-      pipeline is given, entries of a processor moved to a model's device, tables of a scheduler,
+    - latents that an autoencoder is given uncast, embeddings that a pipeline is given, entries of a
+      processor moved to a model's device, tables of a scheduler,
     - a parameter of `forward` that goes into a part uncast, where others are cast to `self.dtype`,
     - inputs that one flag makes half, or a model, where nothing casts the other of the two,
-    - a forward pass outside of the region that another method puts around it,
-    - a product of what was upcast on a condition with what was made before that,
-    - a norm that calls `super().forward(x.float())`, and an own head on a pre-trained model.
+    - a norm that calls `super().forward(x.float())`.
+
+    Likely where the project runs half models, else possible: images scaled to [-1, 1] that an
+    autoencoder encodes uncast, a forward pass outside of the region that another method puts around
+    it, a product of what was upcast on a condition with what was made before that, an own head on a
+    pre-trained model, and queries or keys that are made float32 before an attention whose values
+    are not (there mixed precision is enough).
 
     Likely by themselves, because the file says both: `F.linear(x, self.weight.to(x.dtype),
     self.bias)`; a parameter in a product as it is, where other weights of the file are cast to
@@ -83,8 +86,8 @@ class MatmulDtypeMismatch(Rule):
     Operands of which nothing says that they share a dtype (two parameters of a function, the
     features and the grid of `grid_sample`) are only possible, and so is everything here in a
     project that trains under autocast, unless it has half models too and the module follows a dtype
-    somewhere: only then is the code meant to run outside of the region. A layer that is given
-    `x.float()` where autocast is switched off is `possible` too.
+    somewhere, or creates the float32 tensor itself: only then is the code meant to run outside of
+    the region. A layer that is given `x.float()` where autocast is off is `possible` too.
 
     ## Why it breaks
     Matrix products do not promote: `expected m1 and m2 to have the same dtype, but got: c10::Half
@@ -141,8 +144,7 @@ class MatmulDtypeMismatch(Rule):
                 return
         if isinstance(node, ast.Call):
             yield from self._left_out(node, at)
-            yield from self._entered(node, at)
-            yield from self._handed(node, at)
+            yield from list(self._entered(node, at)) or self._handed(node, at)
         if pairs:
             yield from self._apart(node, pairs[0], at)
         unlike = Unlike.of(node, at)
@@ -339,10 +341,11 @@ class MatmulDtypeMismatch(Rule):
         region = at.region(node)
         left = region.state == "off" and region.node is not None and _widens(node.args[0], at)
         weights = "the scale of" if "norm" in str(op) else "weights of"
+        sure = Confidence.LIKELY if Care.expects_half(at) else Care.created_wide(origins, node, at)
         yield at.finding(
             node,
             f"{at.text(node.args[0])} is float32 and {weights} {layer} may be half: this raises",
-            Confidence.LIKELY if Care.expects_half(at) and not left else Confidence.POSSIBLE,
+            Confidence.POSSIBLE if left else sure,
             evidence=evidence,
             fix=_cast_input(node, layer, at),
         )
@@ -355,12 +358,12 @@ class MatmulDtypeMismatch(Rule):
         harm = made or Fed.unfit(node, at)
         if harm is None:
             return
-        generated = " has no weights and makes " in harm and Care.expects_half(at)
-        likely = made is not None or (generated and at.half_models is not None)
+        generated = " has no weights and makes " in harm
+        sure = Care.offered(at, half=True) if generated else Confidence.POSSIBLE
         yield at.finding(
             node,
             f"{harm}: half weights do not take float32",
-            Confidence.LIKELY if likely else Confidence.POSSIBLE,
+            Confidence.LIKELY if made is not None else sure,
             evidence=[at.project.half] if at.project.half is not None else [],
         )
 

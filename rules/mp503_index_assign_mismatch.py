@@ -43,6 +43,7 @@ MAKES = re.compile(r"(?:^|\.)(?:dict|list|OrderedDict|defaultdict|Counter|state_
 """Calls that give dicts and lists."""
 CASTS = frozenset({"to", "type", "type_as", "half", "bfloat16"})
 """Methods that choose a dtype."""
+PRODUCTS = frozenset({"linear", "matmul", "bmm", "mm", "einsum", "conv1d", "conv2d", "conv3d"})
 WHOLE = re.compile(
     r"(?<![a-z])(\w*mask\w*|labels?|\w*_?ids?|idxs?|ind(ex|ices)|lengths?|counts?|classes|tokens?)"
     r"(?![a-z])"
@@ -63,9 +64,10 @@ class IndexAssignMismatch(Rule):
     It stays silent on slices and plain integers as the index, which cast; on Python numbers; on
     tensors without dimensions behind a mask, which are converted as well; on `buffer[index] += x`,
     which adds in the buffer's dtype; and where both sides are known to agree (`zeros_like(x)`,
-    `dtype=x.dtype`). Two tensors of which
-    nothing says that they have one dtype are only `possible`; a write of what was computed with a
-    buffer is likely under autocast, which leaves buffers in float32.
+    `dtype=x.dtype`). Two tensors of which nothing says that they have one dtype are only
+    `possible`; likely under autocast are a write of what was computed with a buffer, which stays in
+    float32, of a product into a tensor made like its input, and of what was computed with ground
+    truth into one made like a prediction.
 
     ## Why it breaks
     These kernels do not promote: `Index put requires the source and destination dtypes match, got
@@ -227,9 +229,12 @@ def _apart_under_autocast(
         return None
     if _promoted(source, held, at):
         return None
-    half = at.half(value, region)
+    product = (at.operation(source) or ("",))[0] in PRODUCTS
+    # of a product half under autocast, though its weights are not
+    half = at.half(value, region) or (at.half(held, region) if product else None)
     if half is None:
         return None
+    shown = shown or (product and at.project.mixed is not None)
     return half, half.confidence if shown else Confidence.POSSIBLE, source, buffer
 
 
@@ -271,6 +276,10 @@ def _open(
         return half, half.confidence, buffer, source  # autocast leaves what is held in float32
     if "parameter" in value.tags:
         return half, Confidence.POSSIBLE, buffer, source
+    predicted = "[" in held.dtype  # made like an entry of a model's outputs
+    low = at.half(held, region) if predicted and _filled_from(buffer, at) else None
+    if low is not None and Provenance.of_targets(source, at) and at.plausible:
+        return low, low.confidence, buffer, source  # data promotes it to float32
     return half, Confidence.POSSIBLE, source, buffer
 
 

@@ -50,16 +50,17 @@ class OpMissingInHalf(Rule):
     does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
     (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes). A gap that only
     the CPU has is possible, and so is an operand of which only the caller knows the dtype. `fft` of
-    float16 is a warning: CUDA has it for sizes that are powers of two. In a project that makes
-    models half and never autocasts, the inputs of a `forward` are likely half.
+    float16 is a warning: CUDA has it for sizes that are powers of two. It is likely in a module of
+    a project that runs whole models under autocast. In a project that makes models half and never
+    autocasts, the inputs of a `forward` are likely half.
 
     Possible is also what depends on more than the operation: `interpolate(antialias=True)`,
     `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations that older
     releases of torch lack (`topk`, `sigmoid`, `clamp` and 20 others of float16 on the CPU in 1.13,
     `tril` of bfloat16 on CUDA up to 2.0) unless the project asks for 2.4, `init.orthogonal_`, which
     runs a QR decomposition, what an extension or a custom function runs
-    (`DeformAttnFunction.apply`, `_C.forward`), under autocast too, and a complex tensor made of
-    float16 (`complex(x, y)`, `view_as_complex`) next to transforms and products.
+    (`DeformAttnFunction.apply`, `_C.forward`), under autocast too. A complex tensor made of float16
+    (`complex(x, y)`, `view_as_complex`) next to transforms and products is a warning as well.
 
     Likely is a cast to half on every device (`x.to(self.device).half()`) in a class that makes its
     model half behind a question for the device only.
@@ -133,10 +134,14 @@ class OpMissingInHalf(Rule):
             if _power_of_two(node, at):
                 return
             dtype, severity = "float16", Severity.WARNING
+            inside = at.plausible and at.function.cls is not None and at.function.cls.is_module
+            if inside and at.project.ambient is not None:
+                confidence = Care.offered(at)  # a transform between a model's layers
             confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
             harm = f"{short} of float16 raises unless the size is a power of two, and on the CPU"
         elif short in COMPLEX and at.mentions(r"istft|\bi?r?fftn?2?\b|einsum|matmul|bmm|@"):
-            dtype, severity, confidence = "float16", Severity.WARNING, Confidence.POSSIBLE
+            dtype, severity = "float16", Severity.WARNING
+            confidence = min(confidence, Confidence.LIKELY, key=lambda c: c.rank)
             harm = f"{short} of float16 gives complex32, which transforms and products refuse"
         elif half.dtypes & Kernels.absent(name, "cpu") and not region.on:
             dtype, severity, confidence = half.dtype, Severity.WARNING, Confidence.POSSIBLE

@@ -70,7 +70,6 @@ LINES = {
     # Apex
     'model, opt = amp.initialize(model, opt, opt_level="O1")': ("autocast", F, "on"),
     'model, opt = amp.initialize(model, opt, opt_level="O2")': ("half", F, "on"),
-    "model = amp.initialize(model, opt_level=args.level)": ("autocast", F, "flag"),
     "model, opt = amp.initialize(model, opt)": ("autocast", F, "on"),
     "with amp.scale_loss(loss, opt) as scaled: pass": ("autocast", F, "on"),
     "model = network_to_half(model)": ("half", F, "on"),
@@ -284,6 +283,13 @@ def test_half_precision(text: str) -> None:
         assert (found.autocast_strength, found.half) == (strength, None)
         assert found.half_dtypes == set()
     assert named <= found.dtypes <= {dtype, F}
+
+
+def test_levels_of_apex_that_are_chosen_mean_either() -> None:
+    found = project("model = amp.initialize(model, opt_level=args.level)")
+    assert (found.autocast_strength, found.half_strength) == ("flag", "flag")
+    assert found.half_instead and found.half_dtypes == {F}
+    assert not project('model = amp.initialize(model, opt_level="O1")').half_instead
 
 
 @pytest.mark.parametrize("text", SILENT)

@@ -118,6 +118,12 @@ class Project:
         return tuple(e for e in (self.autocast, self.half) if e is not None)
 
     @property
+    def half_instead(self) -> bool:
+        """Whether models are half wherever autocast is chosen, as by the levels of apex's amp."""
+        places = [(e.filename, e.start) for e in self.evidence]
+        return len(places) == 2 and places[0] == places[1]
+
+    @property
     def mixed(self) -> Evidence | None:
         """Where mixed precision is on for more than functions that say so themselves."""
         return None if self.autocast_strength == "local" else self.autocast

@@ -260,6 +260,9 @@ class _Reader:
         if isinstance(node.func, ast.IfExp):  # (AMPTrainer if cfg.amp else Trainer)(...)
             yield from self._reference(node.func)
         said = self._known(node, home)
+        if home[-2:] == ["amp", "initialize"] and said is not None and said.strength == "flag":
+            # O1 is mixed precision, O2 and O3 make the model half
+            yield Found(_said("half", F16, optional=True), node, f"`{text(node)}`")
         if said is None and self.tensors and isinstance(node.func, ast.Attribute):
             said = self._cast(node, last)
         if said is not None:

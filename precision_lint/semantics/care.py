@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from precision_lint.api import Confidence
 from precision_lint.semantics.index import Class, walk_function
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ _WHOLE = frozenset({
     "bool", "long", "int", "int64", "int32", "uint8", "int8", "short", "int16", "complex64",
 })  # fmt: skip
 _OWNERS = frozenset({"torch", "np", "numpy", "jnp", "tf"})
+
+
+def is_test(filename: str) -> bool:
+    """Whether a file is a test, by its name or its directory's."""
+    parts = filename.replace("\\", "/").split("/")
+    return bool({"test", "tests"} & set(parts[:-1])) or parts[-1].startswith("test_")
 
 
 class Care:
@@ -85,6 +92,27 @@ class Care:
         return found
 
     @staticmethod
+    def offered(at: Context, *, half: bool = False) -> Confidence:
+        """``likely`` where the project says that it runs half precision, and no more is needed for
+        harm; ``half``: where it makes whole models half, because autocast would help."""
+        settings = (at.half_models,) if half else at.settings
+        told = any(known is not None and at.believes(known) for known in settings)
+        return Confidence.LIKELY if told and not Care.in_test(at) else Confidence.POSSIBLE
+
+    @staticmethod
+    def created_wide(origins: list[ast.expr], node: ast.expr, at: Context) -> Confidence:
+        """The same of half models, for a layer's input that this code creates in float32.
+
+        What it casts up is meant to be so; and only training runs losses, or the branches that ask
+        for it.
+        """
+        asked = (at.text(a.test) for a in at.ancestors(node) if isinstance(a, ast.If))
+        trains = any("train" in test for test in asked)
+        trains |= bool(_TRAINS.search(at.function.qualname) or _TRAINS.search(at.source.filename))
+        cast = any("cast" in at.value(origin).tags for origin in origins)
+        return Confidence.POSSIBLE if trains or cast else Care.offered(at, half=True)
+
+    @staticmethod
     def solves(at: Context) -> bool:
         """Whether a function decomposes or solves, which does not exist in half."""
         calls = (node for node in walk_function(at.function) if isinstance(node, ast.Call))
@@ -123,8 +151,7 @@ class Care:
     @staticmethod
     def in_test(at: Context) -> bool:
         """Whether the file is a test, whose models are float32 unless it says otherwise."""
-        parts = at.source.filename.replace("\\", "/").split("/")
-        return bool({"test", "tests"} & set(parts[:-1])) or parts[-1].startswith("test_")
+        return is_test(at.source.filename)
 
     @staticmethod
     def in_benchmark(at: Context) -> bool:

@@ -41,7 +41,7 @@ class Doubt:
         """Confidence, lowered where the value is half only in a way the code does not suggest."""
         if half.confidence is Confidence.CERTAIN or half.outside:
             return half.confidence
-        if value.wide and at.project.autocast is not None:
+        if value.wide and at.project.autocast is not None and not at.project.half_instead:
             return Confidence.POSSIBLE  # float32 under autocast, by which this project trains
         if _trains_in_float32(at.source.text):
             return Confidence.POSSIBLE  # a script with a training loop of its own, in float32

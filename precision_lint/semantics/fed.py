@@ -253,22 +253,27 @@ class Fed:
             return None
         if Sink.layer(call.func, at) not in ops.MATMULS or at.mentions(r"\.type_as\(|dtype"):
             return None
-        for node in at.function.nodes:
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-                continue
-            bound = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-            path = dotted(node.value.func) or ""
-            if given.id not in bound or not re.fullmatch(r"self\.\w+", path):
-                continue
-            stored = at.module.stores(cls).get(path[5:])
-            made = stored[0] if stored is not None else None
-            named = dotted(made.func) if isinstance(made, ast.Call) else None
-            source = at.module.index.classes.get(named or "")
-            if source is None or not source.is_module:
-                continue
-            if source.fact(_generates):
-                return path
-        return None
+        before = [
+            node
+            for node in at.function.nodes
+            if isinstance(node, ast.Assign)
+            and node.lineno < call.lineno
+            and any(
+                isinstance(n, ast.Name) and n.id == given.id
+                for target in node.targets
+                for n in ast.walk(target)
+            )
+        ]
+        value = max(before, key=lambda node: node.lineno).value if before else None
+        path = (dotted(value.func) or "") if isinstance(value, ast.Call) else ""
+        if not re.fullmatch(r"self\.\w+", path):
+            return None
+        stored = at.module.stores(cls).get(path[5:])
+        made = stored[0] if stored is not None else None
+        named = dotted(made.func) if isinstance(made, ast.Call) else None
+        source = at.module.index.classes.get(named or "")
+        made_float32 = source is not None and source.is_module and source.fact(_generates)
+        return path if made_float32 else None
 
     @staticmethod
     def biased(operands: list[ast.expr], at: Context) -> tuple[ast.expr, ast.expr] | None:

@@ -69,7 +69,7 @@ class Forced:
             return None
         source = at.text(given)
         harm = f"the noise is drawn in {source}, which may be half, and used in float32 behind that"
-        return cls(given, harm, Confidence.POSSIBLE, (at.note(later, "made float32 here"),))
+        return cls(given, harm, Care.offered(at), (at.note(later, "made float32 here"),))
 
     @classmethod
     def target(cls, call: ast.Call, at: Context) -> Forced | None:
@@ -94,7 +94,7 @@ class Forced:
             f"the target is float32 and {name} has the dtype of its model: binary_cross_entropy "
             "wants one dtype and raises in half"
         )
-        return cls(call, harm, Confidence.POSSIBLE)
+        return cls(call, harm, Care.offered(at))
 
     @classmethod
     def grid(cls, call: ast.Call, at: Context) -> Forced | None:
@@ -169,7 +169,7 @@ def _ignored(call: ast.Call, owner: ast.expr, at: Context) -> Forced | None:
         asked = re.search(other, at.source.text)
         if asked is not None and not at.mentions(r"bf16|bfloat16"):
             harm = f"{path} is made float16 by one flag, and {asked[0]} is not asked"
-            return Forced(call, harm, Confidence.POSSIBLE)
+            return Forced(call, harm, Confidence.LIKELY)
     if any(_ASKED.search(text) for text in tests):
         return None
     cls = at.function.cls
@@ -217,7 +217,7 @@ def _widened(call: ast.Call, at: Context) -> Forced | None:
         if not same or same[0] is not statement or first is None:
             return None  # one finding says it for all
         harm = "what came in float32 is made float16 here, of a model in bfloat16 as well"
-        return Forced(call, harm, Confidence.POSSIBLE)
+        return Forced(call, harm, Confidence.LIKELY)
     return None
 
 

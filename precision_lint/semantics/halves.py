@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence, Evidence
 from precision_lint.semantics import given
-from precision_lint.semantics.care import CHOOSES
+from precision_lint.semantics.care import CHOOSES, is_test
 from precision_lint.semantics.entries import FOREIGN_CALLS
 from precision_lint.semantics.half_run import HalfRun
 from precision_lint.semantics.models import HALF
@@ -18,7 +18,7 @@ from precision_lint.semantics.values import CONCRETE, WIDE, Value
 
 if TYPE_CHECKING:
     from precision_lint.project.amp import Project
-    from precision_lint.semantics.entries import Entries
+    from precision_lint.semantics.entries import Entries, Passed
     from precision_lint.semantics.index import Function
     from precision_lint.semantics.module import Module
 
@@ -183,7 +183,8 @@ class Halves:
                 message = f"{self.function.qualname}() is given half tensors here"
                 note = self._noted(one.call, one.module, message)
                 return Half(dtypes, Confidence.LIKELY, (note,), True) if dtypes else None
-        if passed and all(one.value.dtype in WIDE for one in passed):
+        told = [one for one in passed if self._tells(one)]
+        if told and all(one.value.dtype in WIDE for one in told):
             return None
         return UNASKED
 
@@ -195,11 +196,19 @@ class Halves:
     def _is_given_wide(self, names: str, mixed: bool = False) -> bool:
         """Whether all calls pass float32 for one of these; ``mixed``: under autocast, at least."""
         for name in names.split("+"):
-            passed = [p.value for p in self.module.arguments(self.function, name.partition("[")[0])]
+            every = self.module.arguments(self.function, name.partition("[")[0])
+            passed = [one.value for one in every if self._tells(one)]
             amp = mixed and len(passed) < FOREIGN_CALLS  # of more, not all are known
             if passed and all(v.dtype in WIDE or (amp and v.wide) for v in passed):
                 return True
         return False
+
+    def _tells(self, passed: Passed) -> bool:
+        """Whether a call says that nothing else is passed: that of a test elsewhere does not."""
+        first = passed
+        while first.behind is not None:
+            first = first.behind
+        return first.module is self.module or not is_test(first.module.path)
 
     def _noted(self, call: ast.Call, module: Entries, message: str) -> Evidence:
         """A note on a call, in this file or in another."""

@@ -70,7 +70,7 @@ def _bias(call: ast.Call, at: Context) -> Found | None:
         if "dtype" not in text and not at.mentions(r"\bdtype\b"):
             name = at.text(weight)
             harm = f"{name} is moved to the device of its input and not cast to its dtype"
-            return call, f"{harm}: layers do not promote", Confidence.POSSIBLE
+            return call, f"{harm}: layers do not promote", Care.offered(at, half=True)
     if own is None or not re.fullmatch(r"self\.\w*bias", own) or text is None:
         return None
     if _FOLLOWED.search(text):
@@ -78,7 +78,7 @@ def _bias(call: ast.Call, at: Context) -> Found | None:
         return call, harm, Confidence.LIKELY
     if re.search(r"\.(?:to|type_as)\(", at.text(x)) and _DEQUANTIZED.search(text):
         harm = f"the input is cast to the dtype of {at.text(weight)} and {own} is not: this raises"
-        return call, harm, Confidence.POSSIBLE
+        return call, harm, Care.offered(at, half=True)
     return None
 
 
@@ -117,7 +117,7 @@ def _made_here(call: ast.Call, at: Context) -> Found | None:
     if not (half or follows):
         return None
     harm = f"{given.id} is cast and {name}, which is made here, is float32: this raises in half"
-    return call, harm, Confidence.LIKELY if half else Confidence.POSSIBLE
+    return call, harm, Confidence.LIKELY if half else Care.offered(at, half=True)
 
 
 def _makes_layer(value: ast.expr, at: Context) -> bool:
@@ -237,7 +237,7 @@ def _head(call: ast.Call, at: Context) -> Found | None:
         f"{target} is float32 and the model that is loaded here has the dtype of its checkpoint: "
         "a head of half states raises"
     )
-    return call, harm, Confidence.POSSIBLE
+    return call, harm, Care.offered(at, half=True)
 
 
 def _loads(function: Function) -> bool:
@@ -437,7 +437,7 @@ def _before_upcast(node: ast.Call | ast.BinOp, at: Context) -> Found | None:
                 f"{behind[0]} is made of what was upcast, and {before[0]} of the same before that: "
                 "products do not promote, this raises in half"
             )
-            return node, harm, Confidence.POSSIBLE
+            return node, harm, Care.offered(at, half=True)
     return None
 
 

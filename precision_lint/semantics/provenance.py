@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ _THROUGH = (
        "sort", "max", "min", "index_add", "index_add_", "lerp"}
 )  # fmt: skip
 """Operations behind which a value is still one of what went in."""
+_TARGETS = re.compile(r"(^|_)(gts?|targets?|labels?|truths?)(_|$)")
 _LIMIT = 60
 
 
@@ -38,6 +40,18 @@ class Provenance:
     def computed(node: ast.expr, at: Context) -> ast.expr | None:
         """The layer or matrix product that a value comes out of, whose dtype autocast sets."""
         return next((e for e in Provenance.of(node, at) if Provenance.is_layer(e, at)), None)
+
+    @staticmethod
+    def of_targets(node: ast.expr, at: Context, depth: int = 4) -> bool:
+        """Whether a value is computed with ground truth, which loaders give in float32."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name):
+                if _TARGETS.search(part.id):
+                    return True
+                source = at.definition(part.id, part) if depth else None
+                if source is not None and Provenance.of_targets(source, at, depth - 1):
+                    return True
+        return False
 
     @staticmethod
     def is_layer(node: ast.expr, at: Context) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Confidence
+from precision_lint.semantics.care import Care
 from precision_lint.semantics.names import dotted
 from precision_lint.semantics.own_weights import Found, OwnWeights
 from precision_lint.semantics.uncast import Uncast
@@ -36,7 +37,7 @@ class Unlike:
         if isinstance(node, ast.Call):
             if (pair := Unlike.attention(node, at)) is not None and not at.region(node).on:
                 harm = f"{pair[0]} is made float32 and {pair[1]} is not: attention of half raises"
-                return node, harm, Confidence.POSSIBLE
+                return node, harm, Care.offered(at)
         elif (saved := Unlike.saved(node, at)) is not None:
             where, kept, gradient = saved
             harm = (

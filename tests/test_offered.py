@@ -1,0 +1,298 @@
+"""Findings that need no more than a project which runs half precision: likely where one says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from precision_lint.api import Confidence
+from tests import projects
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+HALF = """\
+import torch
+from transformers import AutoModel
+
+model = AutoModel.from_pretrained("net", torch_dtype=torch.float16)
+"""
+MIXED = """\
+from accelerate import Accelerator
+
+accelerator = Accelerator(mixed_precision="fp16")
+"""
+TRAINED = """\
+from torch import nn
+
+
+class Hook(Base):
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def after_step(self, loss):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def confidence(code: str, row: int, texts: dict[str, str], name: str = "net.py") -> Confidence:
+    """How sure the only finding of a rule on a row is."""
+    projects.write(Path.cwd(), texts)
+    found = projects.check(Path(name), confidence=Confidence.POSSIBLE).diagnostics
+    (one,) = {d.confidence for d in found if d.code == code and d.start.row == row}
+    return one
+
+
+@pytest.mark.parametrize(
+    ("code", "row", "fixture", "mixed"),
+    [
+        ("MP311", 16, "mp311_mask_minimum_added/narrowed", True),
+        ("MP401", 19, "mp401_dtypeless_creation/replaced", False),
+        ("MP404", 7, "mp404_integers_in_half/any_tensor", True),
+        ("MP404", 13, "mp404_integers_in_half/labels", True),
+        ("MP405", 9, "mp405_rotary_table_in_half/callers_dtype", True),
+        ("MP502", 23, "mp502_matmul_dtype_mismatch/unknown_dtypes", False),
+        ("MP502", 43, "mp502_matmul_dtype_mismatch/unknown_dtypes", False),
+        ("MP502", 11, "mp502_matmul_dtype_mismatch/unlike", True),
+    ],
+)
+def test_a_project_that_runs_half_makes_a_pattern_likely(
+    code: str, row: int, fixture: str, mixed: bool
+) -> None:
+    text = (FIXTURES / f"{fixture}.py").read_text("utf8")
+    alone = confidence(code, row, {"net.py": text})
+    in_half = confidence(code, row, {"net.py": text, "infer.py": HALF})
+    Path("infer.py").unlink()
+    under_autocast = confidence(code, row, {"net.py": text, "train.py": MIXED})
+    assert (alone, in_half) == (Confidence.POSSIBLE, Confidence.LIKELY)
+    assert under_autocast is (Confidence.LIKELY if mixed else Confidence.POSSIBLE)
+
+
+NORM = """\
+import torch
+from torch import nn
+
+
+class Norm(nn.Module):
+    def forward(self, x):
+        spread = torch.var(x, dim=1, keepdim=True)
+        return (x - x.mean(1, keepdim=True)) / (spread + 1e-3).sqrt()
+"""
+TYPED = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Typed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 4, 4))
+
+    def forward(self, x, kinds):
+        out = x.new_empty(x.size(0), 4)
+        for i in range(2):
+            chosen = kinds == i
+            out[chosen] = F.linear(x[chosen], self.weight[i])
+        return out
+"""
+CRITERION = """\
+import torch
+from torch import nn
+
+from boxes import overlap
+
+
+class Criterion(nn.Module):
+    def forward(self, outputs, targets, rows):
+        logits = outputs["pred_logits"]
+        target_boxes = torch.cat([t["boxes"] for t in targets])
+        quality = torch.diag(overlap(outputs["pred_boxes"][rows], target_boxes)[0])
+        wanted = torch.zeros(logits.shape, dtype=logits.dtype, device=logits.device)
+        places = [row for row in rows]
+        wanted[places] = quality
+        return wanted
+"""
+BOXES = """\
+import torch
+
+
+def overlap(a, b):
+    return torch.min(a[:, None, 2:], b[:, 2:]).prod(-1), None
+"""
+PROBABILITIES = """\
+import torch.nn.functional as F
+from torch import nn
+
+
+class Focal(nn.Module):
+    def forward(self, probabilities, labels):
+        return F.binary_cross_entropy(probabilities, labels)
+"""
+SPECTRUM = """\
+import torch
+from torch import nn
+
+
+class Mixer(nn.Module):
+    def forward(self, features):
+        return torch.fft.rfft(features, dim=-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "row", "text"),
+    [
+        ("MP604", 8, NORM),
+        ("MP503", 15, TYPED),
+        ("MP503", 14, CRITERION),
+        ("MP206", 7, PROBABILITIES),
+        ("MP505", 7, SPECTRUM),
+    ],
+)
+def test_autocast_around_a_module_makes_a_pattern_likely(code: str, row: int, text: str) -> None:
+    files = {"net.py": text, "boxes.py": BOXES}
+    projects.write(Path.cwd(), files)
+    shown = projects.check(Path("net.py"), confidence=Confidence.LIKELY).diagnostics
+    assert not [d for d in shown if d.code == code]
+    assert confidence(code, row, {**files, "train.py": MIXED}) is Confidence.LIKELY
+
+
+def test_bce_in_a_file_that_names_its_regions_is_judged_by_them() -> None:
+    text = f"# runs behind the autocast region of train.py\n{PROBABILITIES}"
+    files = {"net.py": text, "train.py": MIXED}
+    assert confidence("MP206", 8, files) is Confidence.POSSIBLE
+
+
+def test_an_input_of_training_alone_is_not_likely() -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class Encoding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, size, mode):
+        if mode == "train":
+            rows = torch.arange(size, dtype=torch.float32)
+            return self.proj(torch.stack([rows.sin(), rows.cos()]))
+"""
+    always = text.replace('if mode == "train"', 'if mode == "infer"')
+    around = {"infer.py": HALF, "train.py": MIXED}
+    assert confidence("MP502", 13, {"net.py": always, **around}) is Confidence.LIKELY
+    assert confidence("MP502", 13, {"net.py": text, **around}) is Confidence.POSSIBLE
+    criterion = always.replace("Encoding", "EncodingLoss")
+    assert confidence("MP502", 13, {"net.py": criterion, **around}) is Confidence.POSSIBLE
+
+
+def test_levels_of_apex_that_are_chosen_at_run_time_offer_half_models() -> None:
+    text = """\
+from torch import nn
+
+
+class Cosine(nn.Module):
+    def forward(self, x):
+        return x / (x.norm(dim=-1, keepdim=True) + 1e-13)
+"""
+    apex = """\
+from apex import amp
+
+
+def wrap(model, optimizer, level):
+    return amp.initialize(model, optimizer, opt_level={})
+"""
+    chosen = {"net.py": text, "train.py": apex.format("level")}
+    assert confidence("MP307", 6, chosen) is Confidence.LIKELY
+    first = {"net.py": text, "train.py": apex.format('"O1"')}
+    assert confidence("MP307", 6, first) is Confidence.POSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("class Base:\n    pass\n", Confidence.LIKELY),
+        ("from elsewhere import Base\n", Confidence.POSSIBLE),
+        (
+            "class Base:\n    def save(self):\n        return self.scaler.state_dict()\n",
+            Confidence.POSSIBLE,
+        ),
+    ],
+)
+def test_whether_a_base_may_save_the_scaler(base: str, expected: Confidence) -> None:
+    files = {"hook.py": f"import torch\nfrom base import Base\n{TRAINED}", "base.py": base}
+    assert confidence("MP113", 12, {**files, "train.py": MIXED}, "hook.py") is expected
+
+
+def test_the_scaler_of_a_region_in_bfloat16() -> None:
+    text = """\
+import torch
+
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    settings = {{"device_type": "cuda", "dtype": torch.{}}}
+    for batch in loader:
+        with torch.autocast(**settings):
+            loss = model(batch)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+NAMES = ["float16", "bfloat16"]
+"""
+    brain = {"net.py": text.format("bfloat16")}
+    assert confidence("MP112", 5, brain) is Confidence.LIKELY
+    projects.write(Path.cwd(), {"net.py": text.format("float16")})
+    shown = projects.check(Path("net.py"), confidence=Confidence.LIKELY).diagnostics
+    assert not [d for d in shown if d.code == "MP112"]
+
+
+def test_the_criterion_of_a_class_that_makes_its_model_half() -> None:
+    text = """\
+from torch import nn
+
+
+class Agent:
+    def __init__(self, model, fp16=False):
+        self.model = model
+        if fp16:
+            self.model = self.model.half()
+
+    def build_criterion(self):
+        return nn.CrossEntropyLoss(reduction="none")
+
+    def scores(self, batch):
+        return self.model(batch)
+"""
+    assert confidence("MP209", 11, {"net.py": text}) is Confidence.LIKELY
+    upcast = text.replace("self.model(batch)", "self.model(batch).float()")
+    assert confidence("MP209", 11, {"net.py": upcast}) is Confidence.POSSIBLE
+
+
+FRONT = """\
+def widths(box):
+    import torch
+
+    x, y, w, h = box.split([1, 1, 1, 1], dim=-1)
+    signs = torch.FloatTensor([0.5, -0.5]).to(box.device)
+    return signs * w
+"""
+
+
+def test_a_test_that_passes_float32_says_nothing_of_other_calls() -> None:
+    call = "import torch\nfrom boxes import widths\n\nwidths(torch.zeros(2, 4))\n"
+    assert confidence("MP403", 5, {"boxes.py": FRONT, "tests/test_boxes.py": call}, "boxes.py")
+    projects.write(Path.cwd(), {"boxes.py": FRONT, "main.py": call})
+    found = projects.check(Path("boxes.py"), confidence=Confidence.POSSIBLE).diagnostics
+    assert not [d for d in found if d.code == "MP403"]
