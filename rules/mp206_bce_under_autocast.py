@@ -97,6 +97,8 @@ class BceUnderAutocast(Rule):
             confidence = Confidence.LIKELY if believed else Confidence.POSSIBLE
         fix = self._with_logits(node, at) or self._outside(node, at)
         evidence = [*at.why(region)]
+        if not region.known and at.project.ambient is not None:
+            evidence.append(at.project.ambient)
         producer = _producer(node, at)
         if producer is not None and producer is not _input(node):
             evidence.append(at.note(producer, "the sigmoid is taken here"))

@@ -165,6 +165,12 @@ def test_autocast_around_a_module_makes_a_pattern_likely(code: str, row: int, te
     assert confidence(code, row, {**files, "train.py": MIXED}) is Confidence.LIKELY
 
 
+def test_bce_names_where_the_project_runs_under_autocast() -> None:
+    projects.write(Path.cwd(), {"net.py": PROBABILITIES, "train.py": MIXED})
+    (one,) = projects.check(Path("net.py")).diagnostics
+    assert [link.filename for link in one.evidence] == ["train.py"]
+
+
 def test_bce_in_a_file_that_names_its_regions_is_judged_by_them() -> None:
     text = f"# runs behind the autocast region of train.py\n{PROBABILITIES}"
     files = {"net.py": text, "train.py": MIXED}
