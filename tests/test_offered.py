@@ -302,3 +302,10 @@ def test_a_test_that_passes_float32_says_nothing_of_other_calls() -> None:
     projects.write(Path.cwd(), {"boxes.py": FRONT, "main.py": call})
     found = projects.check(Path("boxes.py"), confidence=Confidence.POSSIBLE).diagnostics
     assert not [d for d in found if d.code == "MP403"]
+
+
+def test_a_test_means_what_it_does() -> None:
+    text = (FIXTURES / "mp404_integers_in_half/any_tensor.py").read_text("utf8")
+    files = {"tests/test_net.py": text, "net.py": text, "infer.py": HALF}
+    assert confidence("MP404", 7, files, "tests/test_net.py") is Confidence.POSSIBLE
+    assert confidence("MP404", 7, files) is Confidence.LIKELY
