@@ -35,8 +35,7 @@ class BceUnderAutocast(Rule):
 
     It stays silent under `autocast(enabled=False)`, for a region on the CPU, whose autocast runs
     the loss in float32, and for the forms with logits. A function that no region is known to
-    reach is only `possible`, because the loss may be taken after the region: likely in a model or
-    loss of a project that runs whole models under autocast, in a file that names no region itself.
+    reach is only `possible`, because the loss may be taken after the region.
 
     ## Why it breaks
     A probability that was rounded to 0 or 1 in half has an infinite logarithm, so torch raises
@@ -90,11 +89,7 @@ class BceUnderAutocast(Rule):
         elif region.known:
             confidence = Confidence.LIKELY
         else:
-            known = at.project.ambient
-            believed = known is not None and at.believes(known) and at.plausible
-            if "autocast" in at.source.text:
-                believed = False  # the file says itself where its regions are
-            confidence = Confidence.LIKELY if believed else Confidence.POSSIBLE
+            confidence = Confidence.POSSIBLE
         fix = self._with_logits(node, at) or self._outside(node, at)
         evidence = [*at.why(region)]
         if not region.known and at.project.ambient is not None:

@@ -48,8 +48,8 @@ class RotaryTableInHalf(Rule):
     - a buffer of frequencies used as it is in a project that makes whole models half, because
       `model.half()` rounds the buffer, and so does FSDP's mixed precision (possible where nothing
       says that models are half);
-    - exponents of frequencies that a table's function makes in the dtype its caller gives: likely
-      for a parameter in a project that runs half precision, and not for powers of 2; else possible.
+    - exponents of frequencies that a table's function makes in the dtype its caller gives
+      (possible).
 
     It stays silent where the region is off, where the product is elementwise and its operands are
     float32 (`outer` and `*` are on no list), where cosine and sine are cast last, and where both
@@ -248,16 +248,13 @@ def _frequencies(node: ast.Call, at: Context) -> Iterator[Finding]:
         if isinstance(parent, ast.stmt):
             return
         exponent = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Pow)
-        twos = exponent and ast.unparse(parent).startswith("2")  # exact in half
         exponent |= isinstance(parent, ast.Call) and at.text(parent.func).endswith("exp")
         if exponent or at.qualify(node.func) == "torch.linspace":
             yield at.finding(
                 node,
                 f"frequencies in {text}: rounded to half, the angles made of them are off by more "
                 "than a turn at large positions",
-                Care.offered(at)
-                if isinstance(dtype, ast.Name) and not twos
-                else Confidence.POSSIBLE,
+                Confidence.POSSIBLE,
                 evidence=at.settings[:1],
             )
             return

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from precision_lint.api import (
     Applicability,
-    Care,
     Confidence,
     Context,
     Evidence,
@@ -34,8 +33,7 @@ class IntrinsicsMatmul(Rule):
 
     It stays silent for float64 operands, for upcast operands with autocast switched off, for the
     elementwise form `fx * x / z + cx`, and where MP201 reports a power spectrum. Constant matrices
-    of a class without `forward` are only `possible`: such classes prepare data. Those computed in
-    numpy are likely in a project that makes whole models half.
+    of a class without `forward` are only `possible`: such classes prepare data.
 
     ## Why it breaks
     Pixel coordinates of a 2,000 pixel wide image need 11 bits before the point; float16 has 11
@@ -111,8 +109,6 @@ class IntrinsicsMatmul(Rule):
         ):
             confidence = Confidence.POSSIBLE
         computed = reason.endswith(("filter bank", "constant matrix", "computed in numpy"))
-        if computed and confidence is Confidence.POSSIBLE:
-            confidence = Care.offered(at, half=True)
         if reason.endswith("filter bank") and not region.on:
             confidence = Confidence.POSSIBLE  # features, which need no more than three digits
         if computed:

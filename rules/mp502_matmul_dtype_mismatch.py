@@ -62,17 +62,16 @@ class MatmulDtypeMismatch(Rule):
     an input of a first layer where the function follows the dtype of its activations, and a
     `backward` that multiplies saved inputs by a gradient as it comes. So are
 
-    - latents that an autoencoder is given uncast, embeddings that a pipeline is given, entries of a
-      processor moved to a model's device, tables of a scheduler,
+    - images scaled to [-1, 1] and latents that an autoencoder is given uncast, embeddings that a
+      pipeline is given, entries of a processor moved to a model's device, tables of a scheduler,
     - a parameter of `forward` that goes into a part uncast, where others are cast to `self.dtype`,
     - inputs that one flag makes half, or a model, where nothing casts the other of the two,
     - a norm that calls `super().forward(x.float())`.
 
-    Likely where the project runs half models, else possible: images scaled to [-1, 1] that an
-    autoencoder encodes uncast, a forward pass outside of the region that another method puts around
-    it, a product of what was upcast on a condition with what was made before that, an own head on a
-    pre-trained model, and queries or keys that are made float32 before an attention whose values
-    are not (there mixed precision is enough).
+    Likely where the project runs half models, else possible: a forward pass outside of the region
+    that another method puts around it, a product of what was upcast on a condition with what was
+    made before that, an own head on a pre-trained model, and queries or keys that are made float32
+    before an attention whose values are not (there mixed precision is enough).
 
     Likely by themselves, because the file says both: `F.linear(x, self.weight.to(x.dtype),
     self.bias)`; a parameter in a product as it is, where other weights of the file are cast to

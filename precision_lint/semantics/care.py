@@ -33,6 +33,7 @@ _SOLVERS = frozenset({
 _TRAINS = re.compile(r"loss|criteri|metric|match|assign", re.IGNORECASE)
 """Names of what only training runs."""
 _FLOAT32 = re.compile(r"torch\.float(32)?\b|\.float\(\)")
+_CASTS = frozenset({"float", "to", "type"})
 _HALVES = frozenset({"float16", "bfloat16", "half"})
 _WHOLE = frozenset({
     "bool", "long", "int", "int64", "int32", "uint8", "int8", "short", "int16", "complex64",
@@ -109,7 +110,8 @@ class Care:
         asked = (at.text(a.test) for a in at.ancestors(node) if isinstance(a, ast.If))
         trains = any("train" in test for test in asked)
         trains |= bool(_TRAINS.search(at.function.qualname) or _TRAINS.search(at.source.filename))
-        cast = any("cast" in at.value(origin).tags for origin in origins)
+        casts = (o.func for o in origins if isinstance(o, ast.Call) and at.qualify(o.func) is None)
+        cast = any(isinstance(f, ast.Attribute) and f.attr in _CASTS for f in casts)
         return Confidence.POSSIBLE if trains or cast else Care.offered(at, half=True)
 
     @staticmethod

@@ -239,8 +239,7 @@ def _given(node: ast.expr, at: Context) -> bool:
         return False
     known = value.variable or (value.dtype == "" and not isinstance(node, ast.Constant))
     text = at.text(node)
-    tensor = at.is_tensor(node) or value.dtype in at.analysis.tensors
-    if not tensor and NUMBERS.search(text.lower()):
+    if not at.is_tensor(node) and NUMBERS.search(text.lower()):
         return False
     return known and Care.is_activation(text)
 

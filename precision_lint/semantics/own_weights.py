@@ -70,7 +70,7 @@ def _bias(call: ast.Call, at: Context) -> Found | None:
         if "dtype" not in text and not at.mentions(r"\bdtype\b"):
             name = at.text(weight)
             harm = f"{name} is moved to the device of its input and not cast to its dtype"
-            return call, f"{harm}: layers do not promote", Care.offered(at, half=True)
+            return call, f"{harm}: layers do not promote", Confidence.POSSIBLE
     if own is None or not re.fullmatch(r"self\.\w*bias", own) or text is None:
         return None
     if _FOLLOWED.search(text):

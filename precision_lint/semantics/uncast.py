@@ -56,11 +56,9 @@ class Uncast:
         if Care.in_test(at):
             return None
         where: ast.expr = call
-        harm = _scaled(call, at)
-        sure = Confidence.POSSIBLE
-        if harm is not None and _ENCODES.search((dotted(call.func) or "").lower()):
-            sure = Care.offered(at, half=True)  # an image is float32 as it is loaded
-        harm = harm or _left_out(call, at) or _flagged(call, at) or _processed(call, at)
+        harm = (
+            _scaled(call, at) or _left_out(call, at) or _flagged(call, at) or _processed(call, at)
+        )
         harm = harm or _table(call, at) or _never(call, at)
         if harm is None and (passed := _piped(call, at)) is not None:
             where, harm = passed
@@ -68,7 +66,11 @@ class Uncast:
             return None
         if harm is None and (harm := _outside(call, at)) is not None:
             return call, harm, Care.offered(at, half=True)
-        return (where, f"{harm}: half weights do not take float32", sure) if harm else None
+        return (
+            (where, f"{harm}: half weights do not take float32", Confidence.POSSIBLE)
+            if harm
+            else None
+        )
 
 
 def _left_out(call: ast.Call, at: Context) -> str | None:
