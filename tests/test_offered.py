@@ -355,3 +355,103 @@ def test_a_test_means_what_it_does() -> None:
     files = {"tests/test_net.py": text, "net.py": text, "infer.py": HALF}
     assert confidence("MP404", 7, files, "tests/test_net.py") is Confidence.POSSIBLE
     assert confidence("MP404", 7, files) is Confidence.LIKELY
+
+
+def test_a_base_whose_own_base_is_elsewhere_may_save_the_scaler() -> None:
+    files = {
+        "hook.py": f"import torch\nfrom base import Base\n{TRAINED}",
+        "base.py": "from elsewhere import Other\n\n\nclass Base(Other):\n    pass\n",
+        "train.py": MIXED,
+    }
+    assert confidence("MP113", 12, files, "hook.py") is Confidence.POSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("bfloat16", Confidence.LIKELY), ("float32", Confidence.POSSIBLE)]
+)
+def test_the_scaler_of_a_region_whose_arguments_a_function_makes(
+    dtype: str, expected: Confidence
+) -> None:
+    text = f"""\
+import torch
+
+
+def arguments():
+    return {{"device_type": "cuda", "dtype": torch.{dtype}}}
+
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for batch in loader:
+        with torch.autocast(**arguments()):
+            loss = model(batch)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+NAMES = ["bfloat16"]
+"""
+    assert confidence("MP112", 9, {"net.py": text}) is expected
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [("block(y)", Confidence.LIKELY), ("block.new_empty(2)", Confidence.POSSIBLE)],
+)
+def test_what_a_backward_runs_again(run: str, expected: Confidence) -> None:
+    text = f"""\
+import torch
+
+
+class Again(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, block):
+        ctx.block = block
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, y):
+        block = ctx.block
+        again = {run}
+        return again, None
+"""
+    assert confidence("MP207", 13, {"net.py": text, "train.py": MIXED}) is expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('logits = outputs["pred_logits"]', "logits = outputs"),
+        ("target", "given"),
+    ],
+)
+def test_a_buffer_that_no_target_is_written_into(old: str, new: str) -> None:
+    text = CRITERION.replace(old, new)
+    assert text != CRITERION
+    files = {"net.py": text, "boxes.py": BOXES, "train.py": MIXED}
+    projects.write(Path.cwd(), files)
+    shown = projects.check(Path("net.py")).diagnostics
+    assert not [d for d in shown if d.code == "MP503"]
+
+
+def test_a_variance_where_autocast_is_only_offered() -> None:
+    offered = MIXED.replace('"fp16"', "chosen")
+    assert offered != MIXED
+    assert confidence("MP604", 8, {"net.py": NORM, "train.py": offered}) is Confidence.POSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("self.table.weight", Confidence.LIKELY), ("self.weight", Confidence.POSSIBLE)],
+)
+def test_whose_weight_is_made_of_what_is_given(target: str, expected: Confidence) -> None:
+    text = f"""\
+import torch
+
+
+class Prompt(torch.nn.Module):
+    def start(self, weights):
+        {target} = torch.nn.Parameter(weights)
+"""
+    assert confidence("MP110", 6, {"net.py": text, "infer.py": HALF}) is expected
