@@ -26,7 +26,6 @@ KEEPS = re.compile(
     r"scale\w*(\(\))?[\"'\])]*\.(load_)?state_dict\b|register_\w+\(\s*[\"']\w*scaler"
 )
 """A scaler's state that is saved or loaded."""
-PLAIN = {"object", "ABC", "abc.ABC", "torch.nn.Module"}
 MIXED = re.compile(r"amp|mixed|half|16|scaler", re.IGNORECASE)
 """Names of classes that may take care of a scaler themselves."""
 CREATORS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
@@ -261,7 +260,7 @@ def _left_to_others(call: ast.Call, scaler: Scaler, at: Context) -> Iterator[Fin
             evidence.append(module.note(asked, "the state that is saved is put together here"))
     elif keeper is not None and not any(MIXED.search(base) for base in cls.bases):
         node, here = keeper
-    elif set(cls.bases) - PLAIN:
+    elif set(cls.bases) - ScalerLife.PLAIN:
         node, here = called.get("step", called["scale"])
         confidence = Confidence.POSSIBLE
         if ScalerLife.alone(at):

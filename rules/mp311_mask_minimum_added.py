@@ -161,6 +161,7 @@ class MaskMinimumAdded(Rule):
             "a mask that holds the smallest number of float32 is -inf in half: a row that is "
             "masked as a whole is nan in softmax",
             Care.offered(at),
+            evidence=at.settings[:1],
         )
 
     def _infinite(self, node: ast.Call, at: Context) -> Iterator[Finding]:

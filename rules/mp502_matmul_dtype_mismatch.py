@@ -149,7 +149,8 @@ class MatmulDtypeMismatch(Rule):
         unlike = Unlike.of(node, at)
         if unlike is not None:
             where, harm, confidence = unlike
-            yield at.finding(where, harm, confidence, evidence=at.settings[:1])
+            told = (at.half_models,) if at.half_models is not None else at.settings[:1]
+            yield at.finding(where, harm, confidence, evidence=told)
 
     def _judged(
         self, node: ast.Call | ast.BinOp, half_node: ast.expr, wide_node: ast.expr, at: Context

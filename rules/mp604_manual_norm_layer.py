@@ -31,9 +31,7 @@ class ManualNormLayer(Rule):
     It stays silent for an upcast before the square, for `F.layer_norm` and `F.rms_norm`, for
     bfloat16, and under CUDA autocast for `pow` and `square`, which run in float32 there (`x * x`
     and `var` do not). An epsilon that is 0 in float16 is MP306's. A variance by itself, as of the
-    statistics of a style, is `possible`. A mean square is likely by a cast or a region in sight,
-    and in a project of half models without autocast; a variance also where the project runs under
-    autocast.
+    statistics of a style, is `possible`.
 
     ## Why it breaks
     float16 ends at 65504, so the square of 256 is inf. Measured: the reciprocal root of inf is 0,
@@ -88,16 +86,12 @@ class ManualNormLayer(Rule):
         if Outgrown.bounded(norm.places[0], at, 255.0):
             return
         made = at.operation(norm.spread)
-        sure = Outgrown.confidence(half, norm.places[0], at, pure=True)
-        if made is not None and made[0] == "var" and at.plausible:
-            running = at.project.ambient is not None and at.project.autocast_strength == "on"
-            sure = half.confidence if running else sure  # autocast does not widen a variance
         what = "variance" if made is not None and made[0] == "var" else "mean square"
         fix, touched = _fix(norm, at)
         yield at.finding(
             norm.quotient,
             f"{what} is taken in float16, where the square of 256 is inf: the row becomes zeros",
-            sure,
+            Outgrown.confidence(half, norm.places[0], at, pure=True),
             evidence=[*half.evidence, *touched],
             fix=fix,
         )

@@ -1114,6 +1114,7 @@ def test_a_backward_pass_in_a_region_names_its_victim(
 ) -> None:
     found = check({"step.py": STEP, **files}, Confidence.POSSIBLE)
     (step,) = (d for d in found if d.code == "MP211")
+    assert step.confidence.rank >= Confidence.LIKELY.rank
     assert ("what was kept in float32" in step.message) == (victim is not None)
     named = [
         link[:2] for link in links(step) if link[2] == "its backward pass is to run in float32"

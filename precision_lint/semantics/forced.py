@@ -69,7 +69,8 @@ class Forced:
             return None
         source = at.text(given)
         harm = f"the noise is drawn in {source}, which may be half, and used in float32 behind that"
-        return cls(given, harm, Care.offered(at), (at.note(later, "made float32 here"),))
+        evidence = (at.note(later, "made float32 here"), *at.settings[:1])
+        return cls(given, harm, Care.offered(at), evidence)
 
     @classmethod
     def target(cls, call: ast.Call, at: Context) -> Forced | None:

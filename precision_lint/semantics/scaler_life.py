@@ -21,7 +21,6 @@ Loop = ast.For | ast.AsyncFor | ast.While
 ROUND = re.compile(r"epoch|(train|training|run)_?(step|iter|iteration|batch)|one_(batch|step)")
 """Names of functions that are called again and again for one model."""
 SAVES = re.compile(r"^_?save|checkpoint$|^checkpoint|_save$", re.IGNORECASE)
-_PLAIN = frozenset({"object", "ABC", "abc.ABC", "torch.nn.Module"})
 _KEEPS = re.compile(r"scal\w*[^\n]*state_dict|state_dict[^\n]*scal", re.IGNORECASE)
 """Lines that save or load the state of a scaler."""
 KEPT = re.compile(r"scal|amp", re.IGNORECASE)
@@ -29,6 +28,8 @@ KEPT = re.compile(r"scal|amp", re.IGNORECASE)
 
 class ScalerLife:
     """Where a scaler, or what it has learnt, does not last as long as its optimizer."""
+
+    PLAIN = frozenset({"object", "ABC", "abc.ABC", "torch.nn.Module"})
 
     @staticmethod
     def alone(at: Context) -> bool:
@@ -38,7 +39,7 @@ class ScalerLife:
         while todo:
             name, module = todo.pop()
             found = module.base(name)
-            if name in _PLAIN or name in seen:
+            if name in ScalerLife.PLAIN or name in seen:
                 continue
             seen.add(name)
             if found is None or _KEEPS.search(ast.unparse(found[0].node)):
