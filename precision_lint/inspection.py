@@ -44,7 +44,7 @@ def explain_at(
     root = files.project_root(path)
     known = known_of(root, settings, [path], cores())
     survey, program = known
-    project = survey.around(path)
+    project = survey.around(path, text.text)
     with collector_off(), deep_recursion():
         description = dispatch.describe(
             text, row, project, program, program.relative(path) if program else ""
@@ -122,7 +122,7 @@ def examine(paths: Iterable[Path], resolver: Resolver) -> Iterator[Examined | st
         with deep_recursion():
             diagnostics = diagnose(text, job, known).diagnostics
             relative = program.relative(file.path) if program else ""
-            at = dispatch.contexts(text, survey.around(file.path), program, relative)
+            at = dispatch.contexts(text, survey.around(file.path, text.text), program, relative)
             if isinstance(at, Failure):
                 yield f"{file.name}:{at.position.row}: {at.message}"
             elif diagnostics:

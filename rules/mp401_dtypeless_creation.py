@@ -378,6 +378,8 @@ def _matters(event: Promotion, at: Context) -> bool:
     inside = at.function.cls is not None and at.plausible  # a plain function ends in its result
     if owner is None or not inside or at.value(owner).dtype != value.dtype:
         return False
+    if Apart.feeds_kernel(event.use, at):
+        return False
     operation = at.operation(event.use)
     joins = operation is not None and operation[0] in JOINS
     met = event.other
@@ -430,9 +432,9 @@ def _judge(node: ast.Call, wide: str, sink: Sink, at: Context) -> tuple[Confiden
         return None
     likely = Confidence.LIKELY if Care.expects_half(at) else Confidence.POSSIBLE
     if sink.kind == "loss":
-        pure = at.project.half is not None and at.project.autocast is None
-        harm = "as the weight of a loss: half predictions raise"
-        return Confidence.LIKELY if pure else Confidence.POSSIBLE, harm
+        if region.on:
+            return None  # the loss is computed in float32
+        return Care.offered(at, half=True), "as the weight of a loss: half predictions raise"
     if sink.kind == "samples":
         owner = Created.device_owner(node)
         if owner is None or not at.plausible:

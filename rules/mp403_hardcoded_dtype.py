@@ -46,9 +46,9 @@ class HardcodedDtype(Rule):
     A buffer that `torch.FloatTensor(n, m)` makes for a kernel of an extension, which takes it for
     the dtype of its inputs (possible for coordinates where models are trained under autocast, which
     leaves those in float32). A module that its owner's `forward` casts (`self.gate =
-    self.gate.float()`). A helper that casts every tensor in nested containers to half, integers
-    too. A parameter `dtype` that is float64 by default where it is float32 in other functions of
-    the file.
+    self.gate.float()`; only possible in files that don't speak of DeepSpeed or FSDP). A helper that
+    casts every tensor in nested containers to half, integers too. A parameter `dtype` that is
+    float64 by default where it is float32 in other functions of the file.
 
     Only possible: float32 that a whole model is given (`model(torch.from_numpy(a).float())`),
     activations that a `forward` makes float32 and neither casts back nor returns as logits, and
@@ -126,9 +126,9 @@ class HardcodedDtype(Rule):
         if name is not None:
             yield at.finding(
                 node,
-                f"{name} is cast in each forward pass, and its parameters are replaced under the "
-                "optimizer's hands",
-                Confidence.LIKELY,
+                f"{name} is cast in each forward pass: what shards half parameters (ZeRO, FSDP) "
+                "goes on with the old ones",
+                Confidence.LIKELY if Blanket.sharded(at) else Confidence.POSSIBLE,
             )
             return
         each = Blanket.each(node, at)
@@ -199,8 +199,8 @@ def _beside(node: ast.Call, at: Context) -> Iterator[Finding]:
         return
     value = at.value(met.other)
     half = at.half(value, at.region(met.use))
-    if half is None and value.dtype:
-        return
+    if (half is None and value.dtype) or value.dtype == "~autocast":
+        return  # in a half model it is float32 as well
     half = half or Half(frozenset({"float16"}), Confidence.POSSIBLE, ())
     passed_on = any(sink.kind == "module" for sink in Sink.of(met.use, at))
     inside = at.function.cls is not None and not at.text(node.func).endswith(RANGES)

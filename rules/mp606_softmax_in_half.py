@@ -125,8 +125,8 @@ class SoftmaxInHalf(Rule):
     def _alternative(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
         """A sigmoid where the other branch takes a softmax of the same in float32."""
         half = at.half(at.value(operand), at.region(node))
-        if half is None or Care.in_test(at):
-            return
+        if half is None or Care.in_test(at) or _chosen(operand, at):
+            return  # ties among those that are chosen already do not matter
         other = next(_softmaxes_instead(node, operand, at), None)
         if other is None:
             return
@@ -199,6 +199,18 @@ def _softmaxes_instead(node: ast.expr, operand: ast.expr, at: Context) -> Iterat
                 same = ast.dump(_plain(found[1])) == wanted
                 if same and at.value(other.value).dtype == "float32":
                     yield cast(ast.Call, other.value)
+
+
+def _chosen(operand: ast.expr, at: Context) -> bool:
+    """Whether scores are the largest ones, which were chosen before: `topk` gave them."""
+    return isinstance(operand, ast.Name) and any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and at.text(node.targets[0].elts[0]) == operand.id
+        and node.lineno < operand.lineno
+        and (at.operation(node.value) or ("",))[0] == "topk"
+        for node in at.function.nodes
+    )
 
 
 def _plain(node: ast.expr) -> ast.expr:

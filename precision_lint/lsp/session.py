@@ -149,7 +149,7 @@ class Session:
         if judged is None:
             return None
         survey, program = judged[1]
-        around = survey.around(path)
+        around = survey.around(path, source.text)
         with runner.collector_off(), runner.deep_recursion():
             relative = program.relative(path) if program else ""
             found = dispatch.describe(source, row, around, program, relative)

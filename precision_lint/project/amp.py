@@ -6,7 +6,8 @@ parsed, and so does evidence that cannot get better.
 
 Evidence speaks of the code around it: of the directory above its own, which is the package that a
 training script or a helper belongs to, and an example also of the packages that it imports.  In a
-repository of many projects, one that runs half precision says nothing of the others.
+repository of many projects, one that runs half precision says nothing of the others.  A program
+hears also what its project's packages say that it imports and is no part of.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _RUNS = re.compile(
     r"(?:^|_)(?:(?:pre)?train|tool|script|run|launch|engine|exp|apps?$|main|cli$)|^src$"
 )
 """Directories of programs."""
-_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _RELATIVE = re.compile(rb"^[ \t]*from[ \t]+\.", re.MULTILINE)
 _PROGRAM = re.compile(rb"^(?:for|with|while|if __name__)\b", re.MULTILINE)
 """Code of a module that runs when the file does, other than definitions."""
@@ -275,9 +276,13 @@ class Survey:
                 areas[area] = areas.get(area, Project())._with_statements(heard, filename, place)
         return replace(self, areas=areas)
 
-    def around(self, path: Path) -> Project:
-        """What is known of the project around an absolute path."""
-        found = _around(self.areas, self._relative(path).parts[:-1])
+    def around(self, path: Path, text: str = "") -> Project:
+        """What is known of the project around an absolute path with this text."""
+        home = self._relative(path).parts[:-1]
+        found = _around(self.areas, home)
+        for name in sorted(_imported(text) - set(home)):
+            for area in ((*home, name), (name,), ("src", name)):
+                found |= self.areas.get(area, Project())
         return replace(found, torch=self.torch, pinned=self.pinned)
 
     def _relative(self, path: Path) -> PurePath:
@@ -311,7 +316,7 @@ def _of_its_own(place: PurePath, root: Path, data: bytes) -> bool:
     if len(place.parts) != 2 or (root / place.parts[0] / "__init__.py").is_file():
         return False
     home = root / place.parts[0]
-    names = {match.decode() for match in _IMPORT.findall(data)} - {place.parts[0]}
+    names = _imported(data.decode("utf8", "replace")) - {place.parts[0]}
     own = {name for name in names if _is_module(home / name)}
     around = (root, root / "src")
     if any(_is_module(d / n) for n in names - own for d in around):
@@ -331,6 +336,11 @@ def _of_a_part(place: PurePath, root: Path) -> bool:
     return any(root.joinpath(*parts).glob("*.py"))
 
 
+def _imported(text: str) -> set[str]:
+    """First names of what a file imports, other than relatively."""
+    return set(_IMPORT.findall(text))
+
+
 def _is_module(path: Path) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
@@ -342,7 +352,7 @@ def _areas(place: PurePath, root: Path, data: bytes) -> set[Area]:
         return {place.parts[:-1]}
     areas = {place.parts[:1] if code and _of_its_own(place, root, data) else _area(place)}
     if not _USERS.isdisjoint(part.lower() for part in place.parts[:-1]):
-        for name in {match.decode() for match in _IMPORT.findall(data)}:
+        for name in _imported(data.decode("utf8", "replace")):
             homes: tuple[Area, ...] = ((name,), ("src", name))
             areas.update(
                 home

@@ -92,6 +92,11 @@ _STATE = re.compile(r"moment|optim|accum|state")
 _TRAINS = re.compile(r"^(backward|zero_grad)$|[Ss]caler|[Oo]ptimizer")
 _STEPS = re.compile(r"^(training|train|validation|test)_step$|^(fit|train_one_epoch)$")
 """Methods of what runs a training, other than by itself being a layer."""
+_ONE = re.compile(
+    r"^(?!.*(?i:train|runner|engine|accelerator|fabric|plugin|strategy|config|arg|precision|amp))"
+    r"(?:[A-Z]|(?:get|build|make|create)_)"
+)
+"""Names of classes and functions that make one model of a project, and nothing that runs others."""
 _DEEPSPEED = {"fp16", "bf16", "bfloat16", "torch_autocast"}
 _OPTION = re.compile(r"`-*([\w-]+)(?:=|`)")
 _DEFAULTS = {"_C", "_c", "__C", "C"}
@@ -146,6 +151,14 @@ def _pure(found: Found) -> Found:
     return found._replace(said=found.said._replace(kind="half"))
 
 
+def _makes_one(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function makes one object, such as a detector, by its name or what it returns."""
+    last = function.body[-1]
+    made = last.value if isinstance(last, ast.Return) else None
+    called = dotted(made.func)[-1] if isinstance(made, ast.Call) else ""
+    return _ONE.match(function.name) is not None or _ONE.match(called) is not None
+
+
 def _options(node: ast.AST) -> frozenset[str]:
     """The names that what is inside depends on if that is a choice of precision, or ``""`` where it
     depends on Apex being there."""
@@ -188,7 +201,8 @@ class _Reader:
         self.of_autocast: set[str] = set()
         """Names that the dtype of an autocast region is read from."""
         self.of_objects: set[int] = set()
-        """Parameters and statements' values of methods: what makes half what an object holds."""
+        """Parameters and statements' values of methods, and parameters of what makes one object:
+        they make half what an object holds."""
 
     @cached_property
     def _module_casts(self) -> frozenset[int]:
@@ -212,9 +226,14 @@ class _Reader:
                 self.of_autocast.update(dotted(dtype)[-1] for dtype in dtypes)
             elif local and held and isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)):
                 self.of_objects.add(id(node.value))
-            elif held and not local and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            elif (
+                not local
+                and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and (held or _makes_one(node))
+            ):
                 parameters = [p for p in ast.walk(node.args) if isinstance(p, ast.arg)]
-                self.of_objects.update(id(p) for p in parameters if switch(normal(p.arg)))
+                names = switch if held else is_setting
+                self.of_objects.update(id(p) for p in parameters if names(normal(p.arg)))
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 self.trains |= _TRAINS.search(dotted(node)[-1]) is not None
             inside = (

@@ -178,6 +178,20 @@ class Apart:
         )
 
     @staticmethod
+    def feeds_kernel(use: ast.expr, at: Context) -> bool:
+        """Whether the name that a joined tensor is bound to goes into a custom function's
+        ``apply``, whose kernel may want float32."""
+        statement = at.statement(use)
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        return isinstance(target, ast.Name) and any(
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr == "apply"
+            and at.text(call.func.value)[:1].isupper()
+            for read in at.uses(target.id)
+            if isinstance(call := at.parents.get(id(read)), ast.Call) and read in call.args
+        )
+
+    @staticmethod
     def cast_next(use: ast.expr, at: Context) -> bool:
         """Whether the name that a joined tensor is bound to is first read to be cast."""
         statement = at.statement(use)

@@ -23,6 +23,7 @@ _BATCH = re.compile(r"batch|input|sample|data|example|feature|target|kwargs|feed
 """Words of what holds the tensors of one step."""
 _LABELS = re.compile(r"^(?:\w*targets?|\w*labels?|gts?|annot\w*|gt_\w+)$")
 """Names of what a batch is compared with: boxes, classes and identities in one tensor."""
+_SHARDS = re.compile(r"deepspeed|fsdp|fully_?shard|fairscale", re.IGNORECASE)
 _DTYPE = re.compile(r"(^|_)d?type(_|$)|precision")
 """Words of parameters that hold a dtype."""
 
@@ -49,6 +50,11 @@ class Blanket:
         called = at.mentions(rf"{re.escape(path)}\(")
         weights = at.mentions(rf"{re.escape(path)}\.(weight|bias|parameters)\b")
         return path if called and (weights or Sink.layer(func.value, at) is not None) else None
+
+    @staticmethod
+    def sharded(at: Context) -> bool:
+        """Whether the file speaks of what holds views of a module's parameters."""
+        return _SHARDS.search(f"{at.source.filename}\n{at.source.text}") is not None
 
     @staticmethod
     def any_tensor(call: ast.Call, at: Context) -> str | None:

@@ -347,6 +347,8 @@ class Calls(Operations):
             return Value("finfo", named if named in CONCRETE else of.dtype)
         if qualified in ("torch.device", "torch.Generator"):
             return Value("other")
+        if qualified in _ANNOTATIONS and len(arguments) == 2:
+            return arguments[1]
         if qualified in _DTYPE_QUERIES:
             return _dtype_query(qualified, arguments)
         if qualified in ("torch.nn.Parameter", "torch.nn.Buffer") and arguments:
@@ -430,6 +432,8 @@ _PARAMETRIC = frozenset(
     {"recurrent", "prelu", *(op for op in ops.MODULES.values() if op in ops.MATMULS)}
 )
 """Modules whose parameters' dtype is that of the result, unless autocast sets it."""
+_ANNOTATIONS = frozenset({"torch.jit.annotate", "typing.cast"})
+"""Functions that tell a checker the type of their second argument, and return it."""
 _DTYPE_QUERIES = {
     "torch.promote_types", "torch.result_type", "torch.get_default_dtype",
     "torch.get_autocast_dtype", "torch.get_autocast_gpu_dtype", "torch.get_autocast_cpu_dtype",

@@ -138,7 +138,7 @@ class Halves:
                         confidence = Confidence.LIKELY
             elif region.known:
                 confidence, dtypes = Confidence.LIKELY, self._region_dtypes(region)
-            elif self.settings:
+            elif self.settings and not (dtype == "~autocast" and self.project.mixed is None):
                 evidence = self.settings[:1]
                 if self.believes(evidence[0]):
                     confidence = Confidence.LIKELY
