@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.meeting import Meeting
     from precision_lint.semantics.moments import HandNorm, Mean, Power
     from precision_lint.semantics.noise import Noise
+    from precision_lint.semantics.operands import Forgotten
     from precision_lint.semantics.outgrown import Outgrown
     from precision_lint.semantics.provenance import Provenance
     from precision_lint.semantics.quotients import Quotient, Upcast
@@ -87,6 +88,7 @@ __all__ = [
     "Finding",
     "Fix",
     "Forced",
+    "Forgotten",
     "Framework",
     "Gaps",
     "Guard",
@@ -343,6 +345,7 @@ _ANALYSIS = {
     "Extreme": "extremes",
     "Fed": "fed",
     "Forced": "forced",
+    "Forgotten": "operands",
     "Gaps": "gaps",
     "Doubt": "doubts",
     "Guard": "guards",

@@ -11,6 +11,7 @@ from precision_lint.api import (
     Context,
     Finding,
     Fix,
+    Forgotten,
     Gaps,
     Half,
     Kernels,
@@ -62,7 +63,9 @@ class OpMissingInHalf(Rule):
     (`DeformAttnFunction.apply`, `_C.forward`), under autocast too. A complex tensor made of float16
     (`complex(x, y)`, `view_as_complex`) next to transforms and products is a warning as well.
 
-    Likely is a cast to half on every device (`x.to(self.device).half()`) in a class that makes its
+    Likely is the one tensor that `forward` of an `autograd.Function` hands to a kernel as it came,
+    beside two or more that it casts to the dtype of another, if `backward` has a gradient for it;
+    and a cast to half on every device (`x.to(self.device).half()`) in a class that makes its
     model half behind a question for the device only.
 
     ## Why it breaks
@@ -102,11 +105,12 @@ class OpMissingInHalf(Rule):
         ast.Call,
         pattern=calls(*(n for n in Kernels.names() if n not in DISTANCES), *Gaps.NAMES).pattern
         + r"|\.half\(|\b(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|gpu|C))\.\w+\("
-        r"|\bcuda_\w+\.(?:for|back)ward\(|_cuda_\w+\.(?:for|back)ward\(",
+        r"|\bcuda_\w+\.(?:for|back)ward\(|_cuda_\w+\.(?:for|back)ward\(|\.type_as\(|\.to\(",
     )
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
         if not _listed(node, at):
+            yield from self._forgotten(node, at)
             yield from self._unasked(node, at)
             yield from self._under_circumstances(node, at)
             return
@@ -159,6 +163,24 @@ class OpMissingInHalf(Rule):
             severity=severity,
             evidence=dict.fromkeys(evidence),
             fix=self._fix(node, [o for o, _ in halves], operand, region, at),
+        )
+
+    def _forgotten(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+        """Casts of all tensors that a kernel is given but one."""
+        found = Forgotten.of(node, at)
+        if found is None:
+            return
+        edits = at.edit.insert_after(
+            found.last, f"{found.name} = {found.name}.type_as({found.dtype})"
+        )
+        title = f"cast {found.name} as well"
+        yield at.finding(
+            node,
+            f"{found.name} is not cast to the dtype of {found.dtype}, as the other operands are: a "
+            "kernel takes one dtype",
+            Confidence.LIKELY,
+            evidence=(at.note(found.call, "all of them go in here"),),
+            fix=Fix(title, Applicability.SAFE, edits) if edits is not None else None,
         )
 
     def _unasked(self, node: ast.Call, at: Context) -> Iterator[Finding]:
