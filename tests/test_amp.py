@@ -334,6 +334,32 @@ def test_settings_of_a_part_say_nothing_of_the_others(
 
 
 @pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("import lib.train.run", True),
+        ("from lib.train import run", True),
+        ("def main():\n    from lib import train", True),
+        ("import library", False),
+        ("import other", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("asked", ["main.py", "tools/main.py"])
+def test_a_program_hears_the_packages_that_it_imports(
+    tmp_path: Path, asked: str, text: str, known: bool
+) -> None:
+    scan(tmp_path, lib__train__run_py="scaler = torch.amp.GradScaler()", other__net__a_py="x = 1")
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    assert (survey.around(tmp_path / asked, text).autocast is not None) == known
+
+
+def test_a_part_of_a_package_hears_no_other_part_for_importing_it(tmp_path: Path) -> None:
+    scan(tmp_path, lib__lib__train__run_py="scaler = torch.amp.GradScaler()")
+    survey = Survey.scan(tmp_path, [p for p in tmp_path.rglob("*") if p.is_file()])
+    assert survey.around(tmp_path / "lib/net/a.py", "import lib.lib").autocast is None
+
+
+@pytest.mark.parametrize(
     ("body", "known"),
     [
         ("class Animation:\n def __init__(self, net):\n  self.dtype = torch.float16", False),
@@ -342,6 +368,10 @@ def test_settings_of_a_part_say_nothing_of_the_others(
         ("class Detector(nn.Module):\n def serve(self):\n  self.half()", False),
         ("class Diffusion(nn.Module):\n def __init__(self, use_fp16=False):\n  pass", False),
         ("class Block(nn.Module):\n def forward(self, x):\n  autocast('cuda', x)", False),
+        ("def small(amp_dtype=torch.float16):\n return Detector(amp_dtype)", False),
+        ("def get_detector(kind, use_fp16=False):\n return KINDS[kind](use_fp16)", False),
+        ("def make(use_fp16=False):\n return Trainer(use_fp16)", True),
+        ("def run(use_fp16=False):\n return use_fp16", True),
         ("class Config:\n dtype = torch.float16", True),
         ("class Runner:\n def __init__(self, precision='16-true'):\n  pass", True),
         ("class Trainer:\n def run(self, loss):\n  model.half()\n  loss.backward()", True),

@@ -1,0 +1,162 @@
+"""Results that are float32 in a half model, and operands that need no dtype of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from precision_lint.api import Confidence, Diagnostic
+from tests import projects
+
+MEAN = """\
+import torch
+from torch import nn
+
+
+def mean(logits, bins):
+    return (logits.float().softmax(-1) @ bins.float()).squeeze(-1)
+
+
+class Head(nn.Module):
+    def forward(self, x, mask, bins):
+        kept = mask.float()
+        {value}
+        return (p * kept).sum(-1) / kept
+
+
+head = Head().half()
+"""
+GATE = """\
+import torch
+from torch import nn
+{first}
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(4, 3)
+
+    def forward(self, x):
+        self.scores = self.scores.float()
+        return self.scores(x.float())
+"""
+PADDED = """\
+import torch
+from torch import nn
+
+from kernels import Hash
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(4, 4)
+
+    def forward(self, x):
+        query = self.query(x)
+        query = torch.cat([query, torch.zeros((2, 4), device=query.device)], dim=-1)
+        {last}
+
+
+layer = Layer().half()
+"""
+WEIGHTED = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def criterion(n):
+    weight = torch.ones(n)
+    return nn.CrossEntropyLoss(weight=weight)
+
+
+def step(net, x, y):
+    with torch.autocast("cuda"):
+        weight = torch.ones(10)
+        return F.cross_entropy(net(x), y, weight=weight)
+"""
+MIXED = 'from accelerate import Accelerator\n\naccelerator = Accelerator(mixed_precision="fp16")\n'
+HALF = """\
+from transformers import AutoModel
+import torch
+
+model = AutoModel.from_pretrained("net", torch_dtype=torch.float16)
+"""
+CONTRACTED = """\
+import typing
+
+import torch
+from torch import nn
+
+
+class Encoding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.rand(8, 32, 32))
+
+    def forward(self, x):
+        table = {table}
+        with torch.autocast("cuda"):
+            return torch.matmul(x.flatten(2), table.flatten(2).transpose(1, 2))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def found(code: str, texts: dict[str, str]) -> list[Diagnostic]:
+    """What a rule finds in net.py, of any confidence."""
+    projects.write(Path.cwd(), texts)
+    result = projects.check(Path("net.py"), confidence=Confidence.POSSIBLE)
+    return [d for d in result.diagnostics if d.code == code]
+
+
+def rows(code: str, texts: dict[str, str]) -> list[tuple[int, Confidence]]:
+    return [(d.start.row, d.confidence) for d in found(code, texts)]
+
+
+def test_a_product_of_float32_is_half_under_autocast_alone() -> None:
+    half = MEAN.format(value="p = self.inner(x)")
+    assert [d.start.row for d in found("MP403", {"net.py": half})] == [11]
+    wide = MEAN.format(value="p = mean(self.inner(x), bins)")
+    assert not found("MP403", {"net.py": wide})
+
+
+def test_a_module_that_is_cast_in_forward_harms_what_shards_it() -> None:
+    (plain,) = rows("MP403", {"net.py": GATE.format(first="")})
+    (sharded,) = rows("MP403", {"net.py": GATE.format(first="import deepspeed")})
+    assert plain[1] is Confidence.POSSIBLE
+    assert sharded[1] is Confidence.LIKELY
+
+
+def test_what_goes_into_a_custom_kernel_may_be_meant_to_be_float32() -> None:
+    layer = PADDED.format(last="return self.query(query)")
+    kernel = PADDED.format(last="return Hash.apply(query, 8)")
+    assert [c for _, c in rows("MP401", {"net.py": layer})] == [Confidence.LIKELY]
+    assert [c for _, c in rows("MP401", {"net.py": kernel})] == [Confidence.POSSIBLE]
+
+
+def test_the_weight_of_a_loss_meets_half_predictions_outside_of_autocast() -> None:
+    assert rows("MP401", {"net.py": WEIGHTED}) == [(7, Confidence.POSSIBLE)]
+    both = {"net.py": WEIGHTED, "train.py": MIXED, "infer.py": HALF}
+    assert rows("MP401", both) == [(7, Confidence.LIKELY)]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "self.table",
+        "typing.cast(torch.Tensor, self.table)",
+        "torch.jit.annotate(torch.Tensor, self.table)",
+    ],
+)
+def test_an_annotation_is_the_value_that_it_annotates(table: str) -> None:
+    (one,) = rows("MP201", {"net.py": CONTRACTED.format(table=table)})
+    assert one[1] is Confidence.POSSIBLE  # a buffer, whose size is fixed
+    (other,) = rows("MP201", {"net.py": CONTRACTED.format(table="self.other(x)")})
+    assert other[1] is Confidence.CERTAIN
