@@ -20,8 +20,8 @@ from precision_lint.api import (
 )
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
-RUNS = re.compile(r"backward|forward|run|^[\w]+$|^ctx\.\w+$")
-"""Callees that are modules or functions, not methods of a tensor."""
+RUNS = re.compile(r"^(?:ctx\.)?\w+$|\.(?:backward(?:_pass)?|(?:forward|run|recompute)\w*)$")
+"""Callees that compute: modules, functions and the methods that run them, no hooks."""
 SAVED = "~ctx.saved_tensors"
 AWARE = r"custom_[fb]wd|amp_(?:fwd|bwd)|autocast_(?:enabled|dtype)"
 

@@ -160,3 +160,33 @@ def test_an_annotation_is_the_value_that_it_annotates(table: str) -> None:
     assert one[1] is Confidence.POSSIBLE  # a buffer, whose size is fixed
     (other,) = rows("MP201", {"net.py": CONTRACTED.format(table="self.other(x)")})
     assert other[1] is Confidence.CERTAIN
+
+
+@pytest.mark.parametrize(
+    ("again", "confidence"),
+    [
+        ("fn(x)", Confidence.LIKELY),
+        ("fn.backward_pass(x, grad)", Confidence.LIKELY),
+        ("fn.on_commit_backward(grad)", Confidence.POSSIBLE),
+        ("fn.graph.replay()", Confidence.POSSIBLE),
+    ],
+)
+def test_hooks_of_a_backward_compute_nothing(again: str, confidence: Confidence) -> None:
+    text = f"""\
+import torch
+
+
+class Again(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fn, x):
+        ctx.fn = fn
+        ctx.save_for_backward(x)
+        return fn(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        fn = ctx.fn
+        return None, {again}
+"""
+    assert [c for _, c in rows("MP207", {"net.py": text, "train.py": MIXED})] == [confidence]
