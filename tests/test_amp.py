@@ -333,6 +333,9 @@ def test_settings_of_a_part_say_nothing_of_the_others(
     assert (survey.around(tmp_path / "pkg/asr/net.py").autocast is not None) == known
 
 
+LAYER = "class Net(nn.Module):\n def forward(self, x):\n  return x\n"
+
+
 @pytest.mark.parametrize(
     ("text", "known"),
     [
@@ -372,6 +375,9 @@ def test_a_part_of_a_package_hears_no_other_part_for_importing_it(tmp_path: Path
         ("def get_detector(kind, use_fp16=False):\n return KINDS[kind](use_fp16)", False),
         ("def make(use_fp16=False):\n return Trainer(use_fp16)", True),
         ("def run(use_fp16=False):\n return use_fp16", True),
+        ("class NetConfig:\n fp16: bool = False", True),
+        ("class NetConfig:\n fp16: bool = False\n" + LAYER, False),
+        ("class Args:\n fp16: bool = False\n" + LAYER + "def f(loss):\n loss.backward()", True),
         ("class Config:\n dtype = torch.float16", True),
         ("class Runner:\n def __init__(self, precision='16-true'):\n  pass", True),
         ("class Trainer:\n def run(self, loss):\n  model.half()\n  loss.backward()", True),

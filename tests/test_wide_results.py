@@ -190,3 +190,40 @@ class Again(torch.autograd.Function):
         return None, {again}
 """
     assert [c for _, c in rows("MP207", {"net.py": text, "train.py": MIXED})] == [confidence]
+
+
+def test_a_method_of_ones_own_is_no_operation_of_torch() -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class Loss(nn.Module):
+    def normalize(self, x):
+        return (x - self.mean) / self.scale
+
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return {call}
+"""
+    own = text.format(call="self.normalize(self.layer(x))")
+    torchs = text.format(call="nn.functional.normalize(self.layer(x))")
+    assert not found("MP307", {"net.py": own})
+    assert len(found("MP307", {"net.py": torchs})) == 1
+
+
+@pytest.mark.parametrize(("group", "known"), [("(h w)", True), ("(h d)", False)])
+def test_heads_and_their_width_are_no_rows_and_columns(group: str, known: bool) -> None:
+    text = f"""\
+import torch
+from einops import rearrange
+from torch import nn
+
+
+class Mix(nn.Module):
+    def forward(self, x, y):
+        with torch.autocast("cuda"):
+            x = rearrange(self.layer(x), "b c h w -> b c {group}")
+            return torch.einsum("bcn,bdn->bcd", x, self.other(y))
+"""
+    assert bool(found("MP201", {"net.py": text})) == known

@@ -67,6 +67,8 @@ _CALLS: dict[str, tuple[str, Kind, str]] = {
     "FP16Optimizer": ("fairseq's", "half", F16),
     "MemoryEfficientFP16Optimizer": ("fairseq's", "half", F16),
     "Float16Module": ("Megatron's", "half", F16),
+    "ConstantGradScaler": ("Megatron's", "half", F16),
+    "DynamicGradScaler": ("Megatron's", "half", F16),
 }
 _OFFERS = {"auto_fp16", "force_fp32", "wrap_fp16_model"}
 """MMCV's: half precision in the functions that ``auto_fp16`` decorates, and nowhere else."""
@@ -120,7 +122,9 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
         if "fp16" in spelling and reader.names.imports(_OFFERS):
             strength = "local"  # ``fp16_enabled``, ``--fp16``: what the decorators heed
         own = id(node) in reader.of_objects and not reader.trains and strength != "local"
-        own &= said.kind == "half" or isinstance(node, ast.arg)
+        field = isinstance(node, ast.AnnAssign)
+        own |= field and reader.layers and not reader.trains and strength != "local"
+        own &= said.kind == "half" or field or isinstance(node, ast.arg)
         own |= strength == "layer"
         key = (said.kind, strength, said.dtypes, own)
         if key not in found:
@@ -196,6 +200,8 @@ class _Reader:
         self.names = Names()
         self.trains = False
         """Whether the file runs a backward pass."""
+        self.layers = False
+        """Whether the file defines layers, so that the fields of a class are one model's."""
         self.of_half: set[str] = set()
         """Names of settings on which a model is made half."""
         self.of_autocast: set[str] = set()
@@ -234,6 +240,8 @@ class _Reader:
                 parameters = [p for p in ast.walk(node.args) if isinstance(p, ast.arg)]
                 names = switch if held else is_setting
                 self.of_objects.update(id(p) for p in parameters if names(normal(p.arg)))
+            elif isinstance(node, ast.ClassDef):
+                self.layers |= _is_layer(node)
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 self.trains |= _TRAINS.search(dotted(node)[-1]) is not None
             inside = (

@@ -38,7 +38,7 @@ def operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
         if qualified.startswith("torch.") and node.args:
             return qualified.rpartition(".")[2], node.args[0]
         return None
-    if isinstance(node.func, ast.Attribute):
+    if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") != "self":
         return node.func.attr, node.func.value
     return None
 

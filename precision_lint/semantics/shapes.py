@@ -95,10 +95,14 @@ def is_size(node: ast.expr) -> bool:
     return _is_area(node)
 
 
+_SPATIAL = re.compile(r"\((h|x|t|z|ph|nh|height) (?!(d|c|e|k|v|dim\w*|\w+_dim)\)).*\)")
+"""Rows and columns as one dimension, not heads and the width of each."""
+
+
 def rearranged_tags(pattern: str) -> frozenset[str]:
     """Spatial tags of an einops pattern such as ``b c h w -> b (h w) c``."""
     words = re.findall(r"\([^)]*\)|\S+", pattern.rpartition("->")[2])
-    spatial = [bool(re.fullmatch(r"\((h|x|t|z|ph|nh|height) .*\)", w)) for w in words]
+    spatial = [bool(_SPATIAL.fullmatch(w)) for w in words]
     if spatial[-1:] == [True]:
         return frozenset({"spatial-last"})
     return frozenset({"spatial-mid"}) if spatial[-2:-1] == [True] else frozenset()
