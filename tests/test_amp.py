@@ -333,6 +333,15 @@ def test_settings_of_a_part_say_nothing_of_the_others(
     assert (survey.around(tmp_path / "pkg/asr/net.py").autocast is not None) == known
 
 
+BUILT = """\
+class Trainer:
+    def __init__(self, model):
+        {}
+        self.optimizer = torch.optim.SGD(model.parameters())
+
+    def run(self):
+        self.model = self.model.half()
+"""
 LAYER = "class Net(nn.Module):\n def forward(self, x):\n  return x\n"
 
 
@@ -363,6 +372,29 @@ def test_a_part_of_a_package_hears_no_other_part_for_importing_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("imported", "known"),
+    [
+        ("from .net import Net", True),
+        ("from . import net", True),
+        ("from . import (\n    base,\n    net,\n)", True),
+        ("from pkg.one.net import Net", True),
+        ("from pkg.one import net", True),
+        ("from net import Net", True),
+        ("from ..net import Net", False),
+        ("from pkg.two.net import Net", False),
+        ("import networks", False),
+    ],
+)
+def test_an_object_speaks_of_the_files_beside_it_that_it_is_made_of(
+    tmp_path: Path, imported: str, known: bool
+) -> None:
+    text = f"{imported}\n\n\nclass Up:\n    def __init__(self):\n        self.net = Net().half()\n"
+    scan(tmp_path, pkg__one__use_py=f"import torch\n{text}", pkg__one__net_py="x = 1")
+    survey = Survey.scan(tmp_path, list(tmp_path.rglob("*.py")))
+    assert bool(survey.around(tmp_path / "pkg" / "one" / "net.py").evidence) == known
+
+
+@pytest.mark.parametrize(
     ("body", "known"),
     [
         ("class Animation:\n def __init__(self, net):\n  self.dtype = torch.float16", False),
@@ -378,6 +410,8 @@ def test_a_part_of_a_package_hears_no_other_part_for_importing_it(tmp_path: Path
         ("class NetConfig:\n fp16: bool = False", True),
         ("class NetConfig:\n fp16: bool = False\n" + LAYER, False),
         ("class Args:\n fp16: bool = False\n" + LAYER + "def f(loss):\n loss.backward()", True),
+        (BUILT.format("self.model = Net()"), False),
+        (BUILT.format("self.model = model"), True),
         ("class Config:\n dtype = torch.float16", True),
         ("class Runner:\n def __init__(self, precision='16-true'):\n  pass", True),
         ("class Trainer:\n def run(self, loss):\n  model.half()\n  loss.backward()", True),
@@ -388,10 +422,13 @@ def test_a_part_of_a_package_hears_no_other_part_for_importing_it(tmp_path: Path
 def test_what_an_object_holds_says_nothing_of_those_beside_it(
     tmp_path: Path, body: str, known: bool
 ) -> None:
-    text = f"import torch\nfrom torch import autocast, nn\n{body}"
-    scan(tmp_path, pkg__one__use_py=text, pkg__one__net_py="x = 1", pkg__two__net_py="x = 1")
+    text = f"import torch\nfrom torch import autocast, nn\nfrom .net import Net\n{body}"
+    files = dict.fromkeys(("pkg__one__net_py", "pkg__one__other_py", "pkg__two__net_py"), "x = 1")
+    scan(tmp_path, pkg__one__use_py=text, **files)
     survey = Survey.scan(tmp_path, list(tmp_path.rglob("*.py")))
+    assert survey.around(tmp_path / "pkg" / "one" / "use.py").evidence
     assert survey.around(tmp_path / "pkg" / "one" / "net.py").evidence
+    assert bool(survey.around(tmp_path / "pkg" / "one" / "other.py").evidence) == known
     assert bool(survey.around(tmp_path / "pkg" / "two" / "net.py").evidence) == known
 
 

@@ -269,17 +269,18 @@ class Survey:
         if not said:
             return self
         areas = dict(self.areas)
-        home, around = place.parts[:-1], _areas(place, self.root, data)
-        for area in {home, *around}:
-            heard = [one for one in said if (area == home if one.own else area in around)]
+        own, around = _files(place, self.root, data), _areas(place, self.root, data)
+        for area in own | around:
+            heard = [one for one in said if area in (own if one.own else around)]
             if heard:
                 areas[area] = areas.get(area, Project())._with_statements(heard, filename, place)
         return replace(self, areas=areas)
 
     def around(self, path: Path, text: str = "") -> Project:
         """What is known of the project around an absolute path with this text."""
-        home = self._relative(path).parts[:-1]
-        found = _around(self.areas, home)
+        place = self._relative(path)
+        home = place.parts[:-1]
+        found = _around(self.areas, place.parts)
         for name in sorted(_imported(text) - set(home)):
             for area in ((*home, name), (name,), ("src", name)):
                 found |= self.areas.get(area, Project())
@@ -289,11 +290,11 @@ class Survey:
         return path.relative_to(self.root) if path.is_relative_to(self.root) else path
 
 
-def _around(areas: Mapping[Area, Project], directory: Area) -> Project:
-    """What the areas around a directory say of it; of equals, the nearest."""
+def _around(areas: Mapping[Area, Project], place: Area) -> Project:
+    """What the areas around a file or directory say of it; of equals, the nearest."""
     project = Project()
-    for length in reversed(range(len(directory) + 1)):
-        area = areas.get(directory[:length])
+    for length in reversed(range(len(place) + 1)):
+        area = areas.get(place[:length])
         project = project | area if area is not None else project
     return project
 
@@ -334,6 +335,25 @@ def _of_a_part(place: PurePath, root: Path) -> bool:
     if _RUNS.search(parts[-1].lower()):
         return False  # it runs what lies elsewhere
     return any(root.joinpath(*parts).glob("*.py"))
+
+
+def _files(place: PurePath, root: Path, data: bytes) -> set[Area]:
+    """What an object of a file speaks of: that file, and those beside it whose parts it imports."""
+    home = place.parts[:-1]
+    found = {place.parts}
+    package = re.escape(".".join(home[home[:1] == ("src",) :]))
+    beside = re.compile(
+        rf"^[ \t]*from[ \t]+(?:\.|{package})[ \t]+import[ \t]+\(?([\w, \n]+)"
+        rf"|^[ \t]*from[ \t]+(?:\.|{package}\.)?([A-Za-z_]\w*)(?:\.\w+)*[ \t]+import\b",
+        re.MULTILINE,
+    )
+    for names, module in beside.findall(data.decode("utf8", "replace")):
+        for name in (module, *re.findall(r"\w+", names)):
+            if name and root.joinpath(*home, f"{name}.py").is_file():
+                found.add((*home, f"{name}.py"))
+            elif name and root.joinpath(*home, name).is_dir():
+                found.add((*home, name))
+    return found
 
 
 def _imported(text: str) -> set[str]:

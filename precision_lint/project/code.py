@@ -18,6 +18,7 @@ from precision_lint.project.literals import (
     string,
     text,
 )
+from precision_lint.project.objects import Objects
 from precision_lint.project.options import Found
 from precision_lint.project.spellings import (
     BF16,
@@ -33,7 +34,6 @@ from precision_lint.project.spellings import (
     normal,
     offered,
     settings,
-    switch,
 )
 
 _OTHERS = {
@@ -94,11 +94,6 @@ _STATE = re.compile(r"moment|optim|accum|state")
 _TRAINS = re.compile(r"^(backward|zero_grad)$|[Ss]caler|[Oo]ptimizer")
 _STEPS = re.compile(r"^(training|train|validation|test)_step$|^(fit|train_one_epoch)$")
 """Methods of what runs a training, other than by itself being a layer."""
-_ONE = re.compile(
-    r"^(?!.*(?i:train|runner|engine|accelerator|fabric|plugin|strategy|config|arg|precision|amp))"
-    r"(?:[A-Z]|(?:get|build|make|create)_)"
-)
-"""Names of classes and functions that make one model of a project, and nothing that runs others."""
 _DEEPSPEED = {"fp16", "bf16", "bfloat16", "torch_autocast"}
 _OPTION = re.compile(r"`-*([\w-]+)(?:=|`)")
 _DEFAULTS = {"_C", "_c", "__C", "C"}
@@ -121,7 +116,7 @@ def statements(tree: ast.Module, tensors: bool = True) -> list[Statement]:
             strength = "layer"
         if "fp16" in spelling and reader.names.imports(_OFFERS):
             strength = "local"  # ``fp16_enabled``, ``--fp16``: what the decorators heed
-        own = id(node) in reader.of_objects and not reader.trains and strength != "local"
+        own = strength != "local" and reader.objects.keep(node, reader.trains)
         field = isinstance(node, ast.AnnAssign)
         own |= field and reader.layers and not reader.trains and strength != "local"
         own &= said.kind == "half" or field or isinstance(node, ast.arg)
@@ -153,14 +148,6 @@ def _pure(found: Found) -> Found:
     if not _is_autocast(found):
         return found
     return found._replace(said=found.said._replace(kind="half"))
-
-
-def _makes_one(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function makes one object, such as a detector, by its name or what it returns."""
-    last = function.body[-1]
-    made = last.value if isinstance(last, ast.Return) else None
-    called = dotted(made.func)[-1] if isinstance(made, ast.Call) else ""
-    return _ONE.match(function.name) is not None or _ONE.match(called) is not None
 
 
 def _options(node: ast.AST) -> frozenset[str]:
@@ -206,9 +193,7 @@ class _Reader:
         """Names of settings on which a model is made half."""
         self.of_autocast: set[str] = set()
         """Names that the dtype of an autocast region is read from."""
-        self.of_objects: set[int] = set()
-        """Parameters and statements' values of methods, and parameters of what makes one object:
-        they make half what an object holds."""
+        self.objects = Objects()
 
     @cached_property
     def _module_casts(self) -> frozenset[int]:
@@ -231,15 +216,9 @@ class _Reader:
                 dtypes = [k.value for k in node.keywords if k.arg == "dtype"] + node.args[1:2]
                 self.of_autocast.update(dotted(dtype)[-1] for dtype in dtypes)
             elif local and held and isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)):
-                self.of_objects.add(id(node.value))
-            elif (
-                not local
-                and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                and (held or _makes_one(node))
-            ):
-                parameters = [p for p in ast.walk(node.args) if isinstance(p, ast.arg)]
-                names = switch if held else is_setting
-                self.of_objects.update(id(p) for p in parameters if names(normal(p.arg)))
+                self.objects.add(node)
+            elif not local and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self.objects.add_parameters(node, of_method=held)
             elif isinstance(node, ast.ClassDef):
                 self.layers |= _is_layer(node)
             elif isinstance(node, (ast.Name, ast.Attribute)):
