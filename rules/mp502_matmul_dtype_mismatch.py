@@ -36,7 +36,7 @@ OPERANDS: dict[str, tuple[tuple[int, str], tuple[int, str]]] = {
     "sparse.mm": ((0, "input"), (1, "other")),
 }  # fmt: skip
 """Functions whose operands have to agree in dtype outside autocast, and which these are."""
-CONSTANTS = re.compile(r"^self\.\w+$")
+CONSTANTS = re.compile(r"^self\.(?!weight$|bias$)\w+$")
 
 
 class MatmulDtypeMismatch(Rule):
@@ -59,11 +59,12 @@ class MatmulDtypeMismatch(Rule):
     Only possible: attention weights that a bias of its own dtype was added to, an adapter's input
     that the wrapped layer takes too, inputs that are moved to a device and not cast, entries of a
     batch that a whole model is given, what comes back from numpy or a processor on a device alone,
-    an input of a first layer where the function follows the dtype of its activations, and a
-    `backward` that multiplies saved inputs by a gradient as it comes. So are
+    an input of a first layer where the function follows the dtype of its activations, the matrix
+    that a helper is given for what it casts up, and saved inputs that a `backward` multiplies by a
+    gradient as it comes. So are
 
-    - images scaled to [-1, 1] and latents that an autoencoder is given uncast, embeddings that a
-      pipeline is given, entries of a processor moved to a model's device, tables of a scheduler,
+    - images scaled to [-1, 1] and latents that an autoencoder is given uncast, a pipeline's
+      embeddings, entries of a processor moved to a model's device, tables of a scheduler,
     - a parameter of `forward` that goes into a part uncast, where others are cast to `self.dtype`,
     - inputs that one flag makes half, or a model, where nothing casts the other of the two,
     - a norm that calls `super().forward(x.float())`.
@@ -181,18 +182,15 @@ class MatmulDtypeMismatch(Rule):
         if half_value.dtype not in ("float16", "bfloat16") and not half.told:
             if wide.made is not None and care is not None and at.statement(wide.made):
                 return None  # the creation is reported (MP401)
-            explicit = wide.made is not None or wide.tags & {"cast", "plain"} or moved is not None
-            explicit = explicit or half_value.tags & {"buffer", "parameter"}
-            explicit = explicit or any(_widens(o, at) for o in Sink.origins(wide_node, at, 0))
+            stored = half_value.tags & {"buffer", "parameter"}
+            explicit = any(_widens(o, at) for o in Sink.origins(wide_node, at, 0)) or bool(
+                wide.made or moved or stored or wide.tags & {"cast", "plain"}
+            )
             named = at.text(half_node) if "parameter" not in half_value.tags else ""
-            attribute = CONSTANTS.match(named) and not half_value.tags & {"buffer", "parameter"}
-            attribute = attribute and not named.endswith((".weight", ".bias"))
-            if (
-                not explicit
-                or attribute
-                or not Care.expects_half(at)
-                or not Care.is_activation(named)
-            ):
+            constant = CONSTANTS.match(named) and not stored
+            constant = constant or Apart.given_matrix(half_node, wide, at)
+            meant = explicit and not constant and Care.is_activation(named)
+            if not meant or not Care.expects_half(at):
                 asked = any(_asked_for(o, at) for o in Sink.origins(wide_node, at, 0))
                 confidence = half.confidence if asked else Confidence.POSSIBLE
         elif at.project.autocast is not None and region.state == "inherited":

@@ -180,7 +180,7 @@ class OpMissingInHalf(Rule):
             "kernel takes one dtype",
             Confidence.LIKELY,
             evidence=(at.note(found.call, "all of them go in here"),),
-            fix=Fix(title, Applicability.SAFE, edits) if edits is not None else None,
+            fix=Fix(title, Applicability.SAFE, edits) if edits and not found.optional else None,
         )
 
     def _unasked(self, node: ast.Call, at: Context) -> Iterator[Finding]:

@@ -124,9 +124,12 @@ class SoftmaxInHalf(Rule):
 
     def _alternative(self, node: ast.Call, operand: ast.expr, at: Context) -> Iterator[Finding]:
         """A sigmoid where the other branch takes a softmax of the same in float32."""
-        half = at.half(at.value(operand), at.region(node))
+        value = at.value(operand)
+        half = at.half(value, at.region(node))
         if half is None or Care.in_test(at) or _chosen(operand, at):
             return  # ties among those that are chosen already do not matter
+        if value.dtype == "~autocast":
+            return  # a product of float32 operands
         other = next(_softmaxes_instead(node, operand, at), None)
         if other is None:
             return

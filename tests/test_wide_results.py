@@ -226,3 +226,157 @@ class Mix(nn.Module):
             return torch.einsum("bcn,bdn->bcd", x, self.other(y))
 """
     assert bool(found("MP201", {"net.py": text})) == known
+
+
+FORGOTTEN = """\
+import torch
+import ext
+
+
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, b, g{more}):
+        w = w.type_as(x)
+        b = b.{cast}
+        {call}
+
+    @staticmethod
+    def backward(ctx, grad):
+        none = None
+        return grad, grad, grad, {gradient}
+"""
+
+
+def forgotten(text: str) -> list[Diagnostic]:
+    """Operands that are not cast as the others are."""
+    return [d for d in found("MP505", {"net.py": text}) if "is not cast to" in d.message]
+
+
+SHAPE = {"more": "", "cast": "type_as(x)", "call": "return ext.fwd(x, w, b, g)", "gradient": "grad"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        ({}, 1),
+        ({"cast": "to(x.dtype)"}, 1),
+        ({"cast": "to(x)"}, 0),  # a device, perhaps
+        ({"cast": "type_as(x.dtype)"}, 0),
+        ({"gradient": "None"}, 0),
+        ({"gradient": "none"}, 0),
+        ({"call": "print(x, w, b, g)"}, 0),
+        ({"call": "return torch.cat([x], w, b, g)"}, 0),
+        ({"call": "assert g.dtype == x.dtype; return ext.fwd(x, w, b, g)"}, 0),
+        ({"call": "return ext.fwd(x, w, b, g.half())"}, 0),
+    ],
+)
+def test_the_operand_that_is_not_cast(changed: dict[str, str], count: int) -> None:
+    text = FORGOTTEN.format(**{**SHAPE, **changed})
+    assert len(forgotten(text)) == count
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(torch.autograd.Function)", "(torch.nn.Module)"),
+        ("    @staticmethod\n    def forward", "    @staticmethod\n    @cast\n    def forward"),
+        ("return grad, grad, grad, grad", "return None, grad, grad, grad"),
+    ],
+)
+def test_where_no_operand_is_forgotten(old: str, new: str) -> None:
+    text = FORGOTTEN.format(**SHAPE)
+    assert old in text
+    assert not forgotten(text.replace(old, new))
+
+
+def test_a_tensor_that_may_be_none_is_not_cast_by_a_fix() -> None:
+    (plain,) = forgotten(FORGOTTEN.format(**SHAPE))
+    given = FORGOTTEN.format(**SHAPE).replace("g):", "g: torch.Tensor | None):")
+    (optional,) = forgotten(given)
+    assert plain.fix is not None
+    assert optional.fix is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def criterion(n):\n    return nn.CrossEntropyLoss(weight=torch.ones(n)).half()",
+        "def criterion(n, x, y):\n    w = torch.ones(n)\n"
+        "    return F.cross_entropy(x.float(), y, weight=w)",
+    ],
+)
+def test_a_loss_that_is_cast_as_its_predictions_are(text: str) -> None:
+    texts = {
+        "net.py": f"import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n{text}\n"
+    }
+    assert not found("MP401", {**texts, "infer.py": HALF})
+
+
+def test_the_weight_of_a_loss_that_a_model_holds_is_cast_with_it() -> None:
+    text = "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+    text += "    def __init__(self, n):\n"
+    text += "        self.loss = nn.CrossEntropyLoss(weight=torch.ones(n))\n"
+    assert [c for _, c in rows("MP401", {"net.py": text, "infer.py": HALF})] == [
+        Confidence.POSSIBLE
+    ]
+
+
+@pytest.mark.parametrize(("name", "confidence"), [("value", "likely"), ("turn", "possible")])
+def test_the_matrix_that_a_helper_is_given_may_be_float32(name: str, confidence: str) -> None:
+    text = f"""\
+from torch import nn
+
+
+class Mix(nn.Module):
+    def mix(self, x, {name}):
+        y = x.float()
+        return (y @ {name}).to(x.dtype)
+"""
+    (one,) = rows("MP502", {"net.py": text, "infer.py": HALF})
+    assert one[1].value == confidence
+
+
+def test_what_is_drawn_in_half_for_a_kernel_is_meant_to_be_half() -> None:
+    text = """\
+import torch
+
+
+def inputs(n):
+    x = torch.randn(n, dtype=torch.bfloat16)
+    bound = x.float().abs().max()
+    return {last}
+"""
+    assert len(found("MP403", {"net.py": text.format(last="bound")})) == 1
+    assert not found("MP403", {"net.py": text.format(last="run(x, bound)")})
+
+
+def test_bits_that_are_read_as_integers_are_no_bfloat16() -> None:
+    text = """\
+import torch
+
+
+def dump(x):
+    x = x.bfloat16().cpu()
+    return {}.numpy()
+"""
+    assert len(found("MP506", {"net.py": text.format("x")})) == 1
+    assert not found("MP506", {"net.py": text.format("x.view(dtype=torch.uint16)")})
+
+
+def test_an_integer_that_no_float_holds() -> None:
+    text = f"import torch\n\n\ndef f(x):\n    return torch.sqrt(x + {'9' * 400})\n"
+    assert not found("MP306", {"net.py": text})
+
+
+def test_a_guard_of_a_case_is_looked_at() -> None:
+    text = """\
+import torch
+
+
+@torch.autocast("cuda")
+def f(a, kind):
+    match kind:
+        case _ if torch.log(torch.sigmoid(a @ a) + 1e-8).sum() > 0:
+            return a
+"""
+    assert [row for row, _ in rows("MP301", {"net.py": text})] == [7]

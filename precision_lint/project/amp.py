@@ -12,6 +12,8 @@ hears also what its project's packages say that it imports and is no part of.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 import stat
 from collections import Counter
@@ -281,9 +283,15 @@ class Survey:
         place = self._relative(path)
         home = place.parts[:-1]
         found = _around(self.areas, place.parts)
-        for name in sorted(_imported(text) - set(home)):
-            for area in ((*home, name), (name,), ("src", name)):
-                found |= self.areas.get(area, Project())
+        packages = [
+            area
+            for area in self.areas
+            if area[:-1] in (home, (), ("src",)) and {*area[-1:]} - {*home}
+        ]
+        if any(f"{area[-1]}." in text or f" {area[-1]}" in text for area in packages):
+            names = _imported(text)
+            for area in sorted(area for area in packages if area[-1] in names):
+                found |= self.areas[area]
         return replace(found, torch=self.torch, pinned=self.pinned)
 
     def _relative(self, path: Path) -> PurePath:
@@ -317,7 +325,7 @@ def _of_its_own(place: PurePath, root: Path, data: bytes) -> bool:
     if len(place.parts) != 2 or (root / place.parts[0] / "__init__.py").is_file():
         return False
     home = root / place.parts[0]
-    names = _imported(data.decode("utf8", "replace")) - {place.parts[0]}
+    names = set(_IMPORT.findall(data.decode("utf8", "replace"))) - {place.parts[0]}
     own = {name for name in names if _is_module(home / name)}
     around = (root, root / "src")
     if any(_is_module(d / n) for n in names - own for d in around):
@@ -357,8 +365,20 @@ def _files(place: PurePath, root: Path, data: bytes) -> set[Area]:
 
 
 def _imported(text: str) -> set[str]:
-    """First names of what a file imports, other than relatively."""
-    return set(_IMPORT.findall(text))
+    """First names of what a program imports where it runs, other than relatively."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = []
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        nodes.append(ast.parse(text))
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+        elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            nodes.extend(ast.iter_child_nodes(node))
+    return found
 
 
 def _is_module(path: Path) -> bool:
@@ -372,7 +392,7 @@ def _areas(place: PurePath, root: Path, data: bytes) -> set[Area]:
         return {place.parts[:-1]}
     areas = {place.parts[:1] if code and _of_its_own(place, root, data) else _area(place)}
     if not _USERS.isdisjoint(part.lower() for part in place.parts[:-1]):
-        for name in _imported(data.decode("utf8", "replace")):
+        for name in set(_IMPORT.findall(data.decode("utf8", "replace"))):
             homes: tuple[Area, ...] = ((name,), ("src", name))
             areas.update(
                 home

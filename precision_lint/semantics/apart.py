@@ -11,6 +11,7 @@ from precision_lint.semantics.sinks import Sink
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
+    from precision_lint.semantics.values import Value
 
 VIEWS = frozenset({
     "view", "reshape", "permute", "transpose", "expand", "unsqueeze", "squeeze", "t", "contiguous",
@@ -175,6 +176,20 @@ class Apart:
             and part.attr in ("dtype", "to", "type_as", "float")
             and at.text(part.value).startswith(name)
             for part in ast.walk(cls.node)
+        )
+
+    @staticmethod
+    def given_matrix(half: ast.expr, wide: Value, at: Context) -> bool:
+        """Whether an operand is the matrix that a helper is given for what it casts up itself,
+        which had better be float32 as well; the operands of attention go together."""
+        parameters = {p.arg for p in at.function.parameters()}
+        return (
+            isinstance(half, ast.Name)
+            and half.id in parameters
+            and half.id not in at.function.assigned
+            and at.function.name != "forward"
+            and "cast" in wide.tags
+            and ATTENTION.fullmatch(half.id.lower()) is None
         )
 
     @staticmethod

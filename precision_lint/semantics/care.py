@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from precision_lint.semantics.index import Function
 
 INTEGERS = re.compile(
-    r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|len|lengths?|counts?|mask\w*|"
+    r"(?<![a-z])(ids?|idx|index|indices|labels?|steps?|(?:cu_?|seq_?)*lens?|lengths?|counts?|mask\w*|"
     r"tokens?(?!_(?:emb|feat|hidden|repr|vec|state)))(?![a-z])"
 )
 """Words of names whose tensors hold integers or flags."""

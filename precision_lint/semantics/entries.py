@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from precision_lint.api import Evidence
@@ -242,6 +243,11 @@ class Entries:
 
     def _call_sites(self, function: Function) -> list[tuple[ast.Call, Function]]:
         calls, sites = self.index.calls, []
+        if function.name == "__init__" and function.cls is not None:
+            derived = self._constructed.get(function.cls.name, [])
+            return [
+                s for s in (*derived, *calls.get(function.cls.name, [])) if s[1] is not function
+            ]
         for call, caller in calls.get(function.name, []):
             if function.is_method == isinstance(call.func, ast.Attribute):
                 if self.index.runs_own(function, call, caller):
@@ -251,9 +257,16 @@ class Entries:
         if function.is_method and function.name in ("forward", "__call__") and function.cls:
             for name in sorted(self.index.instances.get(function.cls.name, ())):
                 sites += calls.get(name, [])
-        if function.name == "__init__" and function.cls is not None:
-            sites += calls.get(function.cls.name, [])
         return [(call, caller) for call, caller in sites if caller is not function]
+
+    @cached_property
+    def _constructed(self) -> dict[str, list[tuple[ast.Call, Function]]]:
+        """By class: calls of ``super().__init__`` and the like in the classes derived from it."""
+        found: dict[str, list[tuple[ast.Call, Function]]] = {}
+        for call, caller in self.index.calls.get("__init__", []):
+            for base in caller.cls.bases if caller.cls is not None else ():
+                found.setdefault(base.rpartition(".")[2], []).append((call, caller))
+        return found
 
     def _container_sites(self, function: Function) -> Iterator[tuple[ast.Call, Function]]:
         """Calls of a container, or of its items, that run a module inside of it."""

@@ -290,7 +290,7 @@ def _made_wide(call: ast.Call, at: Context) -> ast.expr | None:
                         and use.lineno > call.lineno
                         and _TO_FLOAT32.search(at.text(cast)[len(at.text(held.value)) :])
                     ):
-                        return cast
+                        return None if _goes_elsewhere(name, cast, call, at) else cast
                 return None
             case _:
                 return None
@@ -307,6 +307,19 @@ def _names_dtype(call: ast.Call, at: Context) -> bool:
         if _GIVEN.search((dotted(given) or "").rpartition(".")[2]):
             return True
     return False
+
+
+def _goes_elsewhere(name: str, cast: ast.Call, call: ast.Call, at: Context) -> bool:
+    """Whether what is drawn is also used as it is: the input of a kernel, say."""
+    uses = (use for use in at.uses(name) if use.lineno > (call.end_lineno or call.lineno))
+    return any(
+        isinstance(use.ctx, ast.Load)
+        and not isinstance(at.parents.get(id(use)), ast.Attribute)
+        and use.lineno > cast.lineno
+        and not any(source.lineno <= use.lineno and source.lineno >= cast.lineno
+                    for source in at.function.assigned.get(name, []))
+        for use in uses
+    )  # fmt: skip
 
 
 def _upcast_later(given: ast.expr, call: ast.Call, at: Context) -> ast.expr | None:

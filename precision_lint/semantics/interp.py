@@ -179,6 +179,9 @@ class Interpreter(Calls):
                 return self.block(final) or ended
             case ast.Match(subject=subject, cases=cases):
                 self.eval(subject)
+                for case in cases:
+                    if case.guard is not None:
+                        self.eval(case.guard)
                 self.fork([*(case.body for case in cases), ()])
             case ast.Assert(test=test):
                 self.eval(test)

@@ -110,6 +110,8 @@ class Operations(Expressions):
                 kind="tensor", dtype=ops.CASTS[name], wide=False, made=None,
                 tags=first.tags - OF_MODELS | {"cast"},
             )  # fmt: skip
+        if name == "type" and not arguments[1:] and not keywords:
+            return Value("dtype", first.dtype)  # its name, as a string
         if name in ("to", "type", "type_as", "astype"):
             return self.cast(first, rest, keywords, name)
         if name in ops.INTEGRAL:
@@ -125,8 +127,9 @@ class Operations(Expressions):
                 whole = not rest and "dim" not in keywords
                 return Value("other") if whole else Value("number", "int", 0.0)
             return Value("array", first.dtype)
-        if name == "view" and rest and rest[0].kind == "dtype":  # the same bits, other numbers
-            return Value("tensor", rest[0].dtype or "~cast", tags=frozenset({"cast"}))
+        bits = keywords.get("dtype", rest[0] if rest else UNKNOWN)
+        if name == "view" and bits.kind == "dtype":  # the same bits, other numbers
+            return Value("tensor", bits.dtype or "~cast", tags=frozenset({"cast"}))
         if name in ops.SHAPES:
             return self.moved(name, node, first)
         if name in ("where", "masked_fill", "masked_scatter"):

@@ -35,7 +35,19 @@ DTYPES = {
     "torch.bool": "bool",
 } | {
     f"torch.{name}": "int"
-    for name in ("int8", "int16", "int32", "int64", "uint8", "long", "int", "short")
+    for name in (
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "long",
+        "int",
+        "short",
+    )
 }
 
 

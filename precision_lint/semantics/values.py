@@ -92,6 +92,8 @@ UNKNOWN = Value()
 
 def number(value: float) -> Value:
     kind = type(value).__name__
+    if isinstance(value, int) and value.bit_length() > 1000:  # no float holds it
+        return Value("number", "int")
     return Value(
         "number", kind if kind in ("int", "bool") else "float", float(value), float(value),
         const=value,
