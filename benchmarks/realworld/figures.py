@@ -15,7 +15,7 @@ from benchmarks.realworld.cases import CONTEXTS, HERE, SETS, categories, load
 
 README = HERE / "README.md"
 VERDICTS = ("right", "arguable", "wrong")
-GROUPS = ("libraries", "unseen", "repositories", "packages", "fresh", "offered")
+GROUPS = ("libraries", "unseen", "repositories", "packages", "fresh", "offered", "newest")
 """Of read alarms: of well-kept libraries, of projects of research, of code nobody had looked at."""
 TEXT = {"Context", "Rule", "Linter", "Category", "What it is", "Repository", "Set", "Sets"}
 ORDER = ("precision-lint", "torchfix", "dslinter", "semgrep", "ruff")

@@ -11,6 +11,7 @@ from precision_lint.semantics.regions import AUTOCAST, Region
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
+    from precision_lint.semantics.index import Function
 
 With = ast.With | ast.AsyncWith
 
@@ -47,14 +48,7 @@ class Leaving:
     def decorating(cls, node: ast.expr, at: Context) -> tuple[str, Region, Context] | None:
         """The same of a decorator: its device, the region of the callers, the function."""
         device = off_for(node, at)
-        target = next(
-            (
-                function
-                for function in at.module.index.functions
-                if node in getattr(function.node, "decorator_list", ())
-            ),
-            None,
-        )
+        target = _decorated(at).get(id(node))
         if not device or target is None:
             return None
         around = at.module.entry_region(target)
@@ -124,3 +118,16 @@ def _agreed(around: Region, at: Context) -> bool:
     sites = at.module.call_sites(at.function)
     regions = [at.module.lexical(caller, call) for call, caller in sites]
     return around.state == "on" and all(r is None or r.device == around.device for r in regions)
+
+
+def _decorated(at: Context) -> dict[int, Function]:
+    """The function that each decorator of the file stands on."""
+    memo = at.module.memo
+    if _decorated not in memo:
+        memo[_decorated] = {
+            id(decorator): function
+            for function in at.module.index.functions
+            for decorator in getattr(function.node, "decorator_list", ())
+        }
+    found: dict[int, Function] = memo[_decorated]
+    return found
