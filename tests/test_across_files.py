@@ -1196,3 +1196,32 @@ def train(x):
 """
     assert "net.py:15 MP301" in places(check({"net.py": text}))
     assert places(check({"net.py": text.replace("self.cube = True", "pass")})) == []
+
+
+@pytest.mark.parametrize(
+    ("helper", "known"),
+    [
+        ('    return torch.autocast("cuda", dtype=torch.float16)', True),
+        ('    return torch.autocast("cuda", dtype=torch.float16, enabled=False)', False),
+        ("    return torch.no_grad()", False),
+        ('    with torch.autocast("cuda", dtype=torch.float16):\n        yield', True),
+        ('    torch.autocast("cuda", dtype=torch.float16)\n    yield', False),
+    ],
+)
+def test_the_region_that_a_helper_of_another_file_opens_around_a_third_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helper: str, known: bool
+) -> None:
+    decorator = "@contextlib.contextmanager\n" if "yield" in helper else ""
+    texts = {
+        "helpers.py": f"import contextlib\nimport torch\n\n\n{decorator}def low():\n{helper}\n",
+        "core.py": "import torch\n\n\ndef pool(masks, features):\n"
+        '    return torch.einsum("bnhw,bchw->bnc", masks.sigmoid(), features)\n',
+        "train.py": "import torch\nfrom core import pool\nfrom helpers import low\n\n\ndef go(net, x, features):\n"
+        "    with low():\n        return pool(net(x), features)\n",
+    }
+    monkeypatch.chdir(tmp_path)
+    projects.write(tmp_path, texts)
+    found = projects.check(Path("core.py")).diagnostics
+    assert [d.code for d in found] == ["MP201"] * known
+    if known:
+        assert {link.filename for link in found[0].evidence} == {"helpers.py", "train.py"}

@@ -119,6 +119,14 @@ class Entries:
                     inside = self._opened_by(call.args[0], function, inside)
         return inside
 
+    def manager(self, function: Function, node: ast.expr) -> ast.expr | None:
+        """What the innermost context manager around a node is a call of."""
+        for statement in reversed(self._scopes(function)[0].around(node.lineno)):
+            for item in reversed(statement.items):
+                if isinstance(item.context_expr, ast.Call):
+                    return item.context_expr.func
+        return None
+
     def _scopes(self, function: Function) -> tuple[Withs, list[ast.Call]]:
         """The ``with`` statements of a function, and its calls of ``enter_context``."""
         if not self._with:

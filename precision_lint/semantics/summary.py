@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from precision_lint.semantics import openings
 from precision_lint.semantics.entries import qualname
 from precision_lint.semantics.index import HANDS_BACK, WRAPS, Class, Function, Index, build
 from precision_lint.semantics.module import Module
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.regions import INHERITED, Region
+from precision_lint.semantics.regions import Region
 from precision_lint.semantics.wide_backward import WideBackward
 
 Origin = tuple[Any, ...]
@@ -68,6 +69,8 @@ class Call:
     text: str = ""
     """The callee as it is written, if it is a dotted name."""
     arguments: tuple[tuple[int | str, Origin], ...] = ()
+    manager: Origin | None = None
+    """What the context manager around it is a call of, where the file opens no region."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class FunctionFacts:
     """Whether it calls ``.backward()`` of a tensor."""
     opens: int = 0
     """Row of the first ``with`` that switches autocast on; 0: there is none."""
+    gives: Lexical | None = None
+    """The region that its result opens, or what it yields in."""
 
 
 @dataclass(frozen=True)
@@ -198,14 +203,7 @@ class _Summariser:
             for call, function in index.calls.get("backward", ())
             if isinstance(call.func, ast.Attribute) and not call.args
         }
-        opens: dict[int, int] = {}
-        for node, function in index.candidates.get(ast.With, []):
-            assert isinstance(node, ast.With)
-            for item in node.items:
-                region = self.module.opened(item.context_expr, function, INHERITED)
-                if region is not None and region.on:
-                    first = opens.setdefault(id(function), node.lineno)
-                    opens[id(function)] = min(first, node.lineno)
+        opens, gives = openings.rows(index, self.module), openings.given(index, self.module)
         functions = []
         for function in (index.top, *index.functions):
             decorated = self.module.decorated(function)
@@ -225,6 +223,7 @@ class _Summariser:
                     tuple(dict.fromkeys(returns.get(id(function), ()))),
                     id(function) in trains,
                     opens.get(id(function), 0),
+                    _lexical(gives.get(id(function))),
                 )
             )
         variables = [
@@ -313,8 +312,10 @@ class _Summariser:
                 if _instance(found):
                     arguments.append((keyword.arg, found))
         region = _lexical(self.module.lexical(function, call))
+        manager = self.module.manager(function, call) if region is None else None
+        around = self.origin(manager, function) if manager is not None else None
         calls.setdefault(id(function), []).append(
-            Call(origin, span(call), region, dotted(callee) or "", tuple(arguments))
+            Call(origin, span(call), region, dotted(callee) or "", tuple(arguments), around)
         )
 
     # origins
