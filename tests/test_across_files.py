@@ -1216,8 +1216,8 @@ def test_the_region_that_a_helper_of_another_file_opens_around_a_third_file(
         "helpers.py": f"import contextlib\nimport torch\n\n\n{decorator}def low():\n{helper}\n",
         "core.py": "import torch\n\n\ndef pool(masks, features):\n"
         '    return torch.einsum("bnhw,bchw->bnc", masks.sigmoid(), features)\n',
-        "train.py": "import torch\nfrom core import pool\nfrom helpers import low\n\n\ndef go(net, x, features):\n"
-        "    with low():\n        return pool(net(x), features)\n",
+        "train.py": "import torch\nfrom core import pool\nfrom helpers import low\n\n\n"
+        "def go(net, x, features):\n    with low():\n        return pool(net(x), features)\n",
     }
     monkeypatch.chdir(tmp_path)
     projects.write(tmp_path, texts)
