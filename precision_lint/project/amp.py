@@ -6,7 +6,8 @@ parsed, and so does evidence that cannot get better.
 
 Evidence speaks of the code around it: of the directory above its own, which is the package that a
 training script or a helper belongs to, and an example also of the packages that it imports.  In a
-repository of many projects, one that runs half precision says nothing of the others.  A program
+repository of many projects, one that runs half precision says nothing of the others, and what an
+object makes half no more than of its file and of those beside it that this imports.  A program
 hears also what its project's packages say that it imports and is no part of.
 """
 

@@ -53,7 +53,7 @@ class Statement:
     """For a reader: the framework, and how it is written."""
     row: int
     own: bool = False
-    """Said by an object of itself, so of the code beside it rather than of the project."""
+    """Said by an object of itself, so of its file and of those beside it that this imports."""
 
 
 class Entry(NamedTuple):
