@@ -290,8 +290,8 @@ def _half(term: ast.expr, at: Context) -> Half | None:
         return replace(half, confidence=Confidence.POSSIBLE)  # autocast makes losses float32
     if half is None or not value.variable or "amp" in value.tags:
         return half
-    if value.wide and (at.half_models is None or at.project.autocast is not None):
-        return None  # autocast, by which this project trains, makes losses float32
+    if value.wide and at.half_models is None:
+        return None
     if Provenance.computed(term, at) is None:
         return None
     if at.half_models is not None and at.project.half is not None and at.plausible:
