@@ -432,14 +432,10 @@ def _judge(node: ast.Call, wide: str, sink: Sink, at: Context) -> tuple[Confiden
         return None
     likely = Confidence.LIKELY if Care.expects_half(at) else Confidence.POSSIBLE
     if sink.kind == "loss":
-        if region.on or sink.at.mentions(r"\.half\(\)\s*$|\.float\(\)"):
-            return None  # the loss is computed in float32, or cast as its inputs are
-        within = (
-            at.function.cls is not None and at.function.name == "__init__"
-        )  # cast with its model
-        return Confidence.POSSIBLE if within else Care.offered(
-            at, half=True
-        ), "as the weight of a loss: half predictions raise"
+        if region.on or sink.is_cast:
+            return None
+        likely = Confidence.POSSIBLE if sink.is_held else Care.offered(at, half=True)
+        return likely, "as the weight of a loss: half predictions raise"
     if sink.kind == "samples":
         owner = Created.device_owner(node)
         if owner is None or not at.plausible:

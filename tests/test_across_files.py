@@ -1204,6 +1204,7 @@ def train(x):
         ('    return torch.autocast("cuda", dtype=torch.float16)', True),
         ('    return torch.autocast("cuda", dtype=torch.float16, enabled=False)', False),
         ("    return torch.no_grad()", False),
+        ('    return torch.autocast("cuda", dtype=torch.float16)  # nested', True),
         ('    with torch.autocast("cuda", dtype=torch.float16):\n        yield', True),
         ('    torch.autocast("cuda", dtype=torch.float16)\n    yield', False),
     ],
@@ -1219,6 +1220,10 @@ def test_the_region_that_a_helper_of_another_file_opens_around_a_third_file(
         "train.py": "import torch\nfrom core import pool\nfrom helpers import low\n\n\n"
         "def go(net, x, features):\n    with low():\n        return pool(net(x), features)\n",
     }
+    if "nested" in helper:
+        texts["train.py"] = texts["train.py"].replace(
+            "        return", "        with open(x): return"
+        )
     monkeypatch.chdir(tmp_path)
     projects.write(tmp_path, texts)
     found = projects.check(Path("core.py")).diagnostics

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint.api import Confidence, Diagnostic
+from precision_lint.api import Care, Confidence, Diagnostic
+from precision_lint.project import amp
 from tests import projects
 
 MEAN = """\
@@ -303,6 +304,8 @@ def test_a_tensor_that_may_be_none_is_not_cast_by_a_fix() -> None:
         "def criterion(n):\n    return nn.CrossEntropyLoss(weight=torch.ones(n)).half()",
         "def criterion(n, x, y):\n    w = torch.ones(n)\n"
         "    return F.cross_entropy(x.float(), y, weight=w)",
+        "def criterion(n, x, y):\n    loss = nn.CrossEntropyLoss(weight=torch.ones(n))\n"
+        "    return loss(x.float(), y)",
     ],
 )
 def test_a_loss_that_is_cast_as_its_predictions_are(text: str) -> None:
@@ -312,13 +315,13 @@ def test_a_loss_that_is_cast_as_its_predictions_are(text: str) -> None:
     assert not found("MP401", {**texts, "infer.py": HALF})
 
 
-def test_the_weight_of_a_loss_that_a_model_holds_is_cast_with_it() -> None:
-    text = "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
-    text += "    def __init__(self, n):\n"
-    text += "        self.loss = nn.CrossEntropyLoss(weight=torch.ones(n))\n"
-    assert [c for _, c in rows("MP401", {"net.py": text, "infer.py": HALF})] == [
-        Confidence.POSSIBLE
-    ]
+@pytest.mark.parametrize(("base", "sure"), [("nn.Module", "possible"), ("object", "likely")])
+def test_the_weight_of_a_loss_that_a_model_holds_is_cast_with_it(base: str, sure: str) -> None:
+    text = (
+        f"import torch\nfrom torch import nn\n\n\nclass Net({base}):\n    def __init__(self, n):\n"
+    )
+    text += "        self.loss = nn.CrossEntropyLoss(weight=torch.ones(n)).cuda()\n"
+    assert [c.value for _, c in rows("MP401", {"net.py": text, "infer.py": HALF})] == [sure]
 
 
 @pytest.mark.parametrize(("name", "confidence"), [("value", "likely"), ("turn", "possible")])
@@ -380,3 +383,90 @@ def f(a, kind):
             return a
 """
     assert [row for row, _ in rows("MP301", {"net.py": text})] == [7]
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("x.type()", 0), ("torch.float32", 1)])
+def test_a_type_that_is_asked_for_is_followed(kind: str, counts: int) -> None:
+    text = f"""\
+import torch
+from torch import nn
+
+
+class Pad(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = x.to(self.layer.weight.dtype)
+        pad = torch.zeros(2, 4).type({kind})
+        return self.layer(pad)
+
+
+model = Pad().half()
+"""
+    assert len(found("MP502", {"net.py": text})) == counts
+
+
+@pytest.mark.parametrize("name", ["lens", "cu_seqlens", "lengths", "x"])
+def test_lengths_in_the_plural_are_integers(name: str) -> None:
+    assert Care.is_activation(name) == (name == "x")
+
+
+@pytest.mark.parametrize("gate", ["F.linear(x.float(), self.w.float())", "F.linear(x, self.w)"])
+def test_a_router_whose_product_is_float32_takes_its_sigmoid_in_float32(gate: str) -> None:
+    text = f"""\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Router(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x, softmax):
+        logits = {gate}
+        if softmax:
+            scores = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        else:
+            scores = torch.sigmoid(logits)
+        return scores
+
+
+router = Router().half()
+"""
+    assert bool(found("MP606", {"net.py": text})) == ("float" not in gate)
+
+
+def test_a_constructor_is_called_by_those_of_derived_classes_alone() -> None:
+    text = """\
+import torch
+
+
+class Base(torch.nn.Module):
+    def __init__(self, x):
+        self.p = torch.log(torch.sigmoid(x @ x) + 1e-8)
+
+
+class Other(torch.nn.Module):
+    def __init__(self, x):
+        self.p = torch.log(torch.sigmoid(x @ x) + 1e-8)
+
+
+class Derived(Base):
+    def __init__(self, x):
+        with torch.autocast("cuda"):
+            super().__init__(x)
+"""
+    shown = [
+        row for row, sure in rows("MP301", {"net.py": text}) if sure is not Confidence.POSSIBLE
+    ]
+    assert shown == [6]
+
+
+def test_megatrons_scalers_mean_half_models() -> None:
+    for name in ("ConstantGradScaler", "DynamicGradScaler"):
+        (said,) = amp.statements("a.py", f"import torch\nscaler = {name}(1.0)\n".encode())
+        assert said.kind == "half"

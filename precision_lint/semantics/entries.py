@@ -119,13 +119,12 @@ class Entries:
                     inside = self._opened_by(call.args[0], function, inside)
         return inside
 
-    def manager(self, function: Function, node: ast.expr) -> ast.expr | None:
-        """What the innermost context manager around a node is a call of."""
+    def managers_around(self, function: Function, node: ast.expr) -> Iterator[ast.expr]:
+        """What the context managers around a node are calls of, innermost first."""
         for statement in reversed(self._scopes(function)[0].around(node.lineno)):
             for item in reversed(statement.items):
                 if isinstance(item.context_expr, ast.Call):
-                    return item.context_expr.func
-        return None
+                    yield item.context_expr.func
 
     def _scopes(self, function: Function) -> tuple[Withs, list[ast.Call]]:
         """The ``with`` statements of a function, and its calls of ``enter_context``."""

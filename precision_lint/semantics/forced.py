@@ -280,7 +280,7 @@ def _made_wide(call: ast.Call, at: Context) -> ast.expr | None:
                     return parent
             case ast.BinOp():
                 pass
-            case ast.Assign(targets=[ast.Name(id=name)]):
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 for use in at.uses(name):
                     held = at.parents.get(id(use))
                     cast = at.parents.get(id(held)) if isinstance(held, ast.Attribute) else None
@@ -290,7 +290,7 @@ def _made_wide(call: ast.Call, at: Context) -> ast.expr | None:
                         and use.lineno > call.lineno
                         and _TO_FLOAT32.search(at.text(cast)[len(at.text(held.value)) :])
                     ):
-                        return None if _goes_elsewhere(name, cast, call, at) else cast
+                        return None if _used_as_is(name, value, at) else cast
                 return None
             case _:
                 return None
@@ -309,17 +309,14 @@ def _names_dtype(call: ast.Call, at: Context) -> bool:
     return False
 
 
-def _goes_elsewhere(name: str, cast: ast.Call, call: ast.Call, at: Context) -> bool:
-    """Whether what is drawn is also used as it is: the input of a kernel, say."""
-    uses = (use for use in at.uses(name) if use.lineno > (call.end_lineno or call.lineno))
+def _used_as_is(name: str, value: ast.expr, at: Context) -> bool:
+    """Whether what a name was bound to is also handed on as it is: to a kernel, say."""
     return any(
         isinstance(use.ctx, ast.Load)
         and not isinstance(at.parents.get(id(use)), ast.Attribute)
-        and use.lineno > cast.lineno
-        and not any(source.lineno <= use.lineno and source.lineno >= cast.lineno
-                    for source in at.function.assigned.get(name, []))
-        for use in uses
-    )  # fmt: skip
+        and at.definition(name, use) is value
+        for use in at.uses(name)
+    )
 
 
 def _upcast_later(given: ast.expr, call: ast.Call, at: Context) -> ast.expr | None:

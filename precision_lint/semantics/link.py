@@ -426,20 +426,21 @@ class _Linker:
                     kept[-1] = last
                 self.program.callers[key] = tuple(kept)
 
-    def _given(self, manager: Origin | None, at: Key) -> Flow | None:
+    def _given(self, managers: tuple[Origin, ...], at: Key) -> Flow | None:
         """The region that the function of another file opens which makes a context manager."""
-        for thing in self.things(manager, at, self._owner(at)) if manager is not None else ():
-            for key in self.entered(thing) if thing.kind != "class" else ():
-                facts = self.functions.get(key)
-                if facts is not None and facts.gives is not None and key[0] != at[0]:
-                    return _flow(facts.gives, key[0])
+        for manager in managers:
+            for thing in self.things(manager, at, self._owner(at)):
+                for key in self.entered(thing) if thing.kind != "class" else ():
+                    facts = self.functions.get(key)
+                    if facts is not None and facts.gives is not None and key[0] != at[0]:
+                        return _flow(facts.gives, key[0])
         return None
 
     def entering(self, call: Call, at: Key, flows: dict[Key, dict[str, Flow]]) -> list[Flow]:
         """The states in which a call is made."""
         if call.region is not None:
             return [_flow(call.region, at[0])]
-        given = self._given(call.manager, at)
+        given = self._given(call.managers, at)
         if given is not None:
             return [given]
         if at[1] == "<module>":

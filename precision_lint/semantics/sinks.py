@@ -51,6 +51,27 @@ class Sink:
     operand: ast.expr
     at: Context
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a module makes this one for itself, so that both are cast at once."""
+        function = self.at.function
+        return function.name == "__init__" and function.cls is not None and function.cls.is_module
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether a loss is made half where it is made, or is given predictions cast up."""
+        at, calls = self.at, [self.node]
+        for parent in at.ancestors(self.node):
+            if isinstance(parent, ast.Attribute) and parent.attr in ("half", "bfloat16"):
+                return True
+            if isinstance(parent, ast.stmt):
+                target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+                uses = at.uses(target.id) if isinstance(target, ast.Name) else []
+                around = (at.parents.get(id(use)) for use in uses)
+                calls += [call for call in around if isinstance(call, ast.Call)]
+                break
+        return any(isinstance(c, ast.Call) and any(map(at.is_upcast, c.args[:1])) for c in calls)
+
     @staticmethod
     def origins(node: ast.expr, at: Context, depth: int = 3) -> list[ast.expr]:
         """Expressions that a value is computed from, by way of local names and helpers."""

@@ -69,8 +69,9 @@ class Call:
     text: str = ""
     """The callee as it is written, if it is a dotted name."""
     arguments: tuple[tuple[int | str, Origin], ...] = ()
-    manager: Origin | None = None
-    """What the context manager around it is a call of, where the file opens no region."""
+    managers: tuple[Origin, ...] = ()
+    """What the context managers around it, innermost first, are calls of, where the file opens no
+    region."""
 
 
 @dataclass(frozen=True)
@@ -312,8 +313,8 @@ class _Summariser:
                 if _instance(found):
                     arguments.append((keyword.arg, found))
         region = _lexical(self.module.lexical(function, call))
-        manager = self.module.manager(function, call) if region is None else None
-        around = self.origin(manager, function) if manager is not None else None
+        entered = self.module.managers_around(function, call) if region is None else ()
+        around = tuple(o for e in entered if (o := self.origin(e, function)) is not None)
         calls.setdefault(id(function), []).append(
             Call(origin, span(call), region, dotted(callee) or "", tuple(arguments), around)
         )
