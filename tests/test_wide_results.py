@@ -129,6 +129,29 @@ def test_a_product_of_float32_is_half_under_autocast_alone() -> None:
     assert not found("MP403", {"net.py": wide})
 
 
+@pytest.mark.parametrize(
+    ("run", "confidence"),
+    [("model = Net().half()", "possible"), ("with torch.autocast('cuda'):\n    Net()", "likely")],
+)
+def test_half_models_make_no_product_of_float32_half(run: str, confidence: str) -> None:
+    net = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x):
+        return torch.log(F.linear(x.float(), self.w.float()).relu() + 1e-8)
+"""
+    texts = {"net.py": net, "run.py": f"import torch\nfrom net import Net\n\n{run}\n"}
+    assert [(row, c.value) for row, c in rows("MP301", texts)] == [(12, confidence)]
+
+
 def test_a_module_that_is_cast_in_forward_harms_what_shards_it() -> None:
     (plain,) = rows("MP403", {"net.py": GATE.format(first="")})
     (sharded,) = rows("MP403", {"net.py": GATE.format(first="import deepspeed")})
@@ -368,8 +391,8 @@ def dump(x):
 
 
 def test_an_integer_that_no_float_holds() -> None:
-    text = f"import torch\n\n\ndef f(x):\n    return torch.sqrt(x + {'9' * 400})\n"
-    assert not found("MP306", {"net.py": text})
+    value = returned(f"def f(x):\n    return {'9' * 400}\n")
+    assert (value.kind, value.dtype, value.const) == ("number", "int", None)
 
 
 def test_a_guard_of_a_case_is_looked_at() -> None:
@@ -398,8 +421,17 @@ def test_lengths_in_the_plural_are_integers(name: str) -> None:
     assert Care.is_activation(name) == (name == "x")
 
 
-@pytest.mark.parametrize("gate", ["F.linear(x.float(), self.w.float())", "F.linear(x, self.w)"])
-def test_a_router_whose_product_is_float32_takes_its_sigmoid_in_float32(gate: str) -> None:
+@pytest.mark.parametrize(
+    ("gate", "half"),
+    [
+        ("logits = F.linear(x.float(), self.w.float())", False),
+        ("logits = F.linear(x, self.w)", True),
+        ("logits, kept = F.linear(x, self.w).topk(2)", False),
+    ],
+)
+def test_a_router_whose_product_is_float32_takes_its_sigmoid_in_float32(
+    gate: str, half: bool
+) -> None:
     text = f"""\
 import torch
 import torch.nn.functional as F
@@ -412,7 +444,7 @@ class Router(nn.Module):
         self.w = nn.Parameter(torch.ones(4, 4))
 
     def forward(self, x, softmax):
-        logits = {gate}
+        {gate}
         if softmax:
             scores = torch.softmax(logits, dim=-1, dtype=torch.float32)
         else:
@@ -422,7 +454,7 @@ class Router(nn.Module):
 
 router = Router().half()
 """
-    assert bool(found("MP606", {"net.py": text})) == ("float" not in gate)
+    assert bool(found("MP606", {"net.py": text})) == half
 
 
 def test_a_constructor_is_called_by_those_of_derived_classes_alone() -> None:

@@ -284,11 +284,7 @@ class Survey:
         place = self._relative(path)
         home = place.parts[:-1]
         found = _around(self.areas, place.parts)
-        packages = [
-            area
-            for area in self.areas
-            if area[:-1] in (home, (), ("src",)) and {*area[-1:]} - {*home}
-        ]
+        packages = [area for area in self.areas if area and area[:-1] in (home, (), ("src",))]
         if any(f"{area[-1]}." in text or f" {area[-1]}" in text for area in packages):
             names = _imported(text)
             for area in sorted(area for area in packages if area[-1] in names):

@@ -432,7 +432,7 @@ class _Linker:
             for thing in self.things(manager, at, self._owner(at)):
                 for key in self.entered(thing) if thing.kind != "class" else ():
                     facts = self.functions.get(key)
-                    if facts is not None and facts.gives is not None and key[0] != at[0]:
+                    if facts is not None and facts.gives is not None:
                         return _flow(facts.gives, key[0])
         return None
 
