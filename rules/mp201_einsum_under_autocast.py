@@ -126,6 +126,10 @@ class EinsumUnderAutocast(Rule):
             confidence = Confidence.POSSIBLE
         if not region.on and all(v.dtype == "~cast" for v in values):
             confidence = Confidence.POSSIBLE
+        wide = reach.harm == "operand" or any(v.dtype == "float32" for v in values)
+        likely = confidence is Confidence.LIKELY and not region.on
+        if likely and wide and at.project.autocast not in evidence:
+            confidence = Confidence.POSSIBLE  # half models leave float32 as it is
         no_op = [o for o in operands if at.is_upcast(o)]
         extra = [at.note(o, "this upcast is undone by autocast") for o in no_op if region.on]
         yield at.finding(

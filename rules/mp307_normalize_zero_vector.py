@@ -18,6 +18,8 @@ from precision_lint.api import (
 )
 
 DEFAULTS = {"normalize": (1e-12, 3), "cosine_similarity": (1e-8, 3)}
+ZEROS = r"(?i)mask|pad|relu|zero|empty|dropout|sparse|cross\("
+"""What a function speaks of whose vectors may be 0."""
 """The epsilon of an operation where none is passed, and at which position it is."""
 
 
@@ -121,10 +123,13 @@ class NormalizeZeroVector(Rule):
         if not operands or any(isinstance(operand, ast.Starred) for operand in operands):
             return
         given = "epsilon" if "eps" in {k.arg for k in node.keywords} else "the default epsilon"
+        confidence = Doubt.lowered(half, value, operands[0], at)
+        if confidence is Confidence.LIKELY and given != "epsilon" and not at.mentions(ZEROS):
+            confidence = Confidence.POSSIBLE  # nobody thought of a zero vector
         yield at.finding(
             node,
             f"{given} {epsilon:g} of {name} rounds to 0 in float16, so a zero vector gives nan",
-            Doubt.lowered(half, value, operands[0], at),
+            confidence,
             evidence=half.evidence,
             fix=Upcast.of(list(operands), node, at),
         )

@@ -28,8 +28,8 @@ PRODUCTS = frozenset({"einsum", "outer", "matmul"})
 CREATED = frozenset({"torch.arange", "torch.linspace", "torch.tensor"})
 MOVED = re.compile(r"device|\.to\(|\.cuda\(|type_as|_like\(|\bself\.")
 """What takes a tensor to where the model is."""
-
-
+MADE = re.compile(r"`[^`]*dtype(?![^`]*(?:\.to\(|from_pretrained))")
+"""What names the dtype in which a model is made, rather than casts it."""
 SHARDED = re.compile(r"fsdp|fully_?shard|\bMixedPrecision\b", re.I)
 """Words of settings that cast modules rather than open a region."""
 
@@ -176,8 +176,12 @@ class RotaryTableInHalf(Rule):
             name = at.text(buffers[0]) if buffers else at.text(angle.frequencies)
             moved = _counts(angle, at) and _of_module(angle, at)
             sure = half.confidence if proven or moved else Confidence.POSSIBLE
-            if not proven and (at.half_models is None or _at_construction(at)):
+            models = at.half_models
+            if not proven and (models is None or _at_construction(at)):
                 sure = Confidence.POSSIBLE  # a table made before is rounded only where it grows
+            elif models is not None and not proven and at.project.autocast is None:
+                if MADE.search(models.message):
+                    sure = Confidence.POSSIBLE  # made half, it keeps its float32 tables
             return sure, f"{name} is rounded with the model", None
         model = at.half_models is not None and not Care.in_test(at)
         likely = proven or (model and _counts(angle, at))

@@ -34,6 +34,8 @@ OTHERS_HAVE = frozenset({"quantile", "nanquantile", "inverse", "angle", "lu", "q
 """Methods that objects other than tensors have as well."""
 COMPLEX = frozenset({"complex", "polar", "view_as_complex"})
 """What makes complex tensors of real ones, of half ones as well."""
+OF_COMPLEX = re.compile(r"(^|\.)(angle|i(r?fft[2n]?)|hfft[2n]?|istft)$")
+"""What is called on complex tensors as a rule."""
 HALF = re.compile(r"torch\.(b?float16|half)\b")
 
 
@@ -132,6 +134,8 @@ class OpMissingInHalf(Rule):
         if confidence is Confidence.POSSIBLE and at.plausible and _brought_up(node, at):
             confidence = Confidence.LIKELY
         short = name.removeprefix("torch.").removeprefix("Tensor.")
+        if confidence is Confidence.LIKELY and OF_COMPLEX.search(short):
+            confidence = Confidence.POSSIBLE
         if absent:
             dtype = "float16" if "float16" in absent else "bfloat16"
             harm = f"{short} has no kernel for {dtype}: this raises"

@@ -59,6 +59,8 @@ _PROGRAM = re.compile(rb"^(?:for|with|while|if __name__)\b", re.MULTILINE)
 MAX_BYTES = 2_000_000
 MAX_DATA = 300
 """So many configuration files of one kind in one directory are data."""
+MANY = 40
+"""So many files of Python in one directory are a collection, as of models."""
 _VERBS = {"on": "uses", "flag": "offers", "layer": "uses", "local": "makes"}
 _NOUNS = {"autocast": "mixed precision", "half": "half precision tensors"}
 
@@ -273,8 +275,13 @@ class Survey:
             return self
         areas = dict(self.areas)
         own, around = _files(place, self.root, data), _areas(place, self.root, data)
+        one_of_many = _is_one_of_many(place, self.root, data)
         for area in own | around:
-            heard = [one for one in said if area in (own if one.own else around)]
+            heard = [
+                one
+                for one in said
+                if area in (own if one.own or (one_of_many and one.kind == "half") else around)
+            ]
             if heard:
                 areas[area] = areas.get(area, Project())._with_statements(heard, filename, place)
         return replace(self, areas=areas)
@@ -284,7 +291,8 @@ class Survey:
         place = self._relative(path)
         home = place.parts[:-1]
         found = _around(self.areas, place.parts)
-        packages = [area for area in self.areas if area and area[:-1] in (home, (), ("src",))]
+        homes = {(), ("src",)} | ({home} if not _is_package(self.root, home) else set())
+        packages = [area for area in self.areas if area and area[:-1] in homes]
         if any(f"{area[-1]}." in text or f" {area[-1]}" in text for area in packages):
             names = _imported(text)
             for area in sorted(area for area in packages if area[-1] in names):
@@ -342,14 +350,20 @@ def _of_a_part(place: PurePath, root: Path) -> bool:
     return any(root.joinpath(*parts).glob("*.py"))
 
 
+def _is_one_of_many(place: PurePath, root: Path, data: bytes) -> bool:
+    """Whether a file of modules is one of a collection, of which it makes no other half."""
+    return b"nn.Module" in data and len([*root.joinpath(*place.parts[:-1]).glob("*.py")]) > MANY
+
+
 def _files(place: PurePath, root: Path, data: bytes) -> set[Area]:
     """What an object of a file speaks of: that file, and those beside it whose parts it imports."""
     home = place.parts[:-1]
     found = {place.parts}
     package = re.escape(".".join(home[home[:1] == ("src",) :]))
+    alone = "" if _is_package(root, home) else "?"
     beside = re.compile(
         rf"^[ \t]*from[ \t]+(?:\.|{package})[ \t]+import[ \t]+\(?([\w, \n]+)"
-        rf"|^[ \t]*from[ \t]+(?:\.|{package}\.)?([A-Za-z_]\w*)(?:\.\w+)*[ \t]+import\b",
+        rf"|^[ \t]*from[ \t]+(?:\.|{package}\.){alone}([A-Za-z_]\w*)(?:\.\w+)*[ \t]+import\b",
         re.MULTILINE,
     )
     for names, module in beside.findall(data.decode("utf8", "replace")):
@@ -376,6 +390,11 @@ def _imported(text: str) -> set[str]:
         elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
             nodes.extend(ast.iter_child_nodes(node))
     return found
+
+
+def _is_package(root: Path, area: Area) -> bool:
+    """Whether a directory is a package: its files name those beside them with it, or relatively."""
+    return root.joinpath(*area, "__init__.py").is_file()
 
 
 def _is_module(path: Path) -> bool:

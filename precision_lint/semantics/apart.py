@@ -17,7 +17,7 @@ VIEWS = frozenset({
     "view", "reshape", "permute", "transpose", "expand", "unsqueeze", "squeeze", "t", "contiguous",
     "repeat", "flatten", "detach",
 })  # fmt: skip
-ATTENTION = re.compile(r"q|k|v|query|key|value|attn|scores?|weights?|probs?")
+ATTENTION = re.compile(r"q|k|v|query|key|value|attn|scores?|weights|probs?")
 """Names of the operands of attention, which come out of one layer as a rule."""
 WRAPPED = re.compile(
     r"^(self\.(base_?layer|base|original\w*|orig\w*|wrapped\w*)|super\(\)\.forward)$"
@@ -183,12 +183,13 @@ class Apart:
         """Whether an operand is the matrix that a helper is given for what it casts up itself,
         which had better be float32 as well; the operands of attention go together."""
         parameters = {p.arg for p in at.function.parameters()}
+        if not isinstance(half, ast.Name) or half.id not in parameters:
+            return False
+        given = half.id not in at.function.assigned or at.mentions(rf"\bif {half.id} is None:")
         return (
-            isinstance(half, ast.Name)
-            and half.id in parameters
-            and half.id not in at.function.assigned
+            given
             and at.function.name != "forward"
-            and "cast" in wide.tags
+            and wide.made is None
             and ATTENTION.fullmatch(half.id.lower()) is None
         )
 

@@ -325,8 +325,8 @@ class Calls(Operations):
 
     @staticmethod
     def is_method(owner: Value, name: str) -> bool:
-        if owner.is_tensor:
-            return True
+        if owner.is_tensor or name in ops.FUNCTIONS:
+            return owner.is_tensor
         return (
             name in ops.SHAPES
             or name in ops.CASTS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from precision_lint.semantics.names import dotted
-from precision_lint.semantics.ops import JOINING, SHAPES
+from precision_lint.semantics.ops import FUNCTIONS, JOINING, SHAPES
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
@@ -38,9 +38,9 @@ def operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
         if qualified.startswith("torch.") and node.args:
             return qualified.rpartition(".")[2], node.args[0]
         return None
-    if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") != "self":
-        return node.func.attr, node.func.value
-    return None
+    if not isinstance(node.func, ast.Attribute) or getattr(node.func.value, "id", "") == "self":
+        return None
+    return (node.func.attr, node.func.value) if node.func.attr not in FUNCTIONS else None
 
 
 def definition(name: str, use: ast.expr, at: Context) -> ast.expr | None:
