@@ -43,7 +43,8 @@ class EinsumUnderAutocast(Rule):
     It is only `possible` for a functional convolution with a filter (`F.conv1d(x, basis)`) or with
     modulated weights (`weight * style`), for a parameter or buffer as one operand, whose size is
     fixed, for tokens of which nothing says attention, for softmax weights over all tokens, which
-    cannot overflow but lose digits, and for attention scores that are scaled after the product.
+    cannot overflow but lose digits, for attention scores that are scaled after the product, and
+    for float32 operands and power spectra in a project that makes models half but never autocasts.
 
     ## Why it breaks
     float16 ends at 65504. The products are accumulated in float32 and rounded once at the end, so

@@ -28,7 +28,7 @@ PRODUCTS = frozenset({"einsum", "outer", "matmul"})
 CREATED = frozenset({"torch.arange", "torch.linspace", "torch.tensor"})
 MOVED = re.compile(r"device|\.to\(|\.cuda\(|type_as|_like\(|\bself\.")
 """What takes a tensor to where the model is."""
-MADE = re.compile(r"`[^`]*dtype(?![^`]*(?:\.to\(|from_pretrained))")
+MADE = re.compile(r"`(?![^`]*(?:\.to\(|from_pretrained))[^`]*dtype")
 """What names the dtype in which a model is made, rather than casts it."""
 SHARDED = re.compile(r"fsdp|fully_?shard|\bMixedPrecision\b", re.I)
 """Words of settings that cast modules rather than open a region."""

@@ -52,7 +52,8 @@ class OpMissingInHalf(Rule):
     It stays silent where the operand is float32, where the device's autocast casts it up (CPU's
     does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
     (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes). A gap that only
-    the CPU has is possible, and so is an operand of which only the caller knows the dtype. `fft` of
+    the CPU has is possible, and so is an operand of which only the caller knows the dtype, or of
+    what is called on complex tensors as a rule (`irfft`, `ifft`, `angle`). `fft` of
     float16 is a warning: CUDA has it for sizes that are powers of two. It is likely in a module of
     a project that runs whole models under autocast. In a project that makes models half and never
     autocasts, the inputs of a `forward` are likely half.

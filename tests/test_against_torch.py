@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from precision_lint.harness.policy import cuda_policy
+from precision_lint.semantics import ops
 from precision_lint.semantics.values import Value
 from tests import analysis
 from tests.expressions import TABLE
@@ -183,6 +184,15 @@ def test_no_element_leaves_the_range(scale: float) -> None:
         if result.numel() and (result.min() < lo - slack or result.max() > hi + slack):
             outside[expression] = (result.min().item(), result.max().item(), lo, hi)
     assert outside == {}
+
+
+def test_functions_that_tensors_lack_as_methods() -> None:
+    homes = (torch, F, torch.linalg, torch.fft, torch.special)
+    functions = {n for home in homes for n in dir(home) if callable(getattr(home, n))}
+    assert functions >= ops.FUNCTIONS
+    assert not [name for name in ops.FUNCTIONS if hasattr(torch.Tensor, name)]
+    lacking = {n for n in functions & (ops.KNOWN | ops.SHAPES) if not hasattr(torch.Tensor, n)}
+    assert lacking <= ops.FUNCTIONS
 
 
 def test_ranges_that_matter_are_known() -> None:

@@ -104,16 +104,23 @@ def known() -> Iterator[str]:
 
 
 def alarms() -> Iterator[str]:
-    """One row a rule: what the alarms came to when they were read, in each group."""
+    """One row a rule: right, arguable and wrong alarms of each group, and those still shown."""
     read = [json.loads(line) for line in (HERE / "alarms.jsonl").read_text().splitlines()]
-    yield from _head("Rule", *(f"{group}: {word}" for group in GROUPS for word in VERDICTS))
+    yield from _head("Rule", *GROUPS, "now: libraries", "now: other code")
     by_rule: dict[str, Counter[tuple[str, str]]] = {}
     for alarm in read:
+        group = alarm["group"]
+        now = ["now: libraries" if group == "libraries" else "now: other code"]
         for rule in (alarm["rule"], "~"):
-            by_rule.setdefault(rule, Counter())[alarm["group"], alarm["verdict"]] += 1
+            for column in (group, *(now if alarm["shown"] else ())):
+                by_rule.setdefault(rule, Counter())[column, alarm["verdict"]] += 1
     for rule, verdicts in sorted(by_rule.items()):
-        numbers = [verdicts[group, verdict] for group in GROUPS for verdict in VERDICTS]
-        yield _row("all" if rule == "~" else rule, *(str(n or "") for n in numbers))
+        numbers = (
+            [verdicts[column, verdict] for verdict in VERDICTS]
+            for column in (*GROUPS, "now: libraries", "now: other code")
+        )
+        cells = (" / ".join(str(n) for n in three) if any(three) else "" for three in numbers)
+        yield _row("all" if rule == "~" else rule, *cells)
 
 
 def counts() -> Iterator[str]:
