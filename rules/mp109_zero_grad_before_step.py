@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from precision_lint.api import (
@@ -15,6 +17,9 @@ from precision_lint.api import (
     events,
 )
 
+SKIPS = re.compile(r"(?i)skip|finite|\b(is)?nan|\b(is)?inf\b|overflow")
+"""What conditions speak of under which a step is left out, by clearing the gradients."""
+
 
 class ZeroGradBeforeStep(Rule):
     """`zero_grad()` between the scaled backward and the step that should use its gradients.
@@ -27,7 +32,8 @@ class ZeroGradBeforeStep(Rule):
     `model.zero_grad()` where nothing says of which model the optimizer was made is `possible`.
 
     It stays silent for another optimizer's or model's gradients, after the step, and where the
-    gradients were unscaled before and only one path clears them (a step that is skipped).
+    gradients were unscaled before and only one path clears them, or a condition that speaks of a
+    skip, of inf or nan (a step that is skipped).
 
     ## Why it breaks
     `zero_grad` sets gradients to None, so there is nothing to check: `AssertionError: No inf checks
@@ -68,6 +74,9 @@ class ZeroGradBeforeStep(Rule):
     triggers = events("zeroed-before-step", pattern=r"zero_grad|(?i:scaler)")
 
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
+        conditions = (a.test for a in at.ancestors(violation.place) if isinstance(a, ast.If))
+        if violation.unscaled and any(SKIPS.search(at.text(test)) for test in conditions):
+            return  # the overflow check was recorded
         evidence = []
         if violation.backward is not None:
             evidence.append(at.note(violation.backward, "the gradients are computed here"))
