@@ -11,6 +11,7 @@ from precision_lint.api import (
     Confidence,
     Context,
     Edit,
+    Evidence,
     Finding,
     Fix,
     Half,
@@ -177,11 +178,8 @@ class RotaryTableInHalf(Rule):
             moved = _counts(angle, at) and _of_module(angle, at)
             sure = half.confidence if proven or moved else Confidence.POSSIBLE
             models = at.half_models
-            if not proven and (models is None or _at_construction(at)):
+            if not proven and (models is None or _at_construction(at) or _made_half(models, at)):
                 sure = Confidence.POSSIBLE  # a table made before is rounded only where it grows
-            elif models is not None and not proven and at.project.autocast is None:
-                if MADE.search(models.message):
-                    sure = Confidence.POSSIBLE  # made half, it keeps its float32 tables
             return sure, f"{name} is rounded with the model", None
         model = at.half_models is not None and not Care.in_test(at)
         likely = proven or (model and _counts(angle, at))
@@ -281,6 +279,11 @@ def _on_cpu(angle: Angle, at: Context) -> bool:
         if not made or any(MOVED.search(at.text(origin)) for origin in origins):
             return False
     return True
+
+
+def _made_half(models: Evidence, at: Context) -> bool:
+    """Whether models are made half rather than cast, so that their float32 tables are left."""
+    return at.project.autocast is None and MADE.search(models.message) is not None
 
 
 def _at_construction(at: Context) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from precision_lint.api import Confidence
 from precision_lint.project.amp import MANY, Survey
 from tests import projects
+from tests.analysis import returned
 
 HALF = """\
 import torch
@@ -72,6 +73,12 @@ def test_a_function_of_torch_is_no_method_of_a_tensor(code: str, own: str, torch
     assert bool(shown(code, net(f"return {own}"))) == tensors
 
 
+def test_what_an_object_gives_is_not_known_by_the_name_of_a_function() -> None:
+    own = returned("def f(fmt, x):\n    return fmt.softplus(x.half())\n")
+    assert not own.is_tensor
+    assert returned("def f(fmt, x):\n    return fmt.relu()\n").is_tensor  # tensors have it
+
+
 @pytest.mark.parametrize(
     ("lines", "confidence"),
     [
@@ -132,19 +139,36 @@ def test_a_sum_over_float32_is_half_under_autocast_alone(
     assert shown("MP201", net(*lines), run) == [confidence]
 
 
+@pytest.mark.parametrize("cast", ["", ".float()"])
+def test_what_a_region_around_it_makes_half_is_shown(cast: str) -> None:
+    lines = [
+        *TOKENS[:1],
+        TOKENS[1].format(cast),
+        TOKENS[2].replace("return ", "    y = "),
+        "return y",
+    ]
+    lines.insert(2, 'with torch.autocast("cuda"):')
+    assert shown("MP201", net(*lines)) == ["likely"]
+
+
 ANGLES = (
     "t = torch.arange(x.shape[1], device=x.device).type_as(self.inv_freq)",
-    'angles = torch.einsum("i,j->ij", t, self.inv_freq)',
+    "angles = {}",
     "return x * angles.cos(), x * angles.sin()",
 )
 
 
 @pytest.mark.parametrize(
+    "product", ['torch.einsum("i,j->ij", t, self.inv_freq)', "t * self.inv_freq"]
+)
+@pytest.mark.parametrize(
     ("run", "confidence"),
     [(CAST, "likely"), (HALF, "likely"), (MADE, "possible"), (MADE + MIXED[14:], "likely")],
 )
-def test_a_model_that_is_made_half_keeps_its_float32_tables(run: str, confidence: str) -> None:
-    assert shown("MP405", net(*ANGLES), run) == [confidence]
+def test_a_model_that_is_made_half_keeps_its_float32_tables(
+    product: str, run: str, confidence: str
+) -> None:
+    assert shown("MP405", net(ANGLES[0], f"angles = {product}", ANGLES[2]), run) == [confidence]
 
 
 @pytest.mark.parametrize(
@@ -155,10 +179,11 @@ def test_a_model_that_is_made_half_keeps_its_float32_tables(run: str, confidence
         ("    y = x.float()\n    y = y / y.norm()\n    return y @ m\n", "possible"),
         ("    return F.layer_norm(x.float(), (8,), m)\n", "possible"),
         ("    m = m.t()\n    return x.float() @ m\n", "likely"),
+        ("    return F.layer_norm(x.float(), (8,), weight)\n", "possible"),
     ],
 )
 def test_the_matrix_that_a_helper_is_given(body: str, confidence: str) -> None:
-    helper = f"def helper(x, m):\n{body}"
+    helper = f"def helper(x, {'weight' if 'weight' in body else 'm'}):\n{body}"
     caller = (
         "\n\nclass Net(nn.Module):\n    def forward(self, x, m):\n        return helper(x, m)\n"
     )

@@ -11,7 +11,6 @@ from precision_lint.semantics.sinks import Sink
 
 if TYPE_CHECKING:
     from precision_lint.semantics.context import Context
-    from precision_lint.semantics.values import Value
 
 VIEWS = frozenset({
     "view", "reshape", "permute", "transpose", "expand", "unsqueeze", "squeeze", "t", "contiguous",
@@ -179,18 +178,15 @@ class Apart:
         )
 
     @staticmethod
-    def given_matrix(half: ast.expr, wide: Value, at: Context) -> bool:
-        """Whether an operand is the matrix that a helper is given for what it casts up itself,
-        which had better be float32 as well; the operands of attention go together."""
+    def given_matrix(half: ast.expr, at: Context) -> bool:
+        """Whether an operand is the matrix that a helper is given for what is float32 there, which
+        had better be float32 as well; the operands of attention go together."""
         parameters = {p.arg for p in at.function.parameters()}
         if not isinstance(half, ast.Name) or half.id not in parameters:
             return False
         given = half.id not in at.function.assigned or at.mentions(rf"\bif {half.id} is None:")
         return (
-            given
-            and at.function.name != "forward"
-            and wide.made is None
-            and ATTENTION.fullmatch(half.id.lower()) is None
+            given and at.function.name != "forward" and ATTENTION.fullmatch(half.id.lower()) is None
         )
 
     @staticmethod

@@ -427,7 +427,7 @@ class _Linker:
                 self.program.callers[key] = tuple(kept)
 
     def _given(self, managers: tuple[Origin, ...], at: Key) -> Flow | None:
-        """The region that the function of another file opens which makes a context manager."""
+        """The region that the function opens which makes a context manager."""
         for manager in managers:
             for thing in self.things(manager, at, self._owner(at)):
                 for key in self.entered(thing) if thing.kind != "class" else ():
