@@ -178,9 +178,22 @@ def test_every_read_alarm_has_a_place_a_verdict_and_a_reason() -> None:
             "line",
             "rule",
             "group",
+            "shown",
             "verdict",
             "reason",
         }
         assert alarm["verdict"] in figures.VERDICTS and alarm["group"] in figures.GROUPS
         assert len(alarm["reason"].split()) >= 4
         assert alarm["line"] > 0
+
+
+def test_rules_in_preview_are_those_that_are_wrong_too_often_in_libraries() -> None:
+    read = [json.loads(line) for line in (HERE / "alarms.jsonl").read_text().splitlines()]
+    verdicts: dict[str, list[str]] = {}
+    for alarm in read:
+        if alarm["group"] == "libraries" and alarm["shown"]:
+            verdicts.setdefault(alarm["rule"], []).append(alarm["verdict"])
+    wrong = {
+        r for r, of in verdicts.items() if len(of) >= 10 and of.count("wrong") > 0.15 * len(of)
+    }
+    assert registry.previews() == wrong

@@ -16,7 +16,7 @@ from benchmarks.realworld.cases import CONTEXTS, HERE, SETS, categories, load
 README = HERE / "README.md"
 VERDICTS = ("right", "arguable", "wrong")
 GROUPS = ("libraries", "unseen", "repositories", "packages", "fresh", "offered", "newest")
-"""Of read alarms: of well-kept libraries, of projects of research, of code nobody had looked at."""
+"""Of read alarms: those of well-kept libraries, then of other code, in the order of reading."""
 TEXT = {"Context", "Rule", "Linter", "Category", "What it is", "Repository", "Set", "Sets"}
 ORDER = ("precision-lint", "torchfix", "dslinter", "semgrep", "ruff")
 
