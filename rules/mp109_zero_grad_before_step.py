@@ -32,8 +32,8 @@ class ZeroGradBeforeStep(Rule):
     `model.zero_grad()` where nothing says of which model the optimizer was made is `possible`.
 
     It stays silent for another optimizer's or model's gradients, after the step, and where the
-    gradients were unscaled before and only one path clears them, or a condition that speaks of a
-    skip, of inf or nan (a step that is skipped).
+    gradients were unscaled before and only one path clears them, or a branch that speaks of a skip,
+    of inf or nan and ends the iteration (a step that is skipped).
 
     ## Why it breaks
     `zero_grad` sets gradients to None, so there is nothing to check: `AssertionError: No inf checks
@@ -74,8 +74,7 @@ class ZeroGradBeforeStep(Rule):
     triggers = events("zeroed-before-step", pattern=r"zero_grad|(?i:scaler)")
 
     def check(self, violation: Violation, at: Context) -> Iterator[Finding]:
-        conditions = (a.test for a in at.ancestors(violation.place) if isinstance(a, ast.If))
-        if violation.unscaled and any(SKIPS.search(at.text(test)) for test in conditions):
+        if violation.unscaled and _skips(violation, at):
             return  # the overflow check was recorded
         evidence = []
         if violation.backward is not None:
@@ -101,3 +100,12 @@ class ZeroGradBeforeStep(Rule):
             evidence=evidence,
             fix=fix,
         )
+
+
+def _skips(violation: Violation, at: Context) -> bool:
+    """Whether a branch that ends the iteration clears gradients which were computed before it."""
+    inner = next((a for a in at.ancestors(violation.place) if isinstance(a, ast.If)), None)
+    if inner is None or SKIPS.search(at.text(inner.test)) is None or violation.backward is None:
+        return False
+    ends = isinstance(inner.body[-1], (ast.Break, ast.Continue, ast.Return))
+    return ends and violation.backward.lineno < inner.lineno

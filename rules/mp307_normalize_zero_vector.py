@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from precision_lint.api import (
     Applicability,
@@ -17,9 +18,9 @@ from precision_lint.api import (
     operators,
 )
 
+ZEROS = re.compile(r"(?i)mask|pad|relu|zero|empty|dropout|sparse|valid|clamp|\bdiff\b|cross\(")
+"""What code speaks of whose vectors may be 0."""
 DEFAULTS = {"normalize": (1e-12, 3), "cosine_similarity": (1e-8, 3)}
-ZEROS = r"(?i)mask|pad|relu|zero|empty|dropout|sparse|cross\("
-"""What a function speaks of whose vectors may be 0."""
 """The epsilon of an operation where none is passed, and at which position it is."""
 
 
@@ -123,10 +124,11 @@ class NormalizeZeroVector(Rule):
         operands = node.args[: 2 if name == "cosine_similarity" else 1]
         if not operands or any(isinstance(operand, ast.Starred) for operand in operands):
             return
-        given = "epsilon" if "eps" in {k.arg for k in node.keywords} else "the default epsilon"
+        explicit = "eps" in {k.arg for k in node.keywords} or len(node.args) > DEFAULTS[name][1]
+        given = "epsilon" if explicit else "the default epsilon"
         confidence = Doubt.lowered(half, value, operands[0], at)
-        if confidence is Confidence.LIKELY and given != "epsilon" and not at.mentions(ZEROS):
-            confidence = Confidence.POSSIBLE  # nobody thought of a zero vector
+        if confidence is Confidence.LIKELY and not explicit and not _may_be_zero(operands, at):
+            confidence = Confidence.POSSIBLE
         yield at.finding(
             node,
             f"{given} {epsilon:g} of {name} rounds to 0 in float16, so a zero vector gives nan",
@@ -150,6 +152,17 @@ def _layer(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
     if len(made.args) > 1 or any(k.arg in ("eps", None) for k in made.keywords):
         return None
     return "cosine_similarity", node.args[0]
+
+
+def _may_be_zero(operands: Sequence[ast.expr], at: Context) -> bool:
+    """Whether a difference is normalised, or the code around speaks of what makes vectors 0."""
+    for operand in operands:
+        made = at.definition(operand.id, operand) if isinstance(operand, ast.Name) else operand
+        if isinstance(made, ast.BinOp) and isinstance(made.op, ast.Sub):
+            return True
+    cls = at.function.cls
+    methods = cls.methods.values() if cls is not None else [at.function]
+    return any(ZEROS.search(ast.unparse(method.node)) for method in methods)
 
 
 def _epsilon(node: ast.Call, name: str, at: Context) -> float | None:

@@ -11,7 +11,6 @@ from precision_lint.api import (
     Confidence,
     Context,
     Edit,
-    Evidence,
     Finding,
     Fix,
     Half,
@@ -29,8 +28,6 @@ PRODUCTS = frozenset({"einsum", "outer", "matmul"})
 CREATED = frozenset({"torch.arange", "torch.linspace", "torch.tensor"})
 MOVED = re.compile(r"device|\.to\(|\.cuda\(|type_as|_like\(|\bself\.")
 """What takes a tensor to where the model is."""
-MADE = re.compile(r"`(?![^`]*(?:\.to\(|from_pretrained))[^`]*dtype")
-"""What names the dtype in which a model is made, rather than casts it."""
 SHARDED = re.compile(r"fsdp|fully_?shard|\bMixedPrecision\b", re.I)
 """Words of settings that cast modules rather than open a region."""
 
@@ -177,8 +174,7 @@ class RotaryTableInHalf(Rule):
             name = at.text(buffers[0]) if buffers else at.text(angle.frequencies)
             moved = _counts(angle, at) and _of_module(angle, at)
             sure = half.confidence if proven or moved else Confidence.POSSIBLE
-            models = at.half_models
-            if not proven and (models is None or _at_construction(at) or _made_half(models, at)):
+            if not proven and (at.half_models is None or _at_construction(at)):
                 sure = Confidence.POSSIBLE  # a table made before is rounded only where it grows
             return sure, f"{name} is rounded with the model", None
         model = at.half_models is not None and not Care.in_test(at)
@@ -279,11 +275,6 @@ def _on_cpu(angle: Angle, at: Context) -> bool:
         if not made or any(MOVED.search(at.text(origin)) for origin in origins):
             return False
     return True
-
-
-def _made_half(models: Evidence, at: Context) -> bool:
-    """Whether models are made half rather than cast, so that their float32 tables are left."""
-    return at.project.autocast is None and MADE.search(models.message) is not None
 
 
 def _at_construction(at: Context) -> bool:

@@ -188,7 +188,7 @@ class MatmulDtypeMismatch(Rule):
             )
             named = at.text(half_node) if "parameter" not in half_value.tags else ""
             constant = CONSTANTS.match(named) and not stored
-            constant = constant or Apart.given_matrix(half_node, at)
+            constant = constant or Apart.given_matrix(half_node, wide_node, at)
             meant = explicit and not constant and Care.is_activation(named)
             if not meant or not Care.expects_half(at):
                 asked = any(_asked_for(o, at) for o in Sink.origins(wide_node, at, 0))

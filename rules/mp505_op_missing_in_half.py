@@ -109,7 +109,7 @@ class OpMissingInHalf(Rule):
         pattern=calls(*(n for n in Kernels.names() if n not in DISTANCES), *Gaps.NAMES).pattern
         + r"|\.half\(|\b(?:_C|_ext|ext|ext_module|MSDA|\w+_(?:cuda|ext|cpp|gpu|C))\.\w+\("
         r"|\bcuda_\w+\.(?:for|back)ward\(|_cuda_\w+\.(?:for|back)ward\("
-        r"|=[ \t]*\w+\.(?:type_as\(|to\(\w+\.dtype\))",
+        r"|=[ \t]*\w+\.(?:type_as\(|to\(\s*\w+\.dtype\s*\))",
     )
 
     def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:

@@ -18,14 +18,6 @@ from transformers import AutoModel
 model = AutoModel.from_pretrained("net", torch_dtype=torch.float16)
 """
 CAST = "import torch\nfrom net import Net\n\nmodel = Net().half()\n"
-MADE = """\
-import torch
-from net import Net
-
-
-def serve(dtype=torch.float16):
-    return run(Net, dtype)
-"""
 MIXED = 'import torch\n\nwith torch.autocast("cuda"):\n    net()\n'
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 NET = """\
@@ -34,8 +26,7 @@ class Net(nn.Module):
         super().__init__()
         self.proj = nn.Linear(8, 8)
         self.window = torch.hann_window(1024)
-        inverse = 1.0 / 10000.0 ** (torch.arange(0, 8, 2).float() / 8)
-        self.register_buffer("inv_freq", inverse)
+        self.sequence = nn.Sequential(nn.Linear(8, 8), {})
 
     def forward(self, x, mask=None):
         {}
@@ -48,15 +39,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def shown(code: str, text: str, run: str = HALF) -> list[str]:
+def shown(code: str, text: str, run: str = HALF, head: str = HEAD) -> list[str]:
     """The confidences of what a rule finds in net.py."""
-    projects.write(Path.cwd(), {"net.py": HEAD + text, "run.py": run})
+    projects.write(Path.cwd(), {"net.py": head + text, "run.py": run})
     result = projects.check(Path("net.py"), confidence=Confidence.POSSIBLE)
     return [d.confidence.value for d in result.diagnostics if d.code == code]
 
 
 def net(*lines: str) -> str:
-    return NET.format("\n        ".join(lines))
+    return NET.format("nn.GELU()", "\n        ".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +76,9 @@ def test_what_an_object_gives_is_not_known_by_the_name_of_a_function() -> None:
         (("return F.normalize(self.proj(x))",), "possible"),
         (("return F.cosine_similarity(self.proj(x), x)",), "possible"),
         (("return F.normalize(self.proj(x), eps=1e-10)",), "likely"),
+        (("return F.normalize(self.proj(x), 2, -1, 1e-10)",), "likely"),
+        (("x = self.proj(x)", "return F.normalize(x[1:] - x[:-1])"), "likely"),
+        (("x = self.proj(x)", "d = x[1:] - x[:-1]", "return F.normalize(d)"), "likely"),
         (("return F.normalize(self.proj(x) * mask)",), "likely"),
         (("x = torch.relu(x)", "return F.normalize(self.proj(x))"), "likely"),
         (("x = x.half()", "return F.normalize(x)"), "certain"),
@@ -93,6 +87,19 @@ def test_what_an_object_gives_is_not_known_by_the_name_of_a_function() -> None:
 def test_vectors_that_nothing_makes_zero(lines: tuple[str, ...], confidence: str) -> None:
     body = net(*lines).replace(", mask=None", ", mask" if "mask" in lines[0] else "")
     assert shown("MP307", body) == [confidence]
+
+
+def test_a_layer_that_makes_vectors_zero_counts_as_well() -> None:
+    body = "return F.normalize(self.sequence(x))"
+    assert shown("MP307", NET.format("nn.GELU()", body).replace(", mask=None", "")) == ["possible"]
+    assert shown("MP307", NET.format("nn.ReLU()", body).replace(", mask=None", "")) == ["likely"]
+
+
+@pytest.mark.parametrize("home", ["F", "self.F", "nnf", "torch.nn.functional"])
+def test_modules_of_torch_are_known_where_no_import_tells(home: str) -> None:
+    body = net(f"return {home}.normalize(self.proj(x) * mask)")
+    head = "from common import *\nimport torch\nfrom torch import nn\n\n\n"
+    assert shown("MP307", body, head=head) == ["likely"]
 
 
 @pytest.mark.parametrize(
@@ -151,26 +158,6 @@ def test_what_a_region_around_it_makes_half_is_shown(cast: str) -> None:
     assert shown("MP201", net(*lines)) == ["likely"]
 
 
-ANGLES = (
-    "t = torch.arange(x.shape[1], device=x.device).type_as(self.inv_freq)",
-    "angles = {}",
-    "return x * angles.cos(), x * angles.sin()",
-)
-
-
-@pytest.mark.parametrize(
-    "product", ['torch.einsum("i,j->ij", t, self.inv_freq)', "t * self.inv_freq"]
-)
-@pytest.mark.parametrize(
-    ("run", "confidence"),
-    [(CAST, "likely"), (HALF, "likely"), (MADE, "possible"), (MADE + MIXED[14:], "likely")],
-)
-def test_a_model_that_is_made_half_keeps_its_float32_tables(
-    product: str, run: str, confidence: str
-) -> None:
-    assert shown("MP405", net(ANGLES[0], f"angles = {product}", ANGLES[2]), run) == [confidence]
-
-
 @pytest.mark.parametrize(
     ("body", "confidence"),
     [
@@ -179,7 +166,9 @@ def test_a_model_that_is_made_half_keeps_its_float32_tables(
         ("    y = x.float()\n    y = y / y.norm()\n    return y @ m\n", "possible"),
         ("    return F.layer_norm(x.float(), (8,), m)\n", "possible"),
         ("    m = m.t()\n    return x.float() @ m\n", "likely"),
-        ("    return F.layer_norm(x.float(), (8,), weight)\n", "possible"),
+        ("    k = torch.eye(8, device=x.device)\n    return k @ m\n", "likely"),
+        ("    y = torch.softmax(x.float(), -1)\n    return y @ m\n", "likely"),
+        ("    return F.linear(x.float(), weight)\n", "likely"),
     ],
 )
 def test_the_matrix_that_a_helper_is_given(body: str, confidence: str) -> None:
@@ -202,6 +191,7 @@ def known(tmp_path: Path, asked: str, text: str = "") -> bool:
         (MANY, "class Net(nn.Module): ...\nmodel.half()", False),
         (MANY - 1, "class Net(nn.Module): ...\nmodel.half()", True),
         (MANY, "model.half()", True),
+        (MANY, "def convert(model: nn.Module):\n    return model.half()", True),
         (MANY, "class Net(nn.Module): ...\nscaler = torch.amp.GradScaler()", True),
     ],
 )
@@ -215,26 +205,74 @@ def test_one_of_many_models_says_nothing_of_the_others(
     assert known(tmp_path, "pkg/models/m1.py") == heard
 
 
-@pytest.mark.parametrize("package", [True, False])
+@pytest.mark.parametrize(
+    ("imports", "package"),
+    [
+        ("", False),
+        ("from .a import b\n", True),
+        ("from pkg.a import b\n", True),
+        ("import a\n", False),
+    ],
+)
+@pytest.mark.parametrize("init", [True, False])
 def test_the_files_of_a_package_find_nothing_beside_them_by_a_bare_name(
-    tmp_path: Path, package: bool
+    tmp_path: Path, imports: str, package: bool, init: bool
 ) -> None:
     up = "class Up:\n    def f(self):\n        self.n.half()\n"
-    own = f"import torch\nfrom near import Net\n\n\n{up}"
+    own = f"import torch\n{imports}from near import Net\n\n\n{up}"
     files = {
         "pkg/one.py": own,
         "pkg/near/net.py": "x = 1\n",
         "pkg/far/sub/net.py": "import torch\nscaler = torch.amp.GradScaler()\n",
-        **({"pkg/__init__.py": ""} if package else {}),
+        **({"pkg/__init__.py": ""} if init else {}),
     }
     projects.write(tmp_path, files)
-    assert known(tmp_path, "pkg/near/net.py") != package
-    assert known(tmp_path, "pkg/two.py", "import far\n") != package
+    assert known(tmp_path, "pkg/near/net.py") == (not package or not init)
+    assert known(tmp_path, "pkg/two.py", f"{imports}import far\n") == (not package or not init)
 
 
-def test_what_adds_adapters_makes_no_model_half(tmp_path: Path) -> None:
-    text = "import torch\n\n\ndef {}(model, dtype=torch.float16):\n    model.f(dtype)\n"
-    projects.write(tmp_path, {"pkg/a.py": text.format("add_adapters"), "pkg/b.py": "x = 1\n"})
-    assert not known(tmp_path, "pkg/b.py")
-    projects.write(tmp_path, {"pkg/a.py": text.format("serve")})
-    assert known(tmp_path, "pkg/b.py")
+STEP = """\
+def train(net, batches, optimizer, scaler, skip=True):
+    for x in batches:
+        {before}scaler.scale(net(x).mean()).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        if {test}:
+            optimizer.zero_grad()
+            scaler.step(optimizer)
+            scaler.update()
+            {last}
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "count"),
+    [
+        ({}, 0),
+        ({"test": "not torch.isfinite(norm)", "last": "break"}, 0),
+        ({"test": "norm > 9"}, 1),
+        ({"last": "pass"}, 1),
+        ({"test": "torch.isfinite(norm)", "last": "pass"}, 1),
+    ],
+)
+def test_a_step_that_is_skipped_on_purpose(parts: dict[str, str], count: int) -> None:
+    given = {"before": "", "test": "norm > 9 and skip", "last": "continue", **parts}
+    assert len(shown("MP109", STEP.format(**given))) == count
+
+
+def test_a_condition_around_the_backward_pass_skips_no_step() -> None:
+    text = """\
+def train(net, batches, optimizer, scaler, skip):
+    for x in batches:
+        if not skip:
+            scaler.scale(net(x).mean()).backward()
+            scaler.unscale_(optimizer)
+            optimizer.zero_grad()
+            scaler.step(optimizer)
+            scaler.update()
+            continue
+        print(x)
+"""
+    assert len(shown("MP109", text)) == 1

@@ -285,6 +285,7 @@ SHAPE = {"more": "", "cast": "type_as(x)", "call": "return ext.fwd(x, w, b, g)",
     [
         ({}, 1),
         ({"cast": "to(x.dtype)"}, 1),
+        ({"cast": "to( x.dtype )"}, 1),
         ({"cast": "to(x)"}, 0),  # a device, perhaps
         ({"cast": "type_as(x.dtype)"}, 0),
         ({"gradient": "None"}, 0),

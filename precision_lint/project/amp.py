@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path, PurePath
 
 from precision_lint import notebook, progress
@@ -56,6 +58,7 @@ _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE
 _RELATIVE = re.compile(rb"^[ \t]*from[ \t]+\.", re.MULTILINE)
 _PROGRAM = re.compile(rb"^(?:for|with|while|if __name__)\b", re.MULTILINE)
 """Code of a module that runs when the file does, other than definitions."""
+_MODULE = re.compile(rb"^class \w+\([^)]*Module\b", re.MULTILINE)
 MAX_BYTES = 2_000_000
 MAX_DATA = 300
 """So many configuration files of one kind in one directory are data."""
@@ -275,7 +278,8 @@ class Survey:
             return self
         areas = dict(self.areas)
         own, around = _files(place, self.root, data), _areas(place, self.root, data)
-        one_of_many = _is_one_of_many(place, self.root, data)
+        half = any(one.kind == "half" for one in said)
+        one_of_many = half and _is_one_of_many(place, self.root, data)
         for area in own | around:
             heard = [
                 one
@@ -291,7 +295,7 @@ class Survey:
         place = self._relative(path)
         home = place.parts[:-1]
         found = _around(self.areas, place.parts)
-        homes = {(), ("src",)} | ({home} if not _is_package(self.root, home) else set())
+        homes = {(), ("src",)} | (set() if _names_package(self.root, home, text) else {home})
         packages = [area for area in self.areas if area and area[:-1] in homes]
         if any(f"{area[-1]}." in text or f" {area[-1]}" in text for area in packages):
             names = _imported(text)
@@ -352,7 +356,11 @@ def _of_a_part(place: PurePath, root: Path) -> bool:
 
 def _is_one_of_many(place: PurePath, root: Path, data: bytes) -> bool:
     """Whether a file of modules is one of a collection, of which it makes no other half."""
-    return b"nn.Module" in data and len([*root.joinpath(*place.parts[:-1]).glob("*.py")]) > MANY
+    if _MODULE.search(data) is None:
+        return False
+    with os.scandir(root.joinpath(*place.parts[:-1])) as entries:
+        files = (entry for entry in entries if entry.name.endswith(".py"))
+        return sum(1 for _ in islice(files, MANY + 1)) > MANY
 
 
 def _files(place: PurePath, root: Path, data: bytes) -> set[Area]:
@@ -360,7 +368,7 @@ def _files(place: PurePath, root: Path, data: bytes) -> set[Area]:
     home = place.parts[:-1]
     found = {place.parts}
     package = re.escape(".".join(home[home[:1] == ("src",) :]))
-    alone = "" if _is_package(root, home) else "?"
+    alone = "" if _names_package(root, home, data.decode("utf8", "replace")) else "?"
     beside = re.compile(
         rf"^[ \t]*from[ \t]+(?:\.|{package})[ \t]+import[ \t]+\(?([\w, \n]+)"
         rf"|^[ \t]*from[ \t]+(?:\.|{package}\.){alone}([A-Za-z_]\w*)(?:\.\w+)*[ \t]+import\b",
@@ -392,9 +400,13 @@ def _imported(text: str) -> set[str]:
     return found
 
 
-def _is_package(root: Path, area: Area) -> bool:
-    """Whether a directory is a package: its files name those beside them with it, or relatively."""
-    return root.joinpath(*area, "__init__.py").is_file()
+def _names_package(root: Path, home: Area, text: str) -> bool:
+    """Whether a file names those beside it relatively, or with the package that it is part of."""
+    if not root.joinpath(*home, "__init__.py").is_file():
+        return False
+    first = home[1 if home[:1] == ("src",) else 0 :][:1]
+    own = "|".join((r"\.", *(rf"{re.escape(name)}\b" for name in first)))
+    return re.search(rf"^[ \t]*(?:from|import)[ \t]+(?:{own})", text, re.MULTILINE) is not None
 
 
 def _is_module(path: Path) -> bool:

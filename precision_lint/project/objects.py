@@ -10,7 +10,7 @@ from precision_lint.project.spellings import is_setting, normal, switch
 
 _ONE = re.compile(
     r"^(?!.*(?i:train|runner|engine|accelerator|fabric|plugin|strategy|config|arg|precision|amp))"
-    r"(?:[A-Z]|(?:get|build|make|create|add)_)"
+    r"(?:[A-Z]|(?:get|build|make|create)_)"
 )
 """Names of classes and functions that make one model of a project, and nothing that runs others."""
 

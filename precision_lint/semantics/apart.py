@@ -16,7 +16,7 @@ VIEWS = frozenset({
     "view", "reshape", "permute", "transpose", "expand", "unsqueeze", "squeeze", "t", "contiguous",
     "repeat", "flatten", "detach",
 })  # fmt: skip
-ATTENTION = re.compile(r"q|k|v|query|key|value|attn|scores?|weights|probs?")
+ATTENTION = re.compile(r"q|k|v|query|key|value|attn|scores?|weights?|probs?")
 """Names of the operands of attention, which come out of one layer as a rule."""
 WRAPPED = re.compile(
     r"^(self\.(base_?layer|base|original\w*|orig\w*|wrapped\w*)|super\(\)\.forward)$"
@@ -178,15 +178,20 @@ class Apart:
         )
 
     @staticmethod
-    def given_matrix(half: ast.expr, at: Context) -> bool:
-        """Whether an operand is the matrix that a helper is given for what is float32 there, which
-        had better be float32 as well; the operands of attention go together."""
+    def given_matrix(half: ast.expr, wide: ast.expr, at: Context) -> bool:
+        """Whether an operand is the matrix that a helper is given for what it casts up itself,
+        which had better be float32 as well; the operands of attention go together."""
         parameters = {p.arg for p in at.function.parameters()}
         if not isinstance(half, ast.Name) or half.id not in parameters:
             return False
         given = half.id not in at.function.assigned or at.mentions(rf"\bif {half.id} is None:")
+        made = at.definition(wide.id, wide) if isinstance(wide, ast.Name) else None
+        sides = [made.left, made.right] if isinstance(made, ast.BinOp) else []
         return (
-            given and at.function.name != "forward" and ATTENTION.fullmatch(half.id.lower()) is None
+            given
+            and at.function.name != "forward"
+            and any("cast" in at.value(node).tags for node in (wide, *sides))
+            and ATTENTION.fullmatch(half.id.lower()) is None
         )
 
     @staticmethod

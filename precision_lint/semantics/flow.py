@@ -29,6 +29,10 @@ PASSING = (
 """Those behind which a tensor is still an activation of its own dtype."""
 
 
+HOMES = frozenset({"F", "nnf", "functional", "torch", "linalg", "fft"})
+"""What modules of torch are called, for where an import does not tell."""
+
+
 def operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
     """Name and first operand of a call of a torch function or tensor method."""
     if not isinstance(node, ast.Call):
@@ -40,7 +44,10 @@ def operation(node: ast.expr, at: Context) -> tuple[str, ast.expr] | None:
         return None
     if not isinstance(node.func, ast.Attribute) or getattr(node.func.value, "id", "") == "self":
         return None
-    return (node.func.attr, node.func.value) if node.func.attr not in FUNCTIONS else None
+    name, owner = node.func.attr, node.func.value
+    if (dotted(owner) or "").rpartition(".")[2] in HOMES:
+        return (name, node.args[0]) if node.args else None
+    return (name, owner) if name not in FUNCTIONS else None
 
 
 def definition(name: str, use: ast.expr, at: Context) -> ast.expr | None:
