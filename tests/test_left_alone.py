@@ -78,6 +78,7 @@ def test_what_an_object_gives_is_not_known_by_the_name_of_a_function() -> None:
         (("return F.normalize(self.proj(x), eps=1e-10)",), "likely"),
         (("return F.normalize(self.proj(x), 2, -1, 1e-10)",), "likely"),
         (("x = self.proj(x)", "return F.normalize(x[1:] - x[:-1])"), "likely"),
+        (("x = self.proj(x)", "return F.normalize(x[1:] + x[:-1])"), "possible"),
         (("x = self.proj(x)", "d = x[1:] - x[:-1]", "return F.normalize(d)"), "likely"),
         (("return F.normalize(self.proj(x) * mask)",), "likely"),
         (("x = torch.relu(x)", "return F.normalize(self.proj(x))"), "likely"),
@@ -215,27 +216,28 @@ def test_one_of_many_models_says_nothing_of_the_others(
     ],
 )
 @pytest.mark.parametrize("init", [True, False])
+@pytest.mark.parametrize("home", ["pkg", "src/pkg"])
 def test_the_files_of_a_package_find_nothing_beside_them_by_a_bare_name(
-    tmp_path: Path, imports: str, package: bool, init: bool
+    tmp_path: Path, home: str, imports: str, package: bool, init: bool
 ) -> None:
     up = "class Up:\n    def f(self):\n        self.n.half()\n"
     own = f"import torch\n{imports}from near import Net\n\n\n{up}"
     files = {
-        "pkg/one.py": own,
-        "pkg/near/net.py": "x = 1\n",
-        "pkg/far/sub/net.py": "import torch\nscaler = torch.amp.GradScaler()\n",
-        **({"pkg/__init__.py": ""} if init else {}),
+        f"{home}/one.py": own,
+        f"{home}/near/net.py": "x = 1\n",
+        f"{home}/far/sub/net.py": "import torch\nscaler = torch.amp.GradScaler()\n",
+        **({f"{home}/__init__.py": ""} if init else {}),
     }
     projects.write(tmp_path, files)
-    assert known(tmp_path, "pkg/near/net.py") == (not package or not init)
-    assert known(tmp_path, "pkg/two.py", f"{imports}import far\n") == (not package or not init)
+    assert known(tmp_path, f"{home}/near/net.py") == (not package or not init)
+    assert known(tmp_path, f"{home}/two.py", f"{imports}import far\n") == (not package or not init)
 
 
 STEP = """\
 def train(net, batches, optimizer, scaler, skip=True):
     for x in batches:
         {before}scaler.scale(net(x).mean()).backward()
-        scaler.unscale_(optimizer)
+        {unscale}
         norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         if {test}:
             optimizer.zero_grad()
@@ -254,11 +256,19 @@ def train(net, batches, optimizer, scaler, skip=True):
         ({"test": "not torch.isfinite(norm)", "last": "break"}, 0),
         ({"test": "norm > 9"}, 1),
         ({"last": "pass"}, 1),
+        ({"unscale": "pass"}, 1),
         ({"test": "torch.isfinite(norm)", "last": "pass"}, 1),
     ],
 )
 def test_a_step_that_is_skipped_on_purpose(parts: dict[str, str], count: int) -> None:
-    given = {"before": "", "test": "norm > 9 and skip", "last": "continue", **parts}
+    unscale = "scaler.unscale_(optimizer)"
+    given = {
+        "before": "",
+        "unscale": unscale,
+        "test": "norm > 9 and skip",
+        "last": "continue",
+        **parts,
+    }
     assert len(shown("MP109", STEP.format(**given))) == count
 
 

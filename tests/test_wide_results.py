@@ -261,7 +261,7 @@ import ext
 class F(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w, b, g{more}):
-        w = w.type_as(x)
+        w = w.{cast}
         b = b.{cast}
         {call}
 
