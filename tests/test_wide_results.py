@@ -285,7 +285,6 @@ SHAPE = {"more": "", "cast": "type_as(x)", "call": "return ext.fwd(x, w, b, g)",
     [
         ({}, 1),
         ({"cast": "to(x.dtype)"}, 1),
-        ({"cast": "to( x.dtype )"}, 1),
         ({"cast": "to(x)"}, 0),  # a device, perhaps
         ({"cast": "type_as(x.dtype)"}, 0),
         ({"gradient": "None"}, 0),
@@ -299,6 +298,14 @@ SHAPE = {"more": "", "cast": "type_as(x)", "call": "return ext.fwd(x, w, b, g)",
 def test_the_operand_that_is_not_cast(changed: dict[str, str], count: int) -> None:
     text = FORGOTTEN.format(**{**SHAPE, **changed})
     assert len(forgotten(text)) == count
+
+
+@pytest.mark.parametrize(
+    "cast", ["to(x.dtype)", "to( x.dtype )", "to(\n            x.dtype\n        )"]
+)
+def test_a_cast_may_be_written_with_spaces(cast: str) -> None:
+    text = FORGOTTEN.format(**{**SHAPE, "cast": cast}).replace("ext", "kernels")
+    assert len(forgotten(text)) == 1
 
 
 @pytest.mark.parametrize(
