@@ -158,8 +158,9 @@ def test_roots(body: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("body", "autocast", "half"),
     [
-        ("return F.normalize(x, dim=-1)", ["possible"], ["likely"]),
-        ("return F.cosine_similarity(x, y)", ["possible"], ["likely"]),
+        ("return F.normalize(x, dim=-1)", ["possible"], ["possible"]),
+        ("return F.normalize(x.relu(), dim=-1)", ["possible"], ["likely"]),
+        ("return F.cosine_similarity(x, y.relu())", ["possible"], ["likely"]),
         ("n = x.norm(dim=-1, keepdim=True)\nreturn x / (n + 1e-8)", ["possible"], ["likely"]),
         ("return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-10)", ["possible"], ["likely"]),
         ("return F.normalize(x, dim=-1, eps=1e-5)", [], []),

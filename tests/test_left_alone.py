@@ -206,6 +206,15 @@ def test_one_of_many_models_says_nothing_of_the_others(
     assert known(tmp_path, "pkg/models/m1.py") == heard
 
 
+@pytest.mark.parametrize("gone", ["one.py", "new/one.py"])
+def test_a_file_that_is_not_saved_yet_is_one_of_none(tmp_path: Path, gone: str) -> None:
+    text = b"import torch\nfrom torch import nn\nclass Net(nn.Module): ...\nNet().half()\n"
+    survey = Survey.scan(tmp_path / gone, []).with_file(tmp_path / gone, gone, text)
+    assert survey.around(tmp_path / gone).evidence
+    survey = Survey.scan(tmp_path, []).with_file(tmp_path / gone, gone, text)
+    assert survey.around(tmp_path / gone).evidence
+
+
 @pytest.mark.parametrize(
     ("imports", "package"),
     [

@@ -358,9 +358,11 @@ def _is_one_of_many(place: PurePath, root: Path, data: bytes) -> bool:
     """Whether a file of modules is one of a collection, of which it makes no other half."""
     if _MODULE.search(data) is None:
         return False
-    with os.scandir(root.joinpath(*place.parts[:-1])) as entries:
+    home = root.joinpath(*place.parts[:-1])
+    with contextlib.suppress(OSError), os.scandir(home) as entries:  # one that is not saved yet
         files = (entry for entry in entries if entry.name.endswith(".py"))
         return sum(1 for _ in islice(files, MANY + 1)) > MANY
+    return False
 
 
 def _files(place: PurePath, root: Path, data: bytes) -> set[Area]:
