@@ -38,7 +38,8 @@ class NormalizeZeroVector(Rule):
     for bfloat16, for an epsilon that float16 holds, and for a norm without any epsilon, which is
     nan in float32 too. It is only `possible` in a project that trains under autocast, for an
     epsilon from 2.98e-8 to 1.53e-5, which only makes gradients infinite, and for a default epsilon
-    in a function that speaks of nothing that makes a vector 0 (a mask, padding, a ReLU, dropout).
+    where neither the function nor its class speaks of what makes a vector 0 (a mask, padding, a
+    ReLU, dropout) and what is normalised is no difference.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8: 1e-8 and 1e-12 round to 0. A vector of

@@ -245,7 +245,7 @@ def test_the_files_of_a_package_find_nothing_beside_them_by_a_bare_name(
 STEP = """\
 def train(net, batches, optimizer, scaler, skip=True):
     for x in batches:
-        {before}scaler.scale(net(x).mean()).backward()
+        scaler.scale(net(x).mean()).backward()
         {unscale}
         norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         if {test}:
@@ -272,7 +272,6 @@ def train(net, batches, optimizer, scaler, skip=True):
 def test_a_step_that_is_skipped_on_purpose(parts: dict[str, str], count: int) -> None:
     unscale = "scaler.unscale_(optimizer)"
     given = {
-        "before": "",
         "unscale": unscale,
         "test": "norm > 9 and skip",
         "last": "continue",

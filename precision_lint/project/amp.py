@@ -367,16 +367,16 @@ def _is_one_of_many(place: PurePath, root: Path, data: bytes) -> bool:
 
 def _files(place: PurePath, root: Path, data: bytes) -> set[Area]:
     """What an object of a file speaks of: that file, and those beside it whose parts it imports."""
-    home = place.parts[:-1]
+    home, text = place.parts[:-1], data.decode("utf8", "replace")
     found = {place.parts}
     package = re.escape(".".join(home[home[:1] == ("src",) :]))
-    alone = "" if _names_package(root, home, data.decode("utf8", "replace")) else "?"
+    alone = "" if _names_package(root, home, text) else "?"
     beside = re.compile(
         rf"^[ \t]*from[ \t]+(?:\.|{package})[ \t]+import[ \t]+\(?([\w, \n]+)"
         rf"|^[ \t]*from[ \t]+(?:\.|{package}\.){alone}([A-Za-z_]\w*)(?:\.\w+)*[ \t]+import\b",
         re.MULTILINE,
     )
-    for names, module in beside.findall(data.decode("utf8", "replace")):
+    for names, module in beside.findall(text):
         for name in (module, *re.findall(r"\w+", names)):
             if name and root.joinpath(*home, f"{name}.py").is_file():
                 found.add((*home, f"{name}.py"))
