@@ -1,9 +1,10 @@
 """All that a rule may import.
 
-A rule is one module in ``rules/``.  It declares what it looks at (``triggers``), judges a
-candidate with what the analysis knows about it (``check``, on the ``ast`` node or on an event of
-the analysis), and answers with findings.  A finding may carry a fix, which is a set of text edits
-made through LibCST slices (``Context.edit``), so every byte outside an edit stays as it is.
+A rule is one module in ``rules/``.  It names the kinds of events that it listens to (``listens``): hazards
+that the analysis found (``precision_lint.events``), or operations (``operation:log``: every logarithm of
+a tensor, however it is spelt).  ``check`` puts one event into words and offers a fix, which is a set of
+text edits that ``Context`` makes; every byte outside an edit stays as it is.  What the finding rests on,
+and how sure it is, follows from the event: no rule writes a confidence.
 
 The types in this module know nothing about files, configuration or reports; those rooms know
 these types.
@@ -11,129 +12,31 @@ these types.
 
 from __future__ import annotations
 
-import ast
 import enum
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from precision_lint.events import Event, Link, Place
 
 if TYPE_CHECKING:
-    from precision_lint.semantics.amp_arguments import BadArguments
-    from precision_lint.semantics.angles import Angle
-    from precision_lint.semantics.apart import Apart
-    from precision_lint.semantics.apex import Apex
-    from precision_lint.semantics.blanket import Blanket
-    from precision_lint.semantics.care import Care
-    from precision_lint.semantics.context import Context
-    from precision_lint.semantics.contractions import Reach
-    from precision_lint.semantics.created import Created
-    from precision_lint.semantics.doubts import Doubt
-    from precision_lint.semantics.events import Promotion
-    from precision_lint.semantics.extremes import Extreme
-    from precision_lint.semantics.fed import Fed
-    from precision_lint.semantics.forced import Forced
-    from precision_lint.semantics.frameworks import Framework
-    from precision_lint.semantics.gaps import Gaps
-    from precision_lint.semantics.guards import Guard
-    from precision_lint.semantics.half_trained import HalfTrained
-    from precision_lint.semantics.halfcasts import HalfCast
-    from precision_lint.semantics.halved import Halved
-    from precision_lint.semantics.halves import Half
-    from precision_lint.semantics.hardcoded import Hardcoded
-    from precision_lint.semantics.helpers import Helper
-    from precision_lint.semantics.kernels import Kernels
-    from precision_lint.semantics.late_scale import LateScale
-    from precision_lint.semantics.leaving import Leaving
-    from precision_lint.semantics.left_half import LeftHalf
-    from precision_lint.semantics.logits import LogOdds
-    from precision_lint.semantics.lowered import Lowered
-    from precision_lint.semantics.meeting import Meeting
-    from precision_lint.semantics.moments import HandNorm, Mean, Power
-    from precision_lint.semantics.noise import Noise
-    from precision_lint.semantics.operands import Forgotten
-    from precision_lint.semantics.outgrown import Outgrown
-    from precision_lint.semantics.provenance import Provenance
-    from precision_lint.semantics.quotients import Quotient, Upcast
-    from precision_lint.semantics.region_end import RegionEnd
-    from precision_lint.semantics.regions import Region
-    from precision_lint.semantics.remedies import Remedy
-    from precision_lint.semantics.scaler_life import ScalerLife
-    from precision_lint.semantics.scalers import Scaler
-    from precision_lint.semantics.sinks import Sink
-    from precision_lint.semantics.unlike import Unlike
-    from precision_lint.semantics.values import Value
-    from precision_lint.semantics.violations import Violation
-    from precision_lint.semantics.wide_backward import WideBackward
-    from precision_lint.semantics.widening import Widening
+    from precision_lint.context import Context
 
 __all__ = [
-    "Angle",
-    "Apart",
-    "Apex",
     "Applicability",
-    "BadArguments",
-    "Blanket",
-    "Care",
     "Confidence",
-    "Context",
-    "Created",
     "Diagnostic",
-    "Doubt",
     "Edit",
+    "Event",
     "Evidence",
-    "Extreme",
-    "Fed",
     "Finding",
     "Fix",
-    "Forced",
-    "Forgotten",
-    "Framework",
-    "Gaps",
-    "Guard",
-    "Half",
-    "HalfCast",
-    "HalfTrained",
-    "Halved",
-    "HandNorm",
-    "Hardcoded",
-    "Helper",
-    "Kernels",
-    "LateScale",
-    "Leaving",
-    "LeftHalf",
-    "LogOdds",
-    "Lowered",
-    "Mean",
-    "Meeting",
-    "Noise",
-    "Outgrown",
+    "Link",
+    "Place",
     "Position",
-    "Power",
-    "Promotion",
-    "Provenance",
-    "Quotient",
-    "Reach",
-    "Region",
-    "RegionEnd",
-    "Remedy",
     "Rule",
-    "Scaler",
-    "ScalerLife",
     "Severity",
     "Silenced",
-    "Sink",
-    "Triggers",
-    "Unlike",
-    "Upcast",
-    "Value",
-    "Violation",
-    "WideBackward",
-    "Widening",
-    "calls",
-    "events",
-    "operators",
 ]
 
 
@@ -152,9 +55,9 @@ class Severity(enum.Enum):
 class Confidence(enum.Enum):
     """How sure the analysis is.
 
-    ``POSSIBLE``: the pattern alone; not shown by default.
-    ``LIKELY``: the project runs half precision and the code is plausibly under it.
-    ``CERTAIN``: dtype and state are proven from the code.
+    ``POSSIBLE``: the hazard is there if assumptions hold that are often wrong; not shown by default.
+    ``LIKELY``: it rests on assumptions that are mostly right.
+    ``CERTAIN``: it follows from the code alone.
     """
 
     POSSIBLE = "possible"
@@ -225,15 +128,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule reports: a range of the file it looked at, and why."""
+    """What a rule says of an event.
+
+    place: where the finding stands, the event's place if None.  related: other places that it names.
+    severity: the rule's if None.
+    """
 
     message: str
-    start: Position
-    end: Position
-    confidence: Confidence
-    severity: Severity
-    evidence: tuple[Evidence, ...] = ()
+    place: Place | None = None
     fix: Fix | None = None
+    related: tuple[Link, ...] = ()
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True)
@@ -267,46 +172,6 @@ class Silenced:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Triggers:
-    """What a rule looks at.
-
-    ``pattern`` is a regular expression on bytes: a file that it does not match is never parsed for
-    this rule.  ``calls`` are qualified names of callables (``torch.log``) or tensor methods
-    (``Tensor.log``); ``nodes`` are ``ast`` node or operator types (``ast.MatMult``); ``events``
-    are kinds of events that the analysis emits (``semantics.events``).
-    """
-
-    pattern: str
-    calls: frozenset[str] = frozenset()
-    nodes: frozenset[type[ast.AST]] = frozenset()
-    events: frozenset[str] = frozenset()
-
-    def __or__(self, other: Triggers) -> Triggers:
-        return Triggers(
-            f"{self.pattern}|{other.pattern}",
-            self.calls | other.calls,
-            self.nodes | other.nodes,
-            self.events | other.events,
-        )
-
-
-def calls(*names: str) -> Triggers:
-    """Calls of these callables; ``Tensor.log`` is any method call ``x.log(...)``."""
-    words = sorted({name.rpartition(".")[2] for name in names})
-    return Triggers(r"\b(?:" + "|".join(map(re.escape, words)) + r")\b", calls=frozenset(names))
-
-
-def operators(*nodes: type[ast.AST], pattern: str) -> Triggers:
-    """Nodes or binary operators of these ``ast`` types in files that match ``pattern``."""
-    return Triggers(pattern, nodes=frozenset(nodes))
-
-
-def events(*kinds: str, pattern: str) -> Triggers:
-    """Events that the analysis emits, in files that match ``pattern``."""
-    return Triggers(pattern, events=frozenset(kinds))
-
-
 class Rule:
     """Base of every rule; its docstring is its documentation.
 
@@ -322,73 +187,16 @@ class Rule:
     severity: ClassVar[Severity]
     applicability: ClassVar[Applicability | None]
     """The strongest promise any fix of this rule makes; None: it never fixes."""
-    triggers: ClassVar[Triggers]
+    listens: ClassVar[tuple[str, ...]]
+    """Kinds of events (``events.KINDS``), or ``operation:NAME``."""
+    supersedes: ClassVar[tuple[str, ...]] = ()
+    """Codes of rules whose findings this one's replace where both speak of one defect."""
     since: ClassVar[str] = "0.1.0"
     preview: ClassVar[bool] = False
     """Whether it runs with ``--preview`` only: on real code, over 15 % of its alarms are wrong."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names, which select and silence it too."""
 
-    def check(self, node: Any, at: Context) -> Iterator[Finding]:
-        """Yield findings for one candidate: an ``ast`` node, or an event of the analysis."""
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        """Say what is wrong; nothing if the rule has nothing to say of this event."""
         raise NotImplementedError
-
-
-_ANALYSIS = {
-    "Angle": "angles",
-    "Apart": "apart",
-    "BadArguments": "amp_arguments",
-    "Blanket": "blanket",
-    "Care": "care",
-    "Context": "context",
-    "Created": "created",
-    "Extreme": "extremes",
-    "Fed": "fed",
-    "Forced": "forced",
-    "Forgotten": "operands",
-    "Gaps": "gaps",
-    "Doubt": "doubts",
-    "Guard": "guards",
-    "Half": "halves",
-    "LateScale": "late_scale",
-    "Leaving": "leaving",
-    "LeftHalf": "left_half",
-    "Lowered": "lowered",
-    "Halved": "halved",
-    "Hardcoded": "hardcoded",
-    "Helper": "helpers",
-    "Kernels": "kernels",
-    "HalfCast": "halfcasts",
-    "LogOdds": "logits",
-    "Apex": "apex",
-    "Framework": "frameworks",
-    "HalfTrained": "half_trained",
-    "ScalerLife": "scaler_life",
-    "Meeting": "meeting",
-    "HandNorm": "moments",
-    "Mean": "moments",
-    "Noise": "noise",
-    "Power": "moments",
-    "Outgrown": "outgrown",
-    "Promotion": "events",
-    "Provenance": "provenance",
-    "Quotient": "quotients",
-    "Reach": "contractions",
-    "Region": "regions",
-    "Remedy": "remedies",
-    "Scaler": "scalers",
-    "RegionEnd": "region_end",
-    "Sink": "sinks",
-    "Unlike": "unlike",
-    "WideBackward": "wide_backward",
-    "Widening": "widening",
-    "Upcast": "quotients",
-    "Value": "values",
-    "Violation": "violations",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ANALYSIS:  # imported late: the analysis imports this module
-        return getattr(import_module(f"precision_lint.semantics.{_ANALYSIS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

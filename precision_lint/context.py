@@ -1,0 +1,211 @@
+"""What a rule may ask for: the text at a place, and edits that repair it.
+
+Every method that makes a fix gives None where the shape of the code does not allow a clean one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from precision_lint.api import Applicability, Edit, Fix, Place
+from precision_lint.slices import Editor
+from precision_lint.source import Source
+from precision_lint.syntax.tree import Tree
+
+Edits = tuple[Edit, ...]
+
+
+class Context:
+    """One file, for the rules that put its events into words."""
+
+    def __init__(self, source: Source, tree: ast.Module, path: str) -> None:
+        self.source = source
+        self.path = path
+        self.tree = Tree(path, tree)
+        self.edit = Editor(source, tree)
+
+    # words
+
+    def text(self, place: Place) -> str:
+        """The source text at a place, on one line; empty for another file's."""
+        node = self.tree.node(place)
+        if not isinstance(node, (ast.expr, ast.stmt)):
+            return ""
+        return " ".join(self.source.text[self.edit.offset(node) : self.edit.end(node)].split())
+
+    # fixes
+
+    @staticmethod
+    def fix(title: str, edits: Edits | None, reason: str | None = None) -> Fix | None:
+        """A safe fix; an unsafe one where a reason is given."""
+        if edits is None:
+            return None
+        level = Applicability.SAFE if reason is None else Applicability.UNSAFE
+        return Fix(title, level, edits, reason)
+
+    @staticmethod
+    def shown(title: str, reason: str, edits: Edits = ()) -> Fix:
+        """A fix that is shown and never applied."""
+        return Fix(title, Applicability.DISPLAY, edits, reason)
+
+    def upcast(self, places: Iterable[Place], suffix: str = ".float()") -> Edits | None:
+        """Put a method call behind expressions."""
+        return self._by_statement(places, lambda s, nodes: self.edit.append(s, dict.fromkeys(nodes, suffix)))
+
+    def rewrite(self, texts: Mapping[Place, str]) -> Edits | None:
+        """Put other expressions in place of expressions; ``_`` in a text is what it replaces."""
+        return self._by_statement(
+            texts,
+            lambda s, nodes: self.edit.rewrite(s, {n: texts[self.tree.place(n)] for n in nodes}),
+        )
+
+    def replace(self, texts: Mapping[Place, str]) -> Edits | None:
+        """Put other expressions in place of expressions."""
+        return self._by_statement(
+            texts,
+            lambda s, nodes: self.edit.replace(s, {n: texts[self.tree.place(n)] for n in nodes}),
+        )
+
+    def add_keyword(self, call: Place, name: str, value: str) -> Edits | None:
+        """Add ``name=value`` as the last argument of a call."""
+        node = self.tree.node(call)
+        statement = self.tree.statement(node) if node is not None else None
+        if not isinstance(node, ast.Call) or statement is None:
+            return None
+        return self.edit.add_keyword(statement, node, name, value)
+
+    def move_cast(self, cast: Place, places: Sequence[Place], text: str = ".float()") -> Edits | None:
+        """Take a method call off its receiver and put it behind expressions inside of that."""
+        node = self.tree.node(cast)
+        statement = self.tree.statement(node) if node is not None else None
+        inside = [self.tree.expression(place) for place in places]
+        if not isinstance(node, ast.Call) or statement is None or None in inside:
+            return None
+        return self.edit.move(statement, node, [n for n in inside if n is not None], text)
+
+    def without_autocast(
+        self, call: Place, operands: Sequence[Place], device: str | None, name: str
+    ) -> Edits | None:
+        """Run an operation on its operands' float32 outside of autocast.
+
+        device: the expression of the device type; None: that of the first operand.  name: what the
+        result is called where its statement does more than reshape it.
+        """
+        node = self.tree.expression(call)
+        statement = self.tree.statement(node) if node is not None else None
+        inputs = [self.tree.expression(place) for place in operands]
+        if node is None or statement is None or None in inputs:
+            return None
+        known = [n for n in inputs if n is not None]
+        where = device or self._device(known)
+        if where is None:
+            return None
+        spelling, imports = self.torch()
+        header = f"with {spelling}.autocast(device_type={where}, enabled=False):"
+        whole = _only_reshapes(getattr(statement, "value", None), node)
+        bound = None if whole else self.fresh(name, node)
+        edits = self.edit.without_autocast(statement, node, known, header, bound)
+        return None if edits is None else (*imports, *edits)
+
+    def insert_before(self, place: Place, *lines: str) -> Edits | None:
+        """New lines in front of the statement at a place."""
+        statement = self._statement(place)
+        return self.edit.insert_before(statement, *lines) if statement is not None else None
+
+    def insert_after(self, place: Place, *lines: str) -> Edits | None:
+        """New lines behind the statement at a place."""
+        statement = self._statement(place)
+        return self.edit.insert_after(statement, *lines) if statement is not None else None
+
+    def remove(self, place: Place) -> Edits | None:
+        """Delete the statement that a call at a place is."""
+        node = self.tree.expression(place)
+        statement = self.tree.statement(node) if node is not None else None
+        if not isinstance(statement, ast.Expr) or statement.value is not node:
+            return None
+        parent = self.tree.parent(statement)
+        if isinstance(parent, ast.If) and parent.body == [statement] and not parent.orelse:
+            lines = self.source.text[self.edit.offset(parent) : self.edit.end(parent)]
+            if "#" not in lines and not lines.startswith("elif"):
+                return self.edit.remove(parent, self.tree.block(parent))
+        return self.edit.remove(statement, self.tree.block(statement))
+
+    def torch(self) -> tuple[str, Edits]:
+        """How this file spells ``torch``, and the edits that import it if it does not yet."""
+        spelling = self.tree.spelling("torch")
+        return (spelling, ()) if spelling else ("torch", self.edit.import_line("import torch"))
+
+    def fresh(self, name: str, node: ast.AST) -> str:
+        """``name``, or ``name_2`` and so on if the function around uses it already."""
+        used = self.tree.names(node)
+        candidate, count = name, 2
+        while candidate in used:
+            candidate, count = f"{name}_{count}", count + 1
+        return candidate
+
+    def _statement(self, place: Place) -> ast.stmt | None:
+        node = self.tree.node(place)
+        return self.tree.statement(node) if node is not None else None
+
+    def _device(self, operands: Sequence[ast.expr]) -> str | None:
+        """The device type of the first operand that has a name."""
+        for operand in operands:
+            node: ast.AST = operand
+            while isinstance(node, (ast.Call, ast.Subscript)) or (
+                isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "data")
+            ):
+                if isinstance(node, ast.Call):
+                    if not isinstance(node.func, ast.Attribute):
+                        break
+                    node = node.func.value
+                else:
+                    node = node.value
+            if isinstance(node, ast.Name) or (
+                isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+            ):
+                if ast.unparse(node) not in ("torch", "F") and not ast.unparse(node).startswith("torch."):
+                    return f"{ast.unparse(node)}.device.type"
+        return None
+
+    def _by_statement(
+        self,
+        places: Iterable[Place],
+        make: Callable[[ast.stmt, list[ast.expr]], Edits | None],
+    ) -> Edits | None:
+        """Edits of several expressions, statement by statement."""
+        groups: dict[int, tuple[ast.stmt, list[ast.expr]]] = {}
+        for place in places:
+            node = self.tree.expression(place)
+            statement = self.tree.statement(node) if node is not None else None
+            if node is None or statement is None:
+                return None
+            groups.setdefault(id(statement), (statement, []))[1].append(node)
+        edits: Edits = ()
+        for statement, nodes in groups.values():
+            made = make(statement, nodes)
+            if made is None:
+                return None
+            edits += made
+        return edits or None
+
+
+RESHAPES = frozenset({
+    "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "flatten", "contiguous", "mT", "T",
+})  # fmt: skip
+
+
+def _only_reshapes(whole: ast.AST | None, part: ast.expr) -> bool:
+    """Whether an expression does nothing but give another shape to a part of it."""
+    while whole is not None and whole is not part:
+        if isinstance(whole, ast.Call) and isinstance(whole.func, ast.Attribute):
+            if whole.func.attr not in RESHAPES:
+                return False
+            whole = whole.func.value
+        elif isinstance(whole, ast.Subscript):
+            whole = whole.value
+        elif isinstance(whole, ast.Attribute) and whole.attr in RESHAPES:
+            whole = whole.value
+        else:
+            return False
+    return whole is part

@@ -1,0 +1,1 @@
+"""Abstract interpretation: transfer functions, fixpoints, calls, and what is known across files."""

@@ -1,0 +1,497 @@
+"""Objects that are built and called: classes of the project, layers of torch, unknown models."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from precision_lint.dataflow import objects
+from precision_lint.dataflow.calls import CALLEES, Key
+from precision_lint.dataflow.containers import child
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.protocol import note
+from precision_lint.dataflow.tensors import dtype_of, operate
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.values import (
+    BUFFER,
+    INF,
+    LEARNED,
+    PARAMETER,
+    ClassValue,
+    DtypeValue,
+    Instance,
+    Reference,
+    Root,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    text,
+)
+from precision_lint.syntax.program import Class
+from precision_lint.torchmodel import layers
+from precision_lint.torchmodel.operations import Operation, operation
+
+FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
+SHAPES_OF_CLASS = 8
+"""Sets of constructor arguments of one class that are told apart."""
+RECURRENT = Operation(
+    name="recurrent", parameters=("input", "weight"), operands=(0, 1), listed=False,
+    result="promoted", outputs=(), fields=(), strict=(0, 1),
+    policy={"cuda": "lower", "cpu": "lower", "xpu": "lower"}, missing={}, dtype_argument=False,
+    method=False, function=False, lo=-INF, hi=INF, view=False, elementwise=False,
+    reduction=False,
+)  # fmt: skip
+"""What RNNs, attention and whole transformers of torch come to."""
+ENUMS = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")
+
+
+def construct(
+    it: Interpreter,
+    callee: ClassValue,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """An object of a class of the project."""
+    cls = callee.cls
+    if objects.is_a(it, cls, *ENUMS):
+        return unknown()
+    made = dtypes.MADE if objects.is_module(it, cls) else dtypes.V_ANY
+    root = Root(made, node, it.module)
+    key_of = Key(it)
+    key = (tuple(map(key_of.of, arguments)), tuple((k, key_of.of(v)) for k, v in keywords.items()))
+    built: dict[Any, dict[str, Value]] = cls.facts.setdefault("built", {})
+    attributes = built.get(key)
+    if attributes is None and len(built) >= SHAPES_OF_CLASS:
+        it.program.count("constructors")
+        attributes = objects_of(it, cls)
+    if attributes is not None:
+        return Instance(cls, attributes, root)
+    attributes = built[key] = {}
+    result = Instance(cls, attributes, root)
+    init = objects.find_method(it, cls, "__init__")
+    if init is not None:
+        outside = it.region
+        it.region = it.region._replace(dtypes=dtypes.V_OFF)
+        it.run(init, result, arguments, keywords, node)
+        it.region = outside
+    else:
+        _fields(it, cls, result, arguments, keywords)
+    return result
+
+
+def objects_of(it: Interpreter, cls: Class) -> dict[str, Value]:
+    """Attributes of an object of a class, of whose arguments nothing is known."""
+    from precision_lint.dataflow.parameters import unseen_object
+
+    return unseen_object(it, cls).attributes
+
+
+def _fields(
+    it: Interpreter,
+    cls: Class,
+    result: Instance,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+) -> None:
+    """Attributes of a dataclass or named tuple."""
+    names = [
+        statement.target.id
+        for base in reversed([c for c in objects.ancestry(it, cls) if isinstance(c, Class)])
+        for statement in base.node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    ]
+    given = {**dict(zip(names, arguments, strict=False)), **keywords}
+    for name in names:
+        value = given.get(name)
+        if value is None:
+            value = objects.class_constant(it, cls, name)
+            if isinstance(value, Scalar) and value.is_number:
+                value = Scalar(
+                    value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node,
+                    value.home,
+                )  # fmt: skip
+        if value is not None:
+            result.attributes[name] = value
+
+
+# layers of torch
+
+
+def make_layer(
+    it: Interpreter,
+    layer: layers.Layer,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """A layer, loss or container of ``torch.nn``."""
+    root = Root(dtypes.MADE, node, it.module)
+    if layer.container:
+        return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
+    given = dict(zip(layer.parameters, arguments, strict=False))
+    given.update(keywords)
+    if "dtype" in given:
+        asked = dtype_of(it, given["dtype"])
+        if asked is not None:
+            root.made = asked
+    return Instance(layer.name, {}, root, arguments=given)
+
+
+def _items(
+    it: Interpreter, layer: layers.Layer, arguments: list[Value], keywords: dict[str, Value]
+) -> Sequence | Table:
+    """What a container of modules holds."""
+    first = arguments[0] if arguments else next(iter(keywords.values()), None)
+    if layer.name == "ModuleDict" or (isinstance(first, Table) and layer.name == "Sequential"):
+        if isinstance(first, Table):
+            if layer.name == "Sequential":
+                return Sequence(tuple(first.items.values()), first.element, "list")
+            return first
+        return Table({}, None)
+    if layer.name == "Sequential":
+        return Sequence(tuple(arguments), None, "list")
+    if isinstance(first, Sequence):
+        return Sequence(first.items, first.element, "list")
+    if isinstance(first, Special) and first.kind == "generator":
+        return Sequence(None, first.fields["element"], "list")
+    if isinstance(first, Instance) and isinstance(first.items, Sequence):
+        return first.items
+    return Sequence((), None, "list") if first is None else Sequence(None, unknown(), "list")
+
+
+def call_instance(
+    it: Interpreter,
+    callee: Instance,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """Calling a module, or an object with ``__call__``."""
+    if isinstance(callee.cls, str):
+        return _call_layer(it, callee, arguments, keywords, node)
+    names = ("__call__", "forward") if not objects.is_module(it, callee.cls) else ("forward", "__call__")
+    for name in names:
+        method = objects.find_method(it, callee.cls, name)
+        if method is not None:
+            return it.run(method, callee, arguments, keywords, node)
+    if objects.is_module(it, callee.cls):
+        return network(it, callee.cls.name, objects.weights_of(it, callee)[0], arguments, node)
+    return it.unknown(callee.cls.name, dtypes.V_ANY, assume.CALL)
+
+
+def _call_layer(
+    it: Interpreter,
+    callee: Instance,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    name = str(callee.cls)
+    weights, _ = objects.weights_of(it, callee)
+    layer = layers.layer(name)
+    if layer is None:
+        return network(it, name, weights, [*arguments, *keywords.values()], node)
+    if layer.container:
+        return _call_container(it, callee, arguments, node)
+    assumptions = _weight_assumptions(callee)
+    if layer.operation in ("recurrent", "attention"):
+        return _call_recurrent(it, layer, weights, assumptions, arguments, keywords, node)
+    op = operation(layer.operation)
+    if op is None:
+        return network(it, name, weights, [*arguments, *keywords.values()], node)
+    given = dict(keywords)
+    for parameter in op.parameters:
+        if parameter in callee.arguments and parameter not in given:
+            if parameter not in layer.weights:
+                given[parameter] = callee.arguments[parameter]
+        elif parameter in layer.defaults and parameter not in given:
+            given[parameter] = _constant(layer.defaults[parameter])
+    for attribute in layer.weights:
+        off = callee.arguments.get(attribute)
+        if attribute in op.parameters and not (isinstance(off, Scalar) and off.value is False):
+            given[attribute] = Tensor(
+                weights, "weight", (), node, it.module, assumptions=assumptions,
+                flags=PARAMETER, data=(name, attribute, callee),
+            )  # fmt: skip
+    result = operate(it, op, arguments[: len(op.parameters)], given, node)
+    if isinstance(result, Tensor):
+        flags = result.flags | (LEARNED if layer.weights else 0)
+        return result.but(flags=flags, data=callee)
+    return result
+
+
+def _weight_assumptions(callee: Instance) -> int:
+    unseen = callee.root.node is None and callee.root.made is dtypes.FOLLOWS
+    return assume.WEIGHTS if unseen else 0
+
+
+def _constant(value: object) -> Value:
+    if value is None:
+        return Scalar(None, "none")
+    if isinstance(value, bool):
+        return Scalar(value, "bool")
+    if isinstance(value, (int, float)):
+        return Scalar(value, "int" if isinstance(value, int) else "float")
+    return Scalar(value, "str") if isinstance(value, str) else unknown()
+
+
+def _call_recurrent(
+    it: Interpreter,
+    layer: layers.Layer,
+    weights: Dtypes,
+    assumptions: int,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    first = arguments[0] if arguments else next(iter(keywords.values()), unknown())
+    weight = Tensor(
+        weights, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER,
+        data=(layer.name, "weight", None),
+    )  # fmt: skip
+    result = operate(it, RECURRENT, [first, weight], {}, node)
+    assert isinstance(result, Tensor)
+    result = result.but(flags=result.flags | LEARNED)
+    if layer.outputs == 1:
+        return result
+    if layer.name == "LSTM":
+        return Sequence((result, Sequence((result, result), None)), None)
+    return Sequence((result,) * layer.outputs, None)
+
+
+def _call_container(
+    it: Interpreter, callee: Instance, arguments: list[Value], node: ast.AST
+) -> Value:
+    """``Sequential``: one layer after the other."""
+    items = callee.items
+    value = arguments[0] if arguments else unknown()
+    if callee.cls != "Sequential" or not isinstance(items, Sequence):
+        return unknown()
+    if items.items is not None:
+        for number, item in enumerate(items.items):
+            inner = objects.part(callee, str(number), item) if isinstance(item, Instance) else item
+            value = it.call(inner, [value], {}, node)
+        return value
+    element = any_of(items)
+    if element is None:
+        return value
+    inner = objects.part(callee, "*", element) if isinstance(element, Instance) else element
+    once = it.call(inner, [value], {}, node)
+    return join(once, it.call(inner, [once], {}, node))
+
+
+# models that nobody saw
+
+
+def network(
+    it: Interpreter, label: str, weights: Dtypes, arguments: list[Value], node: ast.AST
+) -> Value:
+    """What an unknown model gives: the region's dtype, or that of its weights."""
+    vector = []
+    for mode, (region, own) in enumerate(zip(it.region.dtypes, weights, strict=True)):
+        if region:
+            cast = region & dtypes.FLOATS
+            vector.append(cast | (own & dtypes.ANY if region & dtypes.MAYBE else 0))
+        elif own & dtypes.OTHER and mode:
+            vector.append(dtypes.BATCHES[mode])
+        else:
+            vector.append(own)
+    known = not weights[0] & dtypes.OTHER
+    made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
+    made.symbol.node, made.symbol.home = node, it.module
+    if it.region.explicit:
+        made.symbol.assumptions |= it.region.assumptions
+    return made
+
+
+def call_unknown(
+    it: Interpreter,
+    callee: Unknown,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """Calling an object that nobody saw: a model, if it is given tensors."""
+    symbol = callee.symbol
+    symbol.uses |= Symbol.CALLED
+    given = [*arguments, *keywords.values()]
+    note(it, "unknown-call", node, callee, *given)
+    if any(isinstance(value, (Tensor, Unknown)) for value in given):
+        cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
+        weights = symbol.vector if cast else dtypes.FOLLOWS
+        return network(it, symbol.label, weights, given, node)
+    return child(it, callee, "()")
+
+
+def call_class_of_layer(
+    it: Interpreter,
+    name: str,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value | None:
+    """``nn.Linear(...)`` by its dotted name; None: it is no layer."""
+    layer = layers.of_class(name)
+    if layer is not None:
+        return make_layer(it, layer, arguments, keywords, node)
+    return None
+
+
+# methods of modules
+
+
+CASTS = {
+    "half": dtypes.V_FLOAT16,
+    "bfloat16": dtypes.V_BFLOAT16,
+    "float": dtypes.V_FLOAT32,
+    "double": dtypes.V_FLOAT64,
+}
+
+
+def module_method(
+    it: Interpreter,
+    owner: Instance,
+    name: str,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value | None:
+    """A method that every module has; None: another one."""
+    if name in CASTS:
+        objects.cast_module(it, owner, CASTS[name], node)
+        return owner
+    if name in ("to", "type", "to_empty", "_apply"):
+        vector = asked_dtype(it, arguments, keywords)
+        if vector is not None:
+            objects.cast_module(it, owner, vector, node)
+        return owner
+    if name in ("cuda", "cpu", "eval", "train", "requires_grad_", "apply", "share_memory", "compile"):
+        return owner
+    if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
+        special = objects.parameters_of(owner, node, it)
+        special.fields["named"] = name.startswith("named")
+        return special
+    if name in ("register_buffer", "register_parameter", "add_module", "register_module"):
+        return _register(it, owner, name, arguments, keywords)
+    if name in ("append", "extend", "insert") and isinstance(owner.items, Sequence):
+        return _extended(it, owner, name, arguments)
+    if name in ("values", "items", "keys") and isinstance(owner.items, Table):
+        return Special("items", node, it.module, of=owner, what=name)
+    if name in ("children", "modules", "named_children", "named_modules"):
+        return _children(it, owner, name)
+    if name == "zero_grad":
+        note(it, "zero", node, owner)
+        return Scalar(None, "none")
+    if name == "forward" and isinstance(owner.cls, str):
+        return it.call(owner, arguments, keywords, node)
+    return None
+
+
+def asked_dtype(
+    it: Interpreter, arguments: list[Value], keywords: dict[str, Value]
+) -> Dtypes | None:
+    """The dtype among the arguments of ``to``; None: only a device."""
+    if "dtype" in keywords:
+        return dtype_of(it, keywords["dtype"])
+    if "other" in keywords:
+        arguments = [keywords["other"], *arguments]
+    for value in arguments:
+        if isinstance(value, Tensor):
+            return value.dtypes
+        if isinstance(value, Reference) and value.name.startswith("torch."):
+            return dtype_of(it, value)
+        if isinstance(value, DtypeValue):
+            return value.dtypes
+    return None
+
+
+def _register(
+    it: Interpreter,
+    owner: Instance,
+    name: str,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+) -> Value:
+    given = dict(zip(("name", "value"), arguments, strict=False))
+    value = given.get("value") or next(
+        (keywords[k] for k in ("tensor", "param", "module") if k in keywords), None
+    )
+    attribute = text(keywords.get("name", given.get("name")))
+    if attribute is not None and value is not None:
+        if isinstance(value, Tensor):
+            flags = PARAMETER | (BUFFER if name == "register_buffer" else 0)
+            value = value.but(flags=value.flags | flags)
+        objects.store(it, owner, attribute, value)
+    return Scalar(None, "none")
+
+
+def _extended(it: Interpreter, owner: Instance, name: str, arguments: list[Value]) -> Value:
+    items = owner.items
+    assert isinstance(items, Sequence)
+    value = arguments[-1] if arguments else unknown()
+    added: list[Value] = [value]
+    if name == "extend" and isinstance(value, Sequence):
+        added = list(value.items) if value.items is not None else []
+        if value.items is None and value.element is not None:
+            items = Sequence(None, join_all([any_of(items), value.element]), "list")
+    if items.items is not None and len(items.items) < 64 and not it.depth:
+        owner.items = Sequence((*items.items, *added), None, "list")
+    else:
+        owner.items = Sequence(None, join_all([any_of(items), *added]), "list")
+    return owner
+
+
+def join_all(values: list[Value | None]) -> Value:
+    found: Value | None = None
+    for value in values:
+        if value is not None:
+            found = value if found is None else join(found, value)
+    return found if found is not None else unknown()
+
+
+def _children(it: Interpreter, owner: Instance, name: str) -> Value:
+    parts = [
+        objects.part(owner, key, value)
+        for key, value in owner.attributes.items()
+        if isinstance(value, Instance)
+    ]
+    if isinstance(owner.items, Sequence) and owner.items.items is not None:
+        parts += [
+            objects.part(owner, str(i), v)
+            for i, v in enumerate(owner.items.items)
+            if isinstance(v, Instance)
+        ]
+    values: list[Value] = list(parts)
+    if name.startswith("named"):
+        values = [Sequence((Scalar(None, "str"), part), None) for part in parts]
+    return Sequence(tuple(values), None, "list") if len(values) < 32 else Sequence(None, values[0])
+
+
+def apply_function(
+    it: Interpreter,
+    cls: Class,
+    arguments: list[Value],
+    node: ast.AST,
+) -> Value:
+    """``MyFunction.apply(...)``: the forward of an ``autograd.Function``."""
+    forward = objects.find_method(it, cls, "forward")
+    if forward is None:
+        return unknown()
+    parameters = forward.parameters
+    plain = bool(parameters) and parameters[0].arg == "ctx"
+    context = [it.unknown("ctx", dtypes.V_ANY)] if plain or len(parameters) > len(arguments) else []
+    return it.run(forward, None, [*context, *arguments], {}, node)
+
+
+CALLEES[ClassValue] = construct
+CALLEES[Instance] = call_instance
+CALLEES[Unknown] = call_unknown

@@ -1,0 +1,430 @@
+"""Calls: arguments to parameters, summaries of functions by context, and what can be called.
+
+A function is interpreted once for each *context*: the facts of its arguments, the region around the
+call, and the dtype of the weights it uses.  The result (a summary) is kept with the function; recursion
+is solved by iterating from "never returns".
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from precision_lint.dataflow import objects, regions
+from precision_lint.dataflow.graph import peel
+from precision_lint.dataflow.interpreter import (
+    OPERATIONS,
+    Call,
+    Environment,
+    Interpreter,
+    Region,
+)
+from precision_lint.dataflow.parameters import drives, unseen, unseen_object
+from precision_lint.dataflow.protocol import Step, tells
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import facts, join, unknown
+from precision_lint.domains.values import (
+    NONE,
+    Array,
+    ClassValue,
+    Closure,
+    DtypeValue,
+    Instance,
+    Reference,
+    RegionValue,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+)
+from precision_lint.syntax.program import Function, is_generator
+
+CONTEXTS = 12
+"""Contexts of one function that are told apart; further calls give something unknown."""
+DEPTH = 60
+"""Calls inside each other that are followed."""
+REPEATS = 4
+"""Rounds in which a recursive function's result may still change."""
+
+ENTRY = Region(
+    (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0), "cuda", assume.ENTRY
+)
+"""The region of a function of a model that nobody was seen to call."""
+
+
+class Summary:
+    """What a function gives and does in one context."""
+
+    __slots__ = ("recursive", "result", "running", "symbols", "trace", "weights", "yielded")
+
+    def __init__(self, symbols: list[int]) -> None:
+        self.result: Value | None = None
+        self.symbols = symbols
+        self.trace: list[Any] = []
+        self.weights: dict[Any, Any] = {}
+        self.yielded: Region | None = None
+        self.running = True
+        self.recursive = False
+
+
+class Key:
+    """Builds the key of a context, with symbols numbered in order of appearance."""
+
+    def __init__(self, it: Interpreter) -> None:
+        self.it = it
+        self.symbols: list[int] = []
+
+    def vector(self, vector: Dtypes) -> Dtypes:
+        if all(one <= dtypes.ANY for one in vector):
+            return vector
+        return tuple([one if one <= dtypes.ANY else self.symbol(one >> 8) << 8 for one in vector])
+
+    def symbol(self, number: int) -> int:
+        if number not in self.symbols:
+            self.symbols.append(number)
+        return -1 - self.symbols.index(number)
+
+    def of(self, value: Value | None, depth: int = 2) -> Any:
+        """A hashable stand-in for what a callee can see of a value."""
+        kind = value.__class__
+        if kind is Tensor:
+            return self._tensor(peel(value), depth)
+        if kind is Unknown:
+            symbol: Symbol = value.symbol  # type: ignore[union-attr]
+            return ("?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions)
+        if value is None:
+            return None
+        if kind is Instance:
+            return self._instance(value)
+        if isinstance(value, Sequence):
+            if value.items is None:
+                return ("[*]", self.of(value.element, depth))
+            return ("[]", *[self.of(item, depth) for item in value.items[:24]])
+        if isinstance(value, Table):
+            return ("{}", *[(k, self.of(v, depth)) for k, v in value.items.items()])
+        if isinstance(value, (DtypeValue, Array)):
+            return (kind, self.vector(value.dtypes))
+        if isinstance(value, Special):
+            return ("special", value.kind, id(value.node), value.assumptions)
+        if isinstance(value, Closure):
+            return ("closure", id(value.function), self.of(value.owner, 1))
+        if isinstance(value, Scalar):
+            return (value.kind, value.value, value.lo, value.hi, value.assumptions, value.op)
+        if isinstance(value, ClassValue):
+            return ("class", id(value.cls))
+        return facts(value)
+
+    def _tensor(self, value: Tensor, depth: int) -> Any:
+        inner: Any = ()
+        if depth and value.op not in ("input", "weight"):
+            inner = tuple([self.of(v, depth - 1) for v in value.operands[:3] if v is not None])
+        return (
+            self.vector(value.dtypes), value.op, value.lo, value.hi, value.assumptions, value.flags,
+            value.rank, value.reach, inner,
+        )  # fmt: skip
+
+    def _instance(self, value: Any) -> Any:
+        weights, _ = objects.weights_of(self.it, value)
+        site = 0 if objects.is_module(self.it, value.cls) else id(value.root)
+        return ("object", id(value.attributes), site, self.vector(weights), value.root.made)
+
+
+def run(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    node: ast.AST,
+    outer: Environment | None = None,
+) -> Value:
+    """Interpret a function in the context of a call, or look up what was found before."""
+    key_of = Key(it)
+    region, driver = it.region, False
+    if arguments is None:
+        driver = drives(it, function)
+        region = regions_outside(it) if driver else ENTRY
+        key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
+    else:
+        key = (
+            key_of.of(owner),
+            tuple([key_of.of(a) for a in arguments]),
+            tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
+            region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
+            id(outer) if outer else 0, it.script,
+        )  # fmt: skip
+        if not it.script and it.root[0] != "":
+            it.program.called.add((function.module.path, function.qualname))
+    summary = function.contexts.get(key)
+    if summary is None:
+        if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
+            it.program.count("contexts")
+            return _given_up(it, function, node)
+        summary = function.contexts[key] = Summary(key_of.symbols)
+        _solve(it, function, owner, arguments, keywords, node, outer, region, driver, summary)
+    elif summary.running:
+        summary.recursive = True
+    else:
+        _replay(it, summary)
+    if tells(summary.trace):
+        place = it.place(node)
+        it.trace.append(Step("call", node, place, (Closure(function, owner),), (summary.trace,)))
+    if summary.result is None:
+        return unknown()
+    return _returned(it, summary, key_of.symbols, function, node)
+
+
+def regions_outside(it: Interpreter) -> Region:
+    return Region(dtypes.V_OFF, "cuda", 0)
+
+
+def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
+    """The result of a call that is not followed."""
+    return it.unknown(function.name, dtypes.V_ANY, assume.CALL)
+
+
+def _replay(it: Interpreter, summary: Summary) -> None:
+    """Repeat what a function did to modules."""
+    if summary.weights:
+        it.clock += 1
+        moved = {k: (v[0], it.clock, v[2]) for k, v in summary.weights.items()}
+        it.weights = {**it.weights, **moved}
+
+
+def _solve(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    node: ast.AST,
+    outer: Environment | None,
+    region: Region,
+    driver: bool,
+    summary: Summary,
+) -> None:
+    """Interpret a function's body until its result no longer changes."""
+    before = it.weights
+    it.active.append(function)
+    calls = it.calls
+    if arguments is not None:
+        it.calls = Call(it.place(node), it.function, calls)
+    try:
+        for _ in range(REPEATS):
+            summary.recursive = False
+            old = summary.result
+            _interpret(it, function, owner, arguments, keywords, outer, region, driver, summary)
+            settled = old is not None and summary.result is not None
+            if not summary.recursive or (settled and facts(old) == facts(summary.result)):  # type: ignore[arg-type]
+                break
+    finally:
+        it.calls = calls
+        it.active.pop()
+        summary.running = False
+    summary.weights = {k: v for k, v in it.weights.items() if before.get(k) is not v}
+
+
+def _interpret(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    outer: Environment | None,
+    region: Region,
+    driver: bool,
+    summary: Summary,
+) -> None:
+    frame = it.save()
+    building = function.name == "__init__"
+    it.module, it.function, it.outer = function.module, function, outer
+    it.region, it.loop, it.depth, it.driver = region, None, 0, driver
+    it.returned, it.yielded, it.trace, it.missing = [], [], [], False
+    if arguments is None:
+        it.no_grad = False
+    it.building += building
+    try:
+        it.variables = bind(it, function, owner, arguments, keywords)
+        body = function.node
+        if isinstance(body, ast.Lambda):
+            it.returned.append(it.expr(body.body))
+            ends = True
+        else:
+            regions.decorated(it, body.decorator_list)
+            ends = it.block(body.body)
+            _nested(it, function)
+        objects.commit(it, it.variables, it.building > 0)
+        result: Value | None = None if ends else NONE
+        for value in it.returned:
+            result = value if result is None else join(result, value)
+        if not isinstance(body, ast.Lambda) and is_generator(function):
+            result = _generator(it, it.yielded)
+        summary.result = result
+        summary.trace = it.trace
+    finally:
+        it.building -= building
+        it.restore(frame)
+
+
+def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
+    """What a generator function gives: its elements, and the region at its ``yield``."""
+    element: Value | None = None
+    for value, _ in yielded:
+        element = value if element is None else join(element, value)
+    region = yielded[0][1] if len(yielded) == 1 else None
+    return Special("generator", None, it.module, element=element, region=region)
+
+
+def _nested(it: Interpreter, function: Function) -> None:
+    """Functions that were defined inside and that nobody called there."""
+    for value in list(it.variables.values()):
+        if isinstance(value, Closure) and value.outer is not None and value.owner is None:
+            inner = value.function
+            if not inner.contexts and inner.module is it.module and inner.kind != "lambda":
+                it.run(inner, None, None, {}, inner.node, value.outer)
+
+
+def bind(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+) -> Environment:
+    """The variables at a function's start."""
+    node = function.node.args
+    parameters = function.parameters
+    variables: Environment = {}
+    start = 0
+    if owner is not None and parameters and function.kind != "static":
+        variables[parameters[0].arg] = owner
+        start = 1
+    elif function.cls is not None and function.kind in ("method", "property") and parameters:
+        if arguments is None:
+            variables[parameters[0].arg] = unseen_object(it, function.cls)
+            start = 1
+    defaults: list[ast.expr | None] = [None] * (len(parameters) - len(node.defaults))
+    defaults += node.defaults
+    left = dict(keywords)
+    for index in range(start, len(parameters)):
+        parameter, default = parameters[index], defaults[index]
+        name = parameter.arg
+        if arguments is None:
+            variables[name] = unseen(it, function, parameter, default)
+        elif index - start < len(arguments):
+            variables[name] = passed(it, arguments[index - start], index - start)
+        elif name in left:
+            variables[name] = passed(it, left.pop(name), name)
+        else:
+            variables[name] = _absent(it, function, default)
+    for parameter, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+        name = parameter.arg
+        if arguments is None:
+            variables[name] = unseen(it, function, parameter, default)
+        elif name in left:
+            variables[name] = passed(it, left.pop(name), name)
+        else:
+            variables[name] = _absent(it, function, default)
+    if node.vararg is not None:
+        rest = None if arguments is None else tuple(arguments[max(len(parameters) - start, 0) :])
+        element = it.unknown(node.vararg.arg, dtypes.INPUTS, assume.INPUT) if rest is None else None
+        variables[node.vararg.arg] = Sequence(rest, element, "tuple")
+    if node.kwarg is not None:
+        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if arguments is None else None
+        variables[node.kwarg.arg] = Table(left, element)
+    return variables
+
+
+def _absent(it: Interpreter, function: Function, default: ast.expr | None) -> Value:
+    """A parameter that a call does not give."""
+    return unknown() if default is None else it.evaluate_in(function.module, default)
+
+
+def passed(it: Interpreter, value: Value, index: int | str) -> Value:
+    """An argument, as the callee sees it."""
+    if value.__class__ is not Tensor:
+        return value
+    tensor: Any = value
+    return tensor.but(op="argument", operands=(value,), data=index)  # type: ignore[no-any-return]
+
+
+def _returned(
+    it: Interpreter, summary: Summary, symbols: list[int], function: Function, node: ast.AST
+) -> Value:
+    """A summary's result, in terms of the caller's symbols."""
+    result = summary.result
+    assert result is not None
+    if symbols != summary.symbols:
+        renamed = dict(zip(summary.symbols, symbols, strict=False))
+        result = _renamed(it, result, renamed)
+    if isinstance(result, Tensor):
+        return result.but(op="call", operands=(result,), node=node, home=it.module, data=function)
+    return result
+
+
+def _renamed(it: Interpreter, value: Value, names: dict[int, int]) -> Value:
+    if isinstance(value, Tensor):
+        vector = value.dtypes
+        if any(one > dtypes.ANY for one in vector):
+            moved = [
+                names.get(one >> 8, one >> 8) << 8 | one & dtypes.ANY if one > dtypes.ANY else one
+                for one in vector
+            ]
+            return value.but(dtypes=tuple(moved))
+        return value
+    if isinstance(value, Sequence):
+        if value.items is not None:
+            items = tuple([_renamed(it, item, names) for item in value.items])
+            return Sequence(items, None, value.kind)
+        if value.element is not None:
+            return Sequence(None, _renamed(it, value.element, names), value.kind)
+    if isinstance(value, Unknown) and value.symbol.number in names:
+        symbol = value.symbol
+        fresh = Symbol(symbol.label, symbol.vector, symbol.assumptions)
+        fresh.number = names[symbol.number]
+        return Unknown(fresh)
+    return value
+
+
+# what can be called
+
+Callee = Callable[[Interpreter, Any, list[Value], dict[str, Value], ast.AST], Value]
+CALLEES: dict[type, Callee] = {}
+
+
+def call(
+    it: Interpreter,
+    callee: Value,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """What calling a value gives."""
+    handler = CALLEES.get(callee.__class__)
+    if handler is None:
+        return unknown()
+    return handler(it, callee, arguments, keywords, node)
+
+
+def _closure(
+    it: Interpreter,
+    callee: Closure,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
+
+
+CALLEES[Closure] = _closure
+OPERATIONS["run"] = run
+OPERATIONS["call"] = call
+CALLEES[Reference] = lambda it, callee, a, k, n: OPERATIONS["library"](it, callee.name, a, k, n)
+CALLEES[RegionValue] = lambda it, callee, a, k, n: a[0] if a else unknown()

@@ -1,0 +1,440 @@
+"""Sequences, tables and tensors by index: iteration, subscripts, and what is assigned to."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from precision_lint.dataflow import objects
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.tensors import HAZARDS, Applied
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.values import (
+    INF,
+    UNKNOWN_RANK,
+    Array,
+    Instance,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+    text,
+)
+from precision_lint.torchmodel.operations import Operation
+
+INDEX = Operation(
+    name="index", parameters=("input", "indices"), operands=(0,), listed=False, result="first",
+    outputs=(), fields=(), strict=(), policy={}, missing={}, dtype_argument=False, method=True,
+    function=False, lo=-INF, hi=INF, view=True, elementwise=False, reduction=False,
+)  # fmt: skip
+STORE = Operation(
+    name="index_put", parameters=("input", "indices", "values"), operands=(0, 2), listed=False,
+    result="first", outputs=(), fields=(), strict=(), policy={}, missing={}, dtype_argument=False,
+    method=True, function=False, lo=-INF, hi=INF, view=False, elementwise=False, reduction=False,
+)  # fmt: skip
+
+
+# iteration
+
+
+def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value]:
+    """What iterating gives: the items, or one value that stands for all."""
+    if isinstance(value, Sequence):
+        if value.items is not None:
+            return list(value.items)
+        return value.element if value.element is not None else unknown()
+    if isinstance(value, Tensor):
+        rank = value.rank - 1 if value.rank > 0 else UNKNOWN_RANK
+        return value.but(op="element", operands=(value,), node=node, home=it.module, rank=rank)
+    if isinstance(value, Table):
+        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
+    if isinstance(value, Instance) and value.items is not None:
+        return _parts(it, value)
+    if isinstance(value, Special):
+        return _special_elements(it, value, node)
+    if isinstance(value, Unknown):
+        return child(it, value, "*")
+    if isinstance(value, Array):
+        return Array(value.dtypes, "element", (value,), node, it.module, value.lo, value.hi)
+    if isinstance(value, Scalar) and value.kind == "str":
+        return Scalar(None, "str")
+    return unknown()
+
+
+def _parts(it: Interpreter, value: Instance) -> Value | list[Value]:
+    """The modules in a ModuleList, Sequential or ModuleDict."""
+    items = value.items
+    if isinstance(items, Sequence):
+        if items.items is not None:
+            return [_part(value, str(i), v) for i, v in enumerate(items.items)]
+        return _part(value, "*", items.element) if items.element is not None else unknown()
+    return Scalar(None, "str")
+
+
+def _part(owner: Instance, name: str, value: Value) -> Value:
+    return objects.part(owner, name, value) if isinstance(value, Instance) else value
+
+
+def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value | list[Value]:
+    fields = value.fields
+    if value.kind == "range":
+        return Scalar(None, "int", fields["lo"], fields["hi"])
+    if value.kind == "enumerate":
+        inner = elements(it, fields["of"], node)
+        if isinstance(inner, list):
+            return [Sequence((Scalar(i, "int"), v), None) for i, v in enumerate(inner)]
+        return Sequence((Scalar(None, "int", 0), inner), None)
+    if value.kind == "zip":
+        parts = [elements(it, part, node) for part in fields["of"]]
+        lists = [part for part in parts if isinstance(part, list)]
+        if lists:
+            length = min(len(part) for part in lists)
+            return [
+                Sequence(tuple([p[i] if isinstance(p, list) else p for p in parts]), None)
+                for i in range(length)
+            ]
+        return Sequence(tuple([p for p in parts if isinstance(p, Value)]), None)
+    if value.kind == "generator":
+        return fields["element"] if fields["element"] is not None else unknown()
+    if value.kind == "parameters":
+        return _parameter(it, value, node)
+    if value.kind == "items":
+        return _items(it, fields["of"], fields["what"])
+    return child(it, unknown(), "*")
+
+
+def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
+    """One of the parameters of a module."""
+    owner = value.fields["owner"]
+    vector = dtypes.V_ANY
+    if isinstance(owner, Instance):
+        vector, _ = objects.weights_of(it, owner)
+    weight = Tensor(vector, "weight", (), node, it.module, flags=objects.PARAMETER, data=value)
+    return Sequence((Scalar(None, "str"), weight), None) if value.fields.get("named") else weight
+
+
+def _items(it: Interpreter, value: Value, what: str) -> Value | list[Value]:
+    """``keys()``, ``values()`` or ``items()`` of a dict."""
+    if isinstance(value, Instance) and isinstance(value.items, Table):
+        parts = {k: _part(value, str(k), v) for k, v in value.items.items.items()}
+        value = Table(parts, value.items.element)
+    if not isinstance(value, Table):
+        inner = child(it, value, "*") if isinstance(value, Unknown) else unknown()
+        return Sequence((unknown(), inner), None) if what == "items" else inner
+    found: list[Value] = []
+    for key, item in value.items.items():
+        name = Scalar(key, "str" if isinstance(key, str) else "int")
+        pair = Sequence((name, item), None)
+        found.append(pair if what == "items" else item if what == "values" else name)
+    if value.element is None:
+        return found
+    rest: Value = value.element
+    for item in value.items.values():
+        rest = join(rest, item)
+    if what == "keys":
+        return unknown()
+    return Sequence((unknown(), rest), None) if what == "items" else rest
+
+
+def child(it: Interpreter, value: Value, name: Any) -> Value:
+    """An attribute or item of an unknown object: unknown as well, and always the same one."""
+    if not isinstance(value, Unknown):
+        return unknown()
+    symbol = value.symbol
+    known = symbol.attributes.get(name)
+    if known is None:
+        vector = symbol.vector
+        made = it.unknown(str(name), vector, symbol.assumptions)
+        made.symbol.uses = symbol.uses & Symbol.ARRAY
+        known = symbol.attributes[name] = made
+    return known
+
+
+# subscripts
+
+
+def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) -> Value:
+    """``value[index]``"""
+    if isinstance(value, Tensor):
+        return _indexed(it, value, index, node)
+    if isinstance(value, Sequence):
+        return _item(value, index, node)
+    if isinstance(value, Table):
+        key = index.value if isinstance(index, Scalar) else None
+        if key is not None and key in value.items:
+            return value.items[key]
+        if value.element is not None:
+            return value.element
+        found: Value | None = None
+        for item in value.items.values() if key is None else ():
+            found = item if found is None else join(found, item)
+        return found if found is not None else unknown()
+    if isinstance(value, Instance) and value.items is not None:
+        return _module_item(it, value, index)
+    if isinstance(value, Array):
+        return Array(value.dtypes, "index", (value,), node, it.module, value.lo, value.hi)
+    if isinstance(value, Special) and value.kind == "shape":
+        return size_of(value.fields["of"], index)
+    if isinstance(value, Unknown):
+        if isinstance(index, Scalar) and index.value is not None:
+            return child(it, value, index.value)
+        return child(it, value, "[]")
+    if isinstance(value, Scalar) and value.kind == "str":
+        return Scalar(None, "str")
+    return unknown()
+
+
+def size_of(tensor: Value, index: Value | None) -> Scalar:
+    """A size of a tensor: at least 0, and equal where it is asked for again."""
+    return Scalar(None, "int", 0, INF, op="size", operands=(tensor, index or Scalar(None, "none")))
+
+
+def _item(value: Sequence, index: Value, node: ast.Subscript) -> Value:
+    if isinstance(node.slice, ast.Slice):
+        if value.items is None:
+            return value
+        lower, upper = node.slice.lower, node.slice.upper
+        ends = [_constant(lower), _constant(upper)]
+        if node.slice.step is None and ((lower is None) == (ends[0] is None)):
+            if (upper is None) == (ends[1] is None):
+                return Sequence(value.items[ends[0] : ends[1]], None, value.kind)
+        return Sequence(None, any_of(value), value.kind)
+    position = number(index)
+    if value.items is not None and position is not None and position == int(position):
+        if -len(value.items) <= position < len(value.items):
+            return value.items[int(position)]
+        return unknown()
+    found = any_of(value)
+    return found if found is not None else unknown()
+
+
+def _constant(node: ast.expr | None) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _constant(node.operand)
+        return -inner if inner is not None else None
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    return None
+
+
+def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
+    items = value.items
+    if isinstance(items, Table):
+        key = text(index)
+        if key is not None and key in items.items:
+            return _part(value, key, items.items[key])
+        found = items.element
+        for item in items.items.values():
+            found = item if found is None else join(found, item)
+        return _part(value, "*", found) if found is not None else unknown()
+    assert items is not None
+    position = number(index)
+    if items.items is not None and position is not None and -len(items.items) <= position < len(items.items):
+        place = int(position) % len(items.items)
+        return _part(value, str(place), items.items[place])
+    found = any_of(items)
+    return _part(value, "*", found) if found is not None else unknown()
+
+
+def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) -> Value:
+    """Part of a tensor: the same dtype and bounds, perhaps fewer dimensions."""
+    parts = index.items if isinstance(index, Sequence) and index.items is not None else (index,)
+    for one in parts:
+        if isinstance(one, Unknown):
+            one.symbol.uses |= Symbol.INTEGER
+    rank = value.rank
+    integers = sum(isinstance(p, Scalar) and p.kind in ("int", "number") for p in parts)
+    if rank > 0:
+        rank = max(rank - integers, 0) if all(isinstance(p, (Scalar, Special)) for p in parts) else UNKNOWN_RANK
+    elif integers or rank == 0:
+        rank = UNKNOWN_RANK
+    result = value.but(
+        op="index",
+        operands=(value, index),
+        node=node,
+        home=it.module,
+        rank=rank,
+        data=index_key(node.slice),
+        symbol=None,
+    )
+    applied = Applied(INDEX, [value, index], node, False)
+    applied.result = result
+    for look in HAZARDS.get("index", ()):
+        look(it, applied)
+    return result
+
+
+def index_key(node: ast.expr) -> tuple[Any, ...] | None:
+    """A subscript of constants, slices, ``...`` and ``None`` as data; None: something else."""
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, ast.Slice):
+            ends = (_constant(part.lower), _constant(part.upper), _constant(part.step))
+            given = (part.lower, part.upper, part.step)
+            if any((e is None) != (g is None) for e, g in zip(ends, given, strict=True)):
+                return None
+            found.append(("slice", *ends))
+        elif isinstance(part, ast.Constant) and (part.value is None or part.value is Ellipsis):
+            found.append("..." if part.value is Ellipsis else "new")
+        else:
+            constant = _constant(part)
+            if constant is None:
+                return None
+            found.append(constant)
+    return tuple(found)
+
+
+# assignment
+
+
+def assign(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
+    """Give a target a value."""
+    kind = target.__class__
+    if kind is ast.Name:
+        it.variables[target.id] = value  # type: ignore[attr-defined]
+    elif kind is ast.Attribute:
+        _assign_attribute(it, target, value, node)  # type: ignore[arg-type]
+    elif kind in (ast.Tuple, ast.List):
+        _unpack(it, target.elts, value, node)  # type: ignore[attr-defined]
+    elif kind is ast.Subscript:
+        _assign_item(it, target, value, node)  # type: ignore[arg-type]
+    elif kind is ast.Starred:
+        inner = any_of(value) if isinstance(value, Sequence) else None
+        assign(it, target.value, Sequence(None, inner, "list"), node)  # type: ignore[attr-defined]
+
+
+def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
+    """Give the place that an expression names another value, after a change in place."""
+    if isinstance(target, ast.Name):
+        if target.id in it.variables:
+            it.variables[target.id] = value
+    elif isinstance(target, ast.Attribute):
+        owner = it.expr(target.value)
+        if isinstance(owner, Instance):
+            objects.store(it, owner, target.attr, value)
+
+
+STORES: list[Any] = []
+"""Functions that look at an assignment to an attribute: (interpreter, owner, target, value, node)."""
+
+
+def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node: ast.AST) -> None:
+    owner = it.expr(target.value)
+    for look in STORES:
+        look(it, owner, target, value, node)
+    if isinstance(owner, Instance):
+        objects.store(it, owner, target.attr, value)
+    elif isinstance(owner, Unknown):
+        it.variables[("of", owner.symbol.number, target.attr)] = value
+    elif isinstance(owner, Special):
+        owner.fields[target.attr] = value
+
+
+def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AST) -> None:
+    starred = [i for i, t in enumerate(targets) if isinstance(t, ast.Starred)]
+    found = elements(it, value, node) if not isinstance(value, Special) or value.kind != "shape" else size_of(value.fields["of"], None)
+    if isinstance(value, Unknown):
+        for i, target in enumerate(targets):
+            assign(it, target, child(it, value, i), node)
+        return
+    if isinstance(value, Special) and value.kind == "shape":
+        for i, target in enumerate(targets):
+            assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
+        return
+    if isinstance(found, list):
+        if not starred and len(found) == len(targets):
+            for target, item in zip(targets, found, strict=True):
+                assign(it, target, item, node)
+            return
+        if len(starred) == 1 and len(found) >= len(targets) - 1:
+            start = starred[0]
+            behind = len(targets) - start - 1
+            middle = found[start : len(found) - behind]
+            parts: list[Value] = found[:start]
+            parts.append(Sequence(tuple(middle), None, "list"))
+            parts += found[len(found) - behind :] if behind else []
+            for target, item in zip(targets, parts, strict=True):
+                inner = target.value if isinstance(target, ast.Starred) else target
+                assign(it, inner, item, node)
+            return
+        joined: Value | None = None
+        for item in found:
+            joined = item if joined is None else join(joined, item)
+        found = joined if joined is not None else unknown()
+    for i, target in enumerate(targets):
+        one = found
+        if isinstance(value, Tensor) and isinstance(found, Tensor):
+            one = found.but(op="unbind", operands=(value,), data=i)
+        assign(it, target, one, node)
+
+
+def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast.AST) -> None:
+    owner = it.expr(target.value)
+    index = it.expr(target.slice)
+    if isinstance(owner, Tensor):
+        _store_elements(it, owner, index, value, target, node)
+    elif isinstance(owner, Table):
+        key = index.value if isinstance(index, Scalar) else None
+        if key is not None:
+            rebind(it, target.value, Table({**owner.items, key: value}, owner.element))
+        else:
+            element = value if owner.element is None else join(owner.element, value)
+            rebind(it, target.value, Table(owner.items, element))
+    elif isinstance(owner, Sequence):
+        rebind(it, target.value, _with_item(owner, index, value))
+    elif isinstance(owner, Unknown) and isinstance(index, Scalar) and index.value is not None:
+        owner.symbol.attributes[index.value] = value
+
+
+def _with_item(owner: Sequence, index: Value, value: Value) -> Sequence:
+    position = number(index)
+    if owner.items is not None and position is not None and -len(owner.items) <= position < len(owner.items):
+        items = list(owner.items)
+        items[int(position)] = value
+        return Sequence(tuple(items), None, owner.kind)
+    old = any_of(owner)
+    return Sequence(None, value if old is None else join(old, value), owner.kind)
+
+
+def _store_elements(
+    it: Interpreter,
+    owner: Tensor,
+    index: Value,
+    value: Value,
+    target: ast.Subscript,
+    node: ast.AST,
+) -> None:
+    """``tensor[index] = value``: in place, in the tensor's dtype."""
+    if isinstance(value, Unknown):
+        made = tensor_of(it, value)
+        value = made if made is not None else value
+    applied = Applied(STORE, [owner, index, value], node, True)
+    lo, hi = owner.lo, owner.hi
+    assumptions = owner.assumptions
+    if isinstance(value, (Tensor, Scalar)):
+        lo, hi = min(lo, value.lo), max(hi, value.hi)
+        assumptions |= value.assumptions & ~assume.DEFAULT
+    applied.result = owner.but(
+        op="index_put",
+        operands=(owner, index, value),
+        node=node,
+        home=it.module,
+        lo=lo,
+        hi=hi,
+        assumptions=assumptions,
+        data=index_key(target.slice),
+    )
+    applied.seen = {0: owner.dtypes}
+    if isinstance(value, Tensor):
+        applied.seen[2] = value.dtypes
+    for look in HAZARDS.get("index_put", ()):
+        look(it, applied)
+    rebind(it, target.value, applied.result)

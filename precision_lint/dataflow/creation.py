@@ -1,0 +1,239 @@
+"""Tensors that are made of nothing, of numbers, or like another tensor."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.ranges import bounds_of, hull
+from precision_lint.dataflow.tensors import dtype_of
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.values import (
+    INF,
+    SOME_RANK,
+    UNKNOWN_RANK,
+    Array,
+    Scalar,
+    Sequence,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+)
+from precision_lint.torchmodel.creation import Creation
+
+DEFAULT, ASKED, FOLLOWS, DATA = "default", "asked", "follows", "data"
+"""Where a new tensor has its dtype from (``Tensor.data``)."""
+
+
+def create(
+    it: Interpreter,
+    creation: Creation,
+    arguments: list[Value],
+    keywords: Mapping[str, Value],
+    node: ast.AST,
+) -> Value:
+    """What a creation function gives."""
+    values = _aligned(creation, arguments, keywords)
+    asked = dtype_of(it, values["dtype"]) if "dtype" in values else None
+    first = arguments[0] if arguments else next(iter(keywords.values()), None)
+    lo, hi = _range(creation, values, arguments)
+    origin = ASKED if asked is not None else FOLLOWS
+    assumptions = 0
+    rank = creation.rank
+    vector: Dtypes
+    if asked is not None:
+        vector = asked
+        rank = _rank(creation, first, rank)
+    elif creation.dtype:
+        vector = dtypes.everywhere(creation.dtype)
+    elif creation.kind in ("like", "new"):
+        source = tensor_of(it, first, node) if first is not None else None
+        vector = source.dtypes if source is not None else dtypes.V_ANY
+        assumptions = source.assumptions if source is not None else 0
+        if source is not None and creation.kind == "like":
+            rank = source.rank
+    elif creation.kind == "data":
+        return _of_data(it, creation, first, node)
+    elif creation.kind == "fill":
+        vector, origin = _of_fill(it, values.get("fill_value")), DEFAULT
+    elif creation.kind == "range":
+        floats = [v for v in arguments if isinstance(v, Scalar) and v.kind == "float"]
+        vector = it.program.default_dtype if floats else dtypes.V_INTEGER
+        origin = DEFAULT if floats else FOLLOWS
+    else:
+        vector, origin = it.program.default_dtype, DEFAULT
+    return Tensor(
+        vector,
+        creation.name,
+        tuple(v for v in values.values() if v is not None),
+        node,
+        it.module,
+        lo,
+        hi,
+        assumptions,
+        rank=_shape_rank(creation, arguments, keywords) if rank == UNKNOWN_RANK else rank,
+        reach=_reach(creation, lo, hi),
+        data=origin,
+    )
+
+
+def _aligned(
+    creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Arguments by parameter; sizes that are given one by one stay unnamed."""
+    named: dict[str, Value] = {}
+    if creation.kind not in ("default", "new") or creation.name in ("linspace", "logspace", "eye"):
+        named.update(zip(creation.parameters, arguments, strict=False))
+    elif creation.kind == "new" and creation.name in ("new_full", "new_tensor"):
+        named.update(zip(creation.parameters, arguments, strict=False))
+    elif arguments:
+        named["size"] = (
+            arguments[0] if len(arguments) == 1 else Sequence(tuple(arguments), None, "tuple")
+        )
+    named.update(keywords)
+    if creation.kind == "range" and "end" not in named and "start" in named:
+        named["end"] = named.pop("start")
+    return named
+
+
+def _shape_rank(
+    creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]
+) -> int:
+    """Dimensions by the sizes that are given."""
+    if creation.kind not in ("default", "new", "fill"):
+        return UNKNOWN_RANK
+    sizes = arguments[1:] if creation.kind == "new" else arguments
+    if creation.kind == "fill" or creation.name == "new_full":
+        sizes = sizes[:1]
+    if not sizes and "size" in keywords:
+        sizes = [keywords["size"]]
+    if len(sizes) == 1:
+        only = sizes[0]
+        if isinstance(only, Sequence):
+            return len(only.items) if only.items is not None else SOME_RANK
+        return 1 if isinstance(only, Scalar) and only.is_number else SOME_RANK
+    return len(sizes) if sizes else UNKNOWN_RANK
+
+
+def _rank(creation: Creation, first: Value | None, rank: int) -> int:
+    if creation.kind == "data":
+        return _data_rank(first)
+    return rank
+
+
+def _data_rank(value: Value | None) -> int:
+    if isinstance(value, Tensor):
+        return value.rank
+    if isinstance(value, Scalar):
+        return 0
+    if isinstance(value, Sequence):
+        return SOME_RANK
+    return UNKNOWN_RANK
+
+
+def _of_fill(it: Interpreter, value: Value | None) -> Dtypes:
+    if isinstance(value, Scalar):
+        if value.kind == "int":
+            return dtypes.V_INTEGER
+        if value.kind == "bool":
+            return dtypes.V_BOOLEAN
+        if value.kind == "number":
+            return dtypes.V_ANY
+    return it.program.default_dtype  # type: ignore[no-any-return]
+
+
+def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast.AST) -> Value:
+    """``tensor``, ``as_tensor``, ``from_numpy``: the dtype of what they are given."""
+    lo, hi = _data_range(value)
+    if isinstance(value, Tensor):
+        return value.but(op=creation.name, operands=(value,), node=node, home=it.module, data=DATA)
+    assumptions = 0
+    origin = DATA
+    if isinstance(value, Array):
+        vector = value.dtypes
+    elif isinstance(value, Unknown) and (
+        creation.name == "from_numpy" or value.symbol.uses & Symbol.ARRAY
+    ):
+        vector, assumptions = dtypes.V_ANY, assume.KIND
+        value.symbol.uses |= Symbol.ARRAY
+    else:
+        found = _literal(value)
+        vector = dtypes.V_ANY
+        if found:
+            vector = dtypes.everywhere(found)
+            if found == dtypes.FLOAT32:
+                vector, origin = it.program.default_dtype, DEFAULT
+    return Tensor(
+        vector,
+        creation.name,
+        (value,) if value is not None else (),
+        node,
+        it.module,
+        lo,
+        hi,
+        assumptions,
+        rank=_data_rank(value),
+        reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
+        data=origin,
+    )
+
+
+def _literal(value: Value | None) -> int:
+    """The dtype that torch gives to Python numbers; 0: unknown."""
+    if isinstance(value, Scalar):
+        kinds = {"int": dtypes.INTEGER, "float": dtypes.FLOAT32, "bool": dtypes.BOOLEAN}
+        return kinds.get(value.kind, 0)
+    if isinstance(value, Sequence):
+        parts = value.items if value.items is not None else (value.element,)
+        found = [_literal(part) for part in parts[:64]]
+        if dtypes.FLOAT32 in found:
+            return dtypes.FLOAT32
+        if not found or 0 in found:
+            return dtypes.FLOAT32 if value.items == () else 0
+        return max(found, key=(dtypes.BOOLEAN, dtypes.INTEGER).index)
+    return 0
+
+
+def _data_range(value: Any) -> tuple[float, float]:
+    if isinstance(value, Sequence):
+        parts = value.items if value.items is not None else (value.element,)
+        return hull(*[_data_range(part) for part in parts[:64]]) if parts else (-INF, INF)
+    if isinstance(value, Array):
+        return value.lo, value.hi
+    return bounds_of(value)
+
+
+def _range(
+    creation: Creation, values: Mapping[str, Value], arguments: list[Value]
+) -> tuple[float, float]:
+    """Bounds of the elements."""
+    if creation.name in ("full", "full_like", "new_full"):
+        return bounds_of(values.get("fill_value"))
+    if creation.name in ("linspace", "logspace"):
+        ends = bounds_of(values.get("start")), bounds_of(values.get("end"))
+        return hull(*ends) if creation.name == "linspace" else (0.0, INF)
+    if creation.kind == "range":
+        start, step = values.get("start"), values.get("step")
+        first = bounds_of(start) if start is not None else (0.0, 0.0)
+        stride = bounds_of(step) if step is not None else (1.0, 1.0)
+        last = bounds_of(values.get("end"))
+        if stride[0] > 0:
+            whole = number(values.get("end")) is not None and stride == (1.0, 1.0)
+            return first[0], max(last[1] - (1.0 if whole else 0.0), first[0])
+        return -INF, INF
+    if creation.kind == "int" and creation.name.startswith("randint"):
+        return -INF, INF
+    return creation.lo, creation.hi
+
+
+def _reach(creation: Creation, lo: float, hi: float) -> float:
+    """The largest magnitude, where the last element is known."""
+    if creation.kind == "range" or creation.name in ("full", "linspace", "ones", "full_like"):
+        return max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0
+    return 0.0

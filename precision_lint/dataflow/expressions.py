@@ -1,0 +1,386 @@
+"""Transfer functions of expressions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from precision_lint.dataflow import methods
+from precision_lint.dataflow.containers import assign, elements, index_key, subscript
+from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
+from precision_lint.dataflow.objects import is_module, next_method
+from precision_lint.dataflow.operators import BINARY, binary, compare, negate, truth_value
+from precision_lint.dataflow.protocol import noted
+from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.values import (
+    NONE,
+    ClassValue,
+    Closure,
+    Instance,
+    Scalar,
+    Sequence,
+    Special,
+    Table,
+    Value,
+)
+
+
+def expression(*kinds: type) -> Callable[[Expression], Expression]:
+    """Register the handler of expressions of these types."""
+
+    def register(handler: Expression) -> Expression:
+        for kind in kinds:
+            EXPRESSIONS[kind] = handler
+        return handler
+
+    return register
+
+
+KINDS: dict[type, str] = {int: "int", float: "float", bool: "bool", str: "str", bytes: "bytes"}
+
+
+@expression(ast.Constant)
+def _constant(it: Interpreter, node: ast.Constant) -> Value:
+    value = node.value
+    if value is None:
+        return NONE
+    kind = KINDS.get(value.__class__)
+    if kind is None:
+        return Scalar(None, "complex") if isinstance(value, complex) else unknown()
+    return Scalar(value, kind, node=node, home=it.module)
+
+
+@expression(ast.Name)
+def _name(it: Interpreter, node: ast.Name) -> Value:
+    name = node.id
+    value = it.variables.get(name)
+    if value is not None:
+        return value
+    if it.outer is not None:
+        value = it.outer.get(name)
+        if value is not None:
+            return value
+    value = it.program.global_of(it, it.module, name)
+    if value is not None:
+        return value  # type: ignore[no-any-return]
+    it.missing = True
+    return unknown()
+
+
+@expression(ast.Attribute)
+def _attribute(it: Interpreter, node: ast.Attribute) -> Value:
+    return methods.attribute(it, it.expr(node.value), node.attr, node)
+
+
+@expression(ast.Subscript)
+def _subscript(it: Interpreter, node: ast.Subscript) -> Value:
+    value = it.expr(node.value)
+    index = it.expr(node.slice)
+    return subscript(it, value, index, node)
+
+
+@expression(ast.Slice)
+def _slice(it: Interpreter, node: ast.Slice) -> Value:
+    for part in (node.lower, node.upper, node.step):
+        if part is not None:
+            it.expr(part)
+    return Special("slice", node, it.module, key=index_key(node))
+
+
+@expression(ast.BinOp)
+def _binary(it: Interpreter, node: ast.BinOp) -> Value:
+    left = it.expr(node.left)
+    right = it.expr(node.right)
+    return binary(it, BINARY[node.op.__class__], left, right, node)
+
+
+@expression(ast.UnaryOp)
+def _unary(it: Interpreter, node: ast.UnaryOp) -> Value:
+    value = it.expr(node.operand)
+    if isinstance(node.op, ast.USub):
+        return negate(it, value, node)
+    if isinstance(node.op, ast.Not):
+        known = truth_value(value)
+        return Scalar(None if known is None else not known, "bool")
+    if isinstance(node.op, ast.Invert):
+        return negate(it, value, node, "bitwise_not")
+    return value
+
+
+@expression(ast.Compare)
+def _compare(it: Interpreter, node: ast.Compare) -> Value:
+    left = it.expr(node.left)
+    result: Value | None = None
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        right = it.expr(comparator)
+        found = compare(it, op, left, right, node)
+        result = found if result is None else Scalar(None, "bool")
+        left = right
+    return result if result is not None else unknown()
+
+
+@expression(ast.BoolOp)
+def _bool(it: Interpreter, node: ast.BoolOp) -> Value:
+    found: Value | None = None
+    trace = it.trace
+    for number, part in enumerate(node.values):
+        if number:
+            it.trace = []
+        value = it.expr(part)
+        if number:
+            inner, it.trace = it.trace, trace
+            noted(it, "and" if isinstance(node.op, ast.And) else "or", node, inner)
+        known = truth_value(value)
+        if known is (not isinstance(node.op, ast.And)):
+            return value if found is None else join(found, value)
+        if known is None or number == len(node.values) - 1:
+            found = value if found is None else join(found, value)
+    return found if found is not None else unknown()
+
+
+@expression(ast.IfExp)
+def _if(it: Interpreter, node: ast.IfExp) -> Value:
+    known = truth_value(it.expr(node.test))
+    if known is not None:
+        return it.expr(node.body if known else node.orelse)
+    trace, variables, live = it.trace, it.variables, it.live
+    it.trace = []
+    it.narrow(node.test, True)
+    body = it.expr(node.body)
+    first, it.trace = it.trace, []
+    body_live = it.live
+    it.variables, it.live = variables, live
+    it.narrow(node.test, False)
+    other = it.expr(node.orelse)
+    second, it.trace = it.trace, trace
+    other_live = it.live
+    it.variables, it.live = variables, live
+    noted(it, "if", node, first, second)
+    return it.either(body, body_live, other, other_live)
+
+
+def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:
+    items: list[Value] = []
+    for node in nodes:
+        if node.__class__ is ast.Starred:
+            inner = elements(it, it.expr(node.value), node)  # type: ignore[attr-defined]
+            if isinstance(inner, list):
+                items += inner
+                continue
+            rest = [it.expr(n) for n in nodes if n.__class__ is not ast.Starred]
+            element: Value = inner
+            for item in rest:
+                element = join(element, item)
+            return Sequence(None, element, kind)
+        items.append(it.expr(node))
+    return Sequence(tuple(items), None, kind)
+
+
+@expression(ast.Tuple)
+def _tuple(it: Interpreter, node: ast.Tuple) -> Value:
+    return _several(it, node.elts, "tuple")
+
+
+@expression(ast.List)
+def _list(it: Interpreter, node: ast.List) -> Value:
+    return _several(it, node.elts, "list")
+
+
+@expression(ast.Set)
+def _set(it: Interpreter, node: ast.Set) -> Value:
+    return _several(it, node.elts, "set")
+
+
+@expression(ast.Dict)
+def _dict(it: Interpreter, node: ast.Dict) -> Value:
+    items: dict[Any, Value] = {}
+    element: Value | None = None
+    for key, value in zip(node.keys, node.values, strict=True):
+        found = it.expr(value)
+        if key is None:
+            if isinstance(found, Table):
+                items.update(found.items)
+                element = found.element if element is None else element
+            else:
+                element = unknown()
+            continue
+        name = it.expr(key)
+        if isinstance(name, Scalar) and name.value is not None:
+            items[name.value] = found
+        else:
+            element = found if element is None else join(element, found)
+    return Table(items, element)
+
+
+@expression(ast.ListComp, ast.SetComp, ast.GeneratorExp)
+def _comprehension(it: Interpreter, node: ast.ListComp) -> Value:
+    found = _generated(it, node.generators, [node.elt], node)
+    if isinstance(found, list):
+        return Sequence(tuple([values[0] for values in found]), None, "list")
+    return Sequence(None, found[0], "list")
+
+
+@expression(ast.DictComp)
+def _dict_comprehension(it: Interpreter, node: ast.DictComp) -> Value:
+    found = _generated(it, node.generators, [node.key, node.value], node)
+    if isinstance(found, list):
+        keys = [key.value if isinstance(key, Scalar) else None for key, _ in found]
+        if None not in keys:
+            return Table({k: v for k, (_, v) in zip(keys, found, strict=True)}, None)
+        element: Value | None = None
+        for _, value in found:
+            element = value if element is None else join(element, value)
+        return Table({}, element)
+    return Table({}, found[1])
+
+
+def _generated(
+    it: Interpreter, generators: list[ast.comprehension], parts: list[ast.expr], node: ast.AST
+) -> list[tuple[Value, ...]] | tuple[Value, ...]:
+    """What a comprehension gives: for a few known items one by one, else one for all."""
+    outside: Environment = dict(it.variables)
+    trace = it.trace
+    it.trace = []
+    it.depth += 1
+    first = generators[0]
+    source = elements(it, it.expr(first.iter), first.iter)
+    result: list[tuple[Value, ...]] | tuple[Value, ...]
+    if isinstance(source, list) and len(source) <= 8 and len(generators) == 1 and not first.ifs:
+        result = []
+        for item in source:
+            assign(it, first.target, item, node)
+            result.append(tuple([it.expr(part) for part in parts]))
+    else:
+        for number, generator in enumerate(generators):
+            inner = source if not number else elements(it, it.expr(generator.iter), generator.iter)
+            one = _joined(inner)
+            assign(it, generator.target, one, node)
+            for test in generator.ifs:
+                it.expr(test)
+                it.narrow(test, True)
+        result = tuple([it.expr(part) for part in parts])
+    it.depth -= 1
+    inner_trace, it.trace = it.trace, trace
+    noted(it, "loop", node, inner_trace)
+    it.variables = outside
+    return result
+
+
+def _joined(values: Value | list[Value]) -> Value:
+    if not isinstance(values, list):
+        return values
+    found = any_of(Sequence(tuple(values), None))
+    return found if found is not None else unknown()
+
+
+@expression(ast.Lambda)
+def _lambda(it: Interpreter, node: ast.Lambda) -> Value:
+    prefix = f"{it.function.qualname}." if it.function is not None else ""
+    function = it.module.function(node, prefix + "<lambda>")
+    outer = it.variables if it.outer is None else {**it.outer, **it.variables}
+    return Closure(function, None, outer)
+
+
+@expression(ast.JoinedStr)
+def _text(it: Interpreter, node: ast.JoinedStr) -> Value:
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            it.expr(part.value)
+    return Scalar(None, "str")
+
+
+@expression(ast.NamedExpr)
+def _named(it: Interpreter, node: ast.NamedExpr) -> Value:
+    value = it.expr(node.value)
+    assign(it, node.target, value, node)
+    return value
+
+
+@expression(ast.Await)
+def _await(it: Interpreter, node: ast.Await) -> Value:
+    return it.expr(node.value)
+
+
+@expression(ast.Starred)
+def _starred(it: Interpreter, node: ast.Starred) -> Value:
+    return it.expr(node.value)
+
+
+@expression(ast.Yield)
+def _yield(it: Interpreter, node: ast.Yield) -> Value:
+    value = it.expr(node.value) if node.value is not None else NONE
+    it.yielded.append((value, it.region))
+    return unknown()
+
+
+@expression(ast.YieldFrom)
+def _yield_from(it: Interpreter, node: ast.YieldFrom) -> Value:
+    inner = elements(it, it.expr(node.value), node)
+    it.yielded.append((_joined(inner), it.region))
+    return unknown()
+
+
+@expression(ast.Call)
+def _call(it: Interpreter, node: ast.Call) -> Value:
+    it.step()
+    function = node.func
+    owner: Value | None = None
+    name = ""
+    if function.__class__ is ast.Attribute:
+        inner = function.value  # type: ignore[attr-defined]
+        name = function.attr  # type: ignore[attr-defined]
+        if inner.__class__ is ast.Call and _is_super(inner):
+            return _super(it, inner, name, node)
+        owner = it.expr(inner)
+    arguments, keywords = _arguments(it, node)
+    if owner is not None:
+        return methods.call_method(it, owner, name, arguments, keywords, node)
+    return it.call(it.expr(function), arguments, keywords, node)
+
+
+def _arguments(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
+    arguments: list[Value] = []
+    for argument in node.args:
+        if argument.__class__ is ast.Starred:
+            inner = elements(it, it.expr(argument.value), argument)  # type: ignore[attr-defined]
+            if isinstance(inner, list):
+                arguments += inner
+            else:
+                arguments.append(inner)
+        else:
+            arguments.append(it.expr(argument))
+    keywords: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = it.expr(keyword.value)
+        if keyword.arg is not None:
+            keywords[keyword.arg] = value
+        elif isinstance(value, Table):
+            keywords.update({k: v for k, v in value.items.items() if isinstance(k, str)})
+    return arguments, keywords
+
+
+def _is_super(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _super(it: Interpreter, inner: ast.Call, name: str, node: ast.Call) -> Value:
+    """``super().name(...)``"""
+    arguments, keywords = _arguments(it, node)
+    function = it.function
+    if function is None or function.cls is None or not function.parameters:
+        return unknown()
+    owner = it.variables.get(function.parameters[0].arg)
+    cls = owner.cls if isinstance(owner, (Instance, ClassValue)) else None
+    if cls is None or isinstance(cls, str):
+        return unknown()
+    method = next_method(it, cls, function.cls, name)
+    if method is not None:
+        return it.run(method, owner, arguments, keywords, node)
+    if isinstance(owner, Instance) and is_module(it, cls):
+        from precision_lint.dataflow.building import module_method
+
+        answer = module_method(it, owner, name, arguments, keywords, node)
+        if answer is not None:
+            return answer
+    return unknown()

@@ -1,0 +1,139 @@
+"""Walks through the value graph: what a value was made of, across assignments, joins and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from precision_lint.domains.values import Scalar, Sequence, Tensor, Value, number
+
+PASSED = frozenset({"argument", "call"})
+"""Values that are another one, seen from the other side of a call."""
+DEEP = 6
+"""Levels of the graph that two values are compared on."""
+
+
+def peel(value: Value | None) -> Any:
+    """The value itself, wherever it was passed through calls."""
+    while isinstance(value, Tensor) and value.op in PASSED:
+        value = value.operands[0]
+    return value
+
+
+def is_op(value: Value | None, *names: str) -> bool:
+    """Whether a value was made by one of these operations."""
+    value = peel(value)
+    return isinstance(value, Tensor) and value.op in names
+
+
+def operand(value: Value | None, index: int = 0) -> Any:
+    """An operand of the operation that made a value; None: there is none."""
+    value = peel(value)
+    if isinstance(value, Tensor) and len(value.operands) > index:
+        return peel(value.operands[index])
+    return None
+
+
+def alternatives(value: Value | None) -> Iterator[Any]:
+    """The values that a value may be, where branches join."""
+    value = peel(value)
+    if isinstance(value, Tensor) and value.op == "join" and value.operands:
+        for one in value.operands:
+            yield from alternatives(one)
+    else:
+        yield value
+
+
+def same(a: Any, b: Any, depth: int = DEEP) -> bool:
+    """Whether two values are surely equal: the same object, or made by the same pure operations."""
+    a, b = peel(a), peel(b)
+    if a is b:
+        return True
+    if a.__class__ is not b.__class__ or depth == 0:
+        return False
+    if isinstance(a, Scalar):
+        if a.value is not None:
+            return bool(a.kind == b.kind and a.value == b.value)
+        pure = a.op and a.op == b.op and len(a.operands) == len(b.operands)
+        return bool(pure and a.operands) and _all_same(a.operands, b.operands, depth)
+    if isinstance(a, Sequence):
+        return (
+            a.items is not None
+            and b.items is not None
+            and len(a.items) == len(b.items)
+            and _all_same(a.items, b.items, depth)
+        )
+    if not isinstance(a, Tensor):
+        return False
+    return (
+        a.op == b.op
+        and a.op not in IMPURE
+        and bool(a.operands)
+        and len(a.operands) == len(b.operands)
+        and a.data == b.data
+        and _all_same(a.operands, b.operands, depth)
+    )
+
+
+IMPURE = frozenset({"join", "dropout", "random", "unknown", "input", "element", "multinomial"})
+"""What two values may share and yet differ."""
+
+
+def _all_same(a: tuple[Any, ...], b: tuple[Any, ...], depth: int) -> bool:
+    return all(same(x, y, depth - 1) for x, y in zip(a, b, strict=True))
+
+
+def through(value: Value | None, names: frozenset[str]) -> Any:
+    """What a value was before operations of these names were applied to it."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in names and value.operands:
+        value = peel(value.operands[0])
+    return value
+
+
+def behind(value: Value | None, limit: int = 200) -> Iterator[Tensor]:
+    """A tensor and all tensors that it was made of, nearest first."""
+    pending = [peel(value)]
+    seen: set[int] = set()
+    while pending and len(seen) < limit:
+        one = pending.pop(0)
+        if not isinstance(one, Tensor) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        for part in one.operands:
+            if isinstance(part, Sequence):
+                pending.extend(part.items or ())
+            else:
+                pending.append(peel(part))
+
+
+def factor(value: Tensor) -> tuple[Any, float] | None:
+    """A tensor and the constant it is multiplied by."""
+    value = peel(value)
+    if value.op not in ("mul", "div") or len(value.operands) < 2:
+        return None
+    left, right = value.operands[:2]
+    constant = number(right)
+    if constant is not None:
+        if value.op == "div":
+            return (peel(left), 1 / constant) if constant else None
+        return peel(left), constant
+    constant = number(left)
+    if constant is not None and value.op == "mul":
+        return peel(right), constant
+    return None
+
+
+def is_square(value: Any) -> Any:
+    """The tensor that a value is the square of, or None."""
+    value = peel(value)
+    if not isinstance(value, Tensor):
+        return None
+    if value.op == "square":
+        return peel(value.operands[0])
+    if value.op == "pow" and len(value.operands) > 1 and number(value.operands[1]) == 2:
+        return peel(value.operands[0])
+    if value.op == "mul" and len(value.operands) == 2 and same(*value.operands):
+        return peel(value.operands[0])
+    return None

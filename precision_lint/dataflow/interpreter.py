@@ -1,0 +1,360 @@
+"""The state of the abstract interpreter, and how it looks up what a node means.
+
+Handlers of expressions and statements live in the other modules of this package; they register
+themselves here, so that these modules import each other in one direction only.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import facts, join, join_modes, unknown, widened
+from precision_lint.domains.values import (
+    Root,
+    Scalar,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+)
+from precision_lint.events import Event, Link, Place, Variant
+from precision_lint.syntax.program import Class, Function, Module
+
+Environment = dict[Any, Value]
+Expression = Callable[["Interpreter", Any], Value]
+Statement = Callable[["Interpreter", Any], bool]
+
+EXPRESSIONS: dict[type, Expression] = {}
+STATEMENTS: dict[type, Statement] = {}
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+"""What other modules do for the interpreter: ``call``, ``run``, ``load``."""
+ROUNDS = 8
+"""Iterations of a loop after which what still changes is unknown."""
+
+
+class Budget(Exception):
+    """A function needs more steps than it may take."""
+
+
+class Region(NamedTuple):
+    """Autocast's state: by mode the dtypes that it casts to (0: off).
+
+    sites: the places that opened it, innermost first.  assumptions: what it rests on.
+    explicit: opened by code, not assumed at the entry.  loop: number of loops around where it opened.
+    """
+
+    dtypes: Dtypes
+    device: str
+    assumptions: int
+    sites: tuple[Place, ...] = ()
+    explicit: bool = False
+    cache: bool = True
+    loop: int = -1
+    outer: Region | None = None
+    """The state around it."""
+    disabled: bool = False
+    """``enabled=False`` inside a region that is on."""
+
+
+class Call(NamedTuple):
+    """A link of the chain of calls that led here."""
+
+    place: Place
+    function: Function | None
+    outer: Call | None
+
+
+class Loop:
+    """States that leave a loop's body early."""
+
+    __slots__ = ("breaks", "continues")
+
+    def __init__(self) -> None:
+        self.breaks: list[Environment] = []
+        self.continues: list[Environment] = []
+
+
+class Frame(NamedTuple):
+    """What a call saves of its caller's state."""
+
+    module: Module
+    function: Function | None
+    variables: Environment
+    outer: Environment | None
+    region: Region
+    returned: list[Value]
+    yielded: list[tuple[Value, Region]]
+    loop: Loop | None
+    depth: int
+    no_grad: bool
+    driver: bool
+    trace: list[Any]
+    missing: bool
+    live: int
+
+
+class Interpreter:
+    """Interprets functions abstractly; one for all files of a run."""
+
+    def __init__(self, program: Any) -> None:
+        self.program = program
+        self.module: Module = Module("", ast.Module([], []))
+        self.function: Function | None = None
+        self.variables: Environment = {}
+        self.outer: Environment | None = None
+        self.region = OUTSIDE
+        self.returned: list[Value] = []
+        self.yielded: list[tuple[Value, Region]] = []
+        self.loop: Loop | None = None
+        self.depth = 0
+        """Loops around the current statement, in this function."""
+        self.no_grad = False
+        self.driver = False
+        """Whether float arguments of the function at hand are data rather than activations."""
+        self.trace: list[Any] = []
+        """What was done to gradients, optimizers and scalers (``typestate``)."""
+        self.missing = False
+        """Whether a name was asked for that has no value yet."""
+        self.live = dtypes.ALL_MODES
+        """Modes in which this path can be taken."""
+        self.statement_value: ast.AST | None = None
+        """The expression whose value the statement at hand drops."""
+        self.calls: Call | None = None
+        self.active: list[Any] = []
+        """Contexts that are being interpreted, outermost first."""
+        self.weights: dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]] = {}
+        """Casts of modules: the dtype of weights below a path, and when it was cast."""
+        self.clock = 0
+        self.root = ("", "")
+        self.script = False
+        self.steps = 0
+        self.limit = 0
+        self.events: dict[tuple[Any, ...], Event] = {}
+        self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
+        """Attributes of objects that methods store, by the variable that holds the value."""
+        self.building = 0
+        """Objects whose ``__init__`` is being interpreted."""
+
+    # state
+
+    def save(self) -> Frame:
+        return Frame(
+            self.module, self.function, self.variables, self.outer, self.region, self.returned,
+            self.yielded, self.loop, self.depth, self.no_grad, self.driver, self.trace,
+            self.missing, self.live,
+        )  # fmt: skip
+
+    def restore(self, frame: Frame) -> None:
+        (
+            self.module, self.function, self.variables, self.outer, self.region, self.returned,
+            self.yielded, self.loop, self.depth, self.no_grad, self.driver, self.trace,
+            self.missing, self.live,
+        ) = frame  # fmt: skip
+
+    # nodes
+
+    def expr(self, node: ast.AST) -> Value:
+        """The abstract value of an expression."""
+        handler = EXPRESSIONS.get(node.__class__)
+        return handler(self, node) if handler is not None else unknown()
+
+    def block(self, body: Iterable[ast.stmt]) -> bool:
+        """Interpret statements; True: no path reaches the end."""
+        for statement in body:
+            handler = STATEMENTS.get(statement.__class__)
+            if handler is not None and handler(self, statement):
+                return True
+        return False
+
+    def call(
+        self, callee: Value, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        """What calling a value gives."""
+        return OPERATIONS["call"](self, callee, arguments, keywords, node)  # type: ignore[no-any-return]
+
+    def run(
+        self,
+        function: Function,
+        owner: Value | None,
+        arguments: list[Value] | None,
+        keywords: dict[str, Value],
+        node: ast.AST,
+        outer: Environment | None = None,
+    ) -> Value:
+        """What a function of the project gives; arguments None: nothing is known of them."""
+        return OPERATIONS["run"](self, function, owner, arguments, keywords, node, outer)  # type: ignore[no-any-return]
+
+    def evaluate_in(self, module: Module, node: ast.expr) -> Value:
+        """An expression among the global names of a file."""
+        frame = self.save()
+        self.module, self.function, self.variables, self.outer = module, None, {}, None
+        self.region, self.loop, self.trace = OUTSIDE, None, []
+        try:
+            return self.expr(node)
+        finally:
+            self.restore(frame)
+
+    def place(self, node: ast.AST, home: Module | None = None) -> Place:
+        """Where a node stands."""
+        path = (home or self.module).path
+        row: int = getattr(node, "lineno", 1)
+        column: int = getattr(node, "col_offset", 0)
+        end_row = getattr(node, "end_lineno", None) or row
+        end_column = getattr(node, "end_col_offset", None) or column
+        return Place(path, row, column, end_row, end_column)
+
+    def step(self) -> None:
+        """Count a call against the budget of the function that is analysed."""
+        self.steps += 1
+        if self.steps > self.limit:
+            raise Budget
+
+    def narrow(self, test: ast.expr, holds: bool) -> None:
+        """Learn from a branch's test; the variables become the branch's own."""
+        self.variables = dict(self.variables)
+        OPERATIONS["narrow"](self, test, holds)
+
+    def either(self, a: Value, a_live: int, b: Value, b_live: int) -> Value:
+        """One of two values, each in the modes in which its branch can be taken."""
+        return join_modes(a, b, a_live, b_live)
+
+    # unknown objects
+
+    def unknown(self, label: str, vector: Dtypes, assumptions: int = 0) -> Unknown:
+        """A new unknown object; ``vector``: its dtypes if it turns out to be a tensor of floats."""
+        return Unknown(Symbol(label, vector, assumptions))
+
+    # events
+
+    def emit(
+        self,
+        kind: str,
+        node: ast.AST,
+        modes: int,
+        assumptions: int,
+        links: tuple[Link, ...] = (),
+        **data: Any,
+    ) -> None:
+        """Report a hazard at a node, in some modes."""
+        modes &= self.live
+        if not modes:
+            return
+        place = self.place(node)
+        function = self.function.qualname if self.function is not None else ""
+        key = (kind, place, data.get("key"))
+        event = self.events.get(key)
+        if event is None:
+            event = self.events[key] = Event(kind, place, function, data)
+        elif len(event.variants) >= 24:
+            return
+        calls: list[Place] = []
+        call = self.calls
+        while call is not None and len(calls) < 8:
+            calls.append(call.place)
+            call = call.outer
+        for known in event.variants:
+            if (
+                known.modes == modes
+                and known.assumptions == assumptions
+                and known.root == self.root
+            ):
+                return
+        event.variants.append(
+            Variant(
+                modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
+            )
+        )
+
+
+OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)
+
+
+def merge(
+    a: Environment, b: Environment, a_live: int = dtypes.ALL_MODES, b_live: int = dtypes.ALL_MODES
+) -> Environment:
+    """The variables after a branch that may have gone either way, each way in some modes."""
+    if a is b:
+        return a
+    merged: Environment = {}
+    apart = a_live != b_live
+    for name, value in a.items():
+        other = b.get(name)
+        if other is value or other is None:
+            merged[name] = value
+        elif apart:
+            merged[name] = join_modes(value, other, a_live, b_live)
+        else:
+            merged[name] = join(value, other)
+    for name, value in b.items():
+        if name not in merged:
+            merged[name] = value
+    return merged
+
+
+def changed(before: Environment, after: Environment) -> list[Any]:
+    """Names of variables whose facts differ, of those that had a value before."""
+    found = []
+    for name, value in after.items():
+        old = before.get(name)
+        if old is not None and old is not value and facts(old) != facts(value):
+            found.append(name)
+    return found
+
+
+def widen(before: Environment, after: Environment, names: Iterable[Any]) -> Environment:
+    """The variables of the next iteration, with bounds that still move let go."""
+    result = dict(after)
+    for name in names:
+        result[name] = widened(before[name], after[name])
+    return result
+
+
+def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Tensor | None:
+    """A value as a tensor, where it may be one; an unknown object becomes one."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Unknown):
+        symbol = value.symbol
+        if symbol.tensor is None:
+            vector = symbol.vector
+            code = dtypes.symbol(symbol.number) if vector[0] == dtypes.ANY else vector[0]
+            symbol.tensor = Tensor(
+                (code, *vector[1:]),
+                "input",
+                (),
+                node,
+                it.module,
+                assumptions=symbol.assumptions,
+                symbol=symbol,
+            )
+        return symbol.tensor
+    if isinstance(value, Scalar) and value.is_number:
+        dtype = dtypes.V_INTEGER if value.kind == "int" else dtypes.V_FLOAT32
+        return Tensor(
+            dtype, "number", (value,), node, it.module, value.lo, value.hi, value.assumptions, rank=0
+        )
+    return None
+
+
+__all__ = [
+    "EXPRESSIONS",
+    "OUTSIDE",
+    "ROUNDS",
+    "STATEMENTS",
+    "Budget",
+    "Call",
+    "Class",
+    "Environment",
+    "Frame",
+    "Interpreter",
+    "Loop",
+    "Region",
+    "changed",
+    "merge",
+    "tensor_of",
+    "widen",
+]

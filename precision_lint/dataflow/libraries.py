@@ -1,0 +1,645 @@
+"""Calls of functions outside of the project: torch, NumPy, Python's own."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+
+from precision_lint.dataflow import building, regions, training
+from precision_lint.dataflow.containers import elements
+from precision_lint.dataflow.creation import create
+from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
+from precision_lint.dataflow.operators import binary
+from precision_lint.dataflow.protocol import note
+from precision_lint.dataflow.ranges import hull
+from precision_lint.dataflow.tensors import cast, dtype_of, operate
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.values import (
+    INF,
+    NONE,
+    PARAMETER,
+    Array,
+    Closure,
+    DtypeValue,
+    Instance,
+    Reference,
+    Root,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+    text,
+)
+from precision_lint.torchmodel import arrays, creation, operations
+
+Arguments = list[Value]
+Keywords = dict[str, Value]
+Handler = Callable[[Interpreter, str, Arguments, Keywords, ast.AST], Value]
+SAME = frozenset({
+    "torch.compile", "torch.jit.script", "torch.jit.trace", "torch.nn.DataParallel",
+    "torch.nn.parallel.DistributedDataParallel", "copy.deepcopy", "copy.copy", "torch.clone",
+    "torch.nn.parallel.DataParallel", "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
+    "torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm",
+    "torch.nn.utils.parametrizations.weight_norm", "torch.jit.ignore", "typing.cast",
+    "torch.nn.utils.parametrizations.spectral_norm", "torch._dynamo.optimize",
+    "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
+})  # fmt: skip
+"""Functions that give back their (first) argument, as far as dtypes go."""
+CHECKPOINT = frozenset({
+    "torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential",
+})  # fmt: skip
+CONSTANTS = {
+    "math.pi": math.pi, "math.e": math.e, "math.inf": INF, "numpy.pi": math.pi, "numpy.e": math.e,
+    "numpy.inf": INF, "torch.pi": math.pi, "torch.inf": INF, "torch.e": math.e, "math.tau": math.tau,
+    "sys.float_info.epsilon": 2.0**-52, "sys.float_info.min": 2.2250738585072014e-308,
+    "sys.float_info.max": 1.7976931348623157e308, "sys.maxsize": 2**63 - 1,
+}  # fmt: skip
+"""Numbers by their dotted name."""
+
+
+def constant(it: Interpreter, name: str, node: ast.AST) -> Value | None:
+    """A member of a library that is a number or a dtype."""
+    found = CONSTANTS.get(name)
+    if found is not None:
+        return Scalar(found, "int" if isinstance(found, int) else "float", node=node, home=it.module)
+    home, _, last = name.rpartition(".")
+    if home in ("torch", "numpy"):
+        from precision_lint.dataflow.tensors import KEYS
+
+        if last in KEYS and (home == "torch" or last not in ("float", "int", "bool", "long")):
+            return DtypeValue(dtypes.everywhere(KEYS[last]), node, it.module)
+    if name in ("numpy.nan", "math.nan", "torch.nan"):
+        return Scalar(None, "float")
+    return None
+
+
+def library(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """What calling something outside of the project gives, by its dotted name."""
+    root = name.partition(".")[0]
+    handler = ROOTS.get(root)
+    if name in SAME:
+        return arguments[0] if arguments else unknown()
+    if handler is not None:
+        return handler(it, name, arguments, keywords, node)
+    return _foreign(it, name, arguments, keywords, node)
+
+
+# torch
+
+
+def _torch(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name.startswith("torch._"):
+        return unknown()
+    known = TORCH.get(name)
+    if known is not None:
+        return known(it, name, arguments, keywords, node)
+    if regions.is_autocast(name):
+        return regions.make_region(it, name, arguments, keywords, node)
+    if name in training.SCALERS:
+        return training.make_scaler(it, name, arguments, keywords, node)
+    operation = operations.of_function(name)
+    if operation is not None:
+        inplace = name.endswith("_") and not name.endswith("__")
+        return operate(it, operation, arguments, keywords, node, inplace)
+    made = creation.of_function(name)
+    if made is not None:
+        return create(it, made, arguments, keywords, node)
+    if name.startswith("torch.nn."):
+        layer = building.call_class_of_layer(it, name, arguments, keywords, node)
+        if layer is not None:
+            return layer
+        if ".init." in name:
+            return arguments[0] if arguments else unknown()
+        if ".utils." in name and "clip_grad" in name:
+            return training.clip(it, name, arguments, node)
+    if name.startswith("torch.optim.") and name.rpartition(".")[2][:1].isupper():
+        if ".lr_scheduler" in name or ".swa_utils" in name:
+            return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+        return training.make_optimizer(it, name, arguments, keywords, node)
+    if name in CHECKPOINT and arguments:
+        return it.call(arguments[0], arguments[1:], {}, node)
+    note(it, "unknown-call", node, Reference(name), *arguments, *keywords.values())
+    return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+
+
+def _finfo(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    value = arguments[0] if arguments else next(iter(keywords.values()), None)
+    vector = dtype_of(it, value) if value is not None else it.program.default_dtype
+    return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
+
+
+def _parameter(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    value = arguments[0] if arguments else keywords.get("data", unknown())
+    made = tensor_of(it, value)
+    if made is None:
+        return Tensor(it.program.default_dtype, "parameter", (), node, it.module, flags=PARAMETER)
+    return made.but(
+        op="parameter", operands=(made,), node=node, home=it.module, flags=made.flags | PARAMETER,
+        symbol=None,
+    )  # fmt: skip
+
+
+def _no_grad(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if arguments and isinstance(arguments[0], Closure):
+        return arguments[0]
+    return Special("no-grad", node, it.module)
+
+
+def _device(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    named = text(arguments[0]) if arguments else None
+    kind = named.partition(":")[0] if named is not None else ""
+    return Special("device", node, it.module, type=kind)
+
+
+def _default_dtype(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name.endswith("get_default_dtype"):
+        return DtypeValue(it.program.default_dtype, node, it.module)
+    vector = dtype_of(it, arguments[0]) if arguments else None
+    if vector is not None and not vector[0] & dtypes.OTHER:
+        it.program.default_dtype = vector
+    return NONE
+
+
+def _autocast_dtype(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    vector = tuple([x & dtypes.ANY or dtypes.FLOAT16 for x in it.region.dtypes])
+    return DtypeValue(vector, node, it.module)
+
+
+def _gradient(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    note(it, "autograd", node, *arguments)
+    if name.endswith(".backward") and arguments:
+        return training.backward(it, arguments[0], node)
+    inputs = arguments[1] if len(arguments) > 1 else keywords.get("inputs", unknown())
+    if isinstance(inputs, Tensor):
+        return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
+    return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
+
+
+def _saved(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    note(it, "save", node, *arguments, *keywords.values())
+    return NONE
+
+
+def _loaded(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    note(it, "load", node, *arguments)
+    return it.unknown("checkpoint", dtypes.V_ANY, assume.CALL)
+
+
+def _several(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``meshgrid`` and ``broadcast_tensors``: as many tensors as arguments."""
+    given = arguments
+    if len(given) == 1 and isinstance(given[0], Sequence) and given[0].items is not None:
+        given = list(given[0].items)
+    found = [tensor_of(it, value) for value in given]
+    items: list[Value] = [
+        one.but(op="view", operands=(one,), node=node, home=it.module, rank=-1) if one else unknown()
+        for one in found
+    ]
+    return Sequence(tuple(items), None, "tuple")
+
+
+def _promoted(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    found = [dtype_of(it, value) for value in arguments]
+    vectors = [v for v in found if v is not None]
+    if not vectors:
+        return unknown()
+    vector = vectors[0]
+    for other in vectors[1:]:
+        vector = dtypes.promote(vector, other)
+    return DtypeValue(vector, node, it.module)
+
+
+TORCH: dict[str, Handler] = {
+    "torch.finfo": _finfo,
+    "torch.iinfo": _finfo,
+    "torch.nn.Parameter": _parameter,
+    "torch.nn.parameter.Parameter": _parameter,
+    "torch.nn.Buffer": _parameter,
+    "torch.no_grad": _no_grad,
+    "torch.inference_mode": _no_grad,
+    "torch.autograd.no_grad": _no_grad,
+    "torch.device": _device,
+    "torch.set_default_dtype": _default_dtype,
+    "torch.get_default_dtype": _default_dtype,
+    "torch.get_autocast_gpu_dtype": _autocast_dtype,
+    "torch.get_autocast_dtype": _autocast_dtype,
+    "torch.autograd.grad": _gradient,
+    "torch.autograd.backward": _gradient,
+    "torch.save": _saved,
+    "torch.load": _loaded,
+    "torch.meshgrid": _several,
+    "torch.broadcast_tensors": _several,
+    "torch.promote_types": _promoted,
+    "torch.result_type": _promoted,
+}
+
+
+# NumPy
+
+
+def _numpy(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
+    plain = name.partition(".")[2]
+    for value in arguments:
+        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
+            value.symbol.uses |= Symbol.ARRAY
+    vector = asked or arrays.result(plain, [_array_kind(value) for value in arguments])
+    first = arguments[0] if arguments else None
+    if plain in ("float16", "float32", "float64", "int64", "int32") and isinstance(first, Scalar):
+        return Array(vector, plain, (first,), node, it.module, first.lo, first.hi)
+    if plain in ("asarray", "array", "ascontiguousarray") and isinstance(first, Tensor):
+        return it.call(Special("method", node, it.module, of=first, name="numpy"), [], {}, node)
+    lo, hi = _array_range(plain, arguments)
+    return Array(vector, f"numpy.{plain}", tuple(arguments), node, it.module, lo, hi)
+
+
+def _array_kind(value: Value) -> dtypes.Dtypes:
+    """The dtype of an operand of NumPy."""
+    if isinstance(value, (Array, Tensor)):
+        return value.dtypes
+    if isinstance(value, Scalar):
+        kinds = {"int": dtypes.V_INTEGER, "float": dtypes.V_FLOAT64, "bool": dtypes.V_BOOLEAN}
+        return kinds.get(value.kind, dtypes.V_ANY)
+    if isinstance(value, Sequence):
+        parts = value.items if value.items is not None else (value.element,)
+        found: dtypes.Dtypes | None = None
+        for part in parts[:32]:
+            one = _array_kind(part) if part is not None else dtypes.V_ANY
+            found = one if found is None else dtypes.promote(found, one)
+        return found or dtypes.V_FLOAT64
+    return dtypes.V_ANY
+
+
+def _array_range(name: str, arguments: Arguments) -> tuple[float, float]:
+    if name in ("zeros", "zeros_like"):
+        return 0.0, 0.0
+    if name in ("ones", "ones_like"):
+        return 1.0, 1.0
+    if name in ("array", "asarray") and arguments and isinstance(arguments[0], Sequence):
+        return _spread(arguments[0])
+    return -INF, INF
+
+
+def _spread(value: Value | None) -> tuple[float, float]:
+    if isinstance(value, Sequence) and value.items:
+        return hull(*[_spread(item) for item in value.items[:64]])
+    if isinstance(value, (Scalar, Array)):
+        return value.lo, value.hi
+    return -INF, INF
+
+
+# Python
+
+
+def _math(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    last = name.rpartition(".")[2]
+    values = [number(value) for value in arguments]
+    function = getattr(math, last, None)
+    assumptions = 0
+    for value in arguments:
+        if isinstance(value, Scalar):
+            assumptions |= value.assumptions
+    if function is not None and values and None not in values:
+        try:
+            found = function(*values)
+        except (ValueError, TypeError, OverflowError):
+            return Scalar(None, "float")
+        kind = "int" if isinstance(found, int) else "float"
+        return Scalar(found, kind, assumptions=assumptions, node=node, home=it.module)
+    lo = 0.0 if last in ("sqrt", "exp", "fabs", "hypot") else -INF
+    return Scalar(
+        None, "float", lo, INF, assumptions, node, it.module, f"math.{last}", tuple(arguments)
+    )  # fmt: skip
+
+
+def _builtin(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    handler = BUILTINS.get(name.partition(".")[2])
+    return handler(it, name, arguments, keywords, node) if handler is not None else unknown()
+
+
+def _range(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    ends = [v if isinstance(v, Scalar) else Scalar(None, "int") for v in arguments]
+    if len(ends) == 1:
+        return Special("range", node, it.module, lo=0, hi=max(ends[0].hi - 1, 0))
+    if len(ends) >= 2:
+        if len(ends) > 2 and ends[2].lo < 0:
+            return Special("range", node, it.module, lo=ends[1].lo, hi=ends[0].hi)
+        return Special("range", node, it.module, lo=ends[0].lo, hi=ends[1].hi)
+    return Special("range", node, it.module, lo=0, hi=INF)
+
+
+def _zipped(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name.endswith("enumerate"):
+        return Special("enumerate", node, it.module, of=arguments[0] if arguments else unknown())
+    return Special("zip", node, it.module, of=arguments)
+
+
+def _converted(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``int(x)``, ``float(x)``, ``str(x)``, ``bool(x)``"""
+    kind = name.rpartition(".")[2]
+    first = arguments[0] if arguments else None
+    if isinstance(first, Scalar) and first.value is not None and kind != "str":
+        try:
+            value = {"int": int, "float": float, "bool": bool}[kind](first.value)
+        except (ValueError, TypeError, OverflowError):
+            return Scalar(None, kind)
+        return Scalar(value, kind, -INF, INF, first.assumptions, first.node, first.home)
+    if isinstance(first, (Scalar, Tensor)) and kind in ("int", "float"):
+        return Scalar(
+            None, kind, first.lo, first.hi, first.assumptions, node, it.module, "item", (first,)
+        )
+    if isinstance(first, Unknown) and kind in ("int", "float"):
+        return Scalar(None, kind, op="item", operands=(first,))
+    return Scalar(None, kind)
+
+
+def _length(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    first = arguments[0] if arguments else None
+    if isinstance(first, Sequence) and first.items is not None and not it.depth:
+        return Scalar(len(first.items), "int")
+    operands = (first,) if first is not None else ()
+    return Scalar(None, "int", 0, INF, op="size", operands=operands)
+
+
+def _extreme(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    values = arguments
+    if len(values) == 1:
+        inner = elements(it, values[0], node)
+        values = inner if isinstance(inner, list) else [inner]
+    numbers = [v for v in values if isinstance(v, Scalar)]
+    if numbers and len(numbers) == len(values):
+        least = name.endswith("min")
+        choose = min if least else max
+        known = [v.value for v in numbers]
+        assumptions = 0
+        for one in numbers:
+            assumptions |= one.assumptions
+        if all(isinstance(v, (int, float)) for v in known):
+            return Scalar(choose(known), numbers[0].kind, assumptions=assumptions)
+        lo, hi = choose(v.lo for v in numbers), choose(v.hi for v in numbers)
+        kind = numbers[0].kind if len({v.kind for v in numbers}) == 1 else "number"
+        return Scalar(None, kind, lo, hi, assumptions)
+    return building.join_all(list(values))
+
+
+def _sum(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    inner = elements(it, arguments[0], node) if arguments else unknown()
+    if not isinstance(inner, list):
+        return binary(it, "add", inner, inner, node) if isinstance(inner, Tensor) else inner
+    total: Value | None = None
+    for item in inner:
+        total = item if total is None else binary(it, "add", total, item, node)
+    return total if total is not None else Scalar(0, "int")
+
+
+def _listed(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    kind = name.rpartition(".")[2]
+    if not arguments:
+        return Sequence((), None, kind)
+    inner = elements(it, arguments[0], node)
+    if isinstance(inner, list):
+        items = inner[::-1] if kind == "reversed" else inner
+        return Sequence(tuple(items), None, kind)
+    return Sequence(None, inner, kind)
+
+
+def _dict(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    first = arguments[0] if arguments else None
+    if isinstance(first, Table):
+        return Table({**first.items, **keywords}, first.element)
+    items = dict(keywords)
+    if isinstance(first, Sequence) and first.items is not None:
+        for pair in first.items:
+            if isinstance(pair, Sequence) and pair.items and isinstance(pair.items[0], Scalar):
+                items[pair.items[0].value] = pair.items[1]
+        return Table(items, None)
+    return Table(items, unknown() if first is not None else None)
+
+
+def _mapped(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if len(arguments) < 2:
+        return unknown()
+    inner = elements(it, arguments[1], node)
+    if isinstance(inner, list) and len(inner) <= 8:
+        found = [it.call(arguments[0], [item], {}, node) for item in inner]
+        return Sequence(tuple(found), None, "list")
+    one = building.join_all(list(inner)) if isinstance(inner, list) else inner
+    return Sequence(None, it.call(arguments[0], [one], {}, node), "list")
+
+
+def _attribute_of(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    from precision_lint.dataflow.methods import attribute
+
+    named = text(arguments[1]) if len(arguments) > 1 else None
+    if name.endswith("setattr"):
+        if named is not None and isinstance(arguments[0], Instance) and len(arguments) > 2:
+            from precision_lint.dataflow.objects import store
+
+            store(it, arguments[0], named, arguments[2])
+        return NONE
+    if named is None:
+        return unknown()
+    found = attribute(it, arguments[0], named, node)
+    return join(found, arguments[2]) if len(arguments) > 2 else found
+
+
+def _truth(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(None, "bool")
+
+
+def _rounded(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    operation = operations.operation(name.rpartition(".")[2])
+    first = arguments[0] if arguments else unknown()
+    if isinstance(first, Tensor) and operation is not None:
+        return operate(it, operation, arguments, keywords, node)
+    if isinstance(first, Scalar) and first.value is not None and first.is_number:
+        value = abs(first.value) if name.endswith("abs") else first.value
+        return Scalar(value, first.kind, assumptions=first.assumptions)
+    if isinstance(first, Scalar):
+        return Scalar(None, first.kind, 0 if name.endswith("abs") else first.lo, first.hi)
+    return first
+
+
+BUILTINS: dict[str, Handler] = {
+    "range": _range,
+    "zip": _zipped,
+    "enumerate": _zipped,
+    **dict.fromkeys(("int", "float", "str", "bool"), _converted),
+    "len": _length,
+    "max": _extreme,
+    "min": _extreme,
+    "sum": _sum,
+    **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "frozenset"), _listed),
+    "next": lambda it, n, a, k, node: building.join_all(
+        found if isinstance(found := elements(it, a[0], node), list) else [found]
+    )
+    if a
+    else unknown(),
+    "dict": _dict,
+    "map": _mapped,
+    "getattr": _attribute_of,
+    "setattr": _attribute_of,
+    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),
+    "abs": _rounded,
+    "round": _rounded,
+    "pow": lambda it, n, a, k, node: binary(it, "pow", a[0], a[1], node) if len(a) > 1 else unknown(),
+}
+
+
+def _functools(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name == "functools.partial" and arguments:
+        return Special(
+            "partial", node, it.module, of=arguments[0], arguments=arguments[1:], keywords=keywords
+        )
+    if name == "functools.reduce" and len(arguments) > 1:
+        inner = elements(it, arguments[1], node)
+        one = building.join_all(list(inner)) if isinstance(inner, list) else inner
+        return it.call(arguments[0], [one, one], {}, node)
+    return arguments[0] if arguments else unknown()
+
+
+def _contextlib(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name.endswith("nullcontext"):
+        return Special("null", node, it.module)
+    return unknown()
+
+
+def _itertools(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    last = name.rpartition(".")[2]
+    if last == "chain":
+        owners = [v for v in arguments if isinstance(v, Special) and v.kind == "parameters"]
+        if owners and len(owners) == len(arguments):
+            return Special(
+                "parameters", node, it.module, owner=owners[0].fields["owner"], named=False,
+                owners=[o.fields["owner"] for o in owners],
+            )  # fmt: skip
+        found = [elements(it, value, node) for value in arguments]
+        items = [v for one in found for v in (one if isinstance(one, list) else [one])]
+        return Sequence(None, building.join_all(list(items)), "list")
+    if last == "count":
+        return Special("range", node, it.module, lo=0, hi=INF)
+    return it.unknown(last, dtypes.V_ANY)
+
+
+def _einops(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    last = name.rpartition(".")[2]
+    first = arguments[0] if arguments else unknown()
+    if last == "einsum" and arguments:
+        operation = operations.operation("einsum")
+        equation = [v for v in arguments if text(v) is not None]
+        tensors = [v for v in arguments if text(v) is None]
+        if operation is not None:
+            return operate(it, operation, [*equation, *tensors], {}, node)
+    if last in ("rearrange", "repeat", "asnumpy"):
+        if isinstance(first, Sequence):
+            first = any_of(first) or unknown()
+        made = tensor_of(it, first)
+        if made is not None:
+            return made.but(
+                op="view", operands=(made,), node=node, home=it.module, rank=-1, symbol=None
+            )
+    if last == "reduce" and len(arguments) > 2:
+        operation = operations.operation(text(arguments[2]) or "mean")
+        if operation is not None:
+            return operate(it, operation, [first, Sequence((), None)], {}, node)
+    return it.unknown(last, dtypes.V_ANY, assume.CALL)
+
+
+def _foreign(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """A function or class of another library: an unknown object, perhaps a model with a dtype."""
+    note(it, "unknown-call", node, Reference(name), *arguments, *keywords.values())
+    asked = keywords.get("torch_dtype", keywords.get("dtype"))
+    last = name.rpartition(".")[2]
+    if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
+        vector = dtype_of(it, asked)
+        if vector is not None and not vector[0] & dtypes.OTHER:
+            return Instance(name.rpartition(".")[0], {}, Root(vector, node, it.module))
+    return it.unknown(last, dtypes.V_ANY, assume.CALL)
+
+
+ROOTS: dict[str, Handler] = {
+    "torch": _torch,
+    "numpy": _numpy,
+    "math": _math,
+    "builtins": _builtin,
+    "functools": _functools,
+    "contextlib": _contextlib,
+    "itertools": _itertools,
+    "einops": _einops,
+}
+OPERATIONS["library"] = library
+__all__ = ["cast", "constant", "library"]

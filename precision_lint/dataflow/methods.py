@@ -1,0 +1,588 @@
+"""Attributes and methods of values: tensors, arrays, strings, containers, unknown objects."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from precision_lint.dataflow import building, objects, training
+from precision_lint.dataflow.containers import child, rebind, size_of
+from precision_lint.dataflow.creation import create
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.tensors import HAZARDS, Applied, CAST, cast, operate
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.values import (
+    DETACHED,
+    GRADIENT,
+    INF,
+    NONE,
+    Array,
+    ClassValue,
+    Closure,
+    DtypeValue,
+    Instance,
+    ModuleValue,
+    Reference,
+    RegionValue,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    text,
+)
+from precision_lint.torchmodel import creation, operations
+
+Arguments = list[Value]
+Keywords = dict[str, Value]
+CASTS: dict[str, Dtypes] = {
+    "float": dtypes.V_FLOAT32, "half": dtypes.V_FLOAT16, "bfloat16": dtypes.V_BFLOAT16,
+    "double": dtypes.V_FLOAT64, "bool": dtypes.V_BOOLEAN, "cfloat": dtypes.V_COMPLEX,
+    "cdouble": dtypes.V_COMPLEX,
+    **dict.fromkeys(("int", "long", "short", "byte", "char"), dtypes.V_INTEGER),
+}  # fmt: skip
+KEEPS = frozenset({
+    "cuda", "cpu", "contiguous", "pin_memory", "requires_grad_", "share_memory_", "retain_grad",
+    "xpu", "mps", "npu", "resolve_conj", "register_hook",
+})  # fmt: skip
+"""Methods that give the tensor itself, or a copy on another device."""
+VIEWS_AS_ATTRIBUTES = {"T": "t", "mT": "transpose", "H": "t", "mH": "transpose", "real": "real"}
+NUMBERS = frozenset({
+    "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset",
+    "get_device", "data_ptr", "__len__",
+})  # fmt: skip
+BOOLEANS = frozenset({"is_floating_point", "is_complex", "is_contiguous", "is_signed", "equal"})
+SHARED = frozenset({
+    "sum", "mean", "max", "min", "std", "var", "reshape", "transpose", "copy", "clip", "dot",
+    "round", "all", "any", "argmax", "argmin", "flatten", "squeeze", "repeat", "sort", "take",
+    "prod", "cumsum", "cumprod", "split", "item", "tolist", "view", "index", "count", "fill", "put",
+    "ravel", "nonzero", "conj", "diagonal", "trace", "add", "apply", "swapaxes", "argsort",
+    "searchsorted", "abs", "sub", "mul", "div", "pow", "add_", "log", "size", "type", "map",
+    "update", "insert", "sign", "where", "filter", "unique", "median", "mode", "quantile", "corr",
+    "floor", "ceil", "expand", "select", "unbind", "values", "t", "sample", "select", "diff",
+})  # fmt: skip
+"""Methods that arrays, data frames and other objects have as well."""
+
+
+# attributes
+
+
+def attribute(it: Interpreter, value: Value, name: str, node: ast.AST) -> Value:
+    """``value.name``"""
+    handler = ATTRIBUTES.get(value.__class__)
+    return handler(it, value, name, node) if handler is not None else unknown()
+
+
+def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Value:
+    if name == "dtype":
+        return DtypeValue(value.dtypes, node, it.module)
+    if name == "shape":
+        return Special("shape", node, it.module, of=value)
+    if name == "device":
+        return Special("device", node, it.module, of=value)
+    if name == "data":
+        return value.but(flags=value.flags | DETACHED)
+    if name == "grad":
+        return Tensor(
+            value.dtypes, "grad", (value,), node, it.module, flags=GRADIENT | DETACHED,
+            assumptions=value.assumptions,
+        )  # fmt: skip
+    if name in VIEWS_AS_ATTRIBUTES:
+        op = operations.operation(VIEWS_AS_ATTRIBUTES[name])
+        return operate(it, op, [value], {}, node) if op is not None else value
+    if name == "ndim":
+        return Scalar(value.rank if value.rank >= 0 else None, "int", 0)
+    if name in ("requires_grad", "is_cuda", "is_leaf"):
+        return Scalar(None, "bool")
+    if name in ("values", "indices") and value.op in ("max", "min", "sort", "topk", "median"):
+        return value if name == "values" else value.but(dtypes=dtypes.V_INTEGER)
+    return Special("method", node, it.module, of=value, name=name)
+
+
+def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
+    found = objects.load(it, value, name, node)
+    if found is not None:
+        return found
+    if isinstance(value.items, Table) and name in value.items.items:
+        return objects.held(it, value, name, value.items.items[name])
+    if name == "dtype":
+        return DtypeValue(objects.weights_of(it, value)[0], node, it.module)
+    if name == "device":
+        return Special("device", node, it.module, of=value)
+    known = value.attributes.get(("unknown", name))  # type: ignore[call-overload]
+    if known is None:
+        module = objects.is_module(it, value.cls)
+        vector = dtypes.INPUTS if module else dtypes.BATCHES
+        known = it.unknown(name, vector, assume.INPUT if module else assume.BATCH)
+        value.attributes[("unknown", name)] = known  # type: ignore[index]
+    return known  # type: ignore[no-any-return]
+
+
+def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:
+    stored = it.variables.get(("of", value.symbol.number, name))
+    if stored is not None:
+        return stored
+    if name == "dtype":
+        made = tensor_of(it, value, node)
+        assert made is not None
+        return DtypeValue(made.dtypes, node, it.module)
+    if name == "shape":
+        return Special("shape", node, it.module, of=value)
+    if name == "device":
+        return Special("device", node, it.module, of=value)
+    if name in ("grad", "mT", "mH"):
+        made = tensor_of(it, value, node)
+        assert made is not None
+        return _of_tensor(it, made, name, node)
+    if name in ("T", "data", "real", "H"):
+        return value
+    if name == "ndim":
+        return Scalar(None, "int", 0)
+    return child(it, value, name)
+
+
+def _of_reference(it: Interpreter, value: Reference, name: str, node: ast.AST) -> Value:
+    return it.program.member(f"{value.name}.{name}", node, it.module)  # type: ignore[no-any-return]
+
+
+def _of_special(it: Interpreter, value: Special, name: str, node: ast.AST) -> Value:
+    if name in value.fields:
+        found = value.fields[name]
+        if isinstance(found, Value):
+            return found
+    if value.kind == "finfo":
+        return _limit(value, name, node, it)
+    if value.kind == "device" and name == "type":
+        return Scalar(value.fields.get("type"), "str", op="device", operands=(value,))
+    if value.kind == "shape":
+        return Scalar(None, "int", 0)
+    return Special("method", node, it.module, of=value, name=name)
+
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "min": (-INF, -65504.0), "max": (65504.0, INF), "eps": (0.0, 0.0078125), "resolution": (0.0, 0.01),
+    "tiny": (0.0, 6.2e-5), "smallest_normal": (0.0, 6.2e-5), "bits": (8, 64),
+}  # fmt: skip
+
+
+def _limit(value: Special, name: str, node: ast.AST, it: Interpreter) -> Value:
+    """``torch.finfo(dtype).min`` and the like: a number that depends on a dtype."""
+    lo, hi = LIMITS.get(name, (-INF, INF))
+    return Scalar(
+        None, "float", lo, hi, 0, node, it.module, f"finfo.{name}",
+        (DtypeValue(value.fields["dtypes"]),),
+    )  # fmt: skip
+
+
+def _of_class(it: Interpreter, value: ClassValue, name: str, node: ast.AST) -> Value:
+    cls = value.cls
+    if name == "apply" and objects.is_a(it, cls, *building.FUNCTION):
+        return Special("function", node, it.module, cls=cls)
+    method = objects.find_method(it, cls, name)
+    if method is not None:
+        return Closure(method, value if method.kind == "class" else None)
+    constant = objects.class_constant(it, cls, name)
+    if constant is not None:
+        return constant
+    for inner in cls.inner:
+        if inner.name == name:
+            return ClassValue(inner)
+    if name in ("from_pretrained", "from_config", "load_from_checkpoint"):
+        return Special("factory", node, it.module, cls=cls, name=name)
+    return unknown()
+
+
+def _of_file(it: Interpreter, value: ModuleValue, name: str, node: ast.AST) -> Value:
+    found = it.program.global_of(it, value.module, name)
+    return found if found is not None else unknown()
+
+
+def _of_array(it: Interpreter, value: Array, name: str, node: ast.AST) -> Value:
+    if name == "dtype":
+        return DtypeValue(value.dtypes, node, it.module)
+    if name == "shape":
+        return Special("shape", node, it.module, of=value)
+    if name == "T":
+        return value
+    return Special("method", node, it.module, of=value, name=name)
+
+
+def _bound(it: Interpreter, value: Value, name: str, node: ast.AST) -> Value:
+    """A method that is not called at once."""
+    if isinstance(value, Sequence) and name in ("values", "indices", "U", "S", "sign", "Q", "R"):
+        items = value.items or ()
+        fields = {"values": 0, "indices": 1, "U": 0, "S": 1, "sign": 0, "Q": 0, "R": 1}
+        if fields[name] < len(items):
+            return items[fields[name]]
+    return Special("method", node, it.module, of=value, name=name)
+
+
+ATTRIBUTES: dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]] = {
+    Tensor: _of_tensor,
+    Instance: _of_instance,
+    Unknown: _of_unknown,
+    Reference: _of_reference,
+    Special: _of_special,
+    ClassValue: _of_class,
+    ModuleValue: _of_file,
+    Array: _of_array,
+    Sequence: _bound,
+    Table: _bound,
+    Scalar: _bound,
+    Closure: _bound,
+}
+
+
+# methods
+
+
+def call_method(
+    it: Interpreter,
+    value: Value,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
+) -> Value:
+    """``value.name(...)``"""
+    handler = METHODS.get(value.__class__)
+    if handler is not None:
+        return handler(it, value, name, arguments, keywords, node)
+    return it.call(attribute(it, value, name, node), arguments, keywords, node)
+
+
+def tensor_method(
+    it: Interpreter, value: Tensor, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    """A method of a tensor."""
+    if name in CASTS and not arguments:
+        return cast(it, value, CASTS[name], node)
+    if name == "to":
+        vector = building.asked_dtype(it, arguments, keywords)
+        return value if vector is None else cast(it, value, vector, node, _names_dtype(arguments, keywords))
+    if name in KEEPS:
+        return value
+    if name == "type_as" and arguments:
+        other = tensor_of(it, arguments[0])
+        return cast(it, value, other.dtypes, node, False) if other is not None else value
+    if name == "type":
+        return _typed(it, value, arguments, keywords, node)
+    if name in ("detach", "detach_"):
+        return value.but(flags=value.flags | DETACHED)
+    if name in ("clone", "copy_") or name.startswith("new_"):
+        return _copied(it, value, name, arguments, keywords, node)
+    answer = _answer(it, value, name, arguments, node)
+    if answer is not None:
+        return answer
+    operation = operations.of_method(name)
+    if operation is None:
+        return it.unknown(name, dtypes.V_ANY, assume.CALL)
+    inplace = name.endswith("_") and not name.endswith("__")
+    result = operate(it, operation, [value, *arguments], keywords, node, inplace)
+    if inplace and isinstance(node.func, ast.Attribute):
+        rebind(it, node.func.value, result)
+    return result
+
+
+def _names_dtype(arguments: Arguments, keywords: Keywords) -> bool:
+    """Whether ``to`` is given a dtype that the code names, not one of another tensor."""
+    given = [*arguments, *keywords.values()]
+    return any(isinstance(v, DtypeValue) and v.node is None for v in given) or any(
+        isinstance(v, DtypeValue) and _is_plain(v) for v in given
+    )
+
+
+def _is_plain(value: DtypeValue) -> bool:
+    node = value.node
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr != "dtype"
+
+
+def _typed(
+    it: Interpreter, value: Tensor, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if not arguments and not keywords:
+        return Scalar(None, "str")
+    named = text(arguments[0]) if arguments else None
+    if named is not None:
+        made = creation.creation(named.rpartition(".")[2])
+        if made is not None and made.dtype:
+            return cast(it, value, dtypes.everywhere(made.dtype), node)
+    vector = building.asked_dtype(it, arguments, keywords)
+    return cast(it, value, vector, node) if vector is not None else value
+
+
+def _copied(
+    it: Interpreter, value: Tensor, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    if name == "clone":
+        return value.but(op="clone", operands=(value,), node=node, home=it.module)
+    if name == "copy_":
+        source = tensor_of(it, arguments[0]) if arguments else None
+        if source is None:
+            return value
+        result = cast(it, source, value.dtypes, node, False)
+        if isinstance(node.func, ast.Attribute):
+            rebind(it, node.func.value, result)
+        return result
+    made = creation.creation(name)
+    if made is None:
+        return value
+    return create(it, made, [value, *arguments], keywords, node)
+
+
+def _answer(
+    it: Interpreter, value: Tensor, name: str, arguments: Arguments, node: ast.AST
+) -> Value | None:
+    """A method that does not give a tensor; None: it is another one."""
+    if name == "item":
+        kind = "number"
+        return Scalar(None, kind, value.lo, value.hi, value.assumptions, node, it.module, "item", (value,))
+    if name == "tolist":
+        return Sequence(None, Scalar(None, "number", value.lo, value.hi), "list")
+    if name == "size":
+        if arguments:
+            return size_of(value, arguments[0])
+        return Special("shape", node, it.module, of=value)
+    if name in NUMBERS:
+        return Scalar(None, "int", 0, INF, op=name, operands=(value,))
+    if name in BOOLEANS:
+        return Scalar(None, "bool", op=name, operands=(value,))
+    if name in ("numpy", "__array__"):
+        applied = Applied(CAST, [value], node, False)
+        applied.result = value
+        for look in HAZARDS.get("numpy", ()):
+            look(it, applied)
+        return Array(value.dtypes, "numpy", (value,), node, it.module, value.lo, value.hi)
+    if name == "backward":
+        return training.backward(it, value, node)
+    return None
+
+
+def _instance_method(
+    it: Interpreter, value: Instance, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    found = objects.load(it, value, name, node)
+    if found is not None:
+        return it.call(found, arguments, keywords, node)
+    if objects.is_module(it, value.cls):
+        answer = building.module_method(it, value, name, arguments, keywords, node)
+        if answer is not None:
+            return answer
+        weights = objects.weights_of(it, value)[0]
+        return building.network(it, name, weights, arguments, node)
+    return it.call(_of_instance(it, value, name, node), arguments, keywords, node)
+
+
+def _unknown_method(
+    it: Interpreter, value: Unknown, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    """A method of an object of an unknown kind: a tensor's, if only tensors have it."""
+    symbol = value.symbol
+    if name in KEEPS or name in ("eval", "train", "requires_grad_", "detach", "clone"):
+        if name in ("detach", "clone", "contiguous"):
+            symbol.uses |= Symbol.TENSOR
+        return value
+    if name in building.CASTS or name in ("to", "type"):
+        vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
+        return value if vector is None else _cast_unknown(it, value, vector, node)
+    if name in ("backward",):
+        return training.backward(it, value, node)
+    if name in ("unscale_", "zero_grad", "manual_backward"):
+        return _protocol_method(it, value, name, arguments, node)
+    operation = operations.of_method(name)
+    shape = name in ("size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool")
+    if operation is not None or shape or name.startswith("new_"):
+        made = tensor_of(it, value, node)
+        assert made is not None
+        uses = symbol.uses
+        if uses & Symbol.ARRAY:
+            return Array(dtypes.V_ANY, name, (value,), node, it.module)
+        result = tensor_method(it, made, name, arguments, keywords, node)
+        if name in SHARED:
+            symbol.uses = uses
+        else:
+            symbol.uses |= Symbol.TENSOR
+        return result
+    if name in ("step", "update", "scale") and not keywords:
+        return _protocol_method(it, value, name, arguments, node)
+    return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
+
+
+def _method_of(it: Interpreter, value: Unknown, name: str) -> Unknown:
+    found = child(it, value, name)
+    assert isinstance(found, Unknown)
+    return found
+
+
+def _cast_unknown(it: Interpreter, value: Unknown, vector: Dtypes, node: ast.Call) -> Value:
+    """A tensor or a model that is cast: both are of that dtype from here on."""
+    symbol = value.symbol
+    made = Unknown(Symbol(symbol.label, vector, 0, node, it.module))
+    made.symbol.uses = symbol.uses
+    made.symbol.attributes = {("cast of", ""): value}
+    if symbol.uses & Symbol.TENSOR:
+        tensor = tensor_of(it, value, node)
+        assert tensor is not None
+        return cast(it, tensor, vector, node)
+    inner = tensor_of(it, value, node)
+    if inner is not None:
+        made.symbol.tensor = cast(it, inner, vector, node)
+    if it.statement_value is node and isinstance(node.func, ast.Attribute):
+        rebind(it, node.func.value, made)
+    return made
+
+
+def _protocol_method(
+    it: Interpreter, value: Unknown, name: str, arguments: Arguments, node: ast.AST
+) -> Value:
+    """A method that only scalers or optimizers have, of an object that nobody saw."""
+    scaler = name in ("unscale_", "scale", "update") or (name == "step" and len(arguments) == 1)
+    known = value.symbol.attributes.get(("protocol", scaler))
+    if known is None:
+        known = Special("scaler" if scaler else "optimizer", node, it.module, assume.FLAG, of=value)
+        value.symbol.attributes[("protocol", scaler)] = known
+    assert isinstance(known, Special)
+    if scaler:
+        return training.scaler_method(it, known, name, arguments, node)
+    return training.optimizer_method(it, known, name, arguments, node)
+
+
+def _special_method(
+    it: Interpreter, value: Special, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    if value.kind == "scaler":
+        return training.scaler_method(it, value, name, arguments, node)
+    if value.kind == "optimizer":
+        return training.optimizer_method(it, value, name, arguments, node)
+    if value.kind == "scaled" and name == "backward":
+        return training.backward(it, value, node)
+    if value.kind == "shape" and name == "numel":
+        return Scalar(None, "int", 0)
+    return it.call(_of_special(it, value, name, node), arguments, keywords, node)
+
+
+def _sequence_method(
+    it: Interpreter, value: Sequence, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    target = node.func.value if isinstance(node.func, ast.Attribute) else node
+    first = arguments[-1] if arguments else unknown()
+    if name in ("append", "add", "insert", "appendleft"):
+        rebind(it, target, _appended(it, value, first))
+        return NONE
+    if name in ("extend", "update"):
+        more = any_of(first) if isinstance(first, Sequence) else None
+        if isinstance(first, Sequence) and first.items is not None and value.items is not None and not it.depth:
+            rebind(it, target, Sequence(value.items + first.items, None, value.kind))
+        elif more is not None:
+            rebind(it, target, _appended(it, value, more))
+        return NONE
+    if name in ("pop", "popleft"):
+        found = any_of(value)
+        return found if found is not None else unknown()
+    if name in ("copy", "union"):
+        return value
+    if name in ("index", "count", "__len__"):
+        return Scalar(None, "int", 0)
+    return unknown()
+
+
+def _appended(it: Interpreter, value: Sequence, item: Value) -> Sequence:
+    """A list with one more item; in a loop one value stands for all."""
+    if value.items is not None and not it.depth and len(value.items) < 64:
+        return Sequence((*value.items, item), None, value.kind)
+    old = any_of(value)
+    return Sequence(None, item if old is None else join(old, item), value.kind)
+
+
+def _table_method(
+    it: Interpreter, value: Table, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    target = node.func.value if isinstance(node.func, ast.Attribute) else node
+    first = arguments[0] if arguments else None
+    key = first.value if isinstance(first, Scalar) else None
+    if name in ("get", "pop", "setdefault"):
+        if key is not None and key in value.items:
+            return value.items[key]
+        if value.element is not None:
+            return value.element
+        return arguments[1] if len(arguments) > 1 else unknown()
+    if name in ("items", "values", "keys"):
+        return Special("items", node, it.module, of=value, what=name)
+    if name == "update":
+        items, element = dict(value.items), value.element
+        if isinstance(first, Table):
+            items.update(first.items)
+            element = element if element is not None else first.element
+        items.update(keywords)
+        rebind(it, target, Table(items, element))
+        return NONE
+    return value if name == "copy" else unknown()
+
+
+def _array_method(
+    it: Interpreter, value: Array, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    if name in ("astype", "view"):
+        from precision_lint.dataflow.tensors import dtype_of
+
+        vector = dtype_of(it, arguments[0] if arguments else keywords.get("dtype"))
+        return Array(vector or dtypes.V_ANY, "astype", (value,), node, it.module, value.lo, value.hi)
+    if name in ("item", "tolist"):
+        return Scalar(None, "number", value.lo, value.hi)
+    if name in ("argmax", "argmin", "argsort", "nonzero"):
+        return Array(dtypes.V_INTEGER, name, (value,), node, it.module)
+    kept = name in ("reshape", "copy", "transpose", "flatten", "ravel", "squeeze", "clip", "max", "min")
+    lo, hi = (value.lo, value.hi) if kept and name != "clip" else (-INF, INF)
+    return Array(value.dtypes, name, (value,), node, it.module, lo, hi)
+
+
+def _scalar_method(
+    it: Interpreter, value: Scalar, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+) -> Value:
+    if value.kind == "str":
+        if name in ("split", "rsplit", "splitlines"):
+            return Sequence(None, Scalar(None, "str"), "list")
+        if name in ("startswith", "endswith", "isdigit"):
+            return Scalar(None, "bool")
+        return Scalar(None, "str")
+    return unknown()
+
+
+METHODS: dict[type, Callable[..., Value]] = {
+    Tensor: tensor_method,
+    Instance: _instance_method,
+    Unknown: _unknown_method,
+    Special: _special_method,
+    Sequence: _sequence_method,
+    Table: _table_method,
+    Array: _array_method,
+    Scalar: _scalar_method,
+}
+
+
+def call_special(
+    it: Interpreter, callee: Special, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """Calling a bound method, a partial function, an autograd function."""
+    kind = callee.kind
+    if kind == "method" and isinstance(node, ast.Call):
+        return call_method(it, callee.fields["of"], callee.fields["name"], arguments, keywords, node)
+    if kind == "partial":
+        given = {**callee.fields["keywords"], **keywords}
+        return it.call(callee.fields["of"], [*callee.fields["arguments"], *arguments], given, node)
+    if kind == "function":
+        return building.apply_function(it, callee.fields["cls"], arguments, node)
+    if kind in ("no-grad", "null"):
+        return arguments[0] if arguments else callee
+    return unknown()
+
+
+building.CALLEES[Special] = call_special
+building.CALLEES[RegionValue] = lambda it, callee, a, k, n: a[0] if a else unknown()

@@ -1,0 +1,357 @@
+"""Objects of classes: how they are built, their attributes, and the dtype of their weights.
+
+An object is an allocation site (``Root``) and a path of attributes below it.  Casting a module casts
+everything below its path; the latest cast of a part or of what holds it counts.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import facts, join
+from precision_lint.domains.values import (
+    PARAMETER,
+    ClassValue,
+    Closure,
+    DtypeValue,
+    Instance,
+    Reference,
+    Root,
+    Scalar,
+    Sequence,
+    Special,
+    Table,
+    Tensor,
+    Value,
+)
+from precision_lint.events import Place
+from precision_lint.syntax.program import Class, FunctionNode, Function, own_nodes
+from precision_lint.torchmodel import layers
+
+MODULES = ("torch.nn.Module", "torch.nn.modules.module.Module")
+"""The base of all modules."""
+FRAMEWORK_MODULES = frozenset({
+    "LightningModule", "PreTrainedModel", "ModelMixin", "BaseModule", "BaseModel", "PyTorchModelHubMixin",
+    "FlashAttention", "MegatronModule", "FairseqModel", "BaseFairseqModel", "TorchModelV2",
+    "ComposerModel", "GenerationMixin",
+})  # fmt: skip
+"""Classes of libraries that are modules, by their last name."""
+
+
+# classes
+
+
+def ancestry(it: Interpreter, cls: Class) -> list[Class | str]:
+    """A class and its bases, nearest first; those outside of the project by their dotted names."""
+    known = cls.facts.get("ancestry")
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    cls.facts["ancestry"] = [cls]
+    found: list[Class | str] = [cls]
+    for base in cls.node.bases:
+        value = it.evaluate_in(cls.module, base)
+        if isinstance(value, ClassValue):
+            found += [c for c in ancestry(it, value.cls) if c not in found]
+        elif isinstance(value, Reference):
+            found.append(value.name)
+        elif isinstance(value, Instance) and isinstance(value.cls, str):
+            found.append(f"torch.nn.{value.cls}")
+    cls.facts["ancestry"] = found
+    return found
+
+
+def is_a(it: Interpreter, cls: Class | str, *names: str) -> bool:
+    """Whether a class derives from one of these, by dotted name."""
+    if isinstance(cls, str):
+        return cls in names
+    return any(base in names for base in ancestry(it, cls) if isinstance(base, str))
+
+
+def is_module(it: Interpreter, cls: Class | str) -> bool:
+    """Whether a class is an ``nn.Module``."""
+    if isinstance(cls, str):
+        return True
+    known = cls.facts.get("module")
+    if known is None:
+        known = cls.facts["module"] = any(
+            base.startswith("torch.nn.") or base.rpartition(".")[2] in FRAMEWORK_MODULES
+            for base in ancestry(it, cls)
+            if isinstance(base, str)
+        )
+    return bool(known)
+
+
+def find_method(it: Interpreter, cls: Class | str, name: str) -> Function | None:
+    """A method of a class or of its bases."""
+    if isinstance(cls, str):
+        return None
+    for base in ancestry(it, cls):
+        if isinstance(base, Class) and name in base.methods:
+            return base.methods[name]
+    return None
+
+
+def next_method(it: Interpreter, cls: Class, after: Class, name: str) -> Function | None:
+    """The method that ``super()`` gives in a method of ``after``."""
+    line = ancestry(it, cls)
+    start = line.index(after) + 1 if after in line else 1
+    for base in line[start:]:
+        if isinstance(base, Class) and name in base.methods:
+            return base.methods[name]
+    return None
+
+
+def class_constant(it: Interpreter, cls: Class, name: str) -> Value | None:
+    """The value of a class attribute."""
+    for base in ancestry(it, cls):
+        if isinstance(base, Class) and name in base.constants:
+            return it.evaluate_in(base.module, base.constants[name])
+    return None
+
+
+# attributes
+
+
+def slot(attributes: dict[str, Value], name: str) -> tuple[str, int, str]:
+    """The variable under which a method keeps what it stored in an attribute."""
+    return ("self", id(attributes), name)
+
+
+def store(it: Interpreter, owner: Instance, name: str, value: Value) -> None:
+    """``owner.name = value``: certain until the method ends, one possibility for other methods."""
+    it.variables[slot(owner.attributes, name)] = value
+    it.stored[slot(owner.attributes, name)] = owner.attributes
+
+
+def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None:
+    """At a method's end: what it stored is visible to all methods.
+
+    building: the object is being built, so that what is stored now replaces what was.
+    """
+    for key in list(variables):
+        if key.__class__ is not tuple or key[0] != "self":
+            continue
+        attributes = it.stored.get(key)
+        if attributes is None:
+            continue
+        name, value = key[2], variables[key]
+        old = attributes.get(name)
+        if old is None or building:
+            attributes[name] = value
+        elif old is not value:
+            joined = join(old, value)
+            if facts(joined) != facts(old):
+                attributes[name] = joined
+
+
+def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | None:
+    """An attribute of an object; None: nothing is known of it."""
+    value = it.variables.get(slot(owner.attributes, name))
+    if value is None:
+        value = owner.attributes.get(name)
+    cls = owner.cls
+    if value is None or (isinstance(value, Scalar) and value.kind == "none"):
+        later = _stored_later(it, owner, name)
+        value = later if later is not None else value
+    if value is not None:
+        return held(it, owner, name, value)
+    if isinstance(cls, str):
+        return _layer_attribute(it, owner, name, node)
+    method = find_method(it, cls, name)
+    if method is not None:
+        if method.kind == "property":
+            return it.run(method, owner, [], {}, node)
+        if method.kind == "static":
+            return Closure(method)
+        return Closure(method, ClassValue(cls) if method.kind == "class" else owner)
+    constant = class_constant(it, cls, name)
+    if constant is not None:
+        return constant
+    if name == "dtype" and is_module(it, cls):
+        return DtypeValue(weights_of(it, owner)[0], node, it.module)
+    return None
+
+
+def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
+    """What an attribute of an object is, in the dtype of that object's weights."""
+    if not is_module(it, owner.cls):
+        return value
+    if isinstance(value, Tensor):
+        return as_weight(it, owner, value) if value.flags & PARAMETER else value
+    if isinstance(value, Instance):
+        return part(owner, name, value)
+    if isinstance(value, Sequence) and (value.items or value.element is not None):
+        kind = value.kind
+        if value.items is not None:
+            items = tuple([held(it, owner, f"{name}.{i}", v) for i, v in enumerate(value.items)])
+            return Sequence(items, None, kind)
+        element = value.element
+        assert element is not None
+        return Sequence(None, held(it, owner, f"{name}.*", element), kind)
+    if isinstance(value, Table):
+        items_ = {k: held(it, owner, f"{name}.{k}", v) for k, v in value.items.items()}
+        return Table(items_, value.element)
+    return value
+
+
+def part(owner: Instance, name: str, value: Instance) -> Instance:
+    """An object that another one holds: it is cast with it."""
+    path = (*owner.path, name)
+    return Instance(
+        value.cls, value.attributes, owner.root, path, value.arguments, value.items,
+        (value.root, value.path),
+    )  # fmt: skip
+
+
+def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
+    """A parameter or buffer in the dtype of its module's weights."""
+    vector, _ = weights_of(it, owner)
+    if not _is_float(value.dtypes):
+        return value
+    cast = tuple(
+        [w if x & dtypes.FLOATS or x > dtypes.ANY else x for w, x in zip(vector, value.dtypes, strict=True)]
+    )
+    assumed = value.assumptions
+    if owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
+        assumed |= assume.WEIGHTS
+    return value.but(dtypes=cast, assumptions=assumed) if cast != value.dtypes else value
+
+
+def _is_float(vector: Dtypes) -> bool:
+    return any(one & dtypes.FLOATS for one in vector)
+
+
+def _layer_attribute(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | None:
+    """An attribute of a layer of torch."""
+    assert isinstance(owner.cls, str)
+    layer = layers.layer(owner.cls)
+    if layer is not None and name in (*layer.weights, *layer.buffers):
+        vector, _ = weights_of(it, owner)
+        return Tensor(
+            vector, "weight", (), node, it.module, flags=PARAMETER, data=(owner.cls, name)
+        )
+    if name in owner.arguments:
+        return owner.arguments[name]
+    return None
+
+
+def _stored_later(it: Interpreter, owner: Instance, name: str) -> Value | None:
+    """An attribute that another method than ``__init__`` stores."""
+    if isinstance(owner.cls, str) or it.building:
+        return None
+    for method in late_stores(it, owner.cls).get(name, ()):
+        if method.facts.get("storing"):
+            continue
+        method.facts["storing"] = True
+        try:
+            it.run(method, owner, None, {}, method.node)
+        finally:
+            method.facts["storing"] = False
+        found = owner.attributes.get(name)
+        if found is not None:
+            return found
+    return None
+
+
+def late_stores(it: Interpreter, cls: Class) -> dict[str, list[Function]]:
+    """Methods other than ``__init__`` by the attributes of ``self`` that they assign."""
+    known = cls.facts.get("late")
+    if known is None:
+        known = cls.facts["late"] = {}
+        for base in ancestry(it, cls):
+            for method in base.methods.values() if isinstance(base, Class) else ():
+                for name in _assigned(method):
+                    known.setdefault(name, []).append(method)
+    return known  # type: ignore[no-any-return]
+
+
+def _assigned(method: Function) -> Iterator[str]:
+    parameters = method.parameters
+    if method.name == "__init__" or not parameters or not isinstance(method.node, FunctionNode):
+        return
+    known = method.facts.get("assigned")
+    if known is None:
+        me = parameters[0].arg
+        known = method.facts["assigned"] = {
+            node.attr
+            for node in own_nodes(method.node)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == me
+        }
+    yield from known
+
+
+# weights
+
+
+def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
+    """The dtype of an object's weights, and where it was cast last."""
+    best = -1
+    found: tuple[Dtypes, Place | None] = (owner.root.made, None)
+    if owner.also is not None and owner.root.made is dtypes.FOLLOWS:
+        made = owner.also[0].made
+        found = (owner.root.made if made in (dtypes.MADE, dtypes.FOLLOWS) else made, None)
+    elif owner.also is not None and owner.root.made is dtypes.MADE:
+        made = owner.also[0].made
+        found = (made if made is not dtypes.FOLLOWS else owner.root.made, None)
+    if not it.weights:
+        return found
+    for root, path in ((owner.root, owner.path), owner.also or (owner.root, ())):
+        for length in range(len(path) + 1):
+            entry = it.weights.get((root, path[:length]))
+            if entry is not None and entry[1] > best:
+                best = entry[1]
+                found = (entry[0], entry[2])
+    return found
+
+
+def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:
+    """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
+    it.clock += 1
+    it.weights = {
+        **it.weights,
+        (owner.root, owner.path): (vector, it.clock, it.place(node)),
+    }
+
+
+def parameters_of(owner: Value, node: ast.AST, it: Interpreter) -> Special:
+    """``module.parameters()``."""
+    return Special("parameters", node, it.module, owner=owner)
+
+
+def new_root(made: Dtypes, node: ast.AST | None, it: Interpreter) -> Root:
+    return Root(made, node, it.module)
+
+
+Weights = dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]]
+
+
+def merge_weights(a: Weights, b: Weights) -> Weights:
+    """The casts of modules after a branch that may have gone either way."""
+    if a is b:
+        return a
+    merged = dict(a)
+    for key, entry in b.items():
+        other = a.get(key)
+        if other is None or other is entry:
+            merged[key] = entry if other is not None else _perhaps(entry, key[0])
+        else:
+            joined = dtypes.join(other[0], entry[0])
+            merged[key] = (joined, max(other[1], entry[1]), entry[2])
+    for key, entry in a.items():
+        if key not in b:
+            merged[key] = _perhaps(entry, key[0])
+    return merged
+
+
+def _perhaps(entry: tuple[Dtypes, int, Place | None], root: Root) -> tuple[Dtypes, int, Place | None]:
+    """A cast that one of two branches makes."""
+    return (dtypes.join(entry[0], root.made), entry[1], entry[2])

@@ -1,0 +1,276 @@
+"""Operators between values: tensors, numbers, arrays, strings and containers."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.ranges import divide, multiply, power
+from precision_lint.dataflow.tensors import operate
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.values import (
+    INF,
+    Array,
+    DtypeValue,
+    Instance,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    truth,
+)
+from precision_lint.torchmodel.operations import operation
+
+BINARY: dict[type, str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.FloorDiv: "floor_divide",
+    ast.Mod: "remainder",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+    ast.BitAnd: "bitwise_and",
+    ast.BitOr: "bitwise_or",
+    ast.BitXor: "bitwise_xor",
+    ast.LShift: "bitwise_left_shift",
+    ast.RShift: "bitwise_right_shift",
+}
+"""Operators by the operation of torch that they are."""
+COMPARISONS: dict[type, str] = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+}
+FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "pow": operator.pow,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_left_shift": operator.lshift,
+    "bitwise_right_shift": operator.rshift,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+LARGEST = 1e300
+"""Numbers beyond are not folded."""
+
+
+def truth_value(value: Value) -> bool | None:
+    """Whether a value is true, if that is known."""
+    return truth(value)
+
+
+def binary(
+    it: Interpreter, op: str, left: Value, right: Value, node: ast.AST, inplace: bool = False
+) -> Value:
+    """``left op right``"""
+    kinds = (left.__class__, right.__class__)
+    if Tensor in kinds or (op == "matmul" and Unknown in kinds):
+        return _tensors(it, op, left, right, node, inplace)
+    if kinds == (Scalar, Scalar):
+        return numbers(op, left, right)
+    if Array in kinds:
+        return _arrays(it, op, left, right, node)
+    if isinstance(left, Sequence) or isinstance(right, Sequence):
+        return _sequences(op, left, right)
+    if Unknown in kinds:
+        return _unknowns(it, op, left, right, node, inplace)
+    if isinstance(left, Special) and left.kind == "shape":
+        return unknown()
+    return unknown()
+
+
+def _tensors(
+    it: Interpreter, op: str, left: Value, right: Value, node: ast.AST, inplace: bool
+) -> Value:
+    known = operation(op)
+    if known is None:
+        return unknown()
+    operands = [_operand(it, value) for value in (left, right)]
+    return operate(it, known, operands, {}, node, inplace and isinstance(left, Tensor))
+
+
+def _operand(it: Interpreter, value: Value) -> Value:
+    """An operand of arithmetic with a tensor."""
+    if isinstance(value, Unknown):
+        uses = value.symbol.uses
+        made = tensor_of(it, value)
+        value.symbol.uses = uses
+        return made if made is not None else value
+    if isinstance(value, Array):
+        return Tensor(value.dtypes, "from_numpy", (value,), value.node, value.home, value.lo, value.hi)
+    return value
+
+
+def _unknowns(
+    it: Interpreter, op: str, left: Value, right: Value, node: ast.AST, inplace: bool
+) -> Value:
+    """Arithmetic of unknown objects: of tensors, unless the code takes them for something else."""
+    both = [v for v in (left, right) if isinstance(v, Unknown)]
+    if any(v.symbol.uses & Symbol.ARRAY for v in both):
+        return Array(dtypes.V_ANY, op, (left, right), node, it.module)
+    other = right if both and both[0] is left else left
+    if isinstance(other, Scalar) and not other.is_number:
+        return Scalar(None, "str") if other.kind == "str" else unknown()
+    if not isinstance(other, (Scalar, Unknown)):
+        return unknown()
+    uses = [v.symbol.uses for v in both]
+    result = _tensors(it, op, left, right, node, inplace)
+    for value, before in zip(both, uses, strict=True):
+        value.symbol.uses = before
+    return result
+
+
+def numbers(op: str, left: Value, right: Value) -> Value:
+    """Arithmetic of Python numbers, folded where both are known."""
+    a: Any = left
+    b: Any = right
+    assumptions = a.assumptions | b.assumptions
+    if a.value is not None and b.value is not None:
+        function = FOLD.get(op)
+        if function is not None and _folds(op, a.value, b.value):
+            try:
+                value = function(a.value, b.value)
+            except (ArithmeticError, TypeError, ValueError):
+                return Scalar(None, "number", assumptions=assumptions)
+            kind = {int: "int", float: "float", bool: "bool", str: "str"}.get(value.__class__)
+            if kind is not None:
+                return Scalar(value, kind, -INF, INF, assumptions, a.node, a.home)
+    if a.kind == "str" or b.kind == "str":
+        return Scalar(None, "str")
+    lo, hi = _bounds(op, a, b)
+    kind = "int" if a.kind == b.kind == "int" and op not in ("div", "pow") else "number"
+    if "float" in (a.kind, b.kind) or op == "div":
+        kind = "float"
+    return Scalar(None, kind, lo, hi, assumptions, a.node or b.node, a.home or b.home, op, (a, b))
+
+
+def _folds(op: str, a: Any, b: Any) -> bool:
+    if not all(isinstance(x, (int, float)) for x in (a, b)):
+        return op in ("add", "eq", "ne") and isinstance(a, str) and isinstance(b, str)
+    if op == "pow":
+        return abs(a) < 1e6 and abs(b) < 64
+    if op in ("bitwise_left_shift",):
+        return 0 <= b < 64
+    return abs(a) < LARGEST and abs(b) < LARGEST
+
+
+def _bounds(op: str, a: Scalar, b: Scalar) -> tuple[float, float]:
+    first, second = (a.lo, a.hi), (b.lo, b.hi)
+    if op == "add":
+        return _finite(a.lo + b.lo, -INF), _finite(a.hi + b.hi, INF)
+    if op == "sub":
+        return _finite(a.lo - b.hi, -INF), _finite(a.hi - b.lo, INF)
+    if op == "mul":
+        return multiply(first, second)
+    if op in ("div", "floor_divide"):
+        return divide(first, second)
+    if op == "pow" and b.value is not None:
+        return power(first, b.value)
+    if op == "remainder" and b.lo > 0:
+        return 0.0, b.hi
+    return -INF, INF
+
+
+def _finite(value: float, otherwise: float) -> float:
+    return value if value == value else otherwise
+
+
+def _arrays(it: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+    """NumPy's arithmetic: Python numbers are weak, integers with ``/`` become float64."""
+    vectors = [v.dtypes for v in (left, right) if isinstance(v, Array)]
+    vector = vectors[0] if len(vectors) == 1 else dtypes.promote(*vectors)
+    if any(isinstance(v, Unknown) for v in (left, right)):
+        vector = dtypes.V_ANY
+    if op == "div" or any(isinstance(v, Scalar) and v.kind == "float" for v in (left, right)):
+        vector = tuple(
+            [dtypes.FLOAT64 if x in (dtypes.INTEGER, dtypes.BOOLEAN) else x for x in vector]
+        )
+    return Array(vector, op, (left, right), node, it.module)
+
+
+def _sequences(op: str, left: Value, right: Value) -> Value:
+    if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "add":
+        if left.items is not None and right.items is not None:
+            return Sequence(left.items + right.items, None, left.kind)
+        a, b = any_of(left), any_of(right)
+        if a is None or b is None:
+            return Sequence(None, a or b, left.kind)
+        return Sequence(None, join(a, b), left.kind)
+    if op == "mul":
+        value = left if isinstance(left, Sequence) else right
+        assert isinstance(value, Sequence)
+        return Sequence(None, any_of(value), value.kind)
+    return unknown()
+
+
+def negate(it: Interpreter, value: Value, node: ast.AST, op: str = "neg") -> Value:
+    """``-value`` or ``~value``"""
+    if isinstance(value, Scalar) and value.is_number and op == "neg":
+        known = -value.value if value.value is not None else None
+        return Scalar(
+            known, value.kind, -value.hi, -value.lo, value.assumptions, value.node, value.home,
+            f"-{value.op}" if value.op else "", value.operands,
+        )  # fmt: skip
+    if isinstance(value, (Tensor, Unknown)):
+        known_op = operation(op)
+        made = _operand(it, value)
+        if known_op is not None and isinstance(made, Tensor):
+            return operate(it, known_op, [made], {}, node)
+    if isinstance(value, Array):
+        return Array(value.dtypes, op, (value,), node, it.module, -value.hi, -value.lo)
+    return unknown()
+
+
+def compare(it: Interpreter, op: ast.cmpop, left: Value, right: Value, node: ast.AST) -> Value:
+    """``left op right`` for a comparison."""
+    name = COMPARISONS.get(op.__class__)
+    if name is not None and Tensor in (left.__class__, right.__class__):
+        known = operation(name)
+        if known is not None and not isinstance(right, (DtypeValue, Instance)):
+            operands = [_operand(it, value) for value in (left, right)]
+            return operate(it, known, operands, {}, node)
+    if isinstance(left, Scalar) and isinstance(right, Scalar):
+        return _compared(op, left, right)
+    if isinstance(op, (ast.Is, ast.IsNot)):
+        return _identity(op, left, right)
+    return Scalar(None, "bool")
+
+
+def _compared(op: ast.cmpop, left: Scalar, right: Scalar) -> Value:
+    if isinstance(op, (ast.Is, ast.IsNot)):
+        return _identity(op, left, right)
+    name = COMPARISONS.get(op.__class__)
+    if name is not None and left.value is not None and right.value is not None:
+        found = numbers(name, left, right)
+        if isinstance(found, Scalar):
+            return found
+    return Scalar(None, "bool", assumptions=left.assumptions | right.assumptions)
+
+
+def _identity(op: ast.cmpop, left: Value, right: Value) -> Value:
+    """``is None`` and ``is not None``."""
+    nothing = [isinstance(v, Scalar) and v.kind == "none" for v in (left, right)]
+    if all(nothing):
+        return Scalar(isinstance(op, ast.Is), "bool")
+    return Scalar(None, "bool")

@@ -1,0 +1,221 @@
+"""What a function's parameters are when nothing is known of its callers."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.objects import is_module
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.values import (
+    Array,
+    ClassValue,
+    DtypeValue,
+    Instance,
+    Reference,
+    Root,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Table,
+    Tensor,
+    Value,
+)
+from precision_lint.syntax.program import Class, Function
+
+DRIVES = frozenset({
+    "backward", "zero_grad", "autocast", "GradScaler", "manual_backward", "unscale_", "eval",
+    "DataLoader", "clip_grad_norm_",
+})  # fmt: skip
+"""Methods and classes of torch that only code which trains or evaluates a model uses."""
+TRAINS = frozenset({"backward", "manual_backward", "zero_grad"})
+NUMBERS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "bytes": "bytes"}
+CONTAINERS = frozenset({"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"})
+MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict"})
+JAXTYPING: dict[str, int] = {
+    "Float16": dtypes.FLOAT16, "Half": dtypes.FLOAT16, "BFloat16": dtypes.BFLOAT16,
+    "Float32": dtypes.FLOAT32, "Float64": dtypes.FLOAT64, "Int": dtypes.INTEGER,
+    "Int32": dtypes.INTEGER, "Int64": dtypes.INTEGER, "UInt8": dtypes.INTEGER,
+    "Integer": dtypes.INTEGER, "Bool": dtypes.BOOLEAN, "Complex": dtypes.COMPLEX,
+}  # fmt: skip
+FLOATS = frozenset({"Float", "Inexact", "Num", "Real", "Shaped"})
+TENSOR_CLASSES = {
+    "LongTensor": dtypes.INTEGER, "IntTensor": dtypes.INTEGER, "BoolTensor": dtypes.BOOLEAN,
+    "ByteTensor": dtypes.INTEGER, "HalfTensor": dtypes.FLOAT16,
+    "BFloat16Tensor": dtypes.BFLOAT16, "DoubleTensor": dtypes.FLOAT64,
+}  # fmt: skip
+
+
+def drives(it: Interpreter, function: Function) -> bool:
+    """Whether a function trains or runs a model, so that its float arguments are data."""
+    known = function.facts.get("drives")
+    if known is None:
+        used = names_used(function)
+        wanted = DRIVES
+        if function.cls is not None and is_module(it, function.cls):
+            wanted = TRAINS
+        known = function.facts["drives"] = not used.isdisjoint(wanted)
+    return bool(known)
+
+
+def names_used(function: Function) -> frozenset[str]:
+    """Attributes and names that a function's code mentions."""
+    known = function.facts.get("names")
+    if known is None:
+        found = set()
+        for node in ast.walk(function.node):
+            if node.__class__ is ast.Attribute:
+                found.add(node.attr)  # type: ignore[attr-defined]
+            elif node.__class__ is ast.Name:
+                found.add(node.id)  # type: ignore[attr-defined]
+        known = function.facts["names"] = frozenset(found)
+    return known  # type: ignore[no-any-return]
+
+
+def unseen(
+    it: Interpreter, function: Function, argument: ast.arg, default: ast.expr | None
+) -> Value:
+    """What a parameter is if no call of its function is known."""
+    vector, assumptions = (
+        (dtypes.BATCHES, assume.BATCH) if it.driver else (dtypes.INPUTS, assume.INPUT)
+    )
+    if argument.annotation is not None:
+        annotated = _annotated(it, argument.annotation, argument.arg, vector, assumptions)
+        if annotated is not None:
+            return _with_default(it, function, annotated, default)
+    if default is not None:
+        value = it.evaluate_in(function.module, default)
+        if isinstance(value, Scalar) and value.kind != "none":
+            return _defaulted(value)
+        if isinstance(value, DtypeValue):
+            return DtypeValue(_any_dtype(it, argument.arg), default, function.module)
+        if not (isinstance(value, Scalar) or isinstance(value, Reference)):
+            return value
+    return it.unknown(argument.arg, vector, assumptions)
+
+
+def _any_dtype(it: Interpreter, label: str) -> Dtypes:
+    return dtypes.everywhere(dtypes.symbol(Symbol(label, dtypes.V_ANY, 0).number))
+
+
+def _defaulted(value: Scalar) -> Scalar:
+    """A parameter's default, which is assumed."""
+    made = Scalar(
+        value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node, value.home,
+        value.op, value.operands,
+    )  # fmt: skip
+    return made
+
+
+def _with_default(
+    it: Interpreter, function: Function, value: Value, default: ast.expr | None
+) -> Value:
+    if isinstance(value, Scalar) and default is not None:
+        given = it.evaluate_in(function.module, default)
+        if isinstance(given, Scalar) and given.kind != "none":
+            return _defaulted(given)
+    return value
+
+
+def _annotated(
+    it: Interpreter, node: ast.expr, label: str, vector: Dtypes, assumptions: int
+) -> Value | None:
+    """What an annotation says; None: nothing."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        try:
+            node = ast.parse(node.value, mode="eval").body
+        except SyntaxError:
+            return None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        parts = [p for p in (node.left, node.right) if not _is_none(p)]
+        return _annotated(it, parts[0], label, vector, assumptions) if len(parts) == 1 else None
+    name = _last(node)
+    if isinstance(node, ast.Subscript):
+        return _subscripted(it, node, name, label, vector, assumptions)
+    if name in NUMBERS:
+        return Scalar(None, NUMBERS[name])
+    if name in ("Tensor", "FloatTensor"):
+        unknown = it.unknown(label, vector, assumptions)
+        unknown.symbol.uses |= Symbol.TENSOR
+        return unknown
+    if name in TENSOR_CLASSES:
+        return Tensor(dtypes.everywhere(TENSOR_CLASSES[name]), "input", (), None, it.module)
+    if name == "ndarray":
+        return Array(dtypes.V_ANY, "input")
+    if name == "dtype":
+        return DtypeValue(_any_dtype(it, label), None, it.module)
+    if name == "GradScaler":
+        return Special("scaler", None, it.module, assume.FLAG, label=label)
+    if name in ("Optimizer", "Adam", "AdamW", "SGD"):
+        return Special("optimizer", None, it.module, label=label)
+    if name in CONTAINERS | MAPPINGS:
+        return it.unknown(label, vector, assumptions)
+    return _of_class(it, node)
+
+
+def _subscripted(
+    it: Interpreter, node: ast.Subscript, name: str, label: str, vector: Dtypes, assumptions: int
+) -> Value | None:
+    inside: Any = node.slice
+    if name == "Optional":
+        return _annotated(it, inside, label, vector, assumptions)
+    if name == "Union" and isinstance(inside, ast.Tuple):
+        parts = [p for p in inside.elts if not _is_none(p)]
+        return _annotated(it, parts[0], label, vector, assumptions) if len(parts) == 1 else None
+    if name in JAXTYPING:
+        return Tensor(dtypes.everywhere(JAXTYPING[name]), "input", (), None, it.module)
+    if name in FLOATS:
+        unknown = it.unknown(label, vector, assumptions)
+        unknown.symbol.uses |= Symbol.TENSOR
+        return unknown
+    if name in CONTAINERS:
+        parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+        plain = [p for p in parts if not (isinstance(p, ast.Constant) and p.value is Ellipsis)]
+        made = [_annotated(it, part, label, vector, assumptions) for part in plain]
+        known = [m if m is not None else it.unknown(label, vector, assumptions) for m in made]
+        if name in ("tuple", "Tuple") and len(plain) == len(parts):
+            return Sequence(tuple(known), None, "tuple")
+        return Sequence(None, known[0] if known else None, "list")
+    if name in MAPPINGS and isinstance(inside, ast.Tuple) and len(inside.elts) == 2:
+        return Table({}, _annotated(it, inside.elts[1], label, vector, assumptions))
+    return None
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _last(node: ast.expr) -> str:
+    if isinstance(node, ast.Subscript):
+        return _last(node.value)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _of_class(it: Interpreter, node: ast.expr) -> Value | None:
+    """An object of a class of the project, built somewhere else."""
+    value = it.evaluate_in(it.module, node)
+    if isinstance(value, ClassValue):
+        return unseen_object(it, value.cls)
+    return None
+
+
+def unseen_object(it: Interpreter, cls: Class) -> Instance:
+    """An object of a class, of which nobody saw how it was built."""
+    known = cls.facts.get("unseen")
+    if known is None:
+        known = cls.facts["unseen"] = Instance(cls, {}, Root(dtypes.FOLLOWS))
+        initialise(it, known)
+    return known  # type: ignore[no-any-return]
+
+
+def initialise(it: Interpreter, made: Instance) -> None:
+    """Run ``__init__`` of an object with unknown arguments."""
+    from precision_lint.dataflow.objects import find_method
+
+    init = find_method(it, made.cls, "__init__")
+    if init is not None:
+        it.run(init, made, None, {}, init.node)

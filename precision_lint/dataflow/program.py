@@ -1,0 +1,235 @@
+"""A project's files for the interpreter: loading, global names, imports, and what is analysed."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
+    expressions,
+    libraries,
+    methods,
+    narrowing,
+    statements,
+)
+from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import unknown
+from precision_lint.domains.values import (
+    ClassValue,
+    Closure,
+    ModuleValue,
+    Reference,
+    Special,
+    Value,
+)
+from precision_lint.events import Event
+from precision_lint.syntax.imports import Layout
+from precision_lint.syntax.program import Function, Module, blocks
+
+STEPS = 40_000
+"""Calls that the analysis of one function may interpret."""
+KEPT = 64
+"""Files whose syntax trees are kept."""
+BUILTINS = frozenset(dir(builtins))
+CANONICAL = {"torch.nn.functional": "F"}
+
+
+class Lazy(Value):
+    """A name that is imported from a file of the project, looked up when it is used."""
+
+    __slots__ = ("name", "path")
+
+    def __init__(self, path: str, name: str | None) -> None:
+        self.path = path
+        self.name = name
+
+
+class Program:
+    """The files of a project.
+
+    read: gives the syntax tree of a file by its path, or None.
+    """
+
+    def __init__(self, layout: Layout, read: Callable[[str], ast.Module | None]) -> None:
+        self.layout = layout
+        self.read = read
+        self.modules: OrderedDict[str, Module] = OrderedDict()
+        self.called: set[tuple[str, str]] = set()
+        self.default_dtype: Dtypes = dtypes.V_FLOAT32
+        self.limits: Counter[str] = Counter()
+        self.interpreter = Interpreter(self)
+
+    def count(self, what: str) -> None:
+        """Note that a bound was reached."""
+        self.limits[what] += 1
+
+    def load(self, path: str) -> Module | None:
+        """A file, with its global names."""
+        module = self.modules.get(path)
+        if module is not None:
+            self.modules.move_to_end(path)
+            return module
+        tree = self.read(path)
+        if tree is None:
+            return None
+        module = Module(path, tree, self.layout.name_of(path), self.layout.package_of(path))
+        self.modules[path] = module
+        if len(self.modules) > KEPT:
+            self.modules.popitem(last=False)
+        self._execute(module)
+        return module
+
+    def _execute(self, module: Module) -> None:
+        """Interpret a file's top level, without what only runs as a script."""
+        it = self.interpreter
+        frame = it.save()
+        script, root, calls = it.script, it.root, it.calls
+        steps, limit = it.steps, it.limit
+        it.module, it.function, it.outer = module, None, None
+        it.variables = module.variables
+        it.region, it.loop, it.depth, it.driver = OUTSIDE, None, 0, True
+        it.returned, it.yielded, it.trace, it.no_grad = [], [], [], False
+        it.live, it.calls = dtypes.ALL_MODES, None
+        it.steps, it.limit, it.root = 0, STEPS, (module.path, "")
+        it.script = True
+        try:
+            body = [node for node in module.tree.body if not _is_main(node)]
+            it.block(body)
+            module.variables = it.variables
+            module.executed = True
+            module.facts["trace"] = it.trace
+        except (Budget, RecursionError):
+            self.count("steps")
+        finally:
+            it.restore(frame)
+            it.script, it.root, it.calls = script, root, calls
+            it.steps, it.limit = steps, limit
+
+    # names
+
+    def global_of(self, it: Interpreter, module: Module, name: str) -> Value | None:
+        """The value of a global or builtin name; None: there is none."""
+        value = module.variables.get(name)
+        if value.__class__ is Lazy:
+            value = module.variables[name] = self._resolve(it, value)
+        if value is not None:
+            return value  # type: ignore[no-any-return]
+        if not module.executed and name in module.facts.get("defined", ()):
+            return None
+        if name in BUILTINS:
+            return Reference(f"builtins.{name}")
+        for cls in module.classes:
+            if cls.name == name:
+                return ClassValue(cls)
+        for function in module.functions:
+            if function.name == name:
+                return Closure(function)
+        return None
+
+    def _resolve(self, it: Interpreter, lazy: Any) -> Value:
+        module = self.load(lazy.path)
+        if module is None:
+            return unknown()
+        if lazy.name is None:
+            return ModuleValue(module)
+        found = self.global_of(it, module, lazy.name)
+        return found if found is not None else unknown()
+
+    def member(self, name: str, node: ast.AST, home: Module) -> Value:
+        """A member of a library."""
+        found = libraries.constant(self.interpreter, name, node)
+        return found if found is not None else Reference(name)
+
+    def imported(self, it: Interpreter, node: ast.Import | ast.ImportFrom) -> None:
+        """Bind the names of an import statement."""
+        path = it.module.path
+        for alias in node.names:
+            bound = alias.asname or alias.name
+            if isinstance(node, ast.ImportFrom):
+                it.variables[bound] = self._member_of(
+                    it, node.module or "", alias.name, path, node.level, node
+                )
+            elif alias.asname:
+                found = self.layout.find(alias.name, path)
+                it.variables[bound] = Lazy(found, None) if found else Reference(alias.name)
+            else:
+                top = alias.name.partition(".")[0]
+                found = self.layout.find(top, path)
+                it.variables[top] = Lazy(found, None) if found else Reference(top)
+
+    def _member_of(
+        self, it: Interpreter, module: str, name: str, path: str, level: int, node: ast.AST
+    ) -> Value:
+        below = f"{module}.{name}" if module else name
+        inside = self.layout.find(module, path, level) if module or level else None
+        deeper = self.layout.find(below, path, level)
+        if deeper is not None and (inside is None or inside.endswith("__init__.py")):
+            return Lazy(deeper, None)
+        if inside is not None:
+            return Lazy(inside, name)
+        if level:
+            return unknown()
+        return self.member(below, node, it.module)
+
+    # analysis
+
+    def analyse(self, path: str) -> list[Event]:
+        """Interpret everything in a file that no caller was seen of; all events so far."""
+        module = self.load(path)
+        if module is not None:
+            for function in list(module.all_functions()):
+                self._root(function)
+            self._main(module)
+        return list(self.interpreter.events.values())
+
+    def _root(self, function: Function) -> None:
+        it = self.interpreter
+        it.root = (function.module.path, function.qualname)
+        it.script = function.module.facts.get("test", False)
+        self._guarded(lambda: it.run(function, None, None, {}, function.node))
+
+    def _main(self, module: Module) -> None:
+        """Code that runs as a script: under ``if __name__ == "__main__"``, and the top level."""
+        it = self.interpreter
+        for node in module.tree.body:
+            if not _is_main(node):
+                continue
+            frame = it.save()
+            it.module, it.function, it.outer = module, None, None
+            it.variables = dict(module.variables)
+            it.region, it.loop, it.depth, it.driver = OUTSIDE, None, 0, True
+            it.returned, it.yielded, it.trace, it.no_grad = [], [], [], False
+            it.root, it.script = (module.path, ""), True
+            body = next(blocks(node))
+            self._guarded(lambda body=body: it.block(body))  # type: ignore[misc]
+            it.restore(frame)
+
+    def _guarded(self, work: Callable[[], Any]) -> None:
+        """Do some work within the budget of one function."""
+        it = self.interpreter
+        it.steps, it.limit = 0, STEPS
+        it.live, it.calls = dtypes.ALL_MODES, None
+        it.active.clear()
+        it.weights = {}
+        frame = it.save()
+        try:
+            work()
+        except (Budget, RecursionError):
+            self.count("steps")
+            it.restore(frame)
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """``if __name__ == "__main__":``"""
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+        return False
+    sides = [node.test.left, *node.test.comparators]
+    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
+
+
+__all__ = ["Environment", "Program", "Special"]

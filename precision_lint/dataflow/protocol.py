@@ -1,0 +1,51 @@
+"""The trace of what code does to gradients, optimizers and scalers, as the interpreter meets it.
+
+A trace is a list of steps in order of execution.  ``typestate`` reads it; here it is only recorded.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, NamedTuple
+
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.domains.values import Value
+from precision_lint.events import Place
+
+
+class Step(NamedTuple):
+    """One thing that happens, or a structure of such things.
+
+    kind: ``backward``, ``unscale``, ``step``, ``update``, ``zero``, ``read``, ``clip``, ``scrub``, ... or a
+    control structure (``if``, ``loop``, ``unrolled``, ``try``, ``match``, ``with``, ``call``) or an exit
+    (``return``, ``raise``, ``break``, ``continue``).  objects: the abstract objects it concerns.
+    test: the condition of a branch, as a node.  blocks: the traces inside.
+    """
+
+    kind: str
+    node: ast.AST
+    place: Place
+    objects: tuple[Value | None, ...] = ()
+    blocks: tuple[list[Any], ...] = ()
+
+
+EXITS = frozenset({"return", "raise", "break", "continue"})
+
+
+def note(it: Interpreter, kind: str, node: ast.AST, *objects: Value | None) -> None:
+    """Record that something happens here."""
+    it.trace.append(Step(kind, node, it.place(node), objects))
+
+
+def noted(it: Interpreter, kind: str, node: ast.AST, *blocks: list[Any]) -> None:
+    """Record a structure, where something happens inside it."""
+    if any(blocks):
+        it.trace.append(Step(kind, node, it.place(node), (), blocks))
+
+
+def tells(trace: list[Any]) -> bool:
+    """Whether anything but exits happens in a trace."""
+    return any(
+        step.kind not in EXITS and (not step.blocks or any(map(tells, step.blocks)))
+        for step in trace
+    )

@@ -1,0 +1,198 @@
+"""Autocast regions: context managers and decorators, and the state inside them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+
+from precision_lint.dataflow.interpreter import Interpreter, Region
+from precision_lint.dataflow.protocol import note
+from precision_lint.dataflow.tensors import dtype_of
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.values import (
+    DtypeValue,
+    Reference,
+    RegionValue,
+    Scalar,
+    Sequence,
+    Special,
+    Value,
+    text,
+)
+
+LEGACY = {
+    "torch.cuda.amp.autocast": "cuda",
+    "torch.cuda.amp.autocast_mode.autocast": "cuda",
+    "torch.cuda.amp.autocast_mode.autocast.__init__": "cuda",
+    "torch.cpu.amp.autocast": "cpu",
+    "torch.cpu.amp.autocast_mode.autocast": "cpu",
+}
+"""Spellings that fix the device: ``autocast(enabled, dtype, cache_enabled)``."""
+CURRENT = frozenset({
+    "torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast",
+    "torch.autocast_mode.autocast",
+})  # fmt: skip
+"""``autocast(device_type, dtype, enabled, cache_enabled)``."""
+NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+DEFAULTS = {"cpu": dtypes.BFLOAT16}
+"""What autocast casts to where no dtype is given; float16 elsewhere."""
+OFF_IN_HALF = (dtypes.HALF16, dtypes.HALFBF)
+
+
+def is_autocast(name: str) -> bool:
+    return name in LEGACY or name in CURRENT
+
+
+def make_region(
+    it: Interpreter,
+    name: str,
+    arguments: list[Value],
+    keywords: Mapping[str, Value],
+    node: ast.AST,
+) -> RegionValue:
+    """A context manager of autocast, from the arguments of its constructor."""
+    if name in LEGACY:
+        order = ("enabled", "dtype", "cache_enabled")
+    else:
+        order = ("device_type", "dtype", "enabled", "cache_enabled")
+    given = {**dict(zip(order, arguments, strict=False)), **keywords}
+    device = LEGACY.get(name) or _device(given.get("device_type"))
+    assumptions = 0
+    vector = dtype_of(it, given["dtype"]) if "dtype" in given else None
+    if vector is None:
+        vector = dtypes.everywhere(DEFAULTS.get(device, dtypes.FLOAT16))
+    elif vector[0] & dtypes.OTHER:
+        assumptions |= assume.BRANCH
+        vector = (dtypes.LOW, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.LOW, dtypes.LOW)
+    elif _is_union(vector):
+        vector = _by_mode(vector)
+        assumptions |= assume.BRANCH
+    enabled = _enabled(given.get("enabled"))
+    if enabled is False:
+        vector = dtypes.V_OFF
+    elif enabled is None:
+        assumptions |= assume.FLAG
+        vector = tuple([0 if i in OFF_IN_HALF else x for i, x in enumerate(vector)])
+    cached = given.get("cache_enabled")
+    cache = not (isinstance(cached, Scalar) and cached.value is False)
+    return RegionValue(vector, device, assumptions, cache, node, it.module)
+
+
+def _is_union(vector: dtypes.Dtypes) -> bool:
+    return bin(vector[0]).count("1") > 1
+
+
+def _by_mode(vector: dtypes.Dtypes) -> dtypes.Dtypes:
+    """In a mode that names a dtype, a choice of dtypes is that one."""
+    wanted = {dtypes.AMP16: dtypes.FLOAT16, dtypes.AMPBF: dtypes.BFLOAT16}
+    return tuple(
+        [wanted[i] if i in wanted and x & wanted[i] else x for i, x in enumerate(vector)]
+    )
+
+
+def _device(value: Value | None) -> str:
+    name = text(value)
+    if name is not None:
+        return name.partition(":")[0]
+    if isinstance(value, Special) and value.kind == "device":
+        return str(value.fields.get("type", ""))
+    return ""
+
+
+def _enabled(value: Value | None) -> bool | None:
+    """Whether a region is on; None: a flag decides."""
+    if value is None:
+        return True
+    if isinstance(value, Scalar) and value.value is not None and not value.assumptions:
+        return bool(value.value)
+    return None
+
+
+def entered(it: Interpreter, value: RegionValue) -> Region:
+    """The state inside a region."""
+    before = it.region
+    place = it.place(value.node, value.home) if value.node is not None else None
+    sites = ((place,) if place is not None else ()) + before.sites
+    other_device = (
+        value.device and before.device and {value.device, before.device} == {"cpu", "cuda"}
+    )
+    if other_device and before.dtypes != dtypes.V_OFF:
+        return before._replace(outer=before)  # the outer region's operations do not notice
+    off = value.dtypes == dtypes.V_OFF
+    return Region(
+        value.dtypes,
+        value.device or before.device or "cuda",
+        value.assumptions,
+        sites[:6],
+        True,
+        value.cache,
+        it.depth,
+        before,
+        off and before.dtypes != dtypes.V_OFF,
+    )
+
+
+def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | None:
+    """Enter a context manager; what to do when it is left."""
+    if isinstance(value, Sequence) and value.items:
+        leaving = [leave for v in value.items if (leave := enter(it, v, node)) is not None]
+
+        def leave_all() -> None:
+            for leave in reversed(leaving):
+                leave()
+
+        return leave_all
+    if isinstance(value, RegionValue):
+        before = it.region
+        for look in ENTERED:
+            look(it, value, before, node)
+        it.region = entered(it, value)
+        note(it, "enter", node, value)
+
+        def leave() -> None:
+            it.region = before
+            note(it, "leave", node, value)
+
+        return leave
+    if isinstance(value, Special):
+        if value.kind == "no-grad":
+            return _without_gradient(it)
+        if value.kind == "generator" and value.fields.get("region") is not None:
+            before, it.region = it.region, value.fields["region"]
+            return lambda: setattr(it, "region", before)
+    return None
+
+
+def _without_gradient(it: Interpreter) -> Callable[[], None]:
+    before, it.no_grad = it.no_grad, True
+    return lambda: setattr(it, "no_grad", before)
+
+
+ENTERED: list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]] = []
+"""What to look for where a region is entered (``hazards``)."""
+
+
+def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
+    """Enter what the decorators of the function at hand enter; True: its region is its own."""
+    own = False
+    for node in reversed(decorators):
+        target = node.func if isinstance(node, ast.Call) else node
+        value = it.expr(target)
+        name = value.name if isinstance(value, Reference) else ""
+        if is_autocast(name):
+            region = it.expr(node) if isinstance(node, ast.Call) else None
+            if not isinstance(region, RegionValue):
+                region = make_region(it, name, [], {}, node)
+            for look in ENTERED:
+                look(it, region, it.region, node)
+            it.region = entered(it, region)
+            own = True
+        elif name in NO_GRAD:
+            it.no_grad = True
+        elif name.rpartition(".")[2] == "custom_fwd" and isinstance(node, ast.Call):
+            wanted = {k.arg: it.expr(k.value) for k in node.keywords if k.arg}
+            if "cast_inputs" in wanted and isinstance(wanted["cast_inputs"], (DtypeValue, Reference)):
+                it.region = it.region._replace(dtypes=dtypes.V_OFF, explicit=True)
+                own = True
+    return own

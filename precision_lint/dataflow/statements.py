@@ -1,0 +1,414 @@
+"""Transfer functions of statements: assignments, branches, loops to a fixpoint, early exits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from precision_lint.dataflow.containers import assign, elements
+from precision_lint.dataflow.interpreter import (
+    ROUNDS,
+    STATEMENTS,
+    Environment,
+    Interpreter,
+    Loop,
+    Statement,
+    changed,
+    merge,
+    widen,
+)
+from precision_lint.dataflow.objects import merge_weights
+from precision_lint.dataflow.operators import BINARY, binary
+from precision_lint.dataflow.protocol import note, noted
+from precision_lint.dataflow.regions import enter
+from precision_lint.domains.joining import facts, join, unknown
+from precision_lint.domains.values import ClassValue, Closure, Scalar, Tensor, Value, truth
+
+UNROLL = 8
+"""Items of a sequence that a loop is interpreted for one by one."""
+
+
+def statement(*kinds: type) -> Callable[[Statement], Statement]:
+    """Register the handler of statements of these types."""
+
+    def register(handler: Statement) -> Statement:
+        for kind in kinds:
+            STATEMENTS[kind] = handler
+        return handler
+
+    return register
+
+
+@statement(ast.Expr)
+def _expr(it: Interpreter, node: ast.Expr) -> bool:
+    if node.value.__class__ is not ast.Constant:
+        it.statement_value = node.value
+        it.expr(node.value)
+    return False
+
+
+@statement(ast.Assign)
+def _assign(it: Interpreter, node: ast.Assign) -> bool:
+    value = it.expr(node.value)
+    for target in node.targets:
+        assign(it, target, value, node)
+    return False
+
+
+@statement(ast.AnnAssign)
+def _annotated(it: Interpreter, node: ast.AnnAssign) -> bool:
+    if node.value is not None:
+        assign(it, node.target, it.expr(node.value), node)
+    return False
+
+
+@statement(ast.AugAssign)
+def _augmented(it: Interpreter, node: ast.AugAssign) -> bool:
+    old = it.expr(node.target)
+    value = it.expr(node.value)
+    result = binary(it, BINARY[node.op.__class__], old, value, node, True)
+    assign(it, node.target, result, node)
+    return False
+
+
+# branches
+
+
+@statement(ast.If)
+def _if(it: Interpreter, node: ast.If) -> bool:
+    known = condition(it, node.test)
+    if known is not None:
+        return it.block(node.body if known else node.orelse)
+    before, trace, live, weights = it.variables, it.trace, it.live, it.weights
+    it.narrow(node.test, True)
+    it.trace = []
+    first_ends = it.block(node.body)
+    first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
+    it.variables, it.live, it.weights = before, live, weights
+    it.narrow(node.test, False)
+    it.trace = []
+    second_ends = it.block(node.orelse)
+    second_trace = it.trace
+    it.trace = trace
+    noted(it, "if", node, first_trace, second_trace)
+    if first_ends:
+        return second_ends
+    if second_ends:
+        it.variables, it.live, it.weights = first, first_live, first_weights
+    else:
+        it.variables = merge(first, it.variables, first_live, it.live)
+        it.weights = merge_weights(first_weights, it.weights)
+        it.live |= first_live
+    return False
+
+
+def condition(it: Interpreter, test: ast.expr) -> bool | None:
+    """Whether a test holds, where that is known."""
+    kind = test.__class__
+    if kind is ast.UnaryOp and isinstance(test.op, ast.Not):  # type: ignore[attr-defined]
+        known = condition(it, test.operand)  # type: ignore[attr-defined]
+        return None if known is None else not known
+    if kind is ast.BoolOp:
+        parts = [condition(it, part) for part in test.values]  # type: ignore[attr-defined]
+        if isinstance(test.op, ast.And):  # type: ignore[attr-defined]
+            return False if False in parts else None if None in parts else True
+        return True if True in parts else None if None in parts else False
+    return truth(it.expr(test))
+
+
+@statement(ast.Match)
+def _match(it: Interpreter, node: ast.Match) -> bool:
+    subject = it.expr(node.subject)
+    before, trace = it.variables, it.trace
+    ends: list[Environment] = []
+    traces: list[list[Any]] = []
+    total = False
+    for case in node.cases:
+        it.variables = dict(before)
+        it.trace = []
+        for name in ast.walk(case.pattern):
+            bound = getattr(name, "name", None)
+            if isinstance(name, (ast.MatchAs, ast.MatchStar)) and bound:
+                it.variables[bound] = subject if name is case.pattern else unknown()
+        if case.guard is not None:
+            it.expr(case.guard)
+        if not it.block(case.body):
+            ends.append(it.variables)
+        traces.append(it.trace)
+        pattern = case.pattern
+        total |= case.guard is None and isinstance(pattern, ast.MatchAs) and not pattern.pattern
+    if not total:
+        ends.append(before)
+        traces.append([])
+    it.trace = trace
+    noted(it, "match", node, *traces)
+    return _continue_with(it, ends)
+
+
+def _continue_with(it: Interpreter, ends: list[Environment]) -> bool:
+    """Go on with the join of several states; True: there are none."""
+    if not ends:
+        return True
+    state = ends[0]
+    for other in ends[1:]:
+        state = merge(state, other)
+    it.variables = state
+    return False
+
+
+@statement(ast.Try, *([ast.TryStar] if hasattr(ast, "TryStar") else []))
+def _try(it: Interpreter, node: ast.Try) -> bool:
+    before, trace = dict(it.variables), it.trace
+    it.trace = []
+    ended = it.block(node.body)
+    body_trace, after = it.trace, it.variables
+    anywhere = merge(before, after)
+    if not ended:
+        it.trace = body_trace
+        ended = it.block(node.orelse)
+        after = it.variables
+    ends = [] if ended else [after]
+    handlers: list[list[Any]] = []
+    for handler in node.handlers:
+        it.variables = dict(anywhere)
+        it.trace = []
+        if handler.name:
+            it.variables[handler.name] = unknown()
+        if not it.block(handler.body):
+            ends.append(it.variables)
+        handlers.append(it.trace)
+    it.trace = []
+    leaves = _continue_with(it, ends)
+    if leaves:
+        it.variables = anywhere
+    leaves = it.block(node.finalbody) or leaves
+    final = it.trace
+    it.trace = trace
+    noted(it, "try", node, body_trace, final, *handlers)
+    return leaves
+
+
+# loops
+
+
+def loop(
+    it: Interpreter,
+    node: ast.For | ast.AsyncFor | ast.While,
+    bind: Callable[[], None],
+    endless: bool = False,
+) -> bool:
+    """Interpret a loop's body until its facts no longer change.
+
+    bind: gives the target its value.  endless: only ``break`` leaves it (``while True``).
+    """
+    entry = it.variables
+    trace, outer_loop = it.trace, it.loop
+    outer_missing, it.missing = it.missing, False
+    it.depth += 1
+    for number in range(ROUNDS):
+        it.variables = dict(entry)
+        it.loop = Loop()
+        it.trace = []
+        bind()
+        states = [] if it.block(node.body) else [it.variables]
+        states += it.loop.continues
+        after = entry
+        for state in states:
+            after = merge(after, state)
+        moved = changed(entry, after)
+        if not moved and not (it.missing and number == 0):
+            break
+        it.missing = False
+        if number == ROUNDS - 2:
+            after = {**after, **{name: _top(after[name]) for name in moved}}
+        entry = widen(entry, after, moved) if number else after
+    body_trace, breaks = it.trace, it.loop.breaks if it.loop else []
+    it.trace = trace
+    it.depth -= 1
+    it.missing = outer_missing
+    it.variables = dict(after)
+    it.loop = outer_loop
+    or_else: list[Any] = []
+    leaves = False
+    if node.orelse:
+        it.trace = or_else
+        leaves = it.block(node.orelse)
+        it.trace = trace
+    noted(it, "loop", node, body_trace, or_else)
+    ends = ([] if leaves or endless else [it.variables]) + breaks
+    if endless and not breaks:
+        return False if it.yielded else not breaks
+    return _continue_with(it, ends)
+
+
+def _top(value: Value) -> Value:
+    """What a variable is that does not settle."""
+    if isinstance(value, Tensor):
+        return value.but(lo=-float("inf"), hi=float("inf"), op="join", operands=(), data=None)
+    if isinstance(value, Scalar):
+        return Scalar(None, value.kind)
+    return value if isinstance(value, Closure) else unknown()
+
+
+@statement(ast.For, ast.AsyncFor)
+def _for(it: Interpreter, node: ast.For) -> bool:
+    found = elements(it, it.expr(node.iter), node.iter)
+    if isinstance(found, list):
+        if len(found) <= UNROLL and not _uniform(found):
+            return _unrolled(it, node, found)
+        joined: Value | None = None
+        for item in found:
+            joined = item if joined is None else join(joined, item)
+        if joined is None:
+            return it.block(node.orelse) if node.orelse else False
+        found = joined
+    element = found
+    return loop(it, node, lambda: assign(it, node.target, element, node))
+
+
+def _uniform(items: list[Value]) -> bool:
+    """Whether one value may stand for all items without losing anything."""
+    return len(items) > 1 and len({facts(item) for item in items}) == 1
+
+
+def _unrolled(it: Interpreter, node: ast.For, items: list[Value]) -> bool:
+    """A loop over a few known items, one after another."""
+    trace, outer = it.trace, it.loop
+    rounds: list[list[Any]] = []
+    breaks: list[Environment] = []
+    it.depth += 1
+    left = False
+    for item in items:
+        it.loop = Loop()
+        it.trace = []
+        assign(it, node.target, item, node)
+        ended = it.block(node.body)
+        rounds.append(it.trace)
+        breaks += it.loop.breaks
+        if _continue_with(it, ([] if ended else [it.variables]) + it.loop.continues):
+            left = True
+            break
+    it.depth -= 1
+    it.trace, it.loop = trace, outer
+    or_else: list[Any] = []
+    if not left and node.orelse:
+        it.trace = or_else
+        left = it.block(node.orelse)
+        it.trace = trace
+    noted(it, "unrolled", node, or_else, *rounds)
+    return _continue_with(it, ([] if left else [it.variables]) + breaks)
+
+
+@statement(ast.While)
+def _while(it: Interpreter, node: ast.While) -> bool:
+    test = node.test
+    endless = isinstance(test, ast.Constant) and bool(test.value)
+
+    def bind() -> None:
+        if not endless:
+            it.expr(test)
+
+    return loop(it, node, bind, endless)
+
+
+@statement(ast.Break)
+def _break(it: Interpreter, node: ast.Break) -> bool:
+    note(it, "break", node)
+    if it.loop is not None:
+        it.loop.breaks.append(it.variables)
+    return True
+
+
+@statement(ast.Continue)
+def _continue(it: Interpreter, node: ast.Continue) -> bool:
+    note(it, "continue", node)
+    if it.loop is not None:
+        it.loop.continues.append(it.variables)
+    return True
+
+
+# leaving
+
+
+@statement(ast.Return)
+def _return(it: Interpreter, node: ast.Return) -> bool:
+    if node.value is not None:
+        it.returned.append(it.expr(node.value))
+    else:
+        it.returned.append(Scalar(None, "none"))
+    note(it, "return", node)
+    return True
+
+
+@statement(ast.Raise)
+def _raise(it: Interpreter, node: ast.Raise) -> bool:
+    if node.exc is not None:
+        it.expr(node.exc)
+    note(it, "raise", node)
+    return True
+
+
+@statement(ast.Assert)
+def _assert(it: Interpreter, node: ast.Assert) -> bool:
+    it.expr(node.test)
+    it.narrow(node.test, True)
+    noted(it, "assert", node)
+    return False
+
+
+@statement(ast.Delete)
+def _delete(it: Interpreter, node: ast.Delete) -> bool:
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            it.variables.pop(target.id, None)
+    return False
+
+
+# definitions
+
+
+@statement(ast.FunctionDef, ast.AsyncFunctionDef)
+def _function(it: Interpreter, node: ast.FunctionDef) -> bool:
+    prefix = f"{it.function.qualname}." if it.function is not None else ""
+    function = it.module.function(node, prefix + node.name)
+    outer = None
+    if it.function is not None:
+        outer = it.variables if it.outer is None else {**it.outer, **it.variables}
+    it.variables[node.name] = Closure(function, None, outer)
+    return False
+
+
+@statement(ast.ClassDef)
+def _class(it: Interpreter, node: ast.ClassDef) -> bool:
+    prefix = f"{it.function.qualname}." if it.function is not None else ""
+    cls = it.module.cls(node, prefix + node.name)
+    it.variables[node.name] = ClassValue(cls)
+    return False
+
+
+@statement(ast.Import, ast.ImportFrom)
+def _import(it: Interpreter, node: ast.Import) -> bool:
+    it.program.imported(it, node)
+    return False
+
+
+@statement(ast.With, ast.AsyncWith)
+def _with(it: Interpreter, node: ast.With) -> bool:
+    leaving: list[Callable[[], None]] = []
+    trace = it.trace
+    it.trace = []
+    for item in node.items:
+        value = it.expr(item.context_expr)
+        if item.optional_vars is not None:
+            assign(it, item.optional_vars, value, node)
+        leave = enter(it, value, item.context_expr)
+        if leave is not None:
+            leaving.append(leave)
+    ended = it.block(node.body)
+    for leave in reversed(leaving):
+        leave()
+    inner = it.trace
+    it.trace = trace
+    noted(it, "with", node, inner)
+    return ended

@@ -1,0 +1,447 @@
+"""Transfer function of torch's operations: dtype by mode, range, and the hazards at each."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.ranges import reach_of, result_bounds
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import any_of
+from precision_lint.domains.values import (
+    DETACHED,
+    GRADIENT,
+    LEARNED,
+    SOME_RANK,
+    UNKNOWN_RANK,
+    Array,
+    DtypeValue,
+    Reference,
+    Scalar,
+    Sequence,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    text,
+)
+from precision_lint.torchmodel.operations import Operation
+
+KEYS = {
+    "float": dtypes.FLOAT32, "float32": dtypes.FLOAT32, "half": dtypes.FLOAT16,
+    "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16, "double": dtypes.FLOAT64,
+    "float64": dtypes.FLOAT64, "bool": dtypes.BOOLEAN, "bool_": dtypes.BOOLEAN,
+    **dict.fromkeys(
+        ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "long",
+         "short", "intp"),
+        dtypes.INTEGER,
+    ),
+    **dict.fromkeys(
+        ("complex32", "complex64", "complex128", "cfloat", "cdouble", "chalf"), dtypes.COMPLEX
+    ),
+}  # fmt: skip
+"""Names of dtypes."""
+
+
+class Applied:
+    """An operation at one place: what it was given, and what it gives.
+
+    values: its operands, in the order of its parameters.  seen: the dtypes in which it computes, after
+    autocast.
+    """
+
+    __slots__ = ("inplace", "name", "node", "operation", "result", "seen", "values")
+
+    def __init__(
+        self,
+        operation: Operation,
+        values: list[Value | None],
+        node: ast.AST,
+        inplace: bool,
+    ) -> None:
+        self.operation = operation
+        self.name = operation.name
+        self.values = values
+        self.node = node
+        self.inplace = inplace
+        self.result: Tensor
+        self.seen: dict[int, Dtypes] = {}
+
+    def __getitem__(self, name: str) -> Value | None:
+        """The operand of a parameter, by its name."""
+        parameters = self.operation.parameters
+        if name in parameters:
+            index = parameters.index(name)
+            return self.values[index] if index < len(self.values) else None
+        return None
+
+    def tensor(self, index: int = 0) -> Tensor | None:
+        value = self.values[index] if index < len(self.values) else None
+        return value if isinstance(value, Tensor) else None
+
+
+Hazard = Callable[[Interpreter, Applied], None]
+HAZARDS: dict[str, list[Hazard]] = {}
+"""What to look for at an operation, by its name; ``*``: at every operation."""
+
+
+def hazard(*names: str) -> Callable[[Hazard], Hazard]:
+    """Register a function that looks at these operations."""
+
+    def register(function: Hazard) -> Hazard:
+        for name in names:
+            HAZARDS.setdefault(name, []).append(function)
+        return function
+
+    return register
+
+
+def aligned(
+    operation: Operation, arguments: list[Value], keywords: Mapping[str, Value]
+) -> list[Value | None]:
+    """Arguments in the order of the operation's parameters."""
+    values: list[Value | None] = list(arguments)
+    if keywords:
+        parameters = operation.parameters
+        for name, value in keywords.items():
+            index = _position(parameters, name)
+            if index is None:
+                continue
+            while len(values) <= index:
+                values.append(None)
+            values[index] = value
+    return values
+
+
+_SYNONYMS = {"self": "input", "x": "input", "tensors": "input", "axis": "dim", "x1": "input"}
+
+
+def _position(parameters: tuple[str, ...], name: str) -> int | None:
+    if name in parameters:
+        return parameters.index(name)
+    other = _SYNONYMS.get(name)
+    return parameters.index(other) if other in parameters else None
+
+
+def operate(
+    it: Interpreter,
+    operation: Operation,
+    arguments: list[Value],
+    keywords: Mapping[str, Value],
+    node: ast.AST,
+    inplace: bool = False,
+) -> Value:
+    """What an operation gives, with the hazards at it reported."""
+    values = aligned(operation, arguments, keywords)
+    applied = Applied(operation, values, node, inplace)
+    tensors = _operands(it, operation, values)
+    vector = _result_dtypes(it, applied, tensors)
+    if operation.dtype_argument and "dtype" in keywords:
+        asked = dtype_of(it, keywords["dtype"])
+        vector = asked if asked is not None else vector
+        for i in applied.seen:
+            applied.seen[i] = vector
+    out: Any = keywords.get("out")
+    if isinstance(out, Tensor):
+        vector = out.dtypes
+    assumptions = flags = 0
+    for one in tensors:
+        assumptions |= one.assumptions
+        flags |= one.flags
+    if flags & DETACHED and not all(one.flags & DETACHED for one in tensors):
+        flags &= ~DETACHED
+    lo, hi = result_bounds(operation.name, values, operation.view, (operation.lo, operation.hi))
+    applied.result = Tensor(
+        vector,
+        operation.name,
+        tuple(values),
+        node,
+        it.module,
+        lo,
+        hi,
+        assumptions,
+        flags & (DETACHED | GRADIENT | (LEARNED if operation.view else 0))
+        | (DETACHED if it.no_grad else 0),
+        _rank(operation, tensors, values),
+        reach_of(operation.name, values, operation.view),
+        data=None,
+    )
+    for look in HAZARDS.get(operation.name, ()):
+        look(it, applied)
+    for look in HAZARDS.get("*", ()):
+        look(it, applied)
+    return _outputs(operation, applied)
+
+
+def _operands(it: Interpreter, operation: Operation, values: list[Value | None]) -> list[Tensor]:
+    """The tensors whose dtypes matter; unknown objects among them become tensors."""
+    found: list[Tensor] = []
+    if operation.listed:
+        first = values[0] if values else None
+        parts: list[Value] = []
+        if isinstance(first, Sequence):
+            joined = any_of(first) if first.items is None else None
+            parts = list(first.items or ()) or ([joined] if joined is not None else [])
+        for part in parts:
+            one = tensor_of(it, part)
+            if one is not None:
+                found.append(one)
+        return found
+    for index in operation.operands:
+        value = values[index] if index < len(values) else None
+        if isinstance(value, Tensor):
+            if value.symbol is not None:
+                value.symbol.uses |= Symbol.TENSOR
+            found.append(value)
+        elif isinstance(value, Unknown):
+            if not index:
+                value.symbol.uses |= Symbol.TENSOR
+            made = tensor_of(it, value)
+            if made is not None:
+                values[index] = made
+                found.append(made)
+        elif isinstance(value, Array):
+            made = Tensor(value.dtypes, "from_numpy", (value,), value.node, value.home)
+            values[index] = made
+            found.append(made)
+    return found
+
+
+def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> Dtypes:
+    operation = applied.operation
+    region = it.region
+    policy = operation.policy.get(region.device) if region.dtypes != dtypes.V_OFF else None
+    if policy is None and region.dtypes != dtypes.V_OFF and region.device not in operation.policy:
+        policy = operation.policy.get("cuda") if region.device not in ("cpu", "cuda") else None
+    if applied.inplace or isinstance(applied["out"], Tensor):
+        policy = None  # autocast leaves operations in place alone
+    seen = [one.dtypes for one in tensors]
+    if policy == "lower":
+        seen = [dtypes.lowered(one, region.dtypes) for one in seen]
+    elif policy in ("fp32", "fp32_dtype", "banned"):
+        seen = [dtypes.raised(one, region.dtypes) for one in seen]
+    if not operation.listed:
+        for number, index in enumerate(
+            [i for i in operation.operands if _is_tensor(applied.values, i)]
+        ):
+            if number < len(seen):
+                applied.seen[index] = seen[number]
+    else:
+        applied.seen = dict(enumerate(seen))
+    if applied.inplace and tensors:
+        return tensors[0].dtypes
+    result = operation.result
+    if result == "bool":
+        return dtypes.V_BOOLEAN
+    if result == "int":
+        return dtypes.V_INTEGER
+    if not seen:
+        scalars = [v for v in applied.values if isinstance(v, Scalar) and v.is_number]
+        return dtypes.V_FLOAT32 if scalars and not operation.listed else dtypes.V_ANY
+    if result == "first" or (result == "real" and len(seen) == 1):
+        vector = seen[0]
+        return _real(vector) if result == "real" else vector
+    if result == "second":
+        return seen[1] if len(seen) > 1 else seen[0]
+    if result == "complex":
+        return tuple([dtypes.ANY if one & dtypes.OTHER else dtypes.COMPLEX for one in seen[0]])
+    if result == "int_like":
+        return tuple([_integral(one) for one in seen[0]])
+    vector = promoted(tensors, seen)
+    vector = _with_numbers(applied, vector)
+    if result == "unknown":
+        return dtypes.V_ANY
+    return dtypes.floating(vector) if result in ("floating", "real") else vector
+
+
+def _is_tensor(values: list[Value | None], index: int) -> bool:
+    return index < len(values) and isinstance(values[index], Tensor)
+
+
+def _real(vector: Dtypes) -> Dtypes:
+    return tuple([dtypes.FLOAT32 if one == dtypes.COMPLEX else one for one in vector])
+
+
+def _integral(one: int) -> int:
+    if one & dtypes.BOOLEAN and one <= dtypes.ANY and not one & dtypes.OTHER:
+        return one & ~dtypes.BOOLEAN | dtypes.INTEGER
+    return one
+
+
+def promoted(tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
+    """Promotion: tensors without dimensions count only where their category is higher."""
+    strong: Dtypes | None = None
+    weak: Dtypes | None = None
+    for one, vector in zip(tensors, seen, strict=True):
+        if one.rank == 0:
+            weak = vector if weak is None else dtypes.promote(weak, vector)
+        else:
+            strong = vector if strong is None else dtypes.promote(strong, vector)
+    if strong is None:
+        return weak if weak is not None else dtypes.V_ANY
+    return strong if weak is None else _above(strong, weak)
+
+
+_CATEGORY = {
+    dtypes.BOOLEAN: 0,
+    dtypes.INTEGER: 1,
+    dtypes.BFLOAT16: 2,
+    dtypes.FLOAT16: 2,
+    dtypes.FLOAT32: 2,
+    dtypes.FLOAT64: 2,
+    dtypes.COMPLEX: 3,
+}
+_above_known: dict[tuple[Dtypes, Dtypes], Dtypes] = {}
+
+
+def _above(strong: Dtypes, weak: Dtypes) -> Dtypes:
+    """The dtype of a tensor with dimensions, raised to the category of one without."""
+    key = (strong, weak)
+    found = _above_known.get(key)
+    if found is None:
+        found = _above_known[key] = tuple(
+            [
+                y if _CATEGORY.get(y, 0) > _CATEGORY.get(x, 9) else x
+                for x, y in zip(strong, weak, strict=True)
+            ]
+        )
+    return found
+
+
+def _with_numbers(applied: Applied, vector: Dtypes) -> Dtypes:
+    """Python numbers among the operands: a float makes a float tensor of integers."""
+    for index in applied.operation.operands:
+        value = applied.values[index] if index < len(applied.values) else None
+        if isinstance(value, Scalar) and value.kind == "float":
+            return dtypes.floating(vector)
+    return vector
+
+
+def _rank(operation: Operation, tensors: list[Tensor], values: list[Value | None]) -> int:
+    """Number of dimensions of a result, as far as it is easy to say."""
+    if operation.reduction:
+        others = [v for v in values[1:] if v is not None and not isinstance(v, Tensor)]
+        dims = [v for v in others if not (isinstance(v, Scalar) and v.kind in ("none", "bool"))]
+        if text(values[-1] if values else None) == "none":
+            return UNKNOWN_RANK
+        return 0 if not dims and operation.name not in KEEP_RANK else UNKNOWN_RANK
+    if operation.elementwise or operation.view:
+        ranks = [one.rank for one in tensors]
+        if operation.view and operation.name in RESHAPES:
+            return SOME_RANK
+        if not ranks:
+            return UNKNOWN_RANK
+        if all(rank == 0 for rank in ranks):
+            return 0
+        known = max(ranks)
+        return known if known > 0 else SOME_RANK if SOME_RANK in ranks else UNKNOWN_RANK
+    return SOME_RANK if operation.listed else UNKNOWN_RANK
+
+
+KEEP_RANK = frozenset({"cumsum", "cumprod", "softmax", "log_softmax", "logcumsumexp", "softmin"})
+RESHAPES = frozenset({
+    "view", "reshape", "flatten", "unsqueeze", "squeeze", "expand", "select", "unbind", "permute",
+    "chunk", "split", "diag", "diagonal", "unflatten", "tile", "repeat", "take", "masked_select",
+})  # fmt: skip
+"""Views whose result may have another rank."""
+
+
+def _outputs(operation: Operation, applied: Applied) -> Value:
+    """The result, or the tuple of several."""
+    result = applied.result
+    if not operation.outputs or not _gives_several(applied):
+        return result
+    items: list[Value] = []
+    for number, rule in enumerate(operation.outputs):
+        vector = result.dtypes
+        if rule == "int":
+            vector = dtypes.V_INTEGER
+        elif rule == "complex":
+            vector = dtypes.V_COMPLEX
+        part = result.but(dtypes=vector, op="output", operands=(result,), data=number)
+        items.append(part if number or rule == "int" else result)
+    return Sequence(tuple(items), None, "tuple")
+
+
+SINGLE = frozenset({"max", "min", "median", "nanmedian", "unique"})
+"""Operations that give one tensor unless they are told a dimension."""
+
+
+def _gives_several(applied: Applied) -> bool:
+    if applied.name not in SINGLE:
+        return True
+    second = applied.values[1] if len(applied.values) > 1 else None
+    return second is not None and not isinstance(second, Tensor)
+
+
+# dtypes
+
+
+def dtype_of(it: Interpreter, value: Value | None) -> Dtypes | None:
+    """The dtype that an argument ``dtype=`` asks for; None: it asks for none."""
+    if isinstance(value, DtypeValue):
+        return value.dtypes
+    if isinstance(value, Reference):
+        name = value.name.rpartition(".")[2]
+        found = KEYS.get(name)
+        return dtypes.everywhere(found) if found is not None else dtypes.V_ANY
+    if isinstance(value, Scalar):
+        if value.kind == "none":
+            return None
+        named = text(value)
+        found = KEYS.get(named.rpartition(".")[2]) if named is not None else None
+        return dtypes.everywhere(found) if found is not None else dtypes.V_ANY
+    if isinstance(value, Unknown):
+        return followed(value.symbol)
+    if isinstance(value, Tensor):
+        return value.dtypes
+    return dtypes.V_ANY
+
+
+def followed(symbol: Symbol) -> Dtypes:
+    """The dtype that an unknown object stands for: the same in every mode, and equal to itself."""
+    return dtypes.everywhere(dtypes.symbol(symbol.number))
+
+
+def cast(
+    it: Interpreter, value: Tensor, vector: Dtypes, node: ast.AST, explicit: bool = True
+) -> Tensor:
+    """A tensor in another dtype; ``explicit``: the code names it (``.half()``, ``.to(torch.float16)``)."""
+    made = Tensor(
+        vector,
+        "cast",
+        (value,),
+        node,
+        it.module,
+        value.lo,
+        value.hi,
+        value.assumptions if vector == value.dtypes else _needed(value, vector),
+        value.flags & ~(LEARNED * 0),
+        value.rank,
+        value.reach,
+        data="explicit" if explicit else "follows",
+    )
+    for look in HAZARDS.get("cast", ()):
+        applied = Applied(CAST, [value], node, False)
+        applied.result = made
+        applied.seen = {0: value.dtypes}
+        look(it, applied)
+    return made
+
+
+def _needed(value: Tensor, vector: Dtypes) -> int:
+    """Assumptions that are left once the dtype is stated."""
+    settled = assume.INPUT | assume.NETWORK | assume.BATCH | assume.WEIGHTS
+    return value.assumptions & ~settled
+
+
+CAST = Operation(
+    name="cast", parameters=("input", "dtype"), operands=(0,), listed=False, result="first",
+    outputs=(), fields=(), strict=(), policy={}, missing={}, dtype_argument=False, method=True,
+    function=False, lo=-float("inf"), hi=float("inf"), view=True, elementwise=True,
+    reduction=False,
+)  # fmt: skip

@@ -1,0 +1,135 @@
+"""Optimizers, scalers and gradients: what is done to them is recorded in the trace."""
+
+from __future__ import annotations
+
+import ast
+
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.protocol import note
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import unknown
+from precision_lint.domains.values import (
+    NONE,
+    Instance,
+    Scalar,
+    Special,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+SCALERS = frozenset({
+    "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler",
+    "torch.amp.grad_scaler.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler",
+    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+    "torch.npu.amp.GradScaler",
+})  # fmt: skip
+
+
+def make_scaler(
+    it: Interpreter,
+    name: str,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """``GradScaler(...)``; ``enabled`` is its truth, None where a flag decides."""
+    order = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+    if name.startswith("torch.amp"):
+        order = ("device", *order)
+    given = {**dict(zip(order, arguments, strict=False)), **keywords}
+    value = given.get("enabled")
+    enabled: bool | None = True
+    if value is not None:
+        known = isinstance(value, Scalar) and value.value is not None and not value.assumptions
+        enabled = bool(value.value) if known and isinstance(value, Scalar) else None
+    scaler = Special(
+        "scaler", node, it.module, 0 if enabled else assume.FLAG, enabled=enabled, test=value,
+        name=name, given=given,
+    )  # fmt: skip
+    note(it, "new-scaler", node, scaler)
+    return scaler
+
+
+def make_optimizer(
+    it: Interpreter,
+    name: str,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """``torch.optim.AdamW(parameters, ...)``"""
+    parameters = arguments[0] if arguments else keywords.get("params", unknown())
+    made = Special(
+        "optimizer", node, it.module, name=name.rpartition(".")[2], parameters=parameters,
+        keywords=keywords, arguments=arguments,
+    )  # fmt: skip
+    note(it, "new-optimizer", node, made)
+    return made
+
+
+def scaler_method(
+    it: Interpreter, owner: Special, name: str, arguments: list[Value], node: ast.AST
+) -> Value:
+    """A method of a GradScaler."""
+    first = arguments[0] if arguments else None
+    if name == "scale" and first is not None:
+        note(it, "scale", node, owner, first)
+        if isinstance(first, Tensor):
+            return Tensor(
+                first.dtypes, "scaled", (first, owner), node, it.module,
+                assumptions=first.assumptions, rank=first.rank,
+            )  # fmt: skip
+        return Special("scaled", node, it.module, of=first, scaler=owner)
+    if name in ("unscale_", "step", "update"):
+        note(it, {"unscale_": "unscale"}.get(name, name), node, owner, *arguments)
+        return NONE if name != "step" else unknown()
+    if name in ("get_scale", "_get_scale_async"):
+        return Scalar(None, "float", 0, op="scale", operands=(owner,))
+    if name == "is_enabled":
+        return Scalar(None, "bool", op="enabled", operands=(owner,))
+    if name in ("state_dict", "load_state_dict"):
+        note(it, name, node, owner)
+        return Special("state", node, it.module, of=owner)
+    return unknown()
+
+
+def optimizer_method(
+    it: Interpreter, owner: Special, name: str, arguments: list[Value], node: ast.AST
+) -> Value:
+    """A method of an optimizer."""
+    if name == "step":
+        note(it, "plain-step", node, owner, *arguments)
+        return unknown()
+    if name == "zero_grad":
+        note(it, "zero", node, owner)
+        return NONE
+    if name in ("state_dict", "load_state_dict"):
+        note(it, name, node, owner)
+        return Special("state", node, it.module, of=owner)
+    return unknown()
+
+
+def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
+    """``loss.backward()``"""
+    note(it, "backward", node, loss)
+    return NONE
+
+
+def clip(it: Interpreter, name: str, arguments: list[Value], node: ast.AST) -> Value:
+    """``clip_grad_norm_(parameters, ...)`` and its kin."""
+    note(it, "clip", node, arguments[0] if arguments else None)
+    if "norm" in name:
+        return Tensor(
+            dtypes.V_FLOAT32, "norm", (), node, it.module, 0.0, flags=0, rank=0, data="gradient"
+        )
+    return NONE
+
+
+def parameters_owner(value: Value) -> Value | None:
+    """The module whose parameters a value is."""
+    if isinstance(value, Special) and value.kind == "parameters":
+        owner = value.fields["owner"]
+        return owner if isinstance(owner, (Instance, Unknown)) else None
+    return None

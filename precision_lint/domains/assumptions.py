@@ -1,0 +1,46 @@
+"""What a fact may rest on, besides the code: one bit each.
+
+A value carries the union of the assumptions behind it, an event that of its operands.  What they are
+worth is decided in one place, ``precision.confidence``.
+"""
+
+from __future__ import annotations
+
+INPUT = 1 << 0
+ENTRY = 1 << 1
+NETWORK = 1 << 2
+BATCH = 1 << 3
+KIND = 1 << 4
+FLAG = 1 << 5
+DEFAULT = 1 << 6
+MAGNITUDE = 1 << 7
+SIZE = 1 << 8
+ZERO = 1 << 9
+CALL = 1 << 10
+NAME = 1 << 11
+BRANCH = 1 << 12
+WEIGHTS = 1 << 13
+LIBRARY = 1 << 14
+
+NAMES = {
+    INPUT: "float arguments follow the model's dtype",
+    ENTRY: "autocast is as the mode says where this function is called",
+    NETWORK: "what is called here is a model, and gives its dtype",
+    BATCH: "what a loader gives is float32",
+    KIND: "this is a tensor of floats",
+    FLAG: "autocast or the scaler is switched on where a flag decides",
+    DEFAULT: "an argument has its default",
+    MAGNITUDE: "the values are large enough",
+    SIZE: "there are enough terms",
+    ZERO: "the value comes close enough to zero",
+    CALL: "a call that could not be followed gives back what it was given",
+    NAME: "a name means what it says",
+    BRANCH: "the branch that casts is taken",
+    WEIGHTS: "the weights of this module follow the mode",
+    LIBRARY: "a library does what its documentation says",
+}
+
+
+def names(assumptions: int) -> tuple[str, ...]:
+    """The sentences of a set of assumptions, in the order of the bits."""
+    return tuple(text for bit, text in NAMES.items() if assumptions & bit)

@@ -1,0 +1,229 @@
+"""Dtypes as sets, in every precision mode at once.
+
+A *dtype set* is an ``int``: the low eight bits say which dtypes are possible, the bits above them hold
+the number of a symbol ("the dtype of this argument, whichever it is").  A *dtype vector* (``Dtypes``)
+has one set for each mode of ``MODES``.  Sets are a powerset lattice: joining is ``|``, and every
+operation acts on the vector pointwise.
+
+``OTHER`` stands for what the analysis has no name for (float8, quantised types, no tensor at all);
+a set that contains it comes from something unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Dtypes = tuple[int, ...]
+
+FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INTEGER, BOOLEAN, COMPLEX, OTHER = (1 << i for i in range(8))
+ANY = 255
+LOW = FLOAT16 | BFLOAT16
+WIDE = FLOAT32 | FLOAT64
+FLOATS = LOW | WIDE
+SYMBOL = 8
+"""Bits below a symbol's number."""
+
+MODES = ("code", "amp-float16", "amp-bfloat16", "float16", "bfloat16")
+"""How a program may be run.  ``code``: as it is written, nothing assumed; the others are the modes
+that users state: autocast over float32 weights, and weights and inputs in half."""
+CODE, AMP16, AMPBF, HALF16, HALFBF = range(5)
+ALL_MODES = (1 << len(MODES)) - 1
+AMP_MODES = 1 << AMP16 | 1 << AMPBF
+HALF_MODES = 1 << HALF16 | 1 << HALFBF
+
+NAMES = {
+    FLOAT64: "float64",
+    FLOAT32: "float32",
+    FLOAT16: "float16",
+    BFLOAT16: "bfloat16",
+    INTEGER: "int",
+    BOOLEAN: "bool",
+    COMPLEX: "complex",
+}
+
+OFF = 0
+"""In a region vector: autocast is off.  Otherwise the set of dtypes it may cast to, and MAYBE."""
+MAYBE = 1 << 9
+"""In a region vector: autocast may be off as well."""
+
+
+def everywhere(dtype: int) -> Dtypes:
+    """The vector that has the same set in every mode."""
+    return (dtype,) * len(MODES)
+
+
+V_FLOAT64, V_FLOAT32, V_FLOAT16, V_BFLOAT16, V_INTEGER, V_BOOLEAN, V_COMPLEX = (
+    everywhere(d) for d in (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INTEGER, BOOLEAN, COMPLEX)
+)
+V_ANY = everywhere(ANY)
+V_OFF = everywhere(OFF)
+FOLLOWS = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
+"""Weights of a module that nobody was seen to build."""
+MADE = (FLOAT32, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
+"""Weights of a module that the code builds: float32 as written, half where the model is run in half."""
+INPUTS = (ANY, FLOAT16, BFLOAT16, FLOAT16, BFLOAT16)
+"""A float input inside a model: what an earlier layer gives."""
+BATCHES = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
+"""A float input of code that trains or runs a model."""
+
+
+def symbol(number: int) -> int:
+    """The set of one unknown dtype, which equals itself."""
+    return number << SYMBOL | ANY
+
+
+def describe(dtype: int) -> str:
+    """``float16``, ``float16 or float32``, or ``unknown``."""
+    if dtype & OTHER:
+        return "unknown"
+    return " or ".join(name for bit, name in NAMES.items() if dtype & bit)
+
+
+_PAIRS: dict[tuple[int, int], int] = {}
+_RANK = (BOOLEAN, INTEGER, BFLOAT16, FLOAT16, FLOAT32, FLOAT64, COMPLEX)
+
+
+def _promoted(a: int, b: int) -> int:
+    """Promotion of two single dtypes (bits)."""
+    if a == b:
+        return a
+    if OTHER in (a, b):
+        return OTHER
+    if (a | b) == LOW:
+        return FLOAT32
+    return max(a, b, key=_RANK.index)
+
+
+def promote_sets(a: int, b: int) -> int:
+    """The dtypes that an operation on tensors of both sets may give."""
+    if a == b:
+        return a
+    if a == INTEGER and b > ANY or b == INTEGER and a > ANY:
+        return max(a, b)  # an unknown float stays as it is
+    key = (a & ANY, b & ANY)
+    known = _PAIRS.get(key)
+    if known is None:
+        known = 0
+        for i in range(8):
+            for j in range(8):
+                if a >> i & 1 and b >> j & 1:
+                    known |= _promoted(1 << i, 1 << j)
+        _PAIRS[key] = known
+    return known
+
+
+def _memoised(pointwise: Callable[[int, int], int]) -> Callable[[Dtypes, Dtypes], Dtypes]:
+    table: dict[tuple[Dtypes, Dtypes], Dtypes] = {}
+
+    def apply(a: Dtypes, b: Dtypes) -> Dtypes:
+        key = (a, b)
+        known = table.get(key)
+        if known is None:
+            if len(table) > 100_000:
+                table.clear()
+            known = table[key] = tuple([pointwise(x, y) for x, y in zip(a, b, strict=True)])
+        return known
+
+    return apply
+
+
+def _join_sets(a: int, b: int) -> int:
+    return a if a == b else (a | b) & ANY
+
+
+def _lowered(dtype: int, region: int) -> int:
+    """A float operand as an operation on autocast's lower-precision list sees it."""
+    if not region:
+        return dtype
+    kept = dtype & (FLOAT64 | INTEGER | BOOLEAN | COMPLEX) if not dtype & OTHER else 0
+    cast = region & FLOATS if dtype & (FLOAT32 | LOW) else 0
+    return kept | cast | (dtype & ANY if region & MAYBE else 0) or dtype
+
+
+def _raised(dtype: int, region: int) -> int:
+    """The same for an operation on the float32 list."""
+    if not region:
+        return dtype
+    kept = dtype & (FLOAT64 | INTEGER | BOOLEAN | COMPLEX) if not dtype & OTHER else 0
+    cast = FLOAT32 if dtype & (FLOAT32 | LOW) else 0
+    return kept | cast | (dtype & ANY if region & MAYBE else 0) or dtype
+
+
+_promote = _memoised(promote_sets)
+_join = _memoised(_join_sets)
+lowered = _memoised(_lowered)
+raised = _memoised(_raised)
+
+
+def promote(a: Dtypes, b: Dtypes) -> Dtypes:
+    """What operands of two tensors with dimensions promote to."""
+    return a if a == b else _promote(a, b)
+
+
+def join(a: Dtypes, b: Dtypes) -> Dtypes:
+    """The least vector that holds both."""
+    return a if a == b else _join(a, b)
+
+
+_floating: dict[Dtypes, Dtypes] = {}
+
+
+def floating(a: Dtypes) -> Dtypes:
+    """What an operation with a floating-point result makes of its operand: integers become float32."""
+    known = _floating.get(a)
+    if known is None:
+        known = _floating[a] = tuple(
+            [
+                (x & ~(INTEGER | BOOLEAN) | FLOAT32) if x & (INTEGER | BOOLEAN) and x < ANY else x
+                for x in a
+            ]
+        )
+    return known
+
+
+_modes: dict[tuple[Dtypes, int], int] = {}
+
+
+def modes_of(a: Dtypes, bits: int) -> int:
+    """Mask of the modes in which one of ``bits`` is known to be possible."""
+    key = (a, bits)
+    known = _modes.get(key)
+    if known is None:
+        known = 0
+        for i, x in enumerate(a):
+            if x & bits and not x & OTHER:
+                known |= 1 << i
+        _modes[key] = known
+    return known
+
+
+def surely(a: Dtypes, bits: int) -> int:
+    """Mask of the modes in which nothing but ``bits`` is possible."""
+    found = 0
+    for i, x in enumerate(a):
+        if x and not x & ~bits:
+            found |= 1 << i
+    return found
+
+
+def regions_on(region: Dtypes) -> int:
+    """Mask of the modes in which autocast may be on."""
+    return sum(1 << i for i, x in enumerate(region) if x)
+
+
+def differing(a: Dtypes, b: Dtypes) -> int:
+    """Mask of the modes in which two float operands surely have different dtypes."""
+    found = 0
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x != y and not x & y & ANY and x & FLOATS and y & FLOATS:
+            found |= 1 << i
+    return found
+
+
+def may_differ(a: Dtypes, b: Dtypes) -> int:
+    """Mask of the modes in which two known float operands may have different dtypes."""
+    found = 0
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x != y and x & FLOATS and y & FLOATS and not (x | y) & OTHER:
+            found |= 1 << i
+    return found

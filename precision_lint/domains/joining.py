@@ -1,0 +1,297 @@
+"""Least upper bounds, equality up to facts, and widening of abstract values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.values import (
+    INF,
+    NONE,
+    SHARED,
+    UNKNOWN_RANK,
+    Array,
+    Closure,
+    DtypeValue,
+    Instance,
+    Table,
+    Reference,
+    RegionValue,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+
+def unknown() -> Unknown:
+    """An object of which nothing is known."""
+    return Unknown(Symbol("", dtypes.V_ANY, 0))
+
+
+def join(a: Value, b: Value) -> Value:
+    """A value that stands for both."""
+    if a is b:
+        return a
+    kind = a.__class__
+    if kind is b.__class__:
+        joined = _SAME.get(kind)
+        if joined is not None:
+            return joined(a, b)
+        return a if kind is Closure and a.function is b.function else unknown()  # type: ignore[attr-defined]
+    if a is NONE or (isinstance(a, Scalar) and a.kind == "none"):
+        return _optional(b)
+    if b is NONE or (isinstance(b, Scalar) and b.kind == "none"):
+        return _optional(a)
+    if kind is Tensor and isinstance(b, (Scalar, Unknown)):
+        return a if isinstance(b, Unknown) else _or_number(a, b)
+    if b.__class__ is Tensor and isinstance(a, (Scalar, Unknown)):
+        return b if isinstance(a, Unknown) else _or_number(b, a)
+    if isinstance(a, RegionValue):
+        return _perhaps(a)
+    if isinstance(b, RegionValue):
+        return _perhaps(b)
+    if kind is Unknown:
+        return b if isinstance(b, (Instance, Special, Sequence, Array)) else a
+    if b.__class__ is Unknown:
+        return a if isinstance(a, (Instance, Special, Sequence, Array)) else b
+    return unknown()
+
+
+def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
+    """The join of two values that are possible in some modes only (masks)."""
+    if a_live == b_live or not a_live or not b_live:
+        return join(a, b) if a_live == b_live else a if a_live else b
+    joined = join(a, b)
+    if isinstance(a, (Tensor, DtypeValue)) and isinstance(b, (Tensor, DtypeValue)):
+        vector = tuple(
+            [
+                x if not b_live >> i & 1 else y if not a_live >> i & 1 else z
+                for i, (x, y, z) in enumerate(
+                    zip(a.dtypes, b.dtypes, dtypes.join(a.dtypes, b.dtypes), strict=True)
+                )
+            ]
+        )
+        if isinstance(joined, Tensor):
+            return joined.but(dtypes=vector) if joined.dtypes != vector else joined
+        return DtypeValue(vector, a.node, a.home)
+    return joined
+
+
+def _optional(value: Value) -> Value:
+    """A value that may be None instead."""
+    if isinstance(value, Scalar) and value.value is not None:
+        return Scalar(None, value.kind, value.lo, value.hi, value.assumptions)
+    return _perhaps(value) if isinstance(value, RegionValue) else value
+
+
+def _perhaps(region: RegionValue) -> RegionValue:
+    """A region that a branch leaves out (``nullcontext()``): it is on where a flag says so."""
+    kept = [0 if i >= dtypes.HALF16 else x for i, x in enumerate(region.dtypes)]
+    return RegionValue(
+        tuple(kept),
+        region.device,
+        region.assumptions | assume.FLAG,
+        region.cache,
+        region.node,
+        region.home,
+    )
+
+
+def _regions(a: Any, b: Any) -> Value:
+    if a.dtypes == b.dtypes:
+        return a  # type: ignore[no-any-return]
+    if a.dtypes == dtypes.V_OFF or b.dtypes == dtypes.V_OFF:
+        return _perhaps(b if a.dtypes == dtypes.V_OFF else a)
+    both = tuple([x | y for x, y in zip(a.dtypes, b.dtypes, strict=True)])
+    assumptions = a.assumptions | b.assumptions | assume.BRANCH
+    device = a.device if a.device == b.device else "cuda"
+    return RegionValue(both, device, assumptions, a.cache and b.cache, a.node, a.home)
+
+
+def _or_number(tensor: Any, scalar: Any) -> Value:
+    """A tensor that a branch replaces by a number (``loss = 0`` before a loop)."""
+    if not scalar.is_number:
+        return tensor  # type: ignore[no-any-return]
+    lo, hi = min(tensor.lo, scalar.lo), max(tensor.hi, scalar.hi)
+    if lo == tensor.lo and hi == tensor.hi:
+        return tensor  # type: ignore[no-any-return]
+    return tensor.but(lo=lo, hi=hi)  # type: ignore[no-any-return]
+
+
+def _tensors(a: Any, b: Any) -> Value:
+    if a.op == "join" and b in a.operands and facts(b) == facts(a):
+        return a  # type: ignore[no-any-return]
+    shared = a.flags & b.flags & SHARED | (a.flags | b.flags) & ~SHARED
+    same = a.op == b.op and a.operands is b.operands and a.data == b.data
+    rank = a.rank if a.rank == b.rank else UNKNOWN_RANK
+    return Tensor(
+        dtypes.join(a.dtypes, b.dtypes),
+        a.op if same else "join",
+        a.operands if same else _alternatives(a, b),
+        a.node,
+        a.home,
+        min(a.lo, b.lo),
+        max(a.hi, b.hi),
+        a.assumptions | b.assumptions,
+        shared,
+        rank,
+        max(a.reach, b.reach),
+        a.symbol if a.symbol is b.symbol else a.symbol or b.symbol,
+        a.data if same else None,
+    )
+
+
+def _alternatives(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """The values that a join chooses between, without joins of joins."""
+    found: list[Tensor] = []
+    for value in (a, b):
+        for one in value.operands if value.op == "join" else (value,):
+            if one not in found:
+                found.append(one)
+    return tuple(found[:8])
+
+
+def _scalars(a: Any, b: Any) -> Value:
+    if a.kind == "none":
+        return _optional(b)
+    if b.kind == "none":
+        return _optional(a)
+    kind = a.kind if a.kind == b.kind else "number" if a.is_number and b.is_number else "any"
+    if kind == a.kind and a.value == b.value and a.value is not None:
+        return a if not a.assumptions else b  # type: ignore[no-any-return]
+    same = a.op == b.op and a.operands == b.operands
+    return Scalar(
+        None,
+        kind,
+        min(a.lo, b.lo),
+        max(a.hi, b.hi),
+        a.assumptions | b.assumptions,
+        a.node,
+        a.home,
+        a.op if same else "join",
+        a.operands if same else (a, b),
+    )
+
+
+def _arrays(a: Any, b: Any) -> Value:
+    joined = dtypes.join(a.dtypes, b.dtypes)
+    return Array(joined, "join", (a, b), a.node, a.home, min(a.lo, b.lo), max(a.hi, b.hi))
+
+
+def _dtype_values(a: Any, b: Any) -> Value:
+    if a.dtypes == b.dtypes:
+        return a  # type: ignore[no-any-return]
+    return DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home)
+
+
+def _sequences(a: Any, b: Any) -> Value:
+    if a.items is not None and b.items is not None and len(a.items) == len(b.items):
+        items = tuple([join(x, y) for x, y in zip(a.items, b.items, strict=True)])
+        return Sequence(items, None, a.kind)
+    x, y = any_of(a), any_of(b)
+    if x is None or y is None:
+        return Sequence(None, x or y, a.kind)
+    return Sequence(None, join(x, y), a.kind)
+
+
+def _mappings(a: Any, b: Any) -> Value:
+    items = dict(a.items)
+    for key, value in b.items.items():
+        items[key] = join(items[key], value) if key in items else value
+    if a.element is None or b.element is None:
+        return Table(items, a.element or b.element)
+    return Table(items, join(a.element, b.element))
+
+
+def _instances(a: Any, b: Any) -> Value:
+    if a.attributes is b.attributes and a.cls == b.cls:
+        return a  # type: ignore[no-any-return]
+    return a if a.cls == b.cls else unknown()
+
+
+def _specials(a: Any, b: Any) -> Value:
+    return a if a.kind == b.kind else unknown()
+
+
+def _references(a: Any, b: Any) -> Value:
+    return a if a.name == b.name else unknown()
+
+
+def _unknowns(a: Any, b: Any) -> Value:
+    return a if a.symbol is b.symbol else unknown()
+
+
+_SAME: dict[type, Any] = {
+    Tensor: _tensors,
+    Scalar: _scalars,
+    Array: _arrays,
+    DtypeValue: _dtype_values,
+    Sequence: _sequences,
+    Table: _mappings,
+    Instance: _instances,
+    Special: _specials,
+    Reference: _references,
+    Unknown: _unknowns,
+    RegionValue: _regions,
+}
+
+
+def any_of(sequence: Sequence) -> Value | None:
+    """One value that stands for all items; None: there are none."""
+    if sequence.items is None:
+        return sequence.element
+    found: Value | None = None
+    for item in sequence.items[:16]:
+        found = item if found is None else join(found, item)
+    return found
+
+
+def facts(value: Value) -> tuple[Any, ...]:
+    """What two values must agree in to be equal: everything but where they were made."""
+    if isinstance(value, Tensor):
+        return (
+            "tensor", value.dtypes, value.lo, value.hi, value.assumptions, value.flags, value.op,
+            value.rank, value.reach,
+        )  # fmt: skip
+    if isinstance(value, Scalar):
+        return ("scalar", value.kind, value.value, value.lo, value.hi, value.op)
+    if isinstance(value, (Array, DtypeValue)):
+        return (value.__class__.__name__, value.dtypes)
+    if isinstance(value, Sequence):
+        if value.items is None:
+            return ("elements", facts(value.element) if value.element is not None else None)
+        return ("items", *(facts(item) for item in value.items[:16]))
+    if isinstance(value, Table):
+        return ("mapping", *((k, facts(v)) for k, v in value.items.items()))
+    if isinstance(value, Instance):
+        return ("instance", id(value.attributes), id(value.root), value.path)
+    if isinstance(value, RegionValue):
+        return ("region", value.dtypes, value.device, value.assumptions)
+    if isinstance(value, Special):
+        return ("special", value.kind, id(value.node))
+    if isinstance(value, Closure):
+        return ("closure", id(value.function))
+    if isinstance(value, Reference):
+        return ("reference", value.name)
+    return (value.__class__.__name__,)
+
+
+def widened(old: Value, new: Value) -> Value:
+    """A loop's next value, with bounds that still move sent to infinity."""
+    if isinstance(old, Tensor) and isinstance(new, Tensor):
+        lo = new.lo if new.lo >= old.lo else -INF
+        hi = new.hi if new.hi <= old.hi else INF
+        if (lo, hi) != (new.lo, new.hi):
+            return new.but(lo=lo, hi=hi)
+    elif isinstance(old, Scalar) and isinstance(new, Scalar) and new.is_number:
+        lo = new.lo if new.lo >= old.lo else -INF
+        hi = new.hi if new.hi <= old.hi else INF
+        return Scalar(
+            new.value, new.kind, lo, hi, new.assumptions, new.node, new.home, new.op, new.operands
+        )
+    return new

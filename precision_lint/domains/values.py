@@ -1,0 +1,434 @@
+"""Abstract values: what is known of one Python object in every precision mode.
+
+Tensors, NumPy arrays, Python scalars and unknown objects are kinds of their own.  Values are immutable
+and compare by identity; what an operation was made of stays reachable through ``operands`` (a value
+graph), so that definitions and idioms are found however they are spelt.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from precision_lint.domains.dtypes import V_ANY, Dtypes
+
+if TYPE_CHECKING:
+    from precision_lint.syntax.program import Class, Function, Module
+
+INF = float("inf")
+
+PARAMETER = 1 << 0
+"""A parameter or buffer: it follows the dtype of its module."""
+GRADIENT = 1 << 1
+"""What ``.grad`` gives."""
+DETACHED = 1 << 2
+"""No gradient passes."""
+BUFFER = 1 << 3
+"""A parameter that is not trained."""
+LEARNED = 1 << 4
+"""An output of a layer with weights, or of a model."""
+SHARED = DETACHED
+"""Flags that both operands must have for a result to have them."""
+
+UNKNOWN_RANK, SOME_RANK = -2, -1
+"""Ranks that are not known, or known not to be 0."""
+
+
+class Value:
+    """Base of all abstract values."""
+
+    __slots__ = ()
+
+
+class Symbol:
+    """An unknown object with an identity: an argument, an attribute of one, what a call gave.
+
+    ``uses`` collects, over a whole function, what the code takes it for.
+    """
+
+    __slots__ = (
+        "assumptions",
+        "attributes",
+        "home",
+        "label",
+        "node",
+        "number",
+        "tensor",
+        "uses",
+        "vector",
+    )
+
+    TENSOR, FLOAT, ARRAY, INTEGER, CALLED = (1 << i for i in range(5))
+    count = 0
+
+    def __init__(
+        self,
+        label: str,
+        vector: Dtypes,
+        assumptions: int,
+        node: ast.AST | None = None,
+        home: Module | None = None,
+    ) -> None:
+        Symbol.count += 1
+        self.number = Symbol.count
+        self.label = label
+        self.vector = vector
+        self.assumptions = assumptions
+        self.attributes: dict[Any, Value] = {}
+        self.tensor: Tensor | None = None
+        self.uses = 0
+        self.node = node
+        self.home = home
+
+
+class Unknown(Value):
+    """An object of an unknown kind."""
+
+    __slots__ = ("symbol",)
+
+    def __init__(self, symbol: Symbol) -> None:
+        self.symbol = symbol
+
+
+class Tensor(Value):
+    """A torch tensor.
+
+    lo, hi: bounds of its elements in exact arithmetic.  reach: a magnitude that some element is known
+    to have.  op, operands: what made it.  node, home: where, and in which file.  rank: number of
+    dimensions.  symbol: the argument it is, where its kind was not proven.  data: what the operation
+    adds (an equation, a dimension, a constant).
+    """
+
+    __slots__ = (
+        "assumptions",
+        "data",
+        "dtypes",
+        "flags",
+        "hi",
+        "home",
+        "lo",
+        "node",
+        "op",
+        "operands",
+        "rank",
+        "reach",
+        "symbol",
+    )
+
+    def __init__(
+        self,
+        dtypes: Dtypes,
+        op: str,
+        operands: tuple[Any, ...] = (),
+        node: ast.AST | None = None,
+        home: Module | None = None,
+        lo: float = -INF,
+        hi: float = INF,
+        assumptions: int = 0,
+        flags: int = 0,
+        rank: int = UNKNOWN_RANK,
+        reach: float = 0.0,
+        symbol: Symbol | None = None,
+        data: Any = None,
+    ) -> None:
+        self.dtypes = dtypes
+        self.op = op
+        self.operands = operands
+        self.node = node
+        self.home = home
+        self.lo = lo
+        self.hi = hi
+        self.assumptions = assumptions
+        self.flags = flags
+        self.rank = rank
+        self.reach = reach
+        self.symbol = symbol
+        self.data = data
+
+    def but(self, **changes: Any) -> Tensor:
+        """A copy with other fields."""
+        made = Tensor.__new__(Tensor)
+        for name in Tensor.__slots__:
+            setattr(made, name, changes[name] if name in changes else getattr(self, name))
+        return made
+
+
+class Array(Value):
+    """A NumPy array."""
+
+    __slots__ = ("dtypes", "hi", "home", "lo", "node", "op", "operands")
+
+    def __init__(
+        self,
+        dtypes: Dtypes,
+        op: str,
+        operands: tuple[Any, ...] = (),
+        node: ast.AST | None = None,
+        home: Module | None = None,
+        lo: float = -INF,
+        hi: float = INF,
+    ) -> None:
+        self.dtypes = dtypes
+        self.op = op
+        self.operands = operands
+        self.node = node
+        self.home = home
+        self.lo = lo
+        self.hi = hi
+
+
+class Scalar(Value):
+    """A Python number, string, bool or None; ``value`` is None where it isn't known (see ``kind``).
+
+    kind: ``int``, ``float``, ``number``, ``bool``, ``str``, ``none`` or ``bytes``.  op, operands: what
+    made it where that matters (``finfo.min``, ``size``, ``item``).
+    """
+
+    __slots__ = ("assumptions", "hi", "home", "kind", "lo", "node", "op", "operands", "value")
+
+    def __init__(
+        self,
+        value: Any = None,
+        kind: str = "number",
+        lo: float = -INF,
+        hi: float = INF,
+        assumptions: int = 0,
+        node: ast.AST | None = None,
+        home: Module | None = None,
+        op: str = "",
+        operands: tuple[Any, ...] = (),
+    ) -> None:
+        if value is not None and kind in ("int", "float", "number"):
+            lo = hi = value
+        self.value = value
+        self.kind = kind
+        self.lo = lo
+        self.hi = hi
+        self.assumptions = assumptions
+        self.node = node
+        self.home = home
+        self.op = op
+        self.operands = operands
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in ("int", "float", "number")
+
+
+NONE = Scalar(None, "none")
+
+
+class DtypeValue(Value):
+    """A ``torch.dtype`` (or NumPy's), written at ``node``."""
+
+    __slots__ = ("dtypes", "home", "node")
+
+    def __init__(
+        self, dtypes: Dtypes, node: ast.AST | None = None, home: Module | None = None
+    ) -> None:
+        self.dtypes = dtypes
+        self.node = node
+        self.home = home
+
+
+class Sequence(Value):
+    """A tuple, list or set: its items, or one value that stands for all of them."""
+
+    __slots__ = ("element", "items", "kind")
+
+    def __init__(
+        self,
+        items: tuple[Value, ...] | None = None,
+        element: Value | None = None,
+        kind: str = "tuple",
+    ) -> None:
+        self.items = items
+        self.element = element
+        self.kind = kind
+
+
+class Table(Value):
+    """A dict: values by constant key, and one value that stands for all others."""
+
+    __slots__ = ("element", "items")
+
+    def __init__(self, items: Mapping[Any, Value], element: Value | None = None) -> None:
+        self.items = items
+        self.element = element
+
+
+class Reference(Value):
+    """Something outside of the project, by its dotted name: ``torch.nn.functional.relu``."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Closure(Value):
+    """A function of the project, bound to ``owner`` where it is a method.
+
+    outer: the variables around a nested function.
+    """
+
+    __slots__ = ("function", "outer", "owner")
+
+    def __init__(
+        self,
+        function: Function,
+        owner: Value | None = None,
+        outer: dict[str, Value] | None = None,
+    ) -> None:
+        self.function = function
+        self.owner = owner
+        self.outer = outer
+
+
+class ClassValue(Value):
+    """A class of the project."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: Class) -> None:
+        self.cls = cls
+
+
+class ModuleValue(Value):
+    """A Python file of the project."""
+
+    __slots__ = ("module",)
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+
+class Root:
+    """An allocation site: where an object (with all its parts) was built."""
+
+    __slots__ = ("home", "made", "node")
+
+    def __init__(
+        self, made: Dtypes, node: ast.AST | None = None, home: Module | None = None
+    ) -> None:
+        self.made = made
+        self.node = node
+        self.home = home
+
+
+class Instance(Value):
+    """An object of a class of the project, or a layer of torch.
+
+    cls: the class, or the name of a layer of ``torch.nn``.  attributes: shared by all objects that are
+    built with the same arguments.  root, path: the allocation site and the way from it to this part;
+    the dtype of weights is kept for these (``dataflow.objects``).  also: a second way, through an object
+    that holds one built elsewhere.  arguments: a layer's, by name.
+    """
+
+    __slots__ = ("also", "arguments", "attributes", "cls", "items", "path", "root")
+
+    def __init__(
+        self,
+        cls: Class | str,
+        attributes: dict[str, Value],
+        root: Root,
+        path: tuple[str, ...] = (),
+        arguments: Mapping[str, Value] | None = None,
+        items: Sequence | Table | None = None,
+        also: tuple[Root, tuple[str, ...]] | None = None,
+    ) -> None:
+        self.cls = cls
+        self.attributes = attributes
+        self.root = root
+        self.path = path
+        self.arguments = arguments or {}
+        self.items = items
+        self.also = also
+
+
+class RegionValue(Value):
+    """A context manager of autocast that has not been entered.
+
+    dtypes: what it casts to by mode (``OFF``: switched off; ``MAYBE``: perhaps off).
+    """
+
+    __slots__ = ("assumptions", "cache", "device", "dtypes", "home", "node")
+
+    def __init__(
+        self,
+        dtypes: Dtypes,
+        device: str,
+        assumptions: int,
+        cache: bool = True,
+        node: ast.AST | None = None,
+        home: Module | None = None,
+    ) -> None:
+        self.dtypes = dtypes
+        self.device = device
+        self.assumptions = assumptions
+        self.cache = cache
+        self.node = node
+        self.home = home
+
+
+class Special(Value):
+    """An object with a protocol that the analysis knows, by ``kind``.
+
+    Kinds: ``scaler``, ``optimizer``, ``parameters``, ``finfo``, ``shape``, ``method``, ``range``, ``zip``,
+    ``device``, ``no-grad``, ``null`` (``nullcontext``), ``manager``, ``partial``, ``super``, ``generator``.
+    """
+
+    __slots__ = ("assumptions", "fields", "home", "kind", "node")
+
+    def __init__(
+        self,
+        kind: str,
+        node: ast.AST | None = None,
+        home: Module | None = None,
+        assumptions: int = 0,
+        **fields: Any,
+    ) -> None:
+        self.kind = kind
+        self.node = node
+        self.home = home
+        self.assumptions = assumptions
+        self.fields = fields
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+
+def number(value: Value | None) -> float | None:
+    """The number that a scalar, or a 0-d tensor, is known to be."""
+    if value.__class__ is Scalar:
+        scalar: Any = value
+        if scalar.value.__class__ in (int, float):
+            return scalar.value  # type: ignore[no-any-return]
+    elif isinstance(value, Tensor) and value.lo == value.hi and abs(value.lo) < INF:
+        return value.lo
+    return None
+
+
+def text(value: Value | None) -> str | None:
+    """The string that a value is known to be."""
+    if isinstance(value, Scalar) and value.kind == "str":
+        return value.value if isinstance(value.value, str) else None
+    return None
+
+
+def truth(value: Value | None) -> bool | None:
+    """Whether a value is true, where that is known without assuming a default."""
+    if isinstance(value, Scalar) and not value.assumptions:
+        if value.kind == "none":
+            return False
+        if value.value is not None:
+            return bool(value.value)
+    if isinstance(value, (Instance, Closure, ClassValue, DtypeValue)):
+        return True
+    return None
+
+
+def unknown_tensor(op: str, node: ast.AST | None, home: Module | None, assumptions: int) -> Tensor:
+    """A tensor of which nothing is known."""
+    return Tensor(V_ANY, op, (), node, home, assumptions=assumptions)

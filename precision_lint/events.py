@@ -1,0 +1,67 @@
+"""Kinds of hazard that the analysis reports, as plain data.
+
+An event says where something goes wrong, in which precision modes, and what that rests on.  It holds
+positions and numbers only, so that it can be kept after the syntax trees are gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """A range of a file: rows from 1, columns in UTF-8 bytes from 0, as ``ast`` counts them."""
+
+    path: str
+    row: int
+    column: int
+    end_row: int
+    end_column: int
+
+
+class Link(NamedTuple):
+    """A place that explains an event: where a dtype comes from, or a region opens."""
+
+    text: str
+    place: Place
+
+
+@dataclass(slots=True, eq=False)
+class Variant:
+    """One way in which an event comes about.
+
+    modes: mask over ``domains.dtypes.MODES``.  assumptions: bits of ``domains.assumptions``.
+    root: the function (path, qualified name) from which the analysis came here.  script: that is
+    a test, or code under ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.
+    """
+
+    modes: int
+    assumptions: int
+    root: tuple[str, str]
+    script: bool = False
+    calls: tuple[Place, ...] = ()
+    regions: tuple[Place, ...] = ()
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """A hazard at a place.
+
+    kind: names the hazard.  function: qualified name.  facts: what a rule says of it, by name:
+    numbers, texts, places and tuples of these.
+    """
+
+    kind: str
+    place: Place
+    function: str
+    facts: dict[str, Any]
+    variants: list[Variant] = field(default_factory=list)
+
+    @property
+    def modes(self) -> int:
+        found = 0
+        for variant in self.variants:
+            found |= variant.modes
+        return found

@@ -1,0 +1,1 @@
+"""What can go wrong at an operation: functions that look at operands' facts and emit events."""

@@ -1,0 +1,74 @@
+"""Which file of a project an import names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import PurePosixPath
+
+
+class Layout:
+    """The Python files of a project, by path relative to its root (with ``/``)."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self.paths = frozenset(paths)
+        self._packages = {
+            str(PurePosixPath(p).parent) for p in self.paths if p.endswith("/__init__.py")
+        }
+        if "__init__.py" in self.paths:
+            self._packages.add(".")
+        self._known: dict[tuple[str, str], str | None] = {}
+
+    def package_of(self, path: str) -> str:
+        """The dotted name of the package that a file lies in, from the outermost package on."""
+        parts: list[str] = []
+        folder = PurePosixPath(path).parent
+        while str(folder) in self._packages and str(folder) != ".":
+            parts.append(folder.name)
+            folder = folder.parent
+        return ".".join(reversed(parts))
+
+    def name_of(self, path: str) -> str:
+        """The dotted name of a file."""
+        package, stem = self.package_of(path), PurePosixPath(path).stem
+        if stem == "__init__":
+            return package
+        return f"{package}.{stem}" if package else stem
+
+    def find(self, dotted: str, path: str, level: int = 0) -> str | None:
+        """The file that ``import dotted`` in the file ``path`` names; level: dots in front."""
+        key = ("." * level + dotted, str(PurePosixPath(path).parent))
+        if key not in self._known:
+            self._known[key] = self._find(dotted, path, level)
+        return self._known[key]
+
+    def _find(self, dotted: str, path: str, level: int) -> str | None:
+        below = dotted.replace(".", "/")
+        folder = PurePosixPath(path).parent
+        if level:
+            for _ in range(level - 1):
+                folder = folder.parent
+            return self._at(folder, below)
+        for home in self._homes(folder):
+            found = self._at(home, below)
+            if found is not None and found != path:
+                return found
+        return None
+
+    def _homes(self, folder: PurePosixPath) -> list[PurePosixPath]:
+        """Directories that an absolute import may start from, nearest first."""
+        outside = folder
+        while str(outside) in self._packages and str(outside) != ".":
+            outside = outside.parent
+        homes = [outside]
+        while str(outside) != ".":
+            outside = outside.parent
+            homes.append(outside)
+        homes.append(PurePosixPath("src"))
+        return homes
+
+    def _at(self, folder: PurePosixPath, below: str) -> str | None:
+        base = str(folder / below) if below else str(folder)
+        for candidate in (f"{base}.py", f"{base}/__init__.py"):
+            if candidate in self.paths:
+                return candidate
+        return None

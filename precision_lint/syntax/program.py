@@ -1,0 +1,216 @@
+"""Files, classes and functions of a project, as they are written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+KINDS = {
+    "staticmethod": "static",
+    "classmethod": "class",
+    "property": "property",
+    "cached_property": "property",
+    "functools.cached_property": "property",
+}
+
+
+class Module:
+    """One Python file.
+
+    path: its path relative to the project.  package: the dotted name of the package it lies in, as
+    relative imports count it.  variables: its global names, filled by the interpreter.
+    """
+
+    __slots__ = (
+        "classes",
+        "definitions",
+        "executed",
+        "facts",
+        "functions",
+        "name",
+        "package",
+        "path",
+        "tree",
+        "variables",
+    )
+
+    def __init__(self, path: str, tree: ast.Module, name: str = "", package: str = "") -> None:
+        self.path = path
+        self.tree = tree
+        self.name = name
+        self.package = package
+        self.functions: list[Function] = []
+        self.classes: list[Class] = []
+        self.definitions: dict[ast.AST, Function | Class] = {}
+        """Functions and classes by their node."""
+        self.variables: dict[str, Any] = {}
+        self.executed = False
+        self.facts: dict[str, Any] = {}
+        self._collect(tree.body)
+
+    def _collect(self, body: list[ast.stmt]) -> None:
+        for node in body:
+            if isinstance(node, FunctionNode):
+                self.functions.append(self.function(node, node.name))
+            elif isinstance(node, ast.ClassDef):
+                self.classes.append(self.cls(node, node.name))
+            elif isinstance(node, (ast.If, ast.Try, ast.With)):
+                for block in blocks(node):
+                    self._collect(block)
+
+    def function(self, node: FunctionNode | ast.Lambda, qualname: str) -> Function:
+        """The function that a node defines, outside of classes."""
+        known = self.definitions.get(node)
+        if not isinstance(known, Function):
+            known = self.definitions[node] = Function(node, self, None, qualname)
+        return known
+
+    def cls(self, node: ast.ClassDef, qualname: str) -> Class:
+        """The class that a node defines."""
+        known = self.definitions.get(node)
+        if not isinstance(known, Class):
+            known = self.definitions[node] = Class(node, self, qualname)
+        return known
+
+    def all_functions(self) -> Iterator[Function]:
+        """Functions and methods, in the order of the text."""
+        yield from self.functions
+        for cls in self.classes:
+            yield from cls.all_methods()
+
+
+class Class:
+    """A class definition; ``bases`` are resolved by the interpreter."""
+
+    __slots__ = ("constants", "facts", "inner", "methods", "module", "name", "node", "qualname")
+
+    def __init__(self, node: ast.ClassDef, module: Module, qualname: str) -> None:
+        self.node = node
+        self.name = node.name
+        self.qualname = qualname
+        self.module = module
+        self.methods: dict[str, Function] = {}
+        self.constants: dict[str, ast.expr] = {}
+        self.inner: list[Class] = []
+        self.facts: dict[str, Any] = {}
+        self._collect(node.body)
+
+    def _collect(self, body: list[ast.stmt]) -> None:
+        for node in body:
+            if isinstance(node, FunctionNode):
+                if node.name not in self.methods or not _is_setter(node):
+                    qualname = f"{self.qualname}.{node.name}"
+                    self.methods[node.name] = Function(node, self.module, self, qualname)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        self.constants[target.id] = node.value
+            elif isinstance(node, ast.AnnAssign):
+                if isinstance(node.target, ast.Name) and node.value is not None:
+                    self.constants[node.target.id] = node.value
+            elif isinstance(node, ast.ClassDef):
+                self.inner.append(Class(node, self.module, f"{self.qualname}.{node.name}"))
+            elif isinstance(node, (ast.If, ast.Try)):
+                for block in blocks(node):
+                    self._collect(block)
+
+    def all_methods(self) -> Iterator[Function]:
+        yield from self.methods.values()
+        for cls in self.inner:
+            yield from cls.all_methods()
+
+
+class Function:
+    """A function or method definition, or a lambda.
+
+    kind: ``function``, ``method``, ``static``, ``class``, ``property`` or ``lambda``.
+    """
+
+    __slots__ = ("cls", "contexts", "facts", "kind", "module", "name", "node", "qualname")
+
+    def __init__(
+        self,
+        node: FunctionNode | ast.Lambda,
+        module: Module,
+        cls: Class | None,
+        qualname: str,
+    ) -> None:
+        self.node = node
+        self.module = module
+        self.cls = cls
+        self.qualname = qualname
+        self.name = qualname.rpartition(".")[2]
+        self.kind = _kind(node, cls)
+        self.contexts: dict[Any, Any] = {}
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def body(self) -> list[ast.stmt]:
+        node = self.node
+        return node.body if isinstance(node, FunctionNode) else []
+
+    @property
+    def parameters(self) -> list[ast.arg]:
+        """Positional parameters, the object of a method among them."""
+        arguments = self.node.args
+        return [*arguments.posonlyargs, *arguments.args]
+
+
+def _kind(node: FunctionNode | ast.Lambda, cls: Class | None) -> str:
+    if isinstance(node, ast.Lambda):
+        return "lambda"
+    for decorator in node.decorator_list:
+        found = KINDS.get(dotted(decorator) or "")
+        if found is not None and (cls is not None or found == "static"):
+            return found
+        if cls is not None and (dotted(decorator) or "").endswith(".setter"):
+            return "method"
+    return "method" if cls is not None else "function"
+
+
+def _is_setter(node: FunctionNode) -> bool:
+    return any((dotted(d) or "").endswith((".setter", ".deleter")) for d in node.decorator_list)
+
+
+def dotted(node: ast.AST) -> str | None:
+    """``a.b.c`` of nested attributes of a name."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+def blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of a compound statement."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        if block:
+            yield block
+    for handler in getattr(node, "handlers", ()):
+        yield handler.body
+    for case in getattr(node, "cases", ()):
+        yield case.body
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those of functions and classes inside it."""
+    pending: list[ast.AST] = list(ast.iter_child_nodes(node))
+    while pending:
+        one = pending.pop()
+        yield one
+        if not isinstance(one, (*FunctionNode.__args__, ast.ClassDef, ast.Lambda)):  # type: ignore[attr-defined]
+            pending.extend(ast.iter_child_nodes(one))
+
+
+def is_generator(function: Function) -> bool:
+    """Whether calling a function gives a generator."""
+    known = function.facts.get("generator")
+    if known is None:
+        found = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in own_nodes(function.node))
+        known = function.facts["generator"] = found
+    return bool(known)
