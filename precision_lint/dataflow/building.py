@@ -9,7 +9,7 @@ from precision_lint.dataflow import objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.protocol import note
+from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -69,6 +69,7 @@ def construct(
     key_of = Key(it)
     key = (tuple(map(key_of.of, arguments)), tuple((k, key_of.of(v)) for k, v in keywords.items()))
     built: dict[Any, dict[str, Value]] = cls.facts.setdefault("built", {})
+    it.program.built.append(cls)
     attributes = built.get(key)
     if attributes is None and len(built) >= SHAPES_OF_CLASS:
         it.program.count("constructors")
@@ -324,7 +325,7 @@ def call_unknown(
     symbol = callee.symbol
     symbol.uses |= Symbol.CALLED
     given = [*arguments, *keywords.values()]
-    note(it, "unknown-call", node, callee, *given)
+    handed(it, node, callee, given)
     if any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         weights = symbol.vector if cast else dtypes.FOLLOWS

@@ -44,7 +44,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.syntax.program import Function, is_generator
+from precision_lint.syntax.program import Function, scan
 
 CONTEXTS = 12
 """Contexts of one function that are told apart; further calls give something unknown."""
@@ -62,7 +62,16 @@ ENTRY = Region(
 class Summary:
     """What a function gives and does in one context."""
 
-    __slots__ = ("recursive", "result", "running", "symbols", "trace", "weights", "yielded")
+    __slots__ = (
+        "leaves",
+        "recursive",
+        "result",
+        "running",
+        "symbols",
+        "trace",
+        "weights",
+        "yielded",
+    )
 
     def __init__(self, symbols: list[int]) -> None:
         self.result: Value | None = None
@@ -72,6 +81,8 @@ class Summary:
         self.yielded: Region | None = None
         self.running = True
         self.recursive = False
+        self.leaves: list[Tensor] = []
+        """The parameters, as the body saw them."""
 
 
 class Key:
@@ -164,10 +175,13 @@ def run(
             it.program.called.add((function.module.path, function.qualname))
     summary = function.contexts.get(key)
     if summary is None:
+        if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
+            return _given_up(it, function, node)
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
             return _given_up(it, function, node)
         summary = function.contexts[key] = Summary(key_of.symbols)
+        it.program.touched.append(function.contexts)
         _solve(it, function, owner, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
@@ -178,7 +192,45 @@ def run(
         it.trace.append(Step("call", node, place, (Closure(function, owner),), (summary.trace,)))
     if summary.result is None:
         return unknown()
-    return _returned(it, summary, key_of.symbols, function, node)
+    given = parameters_given(function, owner, arguments, keywords)
+    return _returned(it, summary, key_of.symbols, given, function, node)
+
+
+SMALL = 4
+"""Statements of a function of another file that is followed whatever it does."""
+CARRIERS = (Tensor, Array, DtypeValue, RegionValue, Special, Instance, Closure)
+
+
+def _matters(it: Interpreter, function: Function, given: list[Value]) -> bool:
+    """Whether a call may have to do with tensors: it passes some, or the callee mentions torch."""
+    if function.module.path == it.root[0] or len(function.body) <= SMALL:
+        return True
+    if any(isinstance(value, CARRIERS) for value in given):
+        return True
+    known = function.facts.get("torch")
+    if known is None:
+        known = function.facts["torch"] = _mentions_torch(function)
+    return bool(known)
+
+
+def _mentions_torch(function: Function) -> bool:
+    names = scan(function).names
+    if not names.isdisjoint(TENSOR_METHODS):
+        return True
+    variables = function.module.variables
+    for name in names:
+        value = variables.get(name)
+        if isinstance(value, Reference) and value.name.startswith("torch"):
+            return True
+    return False
+
+
+TENSOR_METHODS = frozenset({
+    "half", "bfloat16", "softmax", "log_softmax", "sigmoid", "matmul", "bmm", "backward",
+    "masked_fill", "unscale_", "zero_grad", "autocast", "clamp", "rsqrt", "type_as", "new_zeros",
+    "float16", "einsum", "register_buffer", "float", "to",
+})  # fmt: skip
+"""Names that only code about tensors mentions."""
 
 
 def regions_outside(it: Interpreter) -> Region:
@@ -228,6 +280,8 @@ def _solve(
         it.calls = calls
         it.active.pop()
         summary.running = False
+        for leaf in summary.leaves:
+            leaf.operands = ()  # what is kept speaks of parameters, not of one caller's values
     summary.weights = {k: v for k, v in it.weights.items() if before.get(k) is not v}
 
 
@@ -247,6 +301,7 @@ def _interpret(
     it.module, it.function, it.outer = function.module, function, outer
     it.region, it.loop, it.depth, it.driver = region, None, 0, driver
     it.returned, it.yielded, it.trace, it.missing = [], [], [], False
+    leaves, it.leaves = it.leaves, []
     if arguments is None:
         it.no_grad = False
     it.building += building
@@ -264,11 +319,13 @@ def _interpret(
         result: Value | None = None if ends else NONE
         for value in it.returned:
             result = value if result is None else join(result, value)
-        if not isinstance(body, ast.Lambda) and is_generator(function):
+        if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)
         summary.result = result
         summary.trace = it.trace
+        summary.leaves = it.leaves
     finally:
+        it.leaves = leaves
         it.building -= building
         it.restore(frame)
 
@@ -319,7 +376,7 @@ def bind(
         if arguments is None:
             variables[name] = unseen(it, function, parameter, default)
         elif index - start < len(arguments):
-            variables[name] = passed(it, arguments[index - start], index - start)
+            variables[name] = passed(it, arguments[index - start], name)
         elif name in left:
             variables[name] = passed(it, left.pop(name), name)
         else:
@@ -347,25 +404,76 @@ def _absent(it: Interpreter, function: Function, default: ast.expr | None) -> Va
     return unknown() if default is None else it.evaluate_in(function.module, default)
 
 
-def passed(it: Interpreter, value: Value, index: int | str) -> Value:
+def passed(it: Interpreter, value: Value, name: str) -> Value:
     """An argument, as the callee sees it."""
     if value.__class__ is not Tensor:
         return value
     tensor: Any = value
-    return tensor.but(op="argument", operands=(value,), data=index)  # type: ignore[no-any-return]
+    leaf: Tensor = tensor.but(op="argument", operands=(value,), data=name)
+    it.leaves.append(leaf)
+    return leaf
+
+
+def parameters_given(
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+) -> dict[str, Value]:
+    """Tensors that a call passes, by parameter."""
+    given = {k: v for k, v in keywords.items() if v.__class__ is Tensor}
+    if arguments:
+        skipped = 1 if owner is not None and function.kind != "static" else 0
+        for parameter, value in zip(function.parameters[skipped:], arguments, strict=False):
+            if value.__class__ is Tensor:
+                given[parameter.arg] = value
+    return given
+
+
+LEVELS = 6
+"""Operations between a result and a parameter that a caller can see through."""
+
+
+def instantiated(value: Any, given: dict[str, Value], depth: int = LEVELS) -> Any:
+    """A result with the caller's values in the place of the parameters it is made of."""
+    if value.__class__ is not Tensor or not depth:
+        return value
+    if value.op == "argument" and not value.operands:
+        actual = given.get(value.data)
+        return value.but(operands=(actual,)) if actual is not None else value
+    operands = value.operands
+    made = tuple([instantiated(one, given, depth - 1) for one in operands])
+    if all(x is y for x, y in zip(made, operands, strict=True)):
+        return value
+    return value.but(operands=made)
 
 
 def _returned(
-    it: Interpreter, summary: Summary, symbols: list[int], function: Function, node: ast.AST
+    it: Interpreter,
+    summary: Summary,
+    symbols: list[int],
+    given: dict[str, Value],
+    function: Function,
+    node: ast.AST,
 ) -> Value:
-    """A summary's result, in terms of the caller's symbols."""
+    """A summary's result, in terms of the caller's values."""
     result = summary.result
     assert result is not None
     if symbols != summary.symbols:
         renamed = dict(zip(summary.symbols, symbols, strict=False))
         result = _renamed(it, result, renamed)
+    return _seen(it, result, given, function, node)
+
+
+def _seen(
+    it: Interpreter, result: Value, given: dict[str, Value], function: Function, node: ast.AST
+) -> Value:
     if isinstance(result, Tensor):
-        return result.but(op="call", operands=(result,), node=node, home=it.module, data=function)
+        inner = instantiated(result, given) if given else result
+        return result.but(op="call", operands=(inner,), node=node, home=it.module, data=function)
+    if isinstance(result, Sequence) and result.items is not None:
+        items = tuple([_seen(it, item, given, function, node) for item in result.items])
+        return Sequence(items, None, result.kind)
     return result
 
 

@@ -136,6 +136,8 @@ class Interpreter:
         self.events: dict[tuple[Any, ...], Event] = {}
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
+        self.leaves: list[Tensor] = []
+        """Parameters of the function at hand that a call gave a tensor."""
         self.building = 0
         """Objects whose ``__init__`` is being interpreted."""
 

@@ -11,7 +11,7 @@ from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.operators import binary
-from precision_lint.dataflow.protocol import note
+from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -130,7 +130,7 @@ def _torch(
         return training.make_optimizer(it, name, arguments, keywords, node)
     if name in CHECKPOINT and arguments:
         return it.call(arguments[0], arguments[1:], {}, node)
-    note(it, "unknown-call", node, Reference(name), *arguments, *keywords.values())
+    handed(it, node, Reference(name), [*arguments, *keywords.values()])
     return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
 
 
@@ -621,7 +621,7 @@ def _foreign(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     """A function or class of another library: an unknown object, perhaps a model with a dtype."""
-    note(it, "unknown-call", node, Reference(name), *arguments, *keywords.values())
+    handed(it, node, Reference(name), [*arguments, *keywords.values()])
     asked = keywords.get("torch_dtype", keywords.get("dtype"))
     last = name.rpartition(".")[2]
     if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):

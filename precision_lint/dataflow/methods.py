@@ -465,7 +465,10 @@ def _special_method(
         return training.backward(it, value, node)
     if value.kind == "shape" and name == "numel":
         return Scalar(None, "int", 0)
-    return it.call(_of_special(it, value, name, node), arguments, keywords, node)
+    found = _of_special(it, value, name, node)
+    if isinstance(found, Special) and found.kind == "method":
+        return it.unknown(name, dtypes.V_ANY, assume.CALL)
+    return it.call(found, arguments, keywords, node)
 
 
 def _sequence_method(

@@ -31,7 +31,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Class, FunctionNode, Function, own_nodes
+from precision_lint.syntax.program import Class, Function, scan
 from precision_lint.torchmodel import layers
 
 MODULES = ("torch.nn.Module", "torch.nn.modules.module.Module")
@@ -272,21 +272,8 @@ def late_stores(it: Interpreter, cls: Class) -> dict[str, list[Function]]:
 
 
 def _assigned(method: Function) -> Iterator[str]:
-    parameters = method.parameters
-    if method.name == "__init__" or not parameters or not isinstance(method.node, FunctionNode):
-        return
-    known = method.facts.get("assigned")
-    if known is None:
-        me = parameters[0].arg
-        known = method.facts["assigned"] = {
-            node.attr
-            for node in own_nodes(method.node)
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == me
-        }
-    yield from known
+    if method.name != "__init__" and method.parameters:
+        yield from scan(method).stored
 
 
 # weights

@@ -25,7 +25,7 @@ from precision_lint.domains.values import (
     Tensor,
     Value,
 )
-from precision_lint.syntax.program import Class, Function
+from precision_lint.syntax.program import Class, Function, scan
 
 DRIVES = frozenset({
     "backward", "zero_grad", "autocast", "GradScaler", "manual_backward", "unscale_", "eval",
@@ -54,26 +54,12 @@ def drives(it: Interpreter, function: Function) -> bool:
     """Whether a function trains or runs a model, so that its float arguments are data."""
     known = function.facts.get("drives")
     if known is None:
-        used = names_used(function)
+        used = scan(function).names
         wanted = DRIVES
         if function.cls is not None and is_module(it, function.cls):
             wanted = TRAINS
         known = function.facts["drives"] = not used.isdisjoint(wanted)
     return bool(known)
-
-
-def names_used(function: Function) -> frozenset[str]:
-    """Attributes and names that a function's code mentions."""
-    known = function.facts.get("names")
-    if known is None:
-        found = set()
-        for node in ast.walk(function.node):
-            if node.__class__ is ast.Attribute:
-                found.add(node.attr)  # type: ignore[attr-defined]
-            elif node.__class__ is ast.Name:
-                found.add(node.id)  # type: ignore[attr-defined]
-        known = function.facts["names"] = frozenset(found)
-    return known  # type: ignore[no-any-return]
 
 
 def unseen(
@@ -208,6 +194,7 @@ def unseen_object(it: Interpreter, cls: Class) -> Instance:
     known = cls.facts.get("unseen")
     if known is None:
         known = cls.facts["unseen"] = Instance(cls, {}, Root(dtypes.FOLLOWS))
+        it.program.built.append(cls)
         initialise(it, known)
     return known  # type: ignore[no-any-return]
 

@@ -29,11 +29,11 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Event
 from precision_lint.syntax.imports import Layout
-from precision_lint.syntax.program import Function, Module, blocks
+from precision_lint.syntax.program import Class, Function, Module, blocks
 
 STEPS = 40_000
 """Calls that the analysis of one function may interpret."""
-KEPT = 64
+KEPT = 96
 """Files whose syntax trees are kept."""
 BUILTINS = frozenset(dir(builtins))
 CANONICAL = {"torch.nn.functional": "F"}
@@ -63,6 +63,10 @@ class Program:
         self.default_dtype: Dtypes = dtypes.V_FLOAT32
         self.limits: Counter[str] = Counter()
         self.interpreter = Interpreter(self)
+        self.touched: list[dict[Any, Any]] = []
+        """Summaries of functions that the analysis of the file at hand made."""
+        self.built: list[Class] = []
+        """Classes of which it built objects."""
 
     def count(self, what: str) -> None:
         """Note that a bound was reached."""
@@ -185,7 +189,19 @@ class Program:
             for function in list(module.all_functions()):
                 self._root(function)
             self._main(module)
+            self._forget()
         return list(self.interpreter.events.values())
+
+    def _forget(self) -> None:
+        """Drop what depends on the file that was analysed, so that each is judged by itself."""
+        for contexts in self.touched:
+            contexts.clear()
+        for cls in self.built:
+            cls.facts.pop("built", None)
+            cls.facts.pop("unseen", None)
+        self.touched.clear()
+        self.built.clear()
+        self.interpreter.stored.clear()
 
     def _root(self, function: Function) -> None:
         it = self.interpreter
@@ -215,13 +231,15 @@ class Program:
         it.steps, it.limit = 0, STEPS
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()
+        it.stored.clear()
         it.weights = {}
+        it.trace = []
         frame = it.save()
         try:
             work()
         except (Budget, RecursionError):
             self.count("steps")
-            it.restore(frame)
+        it.restore(frame)
 
 
 def _is_main(node: ast.stmt) -> bool:

@@ -9,7 +9,7 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import Value
+from precision_lint.domains.values import Special, Value
 from precision_lint.events import Place
 
 
@@ -35,6 +35,15 @@ EXITS = frozenset({"return", "raise", "break", "continue"})
 def note(it: Interpreter, kind: str, node: ast.AST, *objects: Value | None) -> None:
     """Record that something happens here."""
     it.trace.append(Step(kind, node, it.place(node), objects))
+
+
+def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) -> None:
+    """Record that an optimizer or scaler is handed to something that nobody has seen."""
+    if any(isinstance(one, Special) and one.kind in HANDED for one in given):
+        note(it, "unknown-call", node, callee, *given)
+
+
+HANDED = frozenset({"scaler", "optimizer", "scaled", "parameters"})
 
 
 def noted(it: Interpreter, kind: str, node: ast.AST, *blocks: list[Any]) -> None:

@@ -197,20 +197,56 @@ def blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield case.body
 
 
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function's body, without those of functions and classes inside it."""
-    pending: list[ast.AST] = list(ast.iter_child_nodes(node))
-    while pending:
-        one = pending.pop()
-        yield one
-        if not isinstance(one, (*FunctionNode.__args__, ast.ClassDef, ast.Lambda)):  # type: ignore[attr-defined]
-            pending.extend(ast.iter_child_nodes(one))
+class Scan:
+    """What a function's code mentions, from one walk over it.
+
+    names: names and attributes.  generator: it has a ``yield`` of its own.  stored: attributes of its
+    first parameter that it assigns.
+    """
+
+    __slots__ = ("generator", "names", "stored")
+
+    def __init__(self, function: Function) -> None:
+        self.names: set[str] = set()
+        self.stored: set[str] = set()
+        self.generator = False
+        parameters = function.parameters
+        me = parameters[0].arg if parameters else ""
+        pending: list[tuple[ast.AST, bool]] = [(n, True) for n in function.body]
+        while pending:
+            node, own = pending.pop()
+            kind = node.__class__
+            if kind is ast.Name:
+                self.names.add(node.id)  # type: ignore[attr-defined]
+                continue
+            if kind is ast.Attribute:
+                self._attribute(node, me)  # type: ignore[arg-type]
+            elif kind is ast.Yield or kind is ast.YieldFrom:
+                self.generator |= own
+            elif kind in _INNER:
+                own = False
+            elif kind is ast.Constant:
+                continue
+            for name in node._fields:
+                part = getattr(node, name, None)
+                if part.__class__ is list:
+                    pending.extend([(one, own) for one in part if isinstance(one, ast.AST)])
+                elif isinstance(part, ast.AST):
+                    pending.append((part, own))
+
+    def _attribute(self, node: ast.Attribute, me: str) -> None:
+        self.names.add(node.attr)
+        if node.ctx.__class__ is ast.Store and node.value.__class__ is ast.Name:
+            if node.value.id == me:  # type: ignore[attr-defined]
+                self.stored.add(node.attr)
 
 
-def is_generator(function: Function) -> bool:
-    """Whether calling a function gives a generator."""
-    known = function.facts.get("generator")
+_INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
+
+
+def scan(function: Function) -> Scan:
+    """What a function's code mentions."""
+    known = function.facts.get("scan")
     if known is None:
-        found = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in own_nodes(function.node))
-        known = function.facts["generator"] = found
-    return bool(known)
+        known = function.facts["scan"] = Scan(function)
+    return known  # type: ignore[no-any-return]
