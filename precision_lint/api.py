@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Applicability",
     "Confidence",
+    "Context",
     "Diagnostic",
     "Edit",
     "Event",
@@ -200,3 +201,11 @@ class Rule:
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         """Say what is wrong; nothing if the rule has nothing to say of this event."""
         raise NotImplementedError
+
+
+def __getattr__(name: str) -> type:
+    if name == "Context":  # imported late: it imports this module
+        from precision_lint.context import Context
+
+        return Context
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,19 @@ class Link(NamedTuple):
     place: Place
 
 
+@dataclass(frozen=True)
+class Sign:
+    """A place that shows in which mode code is run: a region, a cast, a scaler, a setting.
+
+    mode: index into ``domains.dtypes.MODES``.  script: it is in a test, or runs only as a script.
+    """
+
+    mode: int
+    text: str
+    place: Place
+    script: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Variant:
     """One way in which an event comes about.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import importlib.util
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
-from precision_lint.api import Applicability, Rule, Severity, Triggers
+from precision_lint.api import Applicability, Rule, Severity
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -76,7 +75,7 @@ def validate(rule: type[Rule], module: ModuleType) -> None:
     def refuse(what: str) -> None:
         raise InvalidRule(f"{_where(rule)}: {what}")
 
-    for attribute in ("code", "name", "severity", "applicability", "triggers"):
+    for attribute in ("code", "name", "severity", "applicability", "listens"):
         if not hasattr(rule, attribute):
             refuse(f"rule {rule.__name__} has no {attribute}; set it on the class")
     if not re.fullmatch(r"MP[1-9]\d{2}", str(rule.code)):
@@ -91,16 +90,8 @@ def validate(rule: type[Rule], module: ModuleType) -> None:
         refuse(f"severity is {rule.severity!r}; write a Severity")
     if rule.applicability is not None and not isinstance(rule.applicability, Applicability):
         refuse(f"applicability is {rule.applicability!r}; write an Applicability or None")
-    if not isinstance(rule.triggers, Triggers):
-        refuse(f"triggers is {rule.triggers!r}; use calls(), operators() or events()")
-    try:
-        re.compile(rule.triggers.pattern.encode())
-    except re.error as error:
-        refuse(f"trigger pattern does not compile ({error}); repair it")
-    if not (rule.triggers.calls or rule.triggers.nodes or rule.triggers.events):
-        refuse("triggers name nothing to look at; name a call, a node type or an event")
-    if not all(isinstance(n, type) and issubclass(n, ast.AST) for n in rule.triggers.nodes):
-        refuse("trigger nodes are not all ast types; write types such as ast.MatMult")
+    if not rule.listens or not all(isinstance(kind, str) for kind in rule.listens):
+        refuse(f"listens is {rule.listens!r}; name the kinds of events it puts into words")
     if rule.check is Rule.check:
         refuse("check is not defined; define it to yield findings")
     doc = document(rule)

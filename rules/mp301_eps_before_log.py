@@ -1,34 +1,17 @@
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from precision_lint.api import (
     Applicability,
-    Care,
-    Confidence,
     Context,
-    Doubt,
-    Evidence,
+    Event,
     Finding,
-    Guard,
-    Half,
-    Helper,
-    LogOdds,
-    Noise,
+    Fix,
+    Link,
     Rule,
     Severity,
-    Value,
-    operators,
 )
-
-LOGARITHMS = frozenset({"log", "log2", "log10", "log_"})
-NORMAL = 2.0**-126
-"""float32's smallest normal number: below it are subnormals, which some devices flush to 0."""
-NARROW = Guard.OVERFLOWS / 2
-"""A clamp from here on lets hardly any value through whose reciprocal overflows."""
 
 
 class EpsBeforeLog(Rule):
@@ -99,230 +82,38 @@ class EpsBeforeLog(Rule):
     name = "eps-before-log"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    triggers = operators(ast.Call, pattern=r"log\w*\(")
+    listens = ("log-guard",)
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
-        qualified = at.qualify(node.func)
-        if isinstance(node.func, ast.Name) and qualified is None and "log" in node.func.id:
-            yield from _by_helper(node, at)
-            return
-        argument = _argument(node, at)
-        if argument is None or not _is_log(node, qualified):
-            return
-        guard = Guard.of(argument, node, at)
-        if guard is None or not 0 <= guard.epsilon <= Guard.OVERFLOWS:
-            return
-        if guard.complements(at) == "sigmoid" and not guard.others:
-            return  # MP302
-        produced = at.operation(argument)
-        if produced is not None and produced[0] in ("sigmoid", "softmax") and _is_natural(node):
-            return  # MP303
-        if guard.others and LogOdds.of(argument, node, at) is not None:
-            return  # MP309
-        if Noise.behind(guard.operand, at) is not None:
-            return  # MP608
-        if _bounded_after(node, at):
-            return
-        half = _half(guard, node, at)
-        if half is None:
-            wide = all(at.value(o).dtype in ("float32", "bool", "int") for o in guard.operands)
-            if wide and 0 < guard.epsilon < NORMAL and at.project.evidence:
-                yield self._subnormal(guard, node, at)
-            return
-        survives = guard.epsilon > Guard.VANISHES and not guard.others
-        if survives and (guard.without_gradient(node, at) or _weighted(guard.operand, node, at)):
-            return  # only the gradient is harmed, or a quotient
-        call = at.text(node.func).rpartition(".")[2]
-        evidence = [*half.evidence]
-        if not isinstance(guard.node, ast.Constant) and guard.epsilon:
-            evidence.append(at.note(guard.node, f"this is {guard.epsilon:g}"))
-        yield at.finding(
-            node,
-            f"{_subject(guard)} before {call} {_fate(guard, half)}",
-            half.confidence,
-            evidence=[*evidence, *self._origin(guard, at)],
-            fix=guard.fix(node, at),
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        facts = event.facts
+        related = []
+        if facts["epsilon_at"] is not None:
+            related.append(Link(f"this is {facts['epsilon']:g}", facts["epsilon_at"]))
+        if facts["base_at"] is not None:
+            related.append(Link("the guarded value is made here", facts["base_at"]))
+        yield Finding(
+            f"epsilon {facts['epsilon']:g} before {facts['operation']} {_fate(event)}",
+            fix=_fix(event, at),
+            related=tuple(related),
         )
 
-    def _subnormal(self, guard: Guard, node: ast.Call, at: Context) -> Finding:
-        return at.finding(
-            node,
-            f"epsilon {guard.epsilon:g} before log is subnormal even in float32: it is 0 in half "
-            "and where subnormals are flushed, so log of 0 gives -inf",
-            Confidence.POSSIBLE,
-            evidence=at.project.evidence[:1],
-        )
 
-    def _origin(self, guard: Guard, at: Context) -> list[Evidence]:
-        producer = guard.made(at)
-        return [at.note(producer, "the guarded value is made here")] if producer else []
-
-
-def _half(guard: Guard, node: ast.Call, at: Context) -> Half | None:
-    """Whether a value that may come near zero is half where it is guarded."""
-    region = at.region(node)
-    harmed = {"float16"} if guard.epsilon or not guard.complement else {"float16", "bfloat16"}
-    found: list[Half] = []
-    for operand in guard.operands:
-        value = at.value(operand)
-        if at.least(value) > Guard.OVERFLOWS:
-            continue
-        half = at.half(value, region)
-        if half is not None and half.dtypes & harmed:
-            found.append(replace(half, confidence=_sure(half, value, operand, guard, at)))
-    return max(found, key=lambda h: h.confidence.rank) if found else None
-
-
-def _sure(half: Half, value: Value, operand: ast.expr, guard: Guard, at: Context) -> Confidence:
-    """Confidence, lowered where the value is half only in a way that the code does not suggest."""
-    if half.confidence is Confidence.CERTAIN or half.outside:
-        return half.confidence
-    if guard.clamped and guard.epsilon > NARROW and not guard.others:
-        return Confidence.POSSIBLE
-    if value.variable and isinstance(operand, ast.Name) and _only_logs(at):
-        return Confidence.POSSIBLE
-    if at.without_gradient and at.mentions(r"\bnan_to_num\b"):
-        return Confidence.POSSIBLE  # a cost, whose infinities are seen to
-    named = re.search(r"cost|match|assign", at.function.qualname, re.IGNORECASE)
-    if (at.without_gradient or named) and _is_beside_complement(operand, guard, at):
-        return Confidence.POSSIBLE  # a cost of +inf only forbids; that of the complement is MP302's
-    return Doubt.lowered(half, value, operand, at)
-
-
-def _is_beside_complement(operand: ast.expr, guard: Guard, at: Context) -> bool:
-    """Whether a sigmoid's logarithm stands beside that of one minus it, as in a focal cost."""
-    maker = guard.made(at)
-    operation = at.operation(maker) if maker is not None and not guard.complement else None
-    if operation is None or operation[0] != "sigmoid":
-        return False
-    return at.mentions(rf"\b1(?:\.0?)?\s*-\s*{re.escape(at.text(operand))}\b")
-
-
-def _only_logs(at: Context) -> bool:
-    """Whether a function does nothing but return a logarithm, of whatever it is given."""
-    body = at.function.node.body
-    rest = body[1:] if isinstance(body[0], ast.Expr) else body
-    if at.function.cls is not None or len(rest) != 1 or not isinstance(rest[0], ast.Return):
-        return False
-    value = rest[0].value
-    while isinstance(value, ast.UnaryOp):
-        value = value.operand
-    operation = at.operation(value) if isinstance(value, ast.Call) else None
-    return operation is not None and operation[0] in LOGARITHMS
-
-
-def _is_log(node: ast.Call, qualified: str | None) -> bool:
-    """Whether a call is a logarithm of torch, as a function or as a method."""
-    if qualified is not None:
-        owner, _, name = qualified.rpartition(".")
-        return owner == "torch" and name in LOGARITHMS
-    return isinstance(node.func, ast.Attribute) and node.func.attr in LOGARITHMS
-
-
-def _by_helper(call: ast.Call, at: Context) -> Iterator[Finding]:
-    """A logarithm that a function of this module takes of its argument, with its own guard."""
-    helper = Helper.of(call, at)
-    if helper is None or helper.module is not at.module:
-        return
-    there = at.inside(helper.function)
-    taken = getattr(helper.function.node.body[-1], "value", None)
-    if not isinstance(taken, ast.Call):
-        return
-    argument, operation = _argument(taken, there), there.operation(taken)
-    if argument is None or operation is None or not operation[0].startswith("log"):
-        return
-    guard = Guard.of(argument, taken, there) if _only_logs(there) else None
-    operand = helper.passed(guard.operand) if guard is not None else None
-    if guard is None or operand is None or helper.passed(guard.node) is not None:
-        return
-    value, narrow = at.value(operand), guard.clamped and guard.epsilon > NARROW
-    half = at.half(value, at.region(call))
-    if half is None or "float16" not in half.dtypes or not 0 < guard.epsilon <= Guard.OVERFLOWS:
-        return
-    if guard.epsilon > Guard.VANISHES and guard.without_gradient(taken, there):
-        return
-    confidence = Doubt.lowered(half, value, operand, at)
-    if any(_asks_dtype(node) for node in at.function.nodes) and not Care.in_test(at):
-        confidence = max(confidence, Confidence.LIKELY, key=lambda c: c.rank)
-    elif not at.region(call).on:
-        confidence = Confidence.POSSIBLE
-    if narrow:
-        confidence = Confidence.POSSIBLE
-    yield at.finding(
-        call,
-        f"{_subject(guard)} in {helper.function.name}() {_fate(guard, half)}",
-        confidence,
-        evidence=[*half.evidence, helper.note(guard.node, f"this is {guard.epsilon:g}")],
-    )
-
-
-def _asks_dtype(node: ast.AST) -> bool:
-    """Whether a condition asks if a tensor is float32, or half, so that half ones come here."""
-    if not isinstance(node, ast.Compare) or getattr(node.left, "attr", "") != "dtype":
-        return False
-    named = ast.unparse(node.comparators[0])
-    return re.search(r"\btorch\.(b?float(16|32)?|half)\b", named) is not None
-
-
-def _subject(guard: Guard) -> str:
-    return f"epsilon {guard.epsilon:g}" if guard.epsilon else "probability without a guard"
-
-
-def _fate(guard: Guard, half: Half) -> str:
+def _fate(event: Event) -> str:
     """What becomes of a guard in half."""
-    if not guard.epsilon and guard.complement:
-        least = "8.3" if half.dtype == "float16" else "6.3"
-        return f"is 0 in {half.dtype} from logits of {least} on, where log gives -inf"
-    if not guard.epsilon:
-        return "is 0 in float16 below 2**-25, where log gives -inf"
-    if guard.epsilon <= Guard.VANISHES:
+    epsilon = event.facts["epsilon"]
+    if event.facts["fate"] == "zero":
         return "rounds to 0 in float16, so log of 0 gives -inf"
-    harmed = "a quotient by it and the gradient are" if guard.others else "the gradient is"
     return (
-        f"survives in float16, but its reciprocal {1 / guard.epsilon:.3g} exceeds 65504, "
-        f"so {harmed} inf"
+        f"survives in float16, but its reciprocal {1 / epsilon:.3g} exceeds 65504, "
+        "so the gradient is inf"
     )
 
 
-def _bounded_after(node: ast.Call, at: Context) -> bool:
-    """Whether the logarithm is rounded at once, as for levels: no gradient, and a clamp follows."""
-    rounds = ("floor", "round", "ceil", "long", "int")
-    for parent in at.ancestors(node):
-        if isinstance(parent, ast.Attribute) and parent.attr in rounds:
-            return True
-        operation = at.operation(parent) if isinstance(parent, ast.Call) else None
-        if operation is not None and operation[0] in rounds:
-            return True
-    return False
-
-
-def _weighted(operand: ast.expr, node: ast.Call, at: Context) -> bool:
-    """Whether ``x * log(x + eps)`` stands here: its gradient is x / (x + eps), which is bounded."""
-    inner: ast.AST = node
-    for parent in at.ancestors(node):
-        if isinstance(parent, ast.UnaryOp):
-            inner = parent
-            continue
-        if not isinstance(parent, ast.BinOp):
-            return False
-        other = parent.left if parent.right is inner else parent.right
-        match parent.op:
-            case ast.Mult():
-                if at.text(other) == at.text(operand):
-                    return True
-            case ast.Add() | ast.Sub():
-                pass
-            case _:
-                return False
-        inner = parent
-    return False
-
-
-def _is_natural(node: ast.Call) -> bool:
-    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "log"
-
-
-def _argument(node: ast.Call, at: Context) -> ast.expr | None:
-    if at.qualify(node.func) is not None:
-        return node.args[0] if node.args else None
-    return node.func.value if isinstance(node.func, ast.Attribute) else None
+def _fix(event: Event, at: Context) -> Fix | None:
+    edits = at.upcast(event.facts["upcast"])
+    if edits is None:
+        return None
+    if not event.facts["known"] and event.facts["fate"] != "zero":
+        reason = "the gradient still overflows on its way into the half value; upcast at its origin"
+        return at.shown("upcast before the guard", reason, edits)
+    return at.fix("upcast what is guarded", edits)

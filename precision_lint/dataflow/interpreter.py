@@ -10,6 +10,8 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from precision_lint.dataflow.graph import behind
+from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join, join_modes, unknown, widened
@@ -21,7 +23,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.events import Event, Link, Place, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant
 from precision_lint.syntax.program import Class, Function, Module
 
 Environment = dict[Any, Value]
@@ -134,6 +136,8 @@ class Interpreter:
         self.steps = 0
         self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
+        self.signs: set[Sign] = set()
+        self.pending: list[tuple[Variant, list[Symbol]]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
@@ -239,9 +243,13 @@ class Interpreter:
         modes: int,
         assumptions: int,
         links: tuple[Link, ...] = (),
+        about: Value | None = None,
         **data: Any,
     ) -> None:
-        """Report a hazard at a node, in some modes."""
+        """Report a hazard at a node, in some modes.
+
+        about: the tensor that it concerns; what that is made of has to be a tensor of floats.
+        """
         modes &= self.live
         if not modes:
             return
@@ -265,11 +273,24 @@ class Interpreter:
                 and known.root == self.root
             ):
                 return
-        event.variants.append(
-            Variant(
-                modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
-            )
+        variant = Variant(
+            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
         )
+        event.variants.append(variant)
+        symbols = [one.symbol for one in behind(about, 40) if one.symbol is not None]
+        if symbols:
+            self.pending.append((variant, symbols))
+
+    def settle(self) -> None:
+        """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""
+        for variant, symbols in self.pending:
+            if any(not one.uses & Symbol.FLOAT for one in symbols):
+                variant.assumptions |= assume.KIND
+        self.pending.clear()
+
+    def sign(self, mode: int, text: str, node: ast.AST, home: Module | None = None) -> None:
+        """Note a place that shows in which mode code is run."""
+        self.signs.add(Sign(mode, text, self.place(node, home), self.script))
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)

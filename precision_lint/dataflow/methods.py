@@ -436,6 +436,7 @@ def _cast_unknown(it: Interpreter, value: Unknown, vector: Dtypes, node: ast.Cal
         made.symbol.tensor = cast(it, inner, vector, node)
     if it.statement_value is node and isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, made)
+        objects.show_cast(it, vector, node)
     return made
 
 

@@ -300,9 +300,20 @@ def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
     return found
 
 
+HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
+
+
+def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
+    """Note that a model is run in half."""
+    for dtype, mode in HALVES:
+        if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
+            it.sign(mode, f"a model is made {dtypes.NAMES[dtype]} here", node)
+
+
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
+    show_cast(it, vector, node)
     it.weights = {
         **it.weights,
         (owner.root, owner.path): (vector, it.clock, it.place(node)),

@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import precision_lint.hazards.catalogue  # noqa: F401  (what is looked for registers itself)
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
     libraries,
@@ -57,6 +58,8 @@ class Program:
 
     def __init__(self, layout: Layout, read: Callable[[str], ast.Module | None]) -> None:
         self.layout = layout
+        self.imports: dict[str, set[str]] = {}
+        """Files of the project that each file imports."""
         self.read = read
         self.modules: OrderedDict[str, Module] = OrderedDict()
         self.called: set[tuple[str, str]] = set()
@@ -152,6 +155,7 @@ class Program:
     def imported(self, it: Interpreter, node: ast.Import | ast.ImportFrom) -> None:
         """Bind the names of an import statement."""
         path = it.module.path
+        used = self.imports.setdefault(path, set())
         for alias in node.names:
             bound = alias.asname or alias.name
             if isinstance(node, ast.ImportFrom):
@@ -165,6 +169,9 @@ class Program:
                 top = alias.name.partition(".")[0]
                 found = self.layout.find(top, path)
                 it.variables[top] = Lazy(found, None) if found else Reference(top)
+            value = it.variables.get(bound)
+            if value.__class__ is Lazy:
+                used.add(value.path)  # type: ignore[union-attr]
 
     def _member_of(
         self, it: Interpreter, module: str, name: str, path: str, level: int, node: ast.AST
@@ -203,6 +210,18 @@ class Program:
         self.built.clear()
         self.interpreter.stored.clear()
 
+    def importers(self, path: str) -> set[str]:
+        """The files, among those that were loaded, that import one, directly or not."""
+        found: set[str] = set()
+        pending = [path]
+        while pending:
+            one = pending.pop()
+            for other, used in self.imports.items():
+                if one in used and other not in found:
+                    found.add(other)
+                    pending.append(other)
+        return found
+
     def _root(self, function: Function) -> None:
         it = self.interpreter
         it.root = (function.module.path, function.qualname)
@@ -239,6 +258,7 @@ class Program:
             work()
         except (Budget, RecursionError):
             self.count("steps")
+        it.settle()
         it.restore(frame)
 
 

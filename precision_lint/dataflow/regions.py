@@ -109,9 +109,15 @@ def _enabled(value: Value | None) -> bool | None:
     return None
 
 
+MODE_OF = ((dtypes.FLOAT16, dtypes.AMP16), (dtypes.BFLOAT16, dtypes.AMPBF))
+
+
 def entered(it: Interpreter, value: RegionValue) -> Region:
     """The state inside a region."""
     before = it.region
+    for dtype, mode in MODE_OF:
+        if value.dtypes[dtypes.CODE] & dtype and value.node is not None:
+            it.sign(mode, f"autocast to {dtypes.NAMES[dtype]} here", value.node, value.home)
     place = it.place(value.node, value.home) if value.node is not None else None
     sites = ((place,) if place is not None else ()) + before.sites
     other_device = (

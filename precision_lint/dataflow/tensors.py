@@ -47,14 +47,18 @@ KEYS = {
 """Names of dtypes."""
 
 
+FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH
+"""Assumptions about the dtype of what comes in."""
+
+
 class Applied:
     """An operation at one place: what it was given, and what it gives.
 
     values: its operands, in the order of its parameters.  seen: the dtypes in which it computes, after
-    autocast.
+    autocast.  policy: autocast's, if it is on.
     """
 
-    __slots__ = ("inplace", "name", "node", "operation", "result", "seen", "values")
+    __slots__ = ("inplace", "name", "node", "operation", "policy", "result", "seen", "values")
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Applied:
         self.inplace = inplace
         self.result: Tensor
         self.seen: dict[int, Dtypes] = {}
+        self.policy: str | None = None
 
     def __getitem__(self, name: str) -> Value | None:
         """The operand of a parameter, by its name."""
@@ -152,6 +157,9 @@ def operate(
     for one in tensors:
         assumptions |= one.assumptions
         flags |= one.flags
+    if applied.policy and applied.policy != "widest":
+        # the region decides the dtype, whatever came in
+        assumptions = assumptions & ~FOLLOWING | it.region.assumptions
     if flags & DETACHED and not all(one.flags & DETACHED for one in tensors):
         flags &= ~DETACHED
     lo, hi = result_bounds(operation.name, values, operation.view, (operation.lo, operation.hi))
@@ -191,15 +199,17 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             if one is not None:
                 found.append(one)
         return found
+    floats = operation.result == "floating" or operation.policy.get("cuda") == "lower"
+    use = Symbol.TENSOR | (Symbol.FLOAT if floats else 0)
     for index in operation.operands:
         value = values[index] if index < len(values) else None
         if isinstance(value, Tensor):
             if value.symbol is not None:
-                value.symbol.uses |= Symbol.TENSOR
+                value.symbol.uses |= use
             found.append(value)
         elif isinstance(value, Unknown):
             if not index:
-                value.symbol.uses |= Symbol.TENSOR
+                value.symbol.uses |= use
             made = tensor_of(it, value)
             if made is not None:
                 values[index] = made
@@ -219,6 +229,7 @@ def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> 
         policy = operation.policy.get("cuda") if region.device not in ("cpu", "cuda") else None
     if applied.inplace or isinstance(applied["out"], Tensor):
         policy = None  # autocast leaves operations in place alone
+    applied.policy = policy
     seen = [one.dtypes for one in tensors]
     if policy == "lower":
         seen = [dtypes.lowered(one, region.dtypes) for one in seen]

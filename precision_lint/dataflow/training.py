@@ -49,6 +49,8 @@ def make_scaler(
         name=name, given=given,
     )  # fmt: skip
     note(it, "new-scaler", node, scaler)
+    if enabled is not False:
+        it.sign(dtypes.AMP16, "a GradScaler is made here", node)
     return scaler
 
 

@@ -79,8 +79,12 @@ def _chosen(value: Tensor, operands: tuple[Any, ...]) -> Guard | None:
     return Guard(value, peel(base), epsilon, fill)
 
 
+REFERENCE = -1
+"""In place of a mode: everything is computed in float32."""
+
+
 def least(value: Any, mode: int, depth: int = 8) -> Least:
-    """How close to zero a value comes in a mode."""
+    """How close to zero a value comes in a mode, or in the REFERENCE."""
     found: Least | None = None
     for one in alternatives(value):
         this = _least(one, mode, depth)
@@ -94,8 +98,7 @@ def _least(value: Any, mode: int, depth: int) -> Least:
     if not isinstance(value, Tensor):
         known = isinstance(value, Scalar) and value.lo > 0
         return Least(value.lo if known else 0.0, value, None, 0)
-    dtype = value.dtypes[mode]
-    low = _single_low(dtype)
+    low = _single_low(value.dtypes[mode]) if mode != REFERENCE else 0
     guard = guard_of(value) if depth else None
     if guard is not None:
         inner = least(guard.base, mode, depth - 1)

@@ -1,0 +1,152 @@
+"""One file through the engine and the rules: events, their confidence, words and fixes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Diagnostic,
+    Event,
+    Evidence,
+    Finding,
+    Fix,
+    Link,
+    Place,
+    Position,
+    Rule,
+    Severity,
+)
+from precision_lint.context import Context
+from precision_lint.precision.confidence import Verdict, judge
+from precision_lint.precision.modes import Force
+from precision_lint.source import Source
+
+Rules = Sequence[type[Rule]]
+
+
+def diagnostics(
+    source: Source,
+    tree: ast.Module,
+    path: str,
+    events: Iterable[Event],
+    rules: Rules,
+    force: Force,
+    superseded: frozenset[tuple[str, str]] = frozenset(),
+) -> list[Diagnostic]:
+    """All findings of ``rules`` in one file, of any confidence, in order of place.
+
+    path: the file's name in its events.
+    """
+    at = Context(source, tree, path)
+    listeners: dict[str, list[type[Rule]]] = {}
+    for rule in rules:
+        for kind in rule.listens:
+            listeners.setdefault(kind, []).append(rule)
+    found: list[tuple[Event, type[Rule], Diagnostic]] = []
+    for event in events:
+        if event.place.path != path or event.kind not in listeners:
+            continue
+        verdict = judge(event, force, superseded)
+        if verdict is None:
+            continue
+        for rule in listeners[event.kind]:
+            try:
+                for finding in rule().check(event, at):
+                    found.append((event, rule, _diagnostic(rule, at, event, finding, verdict)))
+            except Exception as error:
+                found.append((event, rule, _crash(rule, at, event, error)))
+    kept = _without_superseded(found)
+    kept.sort(key=lambda d: (d.start, d.end, d.code))
+    return kept
+
+
+def _without_superseded(
+    found: list[tuple[Event, type[Rule], Diagnostic]],
+) -> list[Diagnostic]:
+    """One finding a defect: a more specific rule replaces a general one on the same row."""
+    gone: set[tuple[str, int]] = set()
+    for _, rule, diagnostic in found:
+        for code in rule.supersedes:
+            gone.update((code, row) for row in range(diagnostic.start.row, diagnostic.end.row + 1))
+    seen: set[tuple[str, Position, Position, str]] = set()
+    kept = []
+    for _, _, diagnostic in found:
+        key = (diagnostic.code, diagnostic.start, diagnostic.end, diagnostic.message)
+        if (diagnostic.code, diagnostic.start.row) in gone or key in seen:
+            continue
+        seen.add(key)
+        kept.append(diagnostic)
+    return kept
+
+
+def _diagnostic(
+    rule: type[Rule], at: Context, event: Event, finding: Finding, verdict: Verdict
+) -> Diagnostic:
+    start, end = _span(at, finding.place or event.place)
+    fix = finding.fix
+    if (
+        fix is not None
+        and fix.applicability is Applicability.SAFE
+        and verdict.confidence is Confidence.POSSIBLE
+    ):
+        reason = "the code does not show that these are tensors, or half"
+        fix = Fix(fix.title, Applicability.UNSAFE, fix.edits, reason)
+    return Diagnostic(
+        rule.code,
+        rule.name,
+        finding.message,
+        at.source.filename,
+        start,
+        end,
+        finding.severity or rule.severity,
+        verdict.confidence,
+        tuple(_evidence(at, finding, verdict)),
+        fix,
+    )
+
+
+def _evidence(at: Context, finding: Finding, verdict: Verdict) -> Iterator[Evidence]:
+    """The places that a finding rests on: what it names, how the code is run, how it got there."""
+    for link in (*finding.related, *verdict.variant.links):
+        yield _linked(at, link)
+    if verdict.sign is not None:
+        yield _linked(at, Link(verdict.sign.text, verdict.sign.place))
+    for place in verdict.variant.regions[:1]:
+        yield _linked(at, Link("the autocast region opens here", place))
+    for place in verdict.variant.calls[:2]:
+        yield _linked(at, Link("called from here", place))
+
+
+def _linked(at: Context, link: Link) -> Evidence:
+    if link.place.path == at.path:
+        start, end = _span(at, link.place)
+        return Evidence(link.text, start, end)
+    row, column = link.place.row, link.place.column + 1
+    return Evidence(link.text, Position(row, column), None, link.place.path)
+
+
+def _span(at: Context, place: Place) -> tuple[Position, Position]:
+    source = at.source
+    return (
+        source.position(source.offset(place.row, place.column)),
+        source.position(source.offset(place.end_row, place.end_column)),
+    )
+
+
+def _crash(rule: type[Rule], at: Context, event: Event, error: Exception) -> Diagnostic:
+    place = Position(event.place.row, event.place.column + 1)
+    return Diagnostic(
+        "MP003",
+        "rule-crash",
+        f"rule {rule.code} ({rule.name}) crashed with {type(error).__name__}: "
+        f"{' '.join(str(error).split())[:200]}; report it, and --ignore {rule.code} meanwhile",
+        at.source.filename,
+        place,
+        place,
+        Severity.ERROR,
+        Confidence.CERTAIN,
+        internal=True,
+    )

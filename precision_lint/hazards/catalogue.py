@@ -1,0 +1,7 @@
+"""All hazards that are looked for; importing a module registers what it looks for."""
+
+from __future__ import annotations
+
+from precision_lint.hazards import logarithms
+
+__all__ = ["logarithms"]

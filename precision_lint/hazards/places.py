@@ -1,0 +1,82 @@
+"""Where the operands of an operation are written, for fixes and messages."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from precision_lint.dataflow.graph import alternatives, peel
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.domains.values import ModuleValue, Reference, Tensor
+from precision_lint.events import Place
+from precision_lint.syntax.program import Module
+
+
+def is_function(node: ast.Call, home: Module) -> bool:
+    """Whether a call is of a function (``torch.log(x)``), not of a method (``x.log()``)."""
+    target: ast.AST = node.func
+    if not isinstance(target, ast.Attribute):
+        return True
+    while isinstance(target, ast.Attribute):
+        target = target.value
+    if not isinstance(target, ast.Name):
+        return False
+    value = home.variables.get(target.id)
+    return isinstance(value, (Reference, ModuleValue)) or value.__class__.__name__ == "Lazy"
+
+
+def operand_node(node: ast.AST | None, home: Module | None, index: int, name: str = "") -> ast.expr | None:
+    """The expression of an operand: by its position, or by the name of its parameter."""
+    if home is None:
+        return None
+    if isinstance(node, ast.BinOp):
+        return (node.left, node.right)[index] if index < 2 else None
+    if isinstance(node, ast.UnaryOp):
+        return node.operand if index == 0 else None
+    if isinstance(node, ast.AugAssign):
+        return node.value if index == 1 else None
+    if isinstance(node, ast.Subscript):
+        return node.value if index == 0 else None
+    if not isinstance(node, ast.Call):
+        return None
+    for keyword in node.keywords:
+        if name and keyword.arg == name:
+            return keyword.value
+    if not is_function(node, home):
+        if index == 0:
+            return node.func.value if isinstance(node.func, ast.Attribute) else None
+        index -= 1
+    if index < len(node.args) and not isinstance(node.args[index], ast.Starred):
+        return node.args[index]
+    return None
+
+
+def operand_place(it: Interpreter, value: Any, index: int, name: str = "") -> Place | None:
+    """Where the operand of the operation that made a value is written."""
+    value = peel(value)
+    if not isinstance(value, Tensor):
+        return None
+    node = operand_node(value.node, value.home, index, name)
+    return it.place(node, value.home) if node is not None else None
+
+
+def made_at(it: Interpreter, value: Any) -> Place | None:
+    """Where a value was made."""
+    value = peel(value)
+    node = getattr(value, "node", None)
+    return it.place(node, value.home) if node is not None and value.home is not None else None
+
+
+def upcast_places(it: Interpreter, value: Any, fallback: ast.AST | None = None) -> tuple[Place, ...]:
+    """Where ``.float()`` has to go so that a value is made in float32: at the operand of every
+    operation that may have made it, or at ``fallback`` where one is out of sight."""
+    found: list[Place] = []
+    for one in alternatives(value):
+        place = None
+        if isinstance(one, Tensor) and one.home is it.module and one.op not in ("input", "argument"):
+            place = operand_place(it, one, 0)
+        if place is None:
+            return (it.place(fallback),) if fallback is not None else ()
+        if place not in found:
+            found.append(place)
+    return tuple(found)

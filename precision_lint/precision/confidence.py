@@ -1,0 +1,84 @@
+"""How sure a finding is: the one place that turns assumptions and modes into a confidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from precision_lint.api import Confidence
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains.dtypes import CODE, MODES
+from precision_lint.events import Event, Sign, Variant
+from precision_lint.precision.modes import Force, Strength
+
+USUAL = (
+    assume.INPUT | assume.ENTRY | assume.NETWORK | assume.FLAG | assume.DEFAULT | assume.WEIGHTS
+    | assume.BRANCH | assume.LIBRARY | assume.BATCH
+)  # fmt: skip
+"""Assumptions that are mostly right where the mode is in force."""
+TOLERATED: dict[str, int] = {}
+"""By kind of event: further assumptions that measured precision allows."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an event comes to: the variant that counts, and what shows its mode.
+
+    mode: index into ``domains.dtypes.MODES``.
+    """
+
+    confidence: Confidence
+    variant: Variant
+    mode: int
+    sign: Sign | None
+
+
+def judge(event: Event, force: Force, superseded: frozenset[tuple[str, str]]) -> Verdict | None:
+    """How sure an event is; None: nothing of it is left.
+
+    superseded: functions whose callers are known, so that what was assumed of them does not count.
+    """
+    best: Verdict | None = None
+    for variant in event.variants:
+        if variant.root in superseded and not variant.script:
+            continue
+        found = _of_variant(event, variant, force)
+        if found is not None and (best is None or _order(found) > _order(best)):
+            best = found
+    return best
+
+
+def _order(verdict: Verdict) -> tuple[int, int, int]:
+    return (
+        verdict.confidence.rank,
+        verdict.mode == CODE,
+        -bin(verdict.variant.assumptions).count("1"),
+    )
+
+
+def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
+    tolerated = USUAL | TOLERATED.get(event.kind, 0)
+    strange = variant.assumptions & ~tolerated
+    best: Verdict | None = None
+    for mode in range(len(MODES)):
+        if not variant.modes >> mode & 1:
+            continue
+        confidence, sign = _in_mode(mode, variant.assumptions, strange, force)
+        if confidence is not None:
+            found = Verdict(confidence, variant, mode, sign)
+            if best is None or _order(found) > _order(best):
+                best = found
+    return best
+
+
+def _in_mode(
+    mode: int, assumptions: int, strange: int, force: Force
+) -> tuple[Confidence | None, Sign | None]:
+    if mode == CODE:
+        if not assumptions:
+            return Confidence.CERTAIN, None
+        return (Confidence.POSSIBLE if strange else Confidence.LIKELY), None
+    strength = force.of(mode)
+    sign = force.modes[mode][1] if strength is not None else None
+    if strength is not None and strength >= Strength.IMPORTER:
+        return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
+    return (None if strange else Confidence.POSSIBLE), sign

@@ -1,0 +1,77 @@
+"""Precision modes that are in force for a file: stated by the user, proved by code, or suggested."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, HALF16, HALFBF
+from precision_lint.events import Sign
+
+
+class Strength(enum.IntEnum):
+    """Why a mode is believed to be in force, weakest first."""
+
+    PROJECT = 1
+    """Something elsewhere in the project runs so."""
+    IMPORTER = 2
+    """A file that imports this one runs so."""
+    FILE = 3
+    """The file itself runs so."""
+    STATED = 4
+    """The user says so."""
+
+
+@dataclass(frozen=True)
+class Force:
+    """The modes in force for one file, each with its strength and the place that shows it."""
+
+    modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
+
+    def of(self, mode: int) -> Strength | None:
+        """How strongly a mode is in force; None: it is not."""
+        found = self.modes.get(mode)
+        return found[0] if found is not None else None
+
+
+MODES = {
+    "amp-float16": AMP16,
+    "amp-bfloat16": AMPBF,
+    "float16": HALF16,
+    "bfloat16": HALFBF,
+}
+"""Modes by the names that users give them."""
+
+
+def force(
+    path: str,
+    signs: Iterable[Sign],
+    importers: Iterable[str] = (),
+    stated: Iterable[str] | None = None,
+) -> Force:
+    """What is in force for a file.
+
+    importers: files that import it, directly or not.  stated: the modes that the user states; None:
+    nothing is stated.
+    """
+    found: dict[int, tuple[Strength, Sign | None]] = {}
+    if stated is not None:
+        return Force({MODES[name]: (Strength.STATED, None) for name in stated})
+    around = frozenset(importers)
+    for sign in signs:
+        if sign.place.path == path:
+            strength = Strength.FILE
+        elif sign.script:
+            continue
+        elif sign.place.path in around:
+            strength = Strength.IMPORTER
+        else:
+            strength = Strength.PROJECT
+        known = found.get(sign.mode)
+        if known is None or known[0] < strength:
+            found[sign.mode] = (strength, sign)
+    return Force(found)
+
+
+__all__ = ["CODE", "MODES", "Force", "Sign", "Strength", "force"]
