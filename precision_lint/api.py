@@ -28,6 +28,7 @@ __all__ = [
     "Context",
     "Diagnostic",
     "Edit",
+    "Edits",
     "Event",
     "Evidence",
     "Finding",
@@ -99,6 +100,9 @@ class Edit:
     start: int
     end: int
     text: str
+
+
+Edits = tuple[Edit, ...]
 
 
 @dataclass(frozen=True)

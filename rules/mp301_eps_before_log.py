@@ -2,16 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import (
-    Applicability,
-    Context,
-    Event,
-    Finding,
-    Fix,
-    Link,
-    Rule,
-    Severity,
-)
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class EpsBeforeLog(Rule):
@@ -91,8 +82,9 @@ class EpsBeforeLog(Rule):
             related.append(Link(f"this is {facts['epsilon']:g}", facts["epsilon_at"]))
         if facts["base_at"] is not None:
             related.append(Link("the guarded value is made here", facts["base_at"]))
+        guard = f"epsilon {facts['epsilon']:g}" if facts["epsilon"] else "value without a guard"
         yield Finding(
-            f"epsilon {facts['epsilon']:g} before {facts['operation']} {_fate(event)}",
+            f"{guard} before {facts['operation']} {_fate(event)}",
             fix=_fix(event, at),
             related=tuple(related),
         )
@@ -101,6 +93,8 @@ class EpsBeforeLog(Rule):
 def _fate(event: Event) -> str:
     """What becomes of a guard in half."""
     epsilon = event.facts["epsilon"]
+    if not epsilon:
+        return "is 0 in float16 below 2**-25, where log gives -inf"
     if event.facts["fate"] == "zero":
         return "rounds to 0 in float16, so log of 0 gives -inf"
     return (

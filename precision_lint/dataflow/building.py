@@ -17,7 +17,6 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     BUFFER,
-    INF,
     LEARNED,
     PARAMETER,
     ClassValue,
@@ -43,11 +42,8 @@ FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
 SHAPES_OF_CLASS = 8
 """Sets of constructor arguments of one class that are told apart."""
 RECURRENT = Operation(
-    name="recurrent", parameters=("input", "weight"), operands=(0, 1), listed=False,
-    result="promoted", outputs=(), fields=(), strict=(0, 1),
-    policy={"cuda": "lower", "cpu": "lower", "xpu": "lower"}, missing={}, dtype_argument=False,
-    method=False, function=False, lo=-INF, hi=INF, view=False, elementwise=False,
-    reduction=False,
+    "recurrent", ("input", "weight"), (0, 1), result="promoted", strict=(0, 1),
+    policy=dict.fromkeys(("cuda", "cpu", "xpu"), "lower"), missing={},
 )  # fmt: skip
 """What RNNs, attention and whole transformers of torch come to."""
 ENUMS = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")

@@ -30,15 +30,11 @@ from precision_lint.domains.values import (
 from precision_lint.torchmodel.operations import Operation
 
 INDEX = Operation(
-    name="index", parameters=("input", "indices"), operands=(0,), listed=False, result="first",
-    outputs=(), fields=(), strict=(), policy={}, missing={}, dtype_argument=False, method=True,
-    function=False, lo=-INF, hi=INF, view=True, elementwise=False, reduction=False,
-)  # fmt: skip
+    "index", ("input", "indices"), result="first", policy={}, missing={}, view=True
+)
 STORE = Operation(
-    name="index_put", parameters=("input", "indices", "values"), operands=(0, 2), listed=False,
-    result="first", outputs=(), fields=(), strict=(), policy={}, missing={}, dtype_argument=False,
-    method=True, function=False, lo=-INF, hi=INF, view=False, elementwise=False, reduction=False,
-)  # fmt: skip
+    "index_put", ("input", "indices", "values"), (0, 2), result="first", policy={}, missing={}
+)
 
 
 # iteration

@@ -108,6 +108,39 @@ def behind(value: Value | None, limit: int = 200) -> Iterator[Tensor]:
                 pending.append(peel(part))
 
 
+FIRST = frozenset({
+    "index", "gather", "index_select", "take_along_dim", "take", "cast", "sum", "mean", "view", "masked_select",
+    "element", "output", "softmax", "clamp", "scatter", "masked_fill",
+})  # fmt: skip
+"""Operations of which only the first operand is a tensor of floats."""
+
+
+KNOWN = frozenset({
+    "mean", "std", "var", "softmax", "log_softmax", "norm", "normalize", "layer_norm", "linear", "conv1d",
+    "conv2d", "conv3d", "relu", "gelu", "silu", "sigmoid", "tanh", "dropout", "weight", "exp",
+    "log", "sqrt", "rsqrt", "cosine_similarity", "interpolate", "batch_norm", "group_norm",
+})  # fmt: skip
+"""Operations whose operand is a tensor of floats, or whose result is one whatever goes in."""
+
+
+def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
+    """A tensor and the tensors of floats that it was made of."""
+    pending = [peel(value)]
+    seen: set[int] = set()
+    while pending and len(seen) < limit:
+        one = pending.pop(0)
+        if not isinstance(one, Tensor) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if one.op in KNOWN or (one.op == "cast" and one.data == "explicit"):
+            continue
+        parts = one.operands[:1] if one.op in FIRST else one.operands
+        if one.op in ("where", "embedding"):
+            parts = one.operands[1:]
+        pending.extend(peel(part) for part in parts)
+
+
 def factor(value: Tensor) -> tuple[Any, float] | None:
     """A tensor and the constant it is multiplied by."""
     value = peel(value)

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import behind
+from precision_lint.dataflow.graph import floats_behind
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -277,9 +277,28 @@ class Interpreter:
             modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
         )
         event.variants.append(variant)
-        symbols = [one.symbol for one in behind(about, 40) if one.symbol is not None]
+        symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]
         if symbols:
             self.pending.append((variant, symbols))
+
+    def outside(self, applied: Any) -> int:
+        """The assumption that an operation, which autocast would run in float32, is outside of it."""
+        listed = applied.operation.policy.get("cuda", "").startswith("fp32")
+        return 0 if self.region.explicit or not listed else assume.OUTSIDE
+
+    def retract(self, kind: str, value: Tensor) -> None:
+        """Withdraw a hazard at the operation that made a value: a more specific one says it."""
+        if value.node is not None and value.home is not None:
+            self.events.pop((kind, self.place(value.node, value.home), None), None)
+
+    def bounded(self, value: Tensor) -> None:
+        """Note that the gradient of a logarithm is multiplied by what it is taken of."""
+        if value.node is None or value.home is None:
+            return
+        key = ("log-guard", self.place(value.node, value.home), None)
+        event = self.events.get(key)
+        if event is not None and event.facts.get("fate") == "gradient":
+            del self.events[key]
 
     def settle(self) -> None:
         """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""

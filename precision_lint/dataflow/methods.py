@@ -10,7 +10,7 @@ from precision_lint.dataflow import building, objects, training
 from precision_lint.dataflow.containers import child, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
-from precision_lint.dataflow.tensors import HAZARDS, Applied, CAST, cast, operate
+from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -274,6 +274,8 @@ def tensor_method(
         return cast(it, value, other.dtypes, node, False) if other is not None else value
     if name == "type":
         return _typed(it, value, arguments, keywords, node)
+    if name in DRAWS:
+        return _drawn(it, value, name, arguments, node)
     if name in ("detach", "detach_"):
         return value.but(flags=value.flags | DETACHED)
     if name in ("clone", "copy_") or name.startswith("new_"):
@@ -289,6 +291,29 @@ def tensor_method(
     if inplace and isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, result)
     return result
+
+
+DRAWS = {"uniform_": (0.0, 1.0), "normal_": (-INF, INF), "bernoulli_": (0.0, 1.0),
+         "exponential_": (0.0, INF), "random_": (-INF, INF), "fill_": (0, 0), "zero_": (0, 0)}  # fmt: skip
+"""Methods that overwrite a tensor, and the range of what they write."""
+
+
+def _drawn(
+    it: Interpreter, value: Tensor, name: str, arguments: Arguments, node: ast.Call
+) -> Value:
+    lo, hi = DRAWS[name]
+    op = {"uniform_": "uniform", "zero_": "zeros"}.get(name, name[:-1])
+    if name == "fill_":
+        operation = operations.of_method("fill_")
+        if operation is not None:
+            return operate(it, operation, [value, *arguments], {}, node, True)
+        lo, hi = (arguments[0].lo, arguments[0].hi) if arguments and isinstance(arguments[0], Scalar) else (-INF, INF)
+    made = Tensor(
+        value.dtypes, op, (), node, it.module, lo, hi, value.assumptions, rank=value.rank, data="follows"
+    )
+    if isinstance(node.func, ast.Attribute):
+        rebind(it, node.func.value, made)
+    return made
 
 
 def _names_dtype(arguments: Arguments, keywords: Keywords) -> bool:

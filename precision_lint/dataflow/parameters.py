@@ -28,7 +28,7 @@ from precision_lint.domains.values import (
 from precision_lint.syntax.program import Class, Function, scan
 
 DRIVES = frozenset({
-    "backward", "zero_grad", "autocast", "GradScaler", "manual_backward", "unscale_", "eval",
+    "backward", "zero_grad", "GradScaler", "manual_backward", "unscale_", "eval",
     "DataLoader", "clip_grad_norm_",
 })  # fmt: skip
 """Methods and classes of torch that only code which trains or evaluates a model uses."""

@@ -123,7 +123,7 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
     other_device = (
         value.device and before.device and {value.device, before.device} == {"cpu", "cuda"}
     )
-    if other_device and before.dtypes != dtypes.V_OFF:
+    if other_device and before.explicit and before.dtypes != dtypes.V_OFF:
         return before._replace(outer=before)  # the outer region's operations do not notice
     off = value.dtypes == dtypes.V_OFF
     return Region(

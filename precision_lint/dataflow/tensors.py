@@ -188,6 +188,8 @@ def operate(
 def _operands(it: Interpreter, operation: Operation, values: list[Value | None]) -> list[Tensor]:
     """The tensors whose dtypes matter; unknown objects among them become tensors."""
     found: list[Tensor] = []
+    if operation.name == "einsum":
+        return _factors(it, values)
     if operation.listed:
         first = values[0] if values else None
         parts: list[Value] = []
@@ -199,13 +201,12 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             if one is not None:
                 found.append(one)
         return found
-    floats = operation.result == "floating" or operation.policy.get("cuda") == "lower"
+    floats = operation.floats or operation.policy.get("cuda") == "lower"
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else 0)
     for index in operation.operands:
         value = values[index] if index < len(values) else None
         if isinstance(value, Tensor):
-            if value.symbol is not None:
-                value.symbol.uses |= use
+            _mark(value, use)
             found.append(value)
         elif isinstance(value, Unknown):
             if not index:
@@ -221,12 +222,49 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
     return found
 
 
+def _factors(it: Interpreter, values: list[Value | None]) -> list[Tensor]:
+    """The operands of ``einsum``, behind its equation."""
+    given = values[1:]
+    if len(given) == 1 and isinstance(given[0], Sequence) and given[0].items is not None:
+        given = list(given[0].items)
+        values[1:] = given
+    found = []
+    for index, value in enumerate(given, 1):
+        made = tensor_of(it, value) if value is not None else None
+        if made is not None:
+            _mark(made, Symbol.TENSOR | Symbol.FLOAT)
+            values[index] = made
+            found.append(made)
+    return found
+
+
+MARKED = frozenset({
+    "argument", "view", "index", "neg", "sub", "add", "mul", "div", "cast", "element", "unbind", "output",
+    "transpose", "reshape", "permute", "flatten", "unsqueeze", "squeeze", "chunk", "split", "pow",
+    "softmax", "masked_fill", "clone", "detach", "clamp", "abs", "expand", "call",
+})  # fmt: skip
+"""Operations through which a use as a tensor of floats says something of the operand."""
+
+
+def _mark(value: Tensor, use: int) -> None:
+    """Note what a tensor is used as, for the unknown object that it is or is made of."""
+    for _ in range(8):
+        if value.symbol is not None:
+            value.symbol.uses |= use
+        if value.op not in MARKED or not value.operands:
+            return
+        inner = value.operands[0]
+        if inner.__class__ is not Tensor:
+            return
+        value = inner
+
+
 def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> Dtypes:
     operation = applied.operation
     region = it.region
     policy = operation.policy.get(region.device) if region.dtypes != dtypes.V_OFF else None
-    if policy is None and region.dtypes != dtypes.V_OFF and region.device not in operation.policy:
-        policy = operation.policy.get("cuda") if region.device not in ("cpu", "cuda") else None
+    if policy is None and region.dtypes != dtypes.V_OFF and region.device not in ("cpu", "cuda"):
+        policy = operation.policy.get("cuda")
     if applied.inplace or isinstance(applied["out"], Tensor):
         policy = None  # autocast leaves operations in place alone
     applied.policy = policy
@@ -236,9 +274,10 @@ def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> 
     elif policy in ("fp32", "fp32_dtype", "banned"):
         seen = [dtypes.raised(one, region.dtypes) for one in seen]
     if not operation.listed:
-        for number, index in enumerate(
-            [i for i in operation.operands if _is_tensor(applied.values, i)]
-        ):
+        indices: Any = operation.operands
+        if operation.name == "einsum":
+            indices = range(1, len(applied.values))
+        for number, index in enumerate([i for i in indices if _is_tensor(applied.values, i)]):
             if number < len(seen):
                 applied.seen[index] = seen[number]
     else:
@@ -264,8 +303,10 @@ def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> 
         return tuple([_integral(one) for one in seen[0]])
     vector = promoted(tensors, seen)
     vector = _with_numbers(applied, vector)
-    if result == "unknown":
+    if result in ("unknown", "number"):
         return dtypes.V_ANY
+    if result == "float32":
+        return dtypes.V_FLOAT32
     return dtypes.floating(vector) if result in ("floating", "real") else vector
 
 
@@ -364,6 +405,10 @@ RESHAPES = frozenset({
 def _outputs(operation: Operation, applied: Applied) -> Value:
     """The result, or the tuple of several."""
     result = applied.result
+    if operation.pieces:
+        return Sequence(None, result.but(op="view", operands=(result,)), "tuple")
+    if operation.result == "number":
+        return Scalar(None, "bool")
     if not operation.outputs or not _gives_several(applied):
         return result
     items: list[Value] = []
@@ -451,8 +496,5 @@ def _needed(value: Tensor, vector: Dtypes) -> int:
 
 
 CAST = Operation(
-    name="cast", parameters=("input", "dtype"), operands=(0,), listed=False, result="first",
-    outputs=(), fields=(), strict=(), policy={}, missing={}, dtype_argument=False, method=True,
-    function=False, lo=-float("inf"), hi=float("inf"), view=True, elementwise=True,
-    reduction=False,
-)  # fmt: skip
+    "cast", ("input", "dtype"), result="first", policy={}, missing={}, view=True, elementwise=True
+)

@@ -21,6 +21,7 @@ NAME = 1 << 11
 BRANCH = 1 << 12
 WEIGHTS = 1 << 13
 LIBRARY = 1 << 14
+OUTSIDE = 1 << 15
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -37,6 +38,7 @@ NAMES = {
     NAME: "a name means what it says",
     BRANCH: "the branch that casts is taken",
     WEIGHTS: "the weights of this module follow the mode",
+    OUTSIDE: "this is not called inside an autocast region",
     LIBRARY: "a library does what its documentation says",
 }
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from precision_lint.hazards import logarithms
+from precision_lint.hazards import guards
 
-__all__ = ["logarithms"]
+__all__ = ["guards"]

@@ -7,23 +7,45 @@ float16 below ``2**-25``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import alternatives, peel
+from precision_lint.dataflow.graph import alternatives, peel, same
 from precision_lint.domains import assumptions as assume
-from precision_lint.domains.dtypes import ANY, FLOAT16, LOW, OTHER
-from precision_lint.domains.values import Scalar, Tensor, number
-from precision_lint.hazards.rounding import VANISHES, rounded
+from precision_lint.domains.dtypes import ANY, BFLOAT16, FLOAT16, LOW, OTHER
+from precision_lint.domains.values import INF, Scalar, Tensor, number
+from precision_lint.hazards.rounding import rounded
+from precision_lint.torchmodel.operations import operation
 
-UNDERFLOW = frozenset({"sigmoid", "softmax", "exp", "hardsigmoid", "gumbel_softmax", "exp2", "softmin"})
+UNDERFLOW = frozenset({
+    "sigmoid", "softmax", "exp", "hardsigmoid", "gumbel_softmax", "exp2", "softmin", "softplus",
+})  # fmt: skip
 """Operations whose results are positive, and round to 0 in half."""
-SETTLED = frozenset({"index", "element", "view", "output", "unbind"})
+INNER = frozenset({
+    "index", "element", "view", "output", "unbind", "cast", "clone", "parameter", "mean", "amax", "max",
+    "sum", "nansum", "cumsum", "dropout", "abs", "gather", "index_select", "median", "topk", "sort",
+    "sqrt", "square", "std", "var", "norm", "linalg.norm", "linalg.vector_norm", "amin", "min", 
+    "interpolate", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d", "identity",
+})  # fmt: skip
+"""Operations whose result is zero where (all of) their operand is, and positive where it is positive."""
+NORMS = frozenset({"norm", "linalg.norm", "linalg.vector_norm"})
+SPREADS = frozenset({"std", "var"})
+"""Zero where all values are equal, whatever they are."""
+ZEROS = frozenset({
+    "relu", "masked_fill", "dropout", "pad", "zeros", "zeros_like", "new_zeros", "sub", "one_hot", "tril",
+    "triu", "threshold", "hardshrink", "softshrink", "relu6", "scatter",
+})  # fmt: skip
+"""Operations that make exact zeros, or may cancel to one."""
+DRAWN = frozenset({"rand", "rand_like", "uniform"})
+REFERENCE = -1
+"""In place of a mode: everything is computed in float32."""
+TINY = 1e-38
 
 
 class Guard(NamedTuple):
     """What keeps a value away from zero.
 
-    made: the sum or clamp.  base: what it guards.  epsilon: the constant, and where it is written.
+    made: the sum or clamp.  base: what it guards.  epsilon: the constant.  source: where that is written.
     """
 
     made: Tensor
@@ -35,14 +57,15 @@ class Guard(NamedTuple):
 class Least(NamedTuple):
     """The least magnitude that a value may have in one mode.
 
-    bound: that magnitude, after rounding.  base: what comes close to zero.  guard: the innermost guard on
-    the way.  assumptions: what is needed for it to get there.
+    bound: that magnitude, after rounding.  base: what comes close to zero.  guard: the guard nearest to it.
+    assumptions: what is needed for it to get there.  wide: a cast to a wider dtype after the guard.
     """
 
     bound: float
     base: Any
     guard: Guard | None
     assumptions: int
+    wide: Tensor | None = None
 
 
 def guard_of(value: Any) -> Guard | None:
@@ -51,39 +74,87 @@ def guard_of(value: Any) -> Guard | None:
     if not isinstance(value, Tensor):
         return None
     operands = value.operands
-    if value.op == "add" and len(operands) >= 2:
+    if value.op in ("add", "clamp", "clamp_min", "maximum", "fmax") and len(operands) >= 2:
         for base, constant in ((operands[0], operands[1]), (operands[1], operands[0])):
-            epsilon = number(constant)
+            epsilon = _constant(constant)
             if epsilon is not None and 0 < epsilon <= 1 and isinstance(peel(base), Tensor):
                 return Guard(value, peel(base), epsilon, constant)
-    if value.op in ("clamp", "clamp_min", "maximum", "fmax") and len(operands) >= 2:
-        for base, constant in ((operands[0], operands[1]), (operands[1], operands[0])):
-            epsilon = number(constant)
-            if epsilon is not None and 0 < epsilon <= 1 and isinstance(peel(base), Tensor):
-                return Guard(value, peel(base), epsilon, constant)
-    if value.op in ("masked_fill", "where") and len(operands) >= 3:
+    if value.op in ("masked_fill", "where", "index_put") and len(operands) >= 3:
         return _chosen(value, operands)
     return None
 
 
+def _constant(value: Any) -> float | None:
+    """The number that a scalar is, or that fills a whole tensor."""
+    known = number(value)
+    if known is not None:
+        return known
+    value = peel(value)
+    if isinstance(value, Tensor) and value.op in ("full", "full_like", "new_full", "tensor"):
+        if value.lo == value.hi and abs(value.lo) < INF:
+            return value.lo
+    if isinstance(value, Scalar) and value.op in ("finfo.eps", "finfo.tiny", "finfo.smallest_normal"):
+        return _limit(value)
+    return None
+
+
+LIMITS = {"finfo.eps": 2.0**-23, "finfo.tiny": 2.0**-126, "finfo.smallest_normal": 2.0**-126}
+
+
+def _limit(value: Scalar) -> float | None:
+    """A limit of float32 (those of the tensor's own dtype protect it)."""
+    vector = value.operands[0].dtypes if value.operands else ()
+    if vector and all(one == 2 for one in vector):
+        return LIMITS[value.op]
+    if vector and all(one == 1 for one in vector):
+        return 2.0**-52 if value.op == "finfo.eps" else 2.2250738585072014e-308
+    return None
+
+
 def _chosen(value: Tensor, operands: tuple[Any, ...]) -> Guard | None:
-    """``where(x > eps, x, eps)`` and ``x.masked_fill(x == 0, eps)``."""
-    fill = operands[2]
-    base = operands[1] if value.op == "where" else operands[0]
-    test = peel(operands[0] if value.op == "where" else operands[1])
-    epsilon = number(fill)
-    if epsilon is None or not 0 < epsilon <= 1 or not isinstance(peel(base), Tensor):
-        return None
-    if not isinstance(test, Tensor) or test.op not in ("gt", "ge", "eq", "lt", "le"):
-        return None
-    return Guard(value, peel(base), epsilon, fill)
+    """``where(x > eps, x, eps)``, ``x.masked_fill(x == 0, eps)`` and ``x[x == 0] = eps``."""
+    choices = [(operands[0], operands[2], operands[1])]
+    if value.op == "where":
+        test = operands[0]
+        choices = [(operands[1], operands[2], test), (operands[2], operands[1], test)]
+    for base, fill, test in choices:
+        epsilon = number(fill)
+        tested = peel(test)
+        if epsilon is None or not 0 < epsilon <= 1 or not isinstance(peel(base), Tensor):
+            continue
+        if isinstance(tested, Tensor) and tested.op in ("gt", "ge", "eq", "lt", "le"):
+            if any(same(one, base) for one in tested.operands):
+                return Guard(value, peel(base), epsilon, fill)
+    return None
 
 
-REFERENCE = -1
-"""In place of a mode: everything is computed in float32."""
+def guards(value: Any, depth: int = 8) -> Iterator[Guard]:
+    """The guards on the way from a value to what they guard."""
+    for one in alternatives(value):
+        if not isinstance(one, Tensor) or not depth:
+            continue
+        guard = guard_of(one)
+        if guard is not None:
+            yield guard
+            yield from guards(guard.base, depth - 1)
+        elif transparent(one):
+            yield from guards(one.operands[0], depth - 1)
+        elif one.op in ("div", "mul"):
+            for part in one.operands[:2]:
+                yield from guards(part, depth - 1)
 
 
-def least(value: Any, mode: int, depth: int = 8) -> Least:
+def transparent(value: Tensor) -> bool:
+    """Whether a value is zero where its first operand is."""
+    if not value.operands or not isinstance(peel(value.operands[0]), Tensor):
+        return False
+    if value.op in INNER:
+        return True
+    known = operation(value.op)
+    return known is not None and known.view
+
+
+def least(value: Any, mode: int, depth: int = 10) -> Least:
     """How close to zero a value comes in a mode, or in the REFERENCE."""
     found: Least | None = None
     for one in alternatives(value):
@@ -94,48 +165,134 @@ def least(value: Any, mode: int, depth: int = 8) -> Least:
     return found
 
 
+def low_dtype(value: Any, mode: int) -> int:
+    """The half dtype that a value is known to have in a mode; 0: none."""
+    if mode == REFERENCE or not isinstance(value, Tensor):
+        return 0
+    dtype = value.dtypes[mode]
+    if dtype & OTHER or dtype > ANY or not dtype & LOW:
+        return 0
+    return FLOAT16 if dtype & FLOAT16 else BFLOAT16
+
+
 def _least(value: Any, mode: int, depth: int) -> Least:
     if not isinstance(value, Tensor):
-        known = isinstance(value, Scalar) and value.lo > 0
-        return Least(value.lo if known else 0.0, value, None, 0)
-    low = _single_low(value.dtypes[mode]) if mode != REFERENCE else 0
+        return Least(_of_number(value, mode), value, None, 0)
+    low = low_dtype(value, mode)
     guard = guard_of(value) if depth else None
     if guard is not None:
-        inner = least(guard.base, mode, depth - 1)
-        epsilon = rounded(guard.epsilon, low) if low else guard.epsilon
-        bound = inner.bound + epsilon if value.op == "add" else max(inner.bound, epsilon)
-        if low:
-            bound = rounded(bound, low)
-        return Least(bound, inner.base, guard if inner.guard is None else inner.guard, inner.assumptions)
-    if value.op in SETTLED or value.op in ("cast", "clone", "reshape", "mean", "dropout"):
-        if value.operands and isinstance(peel(value.operands[0]), Tensor) and depth:
-            inner = least(value.operands[0], mode, depth - 1)
-            bound = rounded(inner.bound, low) if low else inner.bound
-            return inner._replace(bound=bound)
+        return _guarded(value, guard, low, mode, depth)
+    if depth and transparent(value):
+        inner = least(value.operands[0], mode, depth - 1)
+        if value.op == "sum" and _sums_to_one(value):
+            return Least(1.0, value, None, 0)
+        if value.op == "cast" and not low and low_dtype(peel(value.operands[0]), mode):
+            inner = inner._replace(wide=value)
+        if value.op in SPREADS:
+            inner = Least(0.0, value, None, 0)
+        elif value.op in NORMS:
+            inner = inner._replace(base=value)
+        bound = inner.bound if value.lo <= 0 else max(value.lo, inner.bound)
+        return inner._replace(bound=rounded(bound, low) if low else bound)
+    if depth and value.op in ("div", "mul", "add") and len(value.operands) > 1:
+        return _combined(value, low, mode, depth)
     return _intrinsic(value, low)
+
+
+OWN = {
+    "finfo.eps": {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7},
+    "finfo.tiny": {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126},
+    "finfo.smallest_normal": {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126},
+}
+"""Limits of a dtype, where that is half."""
+
+
+def _of_number(value: Any, mode: int) -> float:
+    """The least that a Python number may be."""
+    if not isinstance(value, Scalar):
+        return 0.0
+    if value.op in OWN:
+        dtype = value.operands[0].dtypes[mode] if mode != REFERENCE and value.operands else 0
+        return OWN[value.op].get(dtype, LIMITS[value.op])
+    return max(value.lo, 0.0)
+
+
+def _guarded(value: Tensor, guard: Guard, low: int, mode: int, depth: int) -> Least:
+    inner = least(guard.base, mode, depth - 1)
+    epsilon = rounded(guard.epsilon, low) if low else guard.epsilon
+    bound = inner.bound + epsilon if value.op == "add" else max(inner.bound, epsilon)
+    if low:
+        bound = rounded(bound, low)
+    nearest = guard if inner.guard is None or inner.bound > 0 else inner.guard
+    written = inner.assumptions & ~assume.ZERO  # whoever guards a value has seen it at zero
+    return Least(bound, inner.base, nearest, written, inner.wide)
+
+
+def _sums_to_one(value: Tensor) -> bool:
+    """A sum of a softmax, or of exponentials from which the largest was subtracted."""
+    inner = peel(value.operands[0])
+    if not isinstance(inner, Tensor):
+        return False
+    if inner.op in ("softmax", "gumbel_softmax"):
+        return True
+    return inner.op == "exp" and bool(inner.operands) and below_own_maximum(inner.operands[0])
+
+
+MAXIMA = frozenset({"max", "amax", "logsumexp", "cummax"})
+
+
+def below_own_maximum(value: Any) -> bool:
+    """Whether a value is some tensor less its maximum."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or value.op != "sub" or len(value.operands) < 2:
+        return False
+    taken = peel(value.operands[1])
+    while isinstance(taken, Tensor) and taken.op in ("detach", "output", "view", "unsqueeze", "index"):
+        taken = peel(taken.operands[0])
+    if not isinstance(taken, Tensor) or taken.op not in MAXIMA:
+        return False
+    return same(taken.operands[0], value.operands[0])
+
+
+def _combined(value: Tensor, low: int, mode: int, depth: int) -> Least:
+    """A quotient, a product, or a sum of two tensors."""
+    first, second = value.operands[:2]
+    a = least(first, mode, depth - 1)
+    if value.op == "div":
+        if a.bound <= 0:
+            return a
+        hi = second.hi if isinstance(second, (Tensor, Scalar)) else INF
+        bound = a.bound / hi if 0 < hi < INF else min(a.bound, TINY)
+        return a._replace(bound=rounded(bound, low) if low else bound)
+    b = least(second, mode, depth - 1)
+    if value.op == "mul":
+        smaller = a if a.bound <= b.bound else b
+        bound = a.bound * b.bound
+        return smaller._replace(bound=rounded(bound, low) if low else bound)
+    if value.lo < 0 and not (_nonnegative(first) and _nonnegative(second)):
+        return _intrinsic(value, low)
+    smaller = a if isinstance(a.base, Tensor) else b
+    bound = a.bound + b.bound
+    both = a.assumptions | b.assumptions
+    return smaller._replace(bound=rounded(bound, low) if low else bound, assumptions=both)
+
+
+def _nonnegative(value: Any) -> bool:
+    return isinstance(value, (Tensor, Scalar)) and value.lo >= 0
 
 
 def _intrinsic(value: Tensor, low: int) -> Least:
     """How close to zero an operation's result comes by its nature."""
     if value.lo > 0:
-        bound = rounded(value.lo, low) if low else value.lo
-        return Least(bound, value, None, 0)
+        return Least(rounded(value.lo, low) if low else value.lo, value, None, 0)
     if value.hi < 0:
         return Least(-value.hi, value, None, 0)
     if value.op in UNDERFLOW:
-        return Least(0.0 if low == FLOAT16 else 1e-38, value, None, 0)
-    if value.op in ("rand", "rand_like", "uniform"):
+        return Least(0.0 if low == FLOAT16 else TINY, value, None, 0)
+    if value.op in ZEROS:
+        return Least(0.0, value, None, 0)
+    if value.op in DRAWN and value.lo <= 0:
+        return Least(0.0 if low else TINY, value, None, 0)
+    if value.lo == 0 and value.op != "input":
         return Least(0.0, value, None, 0)
     return Least(0.0, value, None, assume.ZERO)
-
-
-def _single_low(dtype: int) -> int:
-    """The half dtype of a set, if it is known to be possible; 0: none."""
-    if dtype & OTHER or dtype > ANY or not dtype & LOW:
-        return 0
-    return FLOAT16 if dtype & FLOAT16 else dtype & LOW
-
-
-def vanishes(epsilon: float) -> bool:
-    """Whether a guard rounds to 0 in float16."""
-    return epsilon <= VANISHES

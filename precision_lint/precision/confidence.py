@@ -15,6 +15,15 @@ USUAL = (
     | assume.BRANCH | assume.LIBRARY | assume.BATCH
 )  # fmt: skip
 """Assumptions that are mostly right where the mode is in force."""
+BY_MODE = (
+    assume.INPUT | assume.ENTRY | assume.WEIGHTS | assume.BATCH,
+    0,
+    0,
+    assume.ENTRY | assume.OUTSIDE,
+    assume.ENTRY | assume.OUTSIDE,
+)
+"""By mode: assumptions that do not matter in it.  As written (``code``), the dtype of an argument is not
+assumed; in half modes there is no autocast."""
 TOLERATED: dict[str, int] = {}
 """By kind of event: further assumptions that measured precision allows."""
 
@@ -57,12 +66,12 @@ def _order(verdict: Verdict) -> tuple[int, int, int]:
 
 def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     tolerated = USUAL | TOLERATED.get(event.kind, 0)
-    strange = variant.assumptions & ~tolerated
     best: Verdict | None = None
     for mode in range(len(MODES)):
         if not variant.modes >> mode & 1:
             continue
-        confidence, sign = _in_mode(mode, variant.assumptions, strange, force)
+        assumptions = variant.assumptions & ~BY_MODE[mode]
+        confidence, sign = _in_mode(mode, assumptions, assumptions & ~tolerated, force)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign)
             if best is None or _order(found) > _order(best):

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
+
+
+class LogOfProbability(Rule):
+    """Logarithm of a sigmoid, a softmax or a sum of exponentials, computed in two steps in half.
+
+    ## What it flags
+    `torch.log(torch.sigmoid(x))`, `F.softmax(x, dim=-1).log()` and `x.exp().sum(dim).log()`, each
+    in one expression, where the first step may be float16.
+
+    It stays silent where that step is float32 (upcast; a softmax or exp inside a CUDA autocast
+    region), for bfloat16, whose exponents hold what these steps make, for exponentials that are
+    bounded, and where a name holds the probability, which other code may need (MP301).
+
+    ## Why it breaks
+    A sigmoid or a softmax below `2**-25` is 0 in float16, which is reached 17 below the largest
+    logit, and its logarithm is -inf; the gradient, 0/0, is nan. An exponential is inf from 11.09
+    on. The sigmoid stays half under autocast as well. `F.logsigmoid`, `log_softmax` and
+    `logsumexp` are one step, in which nothing of this is formed: they are finite, forward and
+    backward, in pure half too.
+
+    ## Example
+    ```python
+    loss = -torch.log(torch.softmax(logits.half(), dim=-1)).mean()
+    ```
+    Use instead:
+    ```python
+    loss = -torch.log_softmax(logits.half(), dim=-1, dtype=torch.float32).mean()
+    ```
+
+    ## Fix safety
+    Unsafe, because one step rounds differently: float32 results change by about 1e-6, and become
+    finite where they were -inf. A `log_softmax` is taken with `dtype=torch.float32`, because half
+    rounds log-probabilities to 3 digits; its result is float32 then. There is no fix for a sum
+    over all dimensions, and none for an epsilon in between, which the stable form would drop.
+
+    ## How to silence
+    `# precision-lint: ignore[MP303] reason` or `# noqa: MP303` on the line.
+
+    ## Sources
+    PyTorch, `torch.nn.functional.log_softmax` ("doing these two operations separately is slower
+    and numerically unstable"), `torch.nn.functional.logsigmoid`, `torch.logsumexp`.
+    """
+
+    code = "MP303"
+    name = "log-of-probability"
+    severity = Severity.ERROR
+    applicability = Applicability.UNSAFE
+    listens = ("log-probability",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        facts = event.facts
+        related = ()
+        if facts["base_at"] is not None:
+            related = (Link("the value is made here", facts["base_at"]),)
+        yield Finding(
+            f"{facts['operation']} of a {facts['base']} is -inf where that underflows in float16, "
+            "below 2**-25",
+            fix=at.fix("upcast the argument", at.upcast(facts["upcast"])),
+            related=related,
+        )
