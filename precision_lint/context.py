@@ -84,6 +84,14 @@ class Context:
             return None
         return self.edit.move(statement, node, [n for n in inside if n is not None], text)
 
+    def drop_call(self, call: Place) -> Edits | None:
+        """Take a method call off its receiver."""
+        node = self.tree.node(call)
+        statement = self.tree.statement(node) if node is not None else None
+        if not isinstance(node, ast.Call) or statement is None:
+            return None
+        return self.edit.exchange(statement, {node: ""})
+
     def without_autocast(
         self, call: Place, operands: Sequence[Place], device: str | None, name: str
     ) -> Edits | None:

@@ -40,7 +40,7 @@ PREFIX = {"t": "", "n": "", "l": "linalg.", "f": "fft.", "s": "special.", "m": "
 """What their names begin with."""
 EXCLUDED = {
     r"\w:(get|set|is|init|import|parse|use|are|autocast|sym|profiler|fbgemm|q|has)_(?!close)\w+": "questions, settings, internals",
-    r"t:(mkldnn|cudnn|miopen|native|quantize|quantized|sparse|fused|choose|fake|empty_quantized)_\w+": "kernels of backends",
+    r"t:(mkldnn|cudnn|miopen|native|quantize|quantized|sparse|fused|choose|fake)_\w+|t:empty_quantized": "kernels of backends",
     r"\w:(?!index)\w+_copy|m:\w*_?indices|t:\w*batch_norm_\w+|\w:as_strided_scatter|\w:slice_inverse": "for tracers",
     r"t:(compile|cond|while_loop|vmap|load|save|seed|initial_seed|manual_seed|fork|wait|typename)": "no operation",
     r"t:(compiled_with_cxx11_abi|clear_autocast_cache|prepare_multiprocessing_environment)": "no operation",
@@ -82,11 +82,31 @@ ALIASES = {
 }  # fmt: skip
 """Other names of the same operation."""
 
+CREATION = frozenset({
+    "arange", "as_tensor", "asarray", "bartlett_window", "blackman_window", "empty", "empty_like",
+    "empty_permuted", "empty_strided", "eye", "fft.fftfreq", "fft.rfftfreq", "from_dlpack",
+    "from_file", "from_numpy", "frombuffer", "full", "full_like", "hamming_window", "hann_window",
+    "kaiser_window", "linspace", "logspace", "new", "new_empty", "new_empty_strided", "new_full",
+    "new_ones", "new_tensor", "new_zeros", "normal", "ones", "ones_like", "rand", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "randperm", "range", "scalar_tensor",
+    "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+})  # fmt: skip
+"""Functions that make tensors."""
+HANDLING = frozenset({
+    "as_subclass", "backward", "bfloat16", "cdouble", "cfloat", "chalf", "const_data_ptr", "cpu",
+    "cuda", "data_ptr", "dense_dim", "dim", "dim_order", "double", "element_size", "float", "half",
+    "index", "ipu", "item", "module_load", "mtia", "ndimension", "nelement", "numel", "numpy",
+    "pin_memory", "record_stream", "register_hook", "register_post_accumulate_grad_hook",
+    "reinforce", "resize", "resize_as", "retain_grad", "size", "storage", "storage_offset",
+    "storage_type", "stride", "to", "tolist", "type", "type_as", "untyped_storage", "xpu",
+    "hash_tensor",
+})  # fmt: skip
+"""Methods of tensors that are no operations (``tensors.json``)."""
 OVERLOADS = {"scatter": "src", "masked_fill": "Scalar", "where": "self", "index_fill": "int_Scalar"}
 """Which overload gives the names of the parameters, where it is not the one with most of them."""
 HIDDEN = frozenset({
     "out", "generator", "layout", "device", "pin_memory", "memory_format", "names", "_stacklevel",
-    "async_", "implicit",
+    "async_", "implicit", "out_dtype", "cudnn_enabled", "cudnn_enable",
 })  # fmt: skip
 """Parameters that the tables leave out."""
 STATED_PARAMETERS = {
@@ -94,16 +114,442 @@ STATED_PARAMETERS = {
     "unique": ("input", "sorted", "return_inverse", "return_counts", "dim"),
     "unique_consecutive": ("input", "return_inverse", "return_counts", "dim"),
     "meshgrid": ("tensors", "indexing"), "block_diag": ("tensors",), "cartesian_prod": ("tensors",),
-    "broadcast_tensors": ("tensors",), "chain_matmul": ("matrices",), "to": ("input", "dtype"),
+    "broadcast_tensors": ("tensors",), "chain_matmul": ("matrices",), "view": ("input", "size"),
     "atleast_1d": ("input",), "atleast_2d": ("input",), "atleast_3d": ("input",),
-    "type": ("input", "dtype"), "split": ("input", "split_size_or_sections", "dim"),
-    "max": ("input", "dim", "keepdim"), "min": ("input", "dim", "keepdim"),
+    "split": ("input", "split_size_or_sections", "dim"), "sort": ("input", "dim", "descending", "stable"),
     "softmax": ("input", "dim", "dtype"), "log_softmax": ("input", "dim", "dtype"),
-    "softmin": ("input", "dim", "dtype"), "logsigmoid": ("input",), "view": ("input", "size"),
+    "softmin": ("input", "dim", "dtype"), "logsigmoid": ("input",),
+    "tensor_split": ("input", "indices_or_sections", "dim"), "hsplit": ("input", "indices_or_sections"),
+    "vsplit": ("input", "indices_or_sections"), "dsplit": ("input", "indices_or_sections"),
+    "linalg.matrix_rank": ("input", "tol", "hermitian", "atol", "rtol"),
+    "isin": ("elements", "test_elements", "assume_unique", "invert"),
+    **dict.fromkeys(("bool", "byte", "char", "int", "long", "short"), ("input",)),
+    **{f"adaptive_max_pool{n}d": ("input", "output_size", "return_indices") for n in (1, 2, 3)},
+    **{f"max_pool{n}d": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode",
+                         "return_indices") for n in (1, 2, 3)},
+    **{f"fractional_max_pool{n}d": ("input", "kernel_size", "output_size", "output_ratio",
+                                    "return_indices", "_random_samples") for n in (2, 3)},
 }  # fmt: skip
 VARIADIC = {
     "einsum": 1, "block_diag": 0, "cartesian_prod": 0, "broadcast_tensors": 0, "meshgrid": 0,
     "chain_matmul": 0, "view": 1, "reshape": 1, "permute": 1, "expand": 1, "repeat": 1, "tile": 1,
-    "flip": 1, "sum_to_size": 1, "atleast_1d": 0, "atleast_2d": 0, "atleast_3d": 0,
+    "flip": 1, "sum_to_size": 1,
 }  # fmt: skip
 """Parameters that take all arguments from there on, besides a sequence."""
+RECEIVER = {"where": 1, "polygamma": 1}
+"""Parameters that are the receiver of the method form, if not the first."""
+VARIANTS = ("t:embedding", "t:embedding_bag", "t:batch_norm", "t:instance_norm", "m:unfold")
+"""Functions with the name of another one, and other parameters."""
+
+
+@dataclass
+class Known:
+    """One operation: where it is, and how it is called."""
+
+    name: str
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    homes: set[str] = field(default_factory=set)
+    spellings: dict[str, set[str]] = field(default_factory=dict)
+    variadic: int = -1
+
+
+def public(letter: str) -> dict[str, Callable[..., Any]]:
+    """Public functions of a home, less those that the tables leave out; in-place forms as plain ones."""
+    found = {}
+    for name in dir(HOMES[letter]):
+        value = getattr(HOMES[letter], name, None)
+        if name[0] == "_" or name[-1] == "_" or not callable(value) or isinstance(value, type):
+            continue
+        if not any(re.fullmatch(pattern, f"{letter}:{name}") for pattern in EXCLUDED):
+            found[name] = value
+    return found
+
+
+def parameters_of(letter: str, name: str, function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of the parameters: the positional ones, then those by keyword only."""
+    if PREFIX[letter] + name in STATED_PARAMETERS:
+        return STATED_PARAMETERS[PREFIX[letter] + name]
+    with contextlib.suppress(ValueError, TypeError):
+        given = inspect.signature(function).parameters.values()
+        if not any(p.kind == p.VAR_POSITIONAL for p in given):
+            return _plain(p.name for p in given)
+    home = PREFIX[letter].replace(".", "_")
+    found = []
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{home}{name}"):
+        types = [str(a.type) for a in schema.arguments]
+        hidden = any(a.is_out for a in schema.arguments) or "out_dtype" in str(schema)
+        if not hidden and "Dimname" not in str(schema) and any("Tensor" in t for t in types):
+            found.append(schema)
+    if not found:
+        return ()
+    best = max(
+        found,
+        key=lambda s: (
+            s.overload_name == OVERLOADS.get(name),
+            sum(not a.kwarg_only for a in s.arguments),
+            str(s.arguments[0].type) == "Tensor",
+        ),
+    )
+    names = [a.name for a in best.arguments if not a.kwarg_only]
+    return _plain([*names, *(a.name for s in [best, *found] for a in s.arguments)])
+
+
+def _plain(names: Iterable[str]) -> tuple[str, ...]:
+    unique = dict.fromkeys("input" if name == "self" else name for name in names)
+    return tuple(name for name in unique if name not in HIDDEN)
+
+
+def catalogue() -> dict[str, Known]:
+    """All operations by canonical name."""
+    found: dict[str, Known] = {}
+    for letter in "ntlfsm":
+        for name, function in public(letter).items():
+            full = PREFIX[letter] + name
+            if f"{letter}:{name}" in VARIANTS:
+                full = f"{'torch' if letter == 't' else 'Tensor'}.{name}"
+            elif full in CREATION or full in HANDLING:
+                continue
+            canonical = ALIASES.get(full, full)
+            if full == canonical and full not in found:
+                parameters = parameters_of(letter, name, function)
+                found[full] = Known(full, function, parameters, variadic=VARIADIC.get(full, -1))
+    for letter in "ntlfsm":
+        for name in public(letter):
+            full = PREFIX[letter] + name
+            known = found.get(ALIASES.get(full, full))
+            if known is not None and f"{letter}:{name}" not in VARIANTS:
+                known.spellings.setdefault(full, set()).add(letter)
+                known.homes.add(letter)
+    return found
+
+
+# samples
+
+Slot = tuple[int, int]
+"""A tensor among the arguments: the number of its parameter, and its place in a list (else 0)."""
+LOW = (torch.float16, torch.bfloat16)
+SAMPLES = 12
+TRIED = 400
+
+
+@dataclass
+class Sample:
+    """A call, and where its tensors of one dtype (float32 if there are any) are."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    places: list[Any] = field(default_factory=list)
+    slots: dict[Slot, torch.Tensor] = field(default_factory=dict)
+
+    def arguments(self, dtypes: Mapping[Slot, torch.dtype]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with tensors cast."""
+        args, kwargs = list(self.args), dict(self.kwargs)
+        for (parameter, item), dtype in dtypes.items():
+            place = self.places[parameter]
+            if isinstance(place, str):
+                kwargs[place] = _replaced(kwargs[place], item, dtype)
+            elif isinstance(args[place], torch.Tensor) and item:
+                args[place + item] = args[place + item].to(dtype)
+            else:
+                args[place] = _replaced(args[place], item, dtype)
+        return args, kwargs
+
+    def call(self, dtypes: Mapping[Slot, torch.dtype], **more: Any) -> Any:
+        """The result with tensors cast; raises what the operation raises."""
+        args, kwargs = self.arguments(dtypes)
+        torch.manual_seed(0)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.function(*args, **{**kwargs, **more})
+
+    def outcome(self, dtypes: Mapping[Slot, torch.dtype], **more: Any) -> tuple[str, ...] | None:
+        """The dtypes of the results; None: it raises."""
+        try:
+            return tuple(described(self.call(dtypes, **more)))
+        except Exception:  # of many types: no kernel, a check of its own, a library's refusal
+            return None
+
+    def uniform(self, dtype: torch.dtype, **more: Any) -> tuple[str, ...] | None:
+        return self.outcome(dict.fromkeys(self.slots, dtype), **more)
+
+
+def _replaced(value: Any, item: int, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    parts = list(value)
+    parts[item] = parts[item].to(dtype)
+    return tuple(parts) if isinstance(value, tuple) else parts
+
+
+def described(value: Any) -> Iterator[str]:
+    """Dtypes of tensors in a result; ``number`` and ``none`` for what is no tensor."""
+    if isinstance(value, torch.Tensor):
+        yield str(value.dtype).removeprefix("torch.")
+    elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for part in value:
+            yield from described(part)
+    else:
+        yield "none" if value is None else "number"
+
+
+class Recorder(TorchFunctionMode):
+    """Keeps the first call of one operation."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self.names = names
+        self.call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.call is None and getattr(func, "__name__", "") in self.names:
+            self.call = func, tuple(args), dict(kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def suite() -> list[Any]:
+    """The operators of torch's test suite, as it describes them for a recent CUDA device."""
+    stub: Any = ModuleType("expecttest")  # a dependency of its test cases, which are not run
+    stub.TestCase = unittest.TestCase
+    sys.modules.setdefault("expecttest", stub)
+    from torch.testing._internal import common_cuda
+
+    for name in list(vars(common_cuda)):
+        if name.startswith("SM") and name.endswith("OrLater"):
+            setattr(common_cuda, name, True)
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return list(op_db)
+
+
+def entries(known: Mapping[str, Known]) -> dict[str, list[Any]]:
+    """Entries of the suite by operation."""
+    found: dict[str, list[Any]] = {}
+    for entry in suite():
+        name = entry.name.removeprefix("nn.functional.")
+        if entry.name == "unfold":
+            name = "Tensor.unfold"
+        name = ALIASES.get(name, name)
+        if name in known:
+            found.setdefault(name, []).append(entry)
+    return found
+
+
+def recorded(known: Known, entry: Any, dtype: torch.dtype = torch.float32) -> Iterator[Sample]:
+    """Calls of an operation that torch's suite makes."""
+    names = {part for full in (known.name, *known.spellings) for part in _function_names(full)}
+    own = {id(getattr(HOMES[letter], full.rpartition(".")[2], None))
+           for full, letters in known.spellings.items() for letter in letters}  # fmt: skip
+    torch.manual_seed(0)
+    for given in entry.sample_inputs("cpu", dtype):
+        sample: Sample | None = Sample(entry.op, (given.input, *given.args), dict(given.kwargs))
+        if id(entry.op) not in own:
+            with contextlib.suppress(Exception), Recorder(names) as recorder:
+                entry.op(*sample.args, **sample.kwargs)
+            sample = None if recorder.call is None else Sample(*recorder.call)
+        if sample is not None and bind(known, sample, dtype):
+            yield sample
+
+
+def _function_names(full: str) -> set[str]:
+    return {full.rpartition(".")[2], full.replace(".", "_"), full.removeprefix("Tensor.")}
+
+
+def bind(known: Known, sample: Sample, dtype: torch.dtype = torch.float32) -> bool:
+    """Assign the arguments of a call to parameters; False: there is one for which there is none."""
+    order = list(range(len(known.parameters)))
+    if type(sample.function).__name__ in ("method_descriptor", "wrapper_descriptor"):
+        first = RECEIVER.get(known.name, 0)
+        order = [first, *(i for i in order if i != first)]
+    kinds = (dtype, torch.float32, torch.complex64) if dtype.is_floating_point else (dtype,)
+    places: dict[int, int | str] = {}
+    for number, value in enumerate(sample.args):
+        spread = 0 <= known.variadic <= number and not isinstance(value, (list, tuple))
+        if not spread and number >= len(order):
+            return False
+        parameter = known.variadic if spread else order[number]
+        places.setdefault(parameter, number)
+        _fill(sample.slots, parameter, value, number - known.variadic if spread else 0, kinds)
+    for name, value in sample.kwargs.items():
+        plain = {"self": "input"}.get(name, name)
+        if plain in known.parameters:
+            places[known.parameters.index(plain)] = name
+            _fill(sample.slots, known.parameters.index(plain), value, 0, kinds)
+        elif isinstance(value, torch.Tensor):
+            return False
+    sample.places = [places.get(i, "") for i in range(len(known.parameters))]
+    return True
+
+
+def _fill(
+    slots: dict[Slot, torch.Tensor], parameter: int, value: Any, item: int, kinds: Any
+) -> None:
+    parts = value if isinstance(value, (list, tuple)) else [None] * item + [value]
+    for i, part in enumerate(parts):
+        if isinstance(part, torch.Tensor) and part.dtype in kinds:
+            slots[parameter, i] = part
+
+
+def chosen(known: Known, listed: Iterable[Any]) -> tuple[list[Sample], torch.dtype]:
+    """Some samples that run, those with most tensors first, and the dtype of their tensors."""
+    given = list(listed)
+    for dtype in (torch.float32, torch.complex64, torch.int64):
+        found: dict[tuple[Any, ...], list[Sample]] = {}
+        made = OWN.get(known.name)
+        sources = [_made(known, made)] if made is not None and dtype == torch.float32 else []
+        sources += [recorded(known, entry, dtype) for entry in given if dtype in entry.dtypes]
+        for sample in (s for source in sources for s in _some(source)):
+            if not sample.slots or any(t.numel() == 0 for t in sample.slots.values()):
+                continue
+            key = tuple(sorted((p, i, t.dim() > 0) for (p, i), t in sample.slots.items()))
+            group = found.setdefault(key, [])
+            if len(group) < 4 and sample.uniform(dtype) is not None:
+                group.append(sample)
+        order = sorted(found, key=lambda key: (-sum(d for _, _, d in key), key))
+        picked = [sample for key in order for sample in found[key][:2]]
+        picked += [sample for key in order for sample in found[key][2:]]
+        if picked:
+            return picked[:SAMPLES], dtype
+    return [], torch.float32
+
+
+def _some(source: Iterator[Sample]) -> Iterator[Sample]:
+    yield from (sample for _, sample in zip(range(TRIED), source, strict=False))
+
+
+def _made(known: Known, make: Callable[[], tuple[Any, ...]]) -> Iterator[Sample]:
+    torch.manual_seed(0)
+    sample = Sample(known.function, make(), {})
+    if bind(known, sample):
+        yield sample
+
+
+def _r(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape) + 0.1
+
+
+OWN: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "adjoint": lambda: (_r(3, 4),),
+    "affine_grid": lambda: (_r(2, 2, 3), [2, 1, 4, 4]),
+    "bincount": lambda: (torch.tensor([0, 1, 1]), _r(3)),
+    "chain_matmul": lambda: (_r(3, 4), _r(4, 5), _r(5, 2)),
+    "conv_tbc": lambda: (_r(5, 2, 3), _r(3, 3, 4), _r(4)),
+    "detach": lambda: (_r(3),),
+    "dropout1d": lambda: (_r(2, 3, 4),),
+    "fold": lambda: (_r(1, 12, 12), (4, 5), (2, 2)),
+    "gumbel_softmax": lambda: (_r(3, 4),),
+    "lobpcg": lambda: (torch.diag(torch.arange(1.0, 10.0)), 2),
+    "lp_pool1d": lambda: (_r(2, 3, 8), 2, 2),
+    "lp_pool2d": lambda: (_r(2, 3, 8, 8), 2, 2),
+    "lp_pool3d": lambda: (_r(2, 3, 8, 8, 8), 2, 2),
+    "nuclear_norm": lambda: (_r(3, 4),),
+    "pca_lowrank": lambda: (_r(5, 4), 2),
+    "poisson": lambda: (_r(3, 4),),
+    "svd_lowrank": lambda: (_r(5, 4), 2, 2, _r(5, 4)),
+    "torch.batch_norm": lambda: (
+        _r(4, 3), _r(3), _r(3), _r(3), _r(3), True, 0.1, 1e-5, False),
+    "torch.embedding": lambda: (_r(5, 4), torch.tensor([0, 1])),
+    "torch.embedding_bag": lambda: (_r(5, 4), torch.tensor([0, 1]), torch.tensor([0])),
+    "torch.instance_norm": lambda: (
+        _r(2, 3, 4), _r(3), _r(3), _r(3), _r(3), True, 0.1, 1e-5, False),
+    "vander": lambda: (_r(3),),
+}  # fmt: skip
+"""Arguments for operations that the suite lacks."""
+
+
+# dtypes
+
+UNIFORM = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.bool, torch.complex64,
+)  # fmt: skip
+LISTS = frozenset({
+    "chunk", "split", "tensor_split", "unbind", "hsplit", "vsplit", "dsplit", "meshgrid",
+    "broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "gradient", "nonzero", "where",
+    "unravel_index",
+})  # fmt: skip
+"""Operations that give as many tensors as they are told, all of one dtype."""
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def rule_of(seen: Mapping[torch.dtype, str | None]) -> str:
+    """How the dtype of a result follows from that of the operands, all being of one dtype."""
+    plain = seen.get(torch.float32)
+    whole, truth, low = seen[torch.int64], seen[torch.bool], [seen[d] for d in LOW]
+    if plain is None:  # an operation on integers or complex numbers
+        if seen[torch.complex64] is not None:
+            return "real" if seen[torch.complex64] == "float32" else "keeps"
+        return "keeps" if seen[torch.int32] == "int32" or truth == "bool" else "int"
+    if plain in ("number", "none", "bool"):
+        return plain
+    if plain.startswith(("int", "uint")):
+        return "int"
+    if plain.startswith("complex"):
+        return "complex"
+    if any(got not in (None, name_of(d)) for got, d in zip(low, LOW, strict=True)):
+        return "unknown"
+    if seen[torch.complex64] == "float32":
+        return "real"
+    if whole == "float32":
+        return "floating"
+    return "int_like" if truth == whole == "int64" else "keeps"
+
+
+@dataclass
+class Mixture:
+    """What happens where one parameter is narrower, or wider, than all others."""
+
+    alone: list[str | None] = field(default_factory=list)
+    rest: list[str | None] = field(default_factory=list)
+
+
+def mixtures(samples: Iterable[Sample], dtype: torch.dtype) -> dict[int, Mixture]:
+    """By parameter: the first result where it alone is narrow, and where all others are.
+
+    ``lo``, ``hi``, ``raises``: the narrower dtype, the wider one, or that the operation refuses.
+    """
+    found: dict[int, Mixture] = {}
+    for sample in samples:
+        pair = _pair(sample, dtype)
+        parts = _parts(sample)
+        if pair is None or len(parts) < 2:
+            continue
+        for part, slots in parts.items():
+            mixture = found.setdefault(part, Mixture())
+            for inside, outside, results in (
+                (pair[0], pair[1], mixture.alone), (pair[1], pair[0], mixture.rest),
+            ):  # fmt: skip
+                given = {s: inside if s in slots else outside for s in sample.slots}
+                outcome = sample.outcome(given)
+                names = {name_of(pair[0]): "lo", name_of(pair[1]): "hi"}
+                results.append("raises" if outcome is None else names.get(outcome[0], outcome[0]))
+    return found
+
+
+def _parts(sample: Sample) -> dict[int, set[Slot]]:
+    """Tensors with dimensions by parameter; of a single list by its first item and the others."""
+    if any(t.dim() == 0 for t in sample.slots.values()):
+        return {}
+    parts: dict[int, set[Slot]] = {}
+    for slot in sample.slots:
+        parts.setdefault(slot[0], set()).add(slot)
+    if len(parts) == 1 and len(sample.slots) > 1:
+        ((parameter, slots),) = parts.items()
+        first = min(slots)
+        return {parameter: {first}, -1: slots - {first}}
+    return parts
+
+
+def _pair(sample: Sample, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype] | None:
+    """A narrower and a wider dtype in which a sample runs."""
+    pairs = [(d, torch.float32) for d in LOW] + [(torch.float32, torch.float64)]
+    if dtype == torch.int64:
+        pairs = [(torch.int32, torch.int64)]
+    for pair in pairs:
+        if all(sample.uniform(d) is not None for d in pair):
+            return pair
+    return None

@@ -281,6 +281,14 @@ class Interpreter:
         if symbols:
             self.pending.append((variant, symbols))
 
+    def emit_variant(
+        self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
+    ) -> None:
+        """Report a hazard at a node in the way of another one."""
+        live, self.live = self.live, dtypes.ALL_MODES
+        self.emit(kind, node, variant.modes, variant.assumptions, variant.links, about, **data)
+        self.live = live
+
     def outside(self, applied: Any) -> int:
         """The assumption that an operation, which autocast would run in float32, is outside of it."""
         listed = applied.operation.policy.get("cuda", "").startswith("fp32")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from precision_lint.hazards import guards
+from precision_lint.hazards import guards, overflow
 
-__all__ = ["guards"]
+__all__ = ["guards", "overflow"]

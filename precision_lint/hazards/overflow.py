@@ -1,0 +1,545 @@
+"""Values that leave the range of float16: squares, sums, exponentials, areas, casts that come late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from precision_lint.dataflow.graph import behind, factor, is_square, peel, same
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import LOW
+from precision_lint.domains.values import (
+    DETACHED,
+    GRADIENT,
+    INF,
+    Scalar,
+    Sequence,
+    Tensor,
+    Value,
+    number,
+    text,
+)
+from precision_lint.events import Place
+from precision_lint.hazards.magnitudes import half_modes, is_shifted, magnitude, unbounded
+from precision_lint.hazards.places import made_at, operand_node, operand_place
+from precision_lint.hazards.rounding import FLOAT16_MAX
+from precision_lint.hazards.zeros import NORMS, guard_of, transparent
+
+ROOT = FLOAT16_MAX**0.5
+EXPONENTS = {"exp": 11.09, "expm1": 11.09, "exp2": 16.0, "cosh": 11.78, "sinh": 11.78}
+"""From here on the exponential exceeds 65504."""
+
+
+# squares
+
+
+@hazard("mul", "square", "pow")
+def square_overflow(it: Interpreter, applied: Applied) -> None:
+    """A square, or a higher power, of values beyond 256."""
+    value = peel(applied.tensor(0))
+    if value is None:
+        return
+    exponent = 2.0
+    if applied.name == "pow":
+        given = _exponent(applied.values[1] if len(applied.values) > 1 else None)
+        if given is None or given < 2:
+            return
+        exponent = given
+    elif applied.name == "mul":
+        if len(applied.values) < 2 or not same(value, applied.values[1]):
+            _product_of_norms(it, applied)
+            _box_area(it, applied)
+            return
+    modes = half_modes(applied.seen.get(0, value.dtypes))
+    limit = FLOAT16_MAX ** (1 / exponent)
+    needed = unbounded(magnitude(value), limit, value.reach)
+    if not modes or needed is None:
+        return
+    _report(it, "square-overflow", applied, value, modes, needed, limit=limit, exponent=exponent)
+
+
+def _exponent(value: Value | None) -> float | None:
+    known = number(value)
+    if known is None and isinstance(value, Scalar) and value.is_number and value.hi < INF:
+        return value.hi
+    return known
+
+
+def _report(
+    it: Interpreter,
+    kind: str,
+    applied: Applied,
+    value: Tensor,
+    modes: int,
+    needed: int,
+    **more: Any,
+) -> None:
+    """Report an operation that may leave the range, with the operands that an upcast goes to."""
+    places = []
+    for index in applied.operation.operands:
+        node = operand_node(applied.node, it.module, index)
+        given = applied.values[index] if index < len(applied.values) else None
+        if node is not None and isinstance(given, Tensor):
+            places.append(it.place(node))
+    it.emit(
+        kind,
+        applied.node,
+        modes,
+        value.assumptions | needed | it.outside(applied),
+        about=value,
+        operation=applied.name,
+        upcast=tuple(dict.fromkeys(places)),
+        **more,
+    )
+
+
+def _product_of_norms(it: Interpreter, applied: Applied) -> None:
+    """The product of two norms, each of which may exceed 256."""
+    values = [peel(applied.tensor(0)), peel(applied.tensor(1))]
+    if not all(isinstance(v, Tensor) and v.op in NORMS and v.operands for v in values):
+        return
+    for value in values:
+        modes = half_modes(value.dtypes)
+        if modes and magnitude(value.operands[0]) > ROOT and value.home is it.module:
+            place = operand_place(it, value, 0)
+            it.emit(
+                "square-overflow",
+                value.node,
+                modes,
+                value.assumptions | assume.MAGNITUDE,
+                about=value,
+                operation=value.op,
+                upcast=(place,) if place is not None else (),
+                limit=ROOT,
+                exponent=2.0,
+            )
+
+
+# areas
+
+
+def _box_area(it: Interpreter, applied: Applied) -> None:
+    """The product of two sides of a box in pixels."""
+    first, second = peel(applied.tensor(0)), peel(applied.tensor(1))
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return
+    if not _are_sides(first, second):
+        return
+    modes = half_modes(applied.result.dtypes)
+    size = magnitude(first) * magnitude(second)
+    needed = unbounded(size, FLOAT16_MAX, first.reach * second.reach)
+    if modes and needed is not None:
+        _report(it, "box-area", applied, first, modes, needed)
+
+
+LIMITED = frozenset({"clamp", "clamp_min", "relu", "maximum", "abs", "cast", "view", "unsqueeze", "squeeze"})
+
+
+def _are_sides(first: Tensor, second: Tensor) -> bool:
+    """Whether two values are different sides of one set of boxes."""
+    a, b = _side(first), _side(second)
+    if a is None or b is None:
+        return False
+    return same(a[0], b[0]) and a[1] != b[1]
+
+
+def _side(value: Any) -> tuple[Any, Any] | None:
+    """The boxes and the coordinate of a side: ``x2 - x1``, or one column of widths and heights."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in LIMITED and value.operands:
+        value = peel(value.operands[0])
+    if not isinstance(value, Tensor):
+        return None
+    if value.op == "sub" and len(value.operands) > 1:
+        high, low = _column(value.operands[0]), _column(value.operands[1])
+        if high is not None and low is not None and same(high[0], low[0]) and high[1] > low[1]:
+            return high[0], (high[1], low[1])
+        return None
+    column = _column(value)
+    if column is not None and column[1] in (0, 1, 2, 3):
+        source = peel(column[0])
+        if isinstance(source, Tensor) and _is_extent(source):
+            return column
+    return None
+
+
+def _is_extent(value: Tensor) -> bool:
+    """Whether a tensor holds widths and heights: a difference of corners, or the lesser of two extents."""
+    while value.op in LIMITED and value.operands and isinstance(peel(value.operands[0]), Tensor):
+        value = peel(value.operands[0])
+    return value.op in ("sub", "minimum", "min") or value.op == "input"
+
+
+def _column(value: Any) -> tuple[Any, int] | None:
+    """The tensor and the position of a column, by index or by ``unbind``."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in ("clamp", "cast", "unsqueeze", "view"):
+        value = peel(value.operands[0]) if value.operands else None
+    if not isinstance(value, Tensor) or not value.operands:
+        return None
+    if value.op == "unbind" and isinstance(value.data, int):
+        return peel(value.operands[0]), value.data
+    if value.op == "index" and isinstance(value.data, tuple) and value.data:
+        last = value.data[-1]
+        rest = value.data[:-1]
+        plain = all(part in ("...", "new", ("slice", None, None, None)) for part in rest)
+        if isinstance(last, int) and plain and (rest or value.rank == 0):
+            return peel(value.operands[0]), last
+    return None
+
+
+@hazard("prod")
+def product_of_sides(it: Interpreter, applied: Applied) -> None:
+    """``(corner2 - corner1).prod(-1)``: an area."""
+    value = peel(applied.tensor(0))
+    inner: Any = value
+    while isinstance(inner, Tensor) and inner.op in LIMITED and inner.operands:
+        inner = peel(inner.operands[0])
+    if not isinstance(inner, Tensor) or inner.op != "sub" or len(applied.values) < 2:
+        return
+    modes = half_modes(applied.seen.get(0, value.dtypes))
+    needed = unbounded(magnitude(value) ** 2, FLOAT16_MAX)
+    high, low = peel(inner.operands[0]), peel(inner.operands[1])
+    corners = all(isinstance(v, Tensor) and _is_corner(v) for v in (high, low))
+    if modes and needed is not None and corners:
+        _report(it, "box-area", applied, value, modes, needed)
+
+
+def _is_corner(value: Tensor) -> bool:
+    """Whether a value is some columns of boxes, or the extreme of such."""
+    if value.op in ("minimum", "maximum", "min", "max"):
+        return all(isinstance(peel(v), Tensor) and _is_corner(peel(v)) for v in value.operands[:2])
+    return value.op in ("index", "view", "unsqueeze", "element", "unbind")
+
+
+# sums
+
+
+SUMS = frozenset({"sum", "nansum", "cumsum"})
+
+
+@hazard(*SUMS)
+def sum_overflow(it: Interpreter, applied: Applied) -> None:
+    """A sum of many terms of one sign, in half."""
+    value = peel(applied.tensor(0))
+    if value is None:
+        return
+    modes = half_modes(applied.seen.get(0, value.dtypes)) & half_modes(applied.result.dtypes)
+    if not modes or not _one_sign(value) or _adds_up_to_one(value):
+        return
+    if applied.name != "cumsum" and _dimensions(applied) != 1:
+        needed = assume.SIZE | (assume.MAGNITUDE if magnitude(value) == INF else 0)
+        _report(it, "sum-overflow", applied, value, modes, needed, mean=False)
+
+
+def _one_sign(value: Tensor) -> bool:
+    return value.lo >= 0 or value.hi <= 0
+
+
+def _adds_up_to_one(value: Any) -> bool:
+    """Whether values are shares of 1."""
+    value = peel(value)
+    while isinstance(value, Tensor) and transparent(value) and value.op not in SUMS:
+        value = peel(value.operands[0])
+    return isinstance(value, Tensor) and value.op in ("softmax", "gumbel_softmax", "softmin")
+
+
+def _dimensions(applied: Applied) -> int:
+    """How many dimensions are summed over; 0: all of them."""
+    given = applied["dim"]
+    if given is None or (isinstance(given, Scalar) and given.kind == "none"):
+        return 0
+    if isinstance(given, Sequence):
+        return len(given.items) if given.items is not None else 1
+    return 1
+
+
+@hazard("div")
+def mean_by_hand(it: Interpreter, applied: Applied) -> None:
+    """``x.sum(dim) / n``: the sum overflows before it is divided."""
+    total = peel(applied.tensor(0))
+    count = applied.values[1] if len(applied.values) > 1 else None
+    if not isinstance(total, Tensor) or total.op not in SUMS or not isinstance(count, Scalar):
+        return
+    known = number(count)
+    sized = count.op in ("size", "numel", "nelement", "mul") or (known is not None and known > 1)
+    value = peel(total.operands[0]) if total.operands else None
+    if not sized or not isinstance(value, Tensor) or total.home is not it.module:
+        return
+    modes = half_modes(value.dtypes) & half_modes(total.dtypes)
+    if not modes or not (_one_sign(value) or value.op == "input") or _adds_up_to_one(value):
+        return
+    place = operand_place(it, total, 0)
+    it.emit(
+        "sum-overflow",
+        total.node,
+        modes,
+        value.assumptions | assume.SIZE,
+        about=value,
+        operation=total.op,
+        upcast=(place,) if place is not None else (),
+        mean=True,
+    )
+
+
+# exponentials
+
+
+@hazard(*EXPONENTS)
+def exponential_overflow(it: Interpreter, applied: Applied) -> None:
+    """An exponential of what may exceed 11."""
+    value = peel(applied.tensor(0))
+    if value is None:
+        return
+    limit = EXPONENTS[applied.name]
+    modes = half_modes(applied.seen.get(0, value.dtypes))
+    if not modes or value.hi <= limit or is_shifted(value) or _is_logarithm(value):
+        return
+    size = value.hi if value.hi < INF else magnitude(value)
+    needed = unbounded(size, limit)
+    if needed is not None:
+        _report(it, "exponential-overflow", applied, value, modes, needed, limit=limit)
+
+
+def _is_logarithm(value: Tensor) -> bool:
+    """Whether a value is made of logarithms, or is half of one (``exp(0.5 * log_variance)``)."""
+    scaled = factor(value)
+    if scaled is not None and abs(scaled[1]) <= 0.5:
+        return True
+    return any(one.op in ("log", "log_softmax", "logsigmoid", "logsumexp") for one in behind(value, 6))
+
+
+# casts
+
+
+WIDER = dtypes.FLOAT32 | dtypes.FLOAT64
+
+
+@hazard("cast")
+def late_cast(it: Interpreter, applied: Applied) -> None:
+    """A cast to float32 behind the operation that overflows."""
+    value = peel(applied.tensor(0))
+    if not isinstance(value, Tensor) or value.node is None or value.home is not it.module:
+        return
+    if not any(d & WIDER and not d & LOW for d in applied.result.dtypes):
+        return
+    for kind in ("square-overflow", "exponential-overflow"):
+        event = it.events.get((kind, it.place(value.node, value.home), None))
+        if event is None:
+            continue
+        for variant in event.variants:
+            it.emit_variant("late-cast", applied.node, variant, about=value, **event.facts)
+        it.retract(kind, value)
+
+
+GROWING = frozenset({"sum", "nansum", "square", "cdist", "exp", "cumsum", "prod", "pow", "mul", "pairwise_distance"})
+SMALL = frozenset({"mean", "softmax", "sigmoid"})
+
+
+@hazard("cast")
+def narrowing_cast(it: Interpreter, applied: Applied) -> None:
+    """A cast to float16 of a sum, an area or a distance that was computed in float32."""
+    value = peel(applied.tensor(0))
+    if not isinstance(value, Tensor) or not _grows(value):
+        return
+    modes = half_modes(applied.result.dtypes) & ~half_modes(value.dtypes)
+    modes &= dtypes.modes_of(value.dtypes, WIDER)
+    if not modes or not _from_half(value, modes):
+        return
+    needed = unbounded(magnitude(value), FLOAT16_MAX, value.reach)
+    if needed is not None:
+        it.emit(
+            "narrowing-cast",
+            applied.node,
+            modes,
+            value.assumptions | needed,
+            about=value,
+            operation=value.op,
+            made=made_at(it, value),
+            receiver=_receiver(it, applied),
+        )
+
+
+def _receiver(it: Interpreter, applied: Applied) -> Place | None:
+    node = operand_node(applied.node, it.module, 0)
+    return it.place(node) if node is not None else None
+
+
+def _grows(value: Tensor) -> bool:
+    """Whether an operation makes values that are much larger than what it is given."""
+    if value.op not in GROWING:
+        return value.op in ("squeeze", "view", "index") and bool(value.operands) and _grows_inside(value)
+    if value.op == "mul":
+        return is_square(value) is not None or _are_sides(*value.operands[:2])
+    if value.op == "pow":
+        exponent = number(value.operands[1]) if len(value.operands) > 1 else None
+        return exponent is not None and exponent >= 2
+    if value.op in ("sum", "nansum", "cumsum"):
+        inner = peel(value.operands[0])
+        return isinstance(inner, Tensor) and not (0 <= inner.lo and inner.hi <= 1)
+    return True
+
+
+def _grows_inside(value: Tensor) -> bool:
+    inner = peel(value.operands[0])
+    return isinstance(inner, Tensor) and _grows(inner)
+
+
+def _from_half(value: Tensor, modes: int) -> bool:
+    """Whether what was widened for the operation was half before."""
+    return any(half_modes(one.dtypes) & modes for one in behind(value, 24))
+
+
+# norms by hand
+
+
+@hazard("mul", "div")
+def norm_by_hand(it: Interpreter, applied: Applied) -> None:
+    """``x * rsqrt(x.pow(2).mean() + eps)`` in half: the squares of values beyond 256 are inf."""
+    for index in (0, 1) if applied.name == "mul" else (0,):
+        value, scale = peel(applied.tensor(index)), peel(applied.tensor(1 - index))
+        if not isinstance(value, Tensor) or not isinstance(scale, Tensor):
+            continue
+        spread = _spread(scale, applied.name)
+        if spread is None:
+            continue
+        measured, squares = spread
+        if not _is_of(measured, value):
+            continue
+        modes = half_modes(squares.dtypes)
+        needed = unbounded(magnitude(measured), ROOT, measured.reach)
+        if not modes or needed is None:
+            return
+        it.retract("square-overflow", squares)
+        it.retract("weak-root", peel(scale))
+        place = operand_place(it, squares, 0)
+        operand = operand_node(applied.node, it.module, index)
+        it.emit(
+            "norm-by-hand",
+            applied.node,
+            modes,
+            measured.assumptions | needed | it.outside(applied),
+            about=measured,
+            squares=made_at(it, squares),
+            upcast=(place,) if place is not None else (),
+            operand=it.place(operand) if operand is not None else None,
+        )
+        return
+
+
+def _spread(scale: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
+    """What is measured, and its squares or variance, in ``rsqrt(mean(x ** 2) + eps)``."""
+    inner: Any = None
+    if name == "mul" and scale.op == "rsqrt":
+        inner = scale.operands[0]
+    elif name == "div" and scale.op == "sqrt":
+        inner = scale.operands[0]
+    elif scale.op == "pow" and len(scale.operands) > 1:
+        exponent = number(scale.operands[1])
+        if exponent == (-0.5 if name == "mul" else 0.5):
+            inner = scale.operands[0]
+    guard = guard_of(inner)
+    inner = peel(guard.base if guard is not None else inner)
+    if not isinstance(inner, Tensor) or not inner.operands:
+        return None
+    if inner.op in ("var", "var_mean", "output"):
+        measured = peel(inner.operands[0])
+        return (measured, inner) if isinstance(measured, Tensor) and inner.op == "var" else None
+    if inner.op == "mean":
+        squares = peel(inner.operands[0])
+        base = is_square(squares)
+        if isinstance(base, Tensor):
+            return base, squares
+    return None
+
+
+def _is_of(measured: Tensor, value: Tensor) -> bool:
+    """Whether a value is what was measured, or that less its mean."""
+    if same(measured, value):
+        return True
+    for outer, inner in ((value, measured), (measured, value)):
+        if outer.op == "sub" and outer.operands and same(outer.operands[0], inner):
+            return True
+    return False
+
+
+# variances
+
+
+MEANS = frozenset({
+    "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "conv2d", "conv1d", "adaptive_avg_pool2d",
+})  # fmt: skip
+
+
+@hazard("sub")
+def one_pass_variance(it: Interpreter, applied: Applied) -> None:
+    """``mean(x ** 2) - mean(x) ** 2``: nearly equal numbers of which half keeps three digits."""
+    left, right = peel(applied.tensor(0)), peel(applied.tensor(1))
+    mean = is_square(right)
+    if not isinstance(left, Tensor) or left.op not in MEANS or not isinstance(mean, Tensor):
+        return
+    squares = peel(left.operands[0])
+    base = is_square(squares)
+    if base is None or mean.op != left.op or not mean.operands:
+        return
+    others = zip(left.operands[1:], mean.operands[1:], strict=False)
+    if not same(mean.operands[0], base) or not all(x is y or same(x, y) or x is None for x, y in others):
+        return
+    modes = dtypes.modes_of(squares.dtypes, LOW)
+    for one in (squares, right):
+        it.retract("square-overflow", one)
+    place = operand_place(it, squares, 0)
+    it.emit(
+        "one-pass-variance",
+        applied.node,
+        modes,
+        base.assumptions,
+        about=base,
+        upcast=tuple(p for p in (place, operand_place(it, mean, 0)) if p is not None),
+        base=made_at(it, base),
+        pooled=left.op != "mean",
+    )
+
+
+# schedules
+
+
+@hazard("cumprod")
+def schedule(it: Interpreter, applied: Applied) -> None:
+    """A cumulative product of ``1 - beta`` in half."""
+    value = peel(applied.tensor(0))
+    if isinstance(value, Tensor) and value.op == "sub" and number(value.operands[0]) == 1:
+        modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
+        _report(it, "half-schedule", applied, value, modes, 0, table=False)
+
+
+@hazard("sub")
+def finished_schedule(it: Interpreter, applied: Applied) -> None:
+    """One minus a finished table of products that was cast to half."""
+    value = peel(applied.tensor(1))
+    if number(applied.values[0]) != 1 or not isinstance(value, Tensor):
+        return
+    if value.op == "cumprod" or not dtypes.modes_of(value.dtypes, LOW):
+        return
+    if any(one.op == "cumprod" for one in behind(value, 12)):
+        modes = dtypes.modes_of(value.dtypes, LOW)
+        _report(it, "half-schedule", applied, value, modes, 0, table=True)
+
+
+# logarithms of softmax
+
+
+@hazard("log_softmax", "cross_entropy", "nll_loss", "logsigmoid")
+def half_softmax(it: Interpreter, applied: Applied) -> None:
+    """Log probabilities in half: three digits, of numbers between 0 and -20."""
+    value = peel(applied.tensor(0))
+    if not isinstance(value, Tensor) or applied.name == "nll_loss":
+        return
+    if applied.name == "logsigmoid" and value.op != "sub":
+        return
+    modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
+    if value.flags & GRADIENT or value.flags & DETACHED and applied.name == "logsigmoid":
+        return
+    _report(it, "half-softmax", applied, value, modes, 0, reduction=text(applied["reduction"]) or "")

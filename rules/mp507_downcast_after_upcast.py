@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Edits, Event, Finding, Link, Rule, Severity
+
+
+class DowncastAfterUpcast(Rule):
+    """Sum, area or squared distance that is computed in float32 and brought back to float16.
+
+    ## What it flags
+    `.half()`, `.to(torch.float16)`, `.to(x.dtype)` and `.type_as(x)` directly on a result that
+    grows beyond its operands: sums over large dimensions, areas of boxes, squares and powers,
+    exponentials, distances, where the operands were upcast on purpose, or autocast ran the
+    operation in float32.
+
+    It stays silent where only bfloat16 is in question, which has float32's range; where the result
+    is provably below 65504, normalised, or an average (`mean`, `softmax`, `sum(...) / n`); on sums
+    of weights and masks, and on exponentials of what is below 0.
+
+    ## Why it breaks
+    The upcast prevented an overflow that the downcast brings about: from 65520 on a float16 number
+    is inf. An area of 300 x 300 pixels is 90,000, so is the square of a difference of 300, and so
+    is the sum of 256 x 256 activations of 1.4.
+
+    ## Example
+    ```python
+    area = (widths.float() * heights.float()).to(boxes.dtype)
+    ```
+    Use instead:
+    ```python
+    area = widths.float() * heights.float()
+    ```
+
+    ## Fix safety
+    Safe: in a float32 run the cast that goes away does nothing. There is no fix where the result
+    goes on into a layer, which wants its own dtype, and where the code names float16 itself, which
+    rounds a float32 run as well: divide or normalise before the cast.
+
+    ## How to silence
+    `# precision-lint: ignore[MP507] reason` or `# noqa: MP507` on the line.
+
+    ## Sources
+    IEEE 754 binary16 (largest number 65504); PyTorch, `torch.finfo`.
+    """
+
+    code = "MP507"
+    name = "downcast-after-upcast"
+    severity = Severity.WARNING
+    applicability = Applicability.SAFE
+    listens = ("narrowing-cast",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        facts = event.facts
+        related = ()
+        if facts["made"] is not None:
+            related = (Link("computed in float32 here", facts["made"]),)
+        yield Finding(
+            f"a cast to float16 of {facts['operation']}, which exceeds 65504 where values are large",
+            fix=at.fix("keep float32", _edits(event, at)),
+            related=related,
+        )
+
+
+def _edits(event: Event, at: Context) -> Edits | None:
+    return at.drop_call(event.place)
