@@ -34,6 +34,13 @@ class Context:
             return ""
         return " ".join(self.source.text[self.edit.offset(node) : self.edit.end(node)].split())
 
+    def is_name(self, place: Place) -> bool:
+        """Whether a name or an attribute of one stands at a place: it may be written again."""
+        node = self.tree.expression(place)
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name)
+
     # fixes
 
     @staticmethod

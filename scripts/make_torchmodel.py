@@ -106,7 +106,7 @@ OVERLOADS = {"scatter": "src", "masked_fill": "Scalar", "where": "self", "index_
 """Which overload gives the names of the parameters, where it is not the one with most of them."""
 HIDDEN = frozenset({
     "out", "generator", "layout", "device", "pin_memory", "memory_format", "names", "_stacklevel",
-    "async_", "implicit", "out_dtype", "cudnn_enabled", "cudnn_enable",
+    "async_", "implicit", "out_dtype",
 })  # fmt: skip
 """Parameters that the tables leave out."""
 STATED_PARAMETERS = {
@@ -271,8 +271,8 @@ class Sample:
         except Exception:  # of many types: no kernel, a check of its own, a library's refusal
             return None
 
-    def uniform(self, dtype: torch.dtype, **more: Any) -> tuple[str, ...] | None:
-        return self.outcome(dict.fromkeys(self.slots, dtype), **more)
+    def uniform(self, to: torch.dtype, **more: Any) -> tuple[str, ...] | None:
+        return self.outcome(dict.fromkeys(self.slots, to), **more)
 
 
 def _replaced(value: Any, item: int, dtype: torch.dtype) -> Any:
@@ -467,9 +467,11 @@ UNIFORM = (
 LISTS = frozenset({
     "chunk", "split", "tensor_split", "unbind", "hsplit", "vsplit", "dsplit", "meshgrid",
     "broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "gradient", "nonzero", "where",
-    "unravel_index",
+    "unravel_index", "histogramdd",
 })  # fmt: skip
 """Operations that give as many tensors as they are told, all of one dtype."""
+SOMETIMES = frozenset({"max", "min", "median", "nanmedian", "unique", "unique_consecutive"})
+"""Operations that give several tensors only where they are told a dimension, or to."""
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -553,3 +555,197 @@ def _pair(sample: Sample, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]
         if all(sample.uniform(d) is not None for d in pair):
             return pair
     return None
+
+
+@dataclass
+class Facts:
+    """What is known of one operation."""
+
+    known: Known
+    samples: list[Sample]
+    dtype: torch.dtype
+    result: str = "unknown"
+    operands: tuple[int, ...] = ()
+    strict: tuple[int, ...] = ()
+    wide: tuple[int, ...] = ()
+    outputs: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    policy: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    flags: set[str] = field(default_factory=set)
+
+
+STRICT = {
+    "layer_norm": (0, 2, 3), "group_norm": (0, 2, 3), "cross_entropy": (0, 2), "meshgrid": (0,),
+    **{f"conv{t}{n}d": (0, 1, 2) for t in ("", "_transpose") for n in (1, 2, 3)},
+    "scaled_dot_product_attention": (0, 1, 2), "conv_tbc": (0, 1),
+    "linear_cross_entropy": (0, 1, 3), "einsum": (1,),
+}  # fmt: skip
+"""What must agree where samples disagree, or where kernels of CUDA ask for more than those of the CPU."""
+WIDE = {
+    "batch_norm": (3, 4), "instance_norm": (3, 4), "torch.batch_norm": (1, 2),
+    "torch.instance_norm": (1, 2), "scaled_dot_product_attention": (3,),
+}  # fmt: skip
+"""Operands that may be wider than the first one, and not narrower."""
+OPERANDS = {
+    "batch_norm": (0,), "instance_norm": (0,), "torch.batch_norm": (0,), "torch.instance_norm": (0,),
+    "huber_loss": (0, 1), "soft_margin_loss": (0, 1), "hinge_embedding_loss": (0,), "max": (0, 1),
+    "min": (0, 1), "scaled_dot_product_attention": (0, 1, 2), "solve_triangular": (0, 1),
+    "binary_cross_entropy_with_logits": (0, 1), "index_fill": (0,), "masked_fill": (0,),
+    "pow": (0, 1), "clamp": (0, 1, 2), "linalg.pinv": (0,), "linalg.matrix_rank": (0,),
+}  # fmt: skip
+"""Operands where the samples do not tell them."""
+
+
+RESULTS = {
+    **dict.fromkeys(
+        ("index_add", "index_reduce", "scatter", "scatter_reduce", "put", "masked_scatter"), "first"
+    ),
+}  # fmt: skip
+"""Results of operations that write into a copy of their first operand."""
+REDUCTIONS = re.compile(
+    r"(arg)?(max|min)|amax|amin|aminmax|all|any|sum|nansum|mean|nanmean|prod|(nan)?median|mode|kthvalue"
+    r"|(std|var)(_mean)?|cum(sum|prod|max|min)|log(cum)?sumexp|(nan)?quantile|norm|nuclear_norm|dist"
+    r"|linalg\.(vector_|matrix_)?norm|count_nonzero|trace|trapezoid|cumulative_trapezoid|sum_to_size"
+    r"|\w+_loss|binary_cross_entropy(_with_logits)?|cross_entropy|linear_cross_entropy|kl_div"
+)
+"""Operations that combine many elements of one tensor."""
+
+
+def measured(known: Known, listed: Iterable[Any]) -> Facts:
+    """The dtype rules of an operation, by calling it."""
+    samples, dtype = chosen(known, listed)
+    facts = Facts(known, samples, dtype)
+    if not samples:
+        return facts
+    several = [s for s in samples if len(s.uniform(dtype) or ()) > 1]
+    if known.name in LISTS or (len(several) < len(samples) and known.name not in SOMETIMES):
+        several = []
+    first = rule_of({d: _seen(samples, d, 0) for d in UNIFORM})
+    found = mixtures(samples, dtype)
+    listing = {p for p, item in (slot for s in samples for slot in s.slots) if item}
+    facts.operands, facts.strict = _operands(known, samples, found)
+    facts.result = RESULTS.get(known.name) or _mixed(first, facts.operands, found)
+    facts.wide = WIDE.get(known.name, ())
+    if several:
+        count = max(len(s.uniform(dtype) or ()) for s in several)
+        full = [s for s in several if len(s.uniform(dtype) or ()) == count]
+        rules = [rule_of({d: _seen(full, d, i) for d in UNIFORM}) for i in range(count)]
+        facts.outputs = tuple("first" if rule == "keeps" else rule for rule in rules)
+        made = full[0].call({})
+        facts.fields = tuple(getattr(type(made), "__match_args__", getattr(made, "_fields", ())))
+    if listing & {*facts.operands} or known.name in ("meshgrid",):
+        facts.flags.add("l")
+    if "dtype" in known.parameters:
+        if (samples[0].uniform(dtype, dtype=torch.float64) or ("",))[0] == "float64":
+            facts.flags.add("d")
+    return facts
+
+
+def _seen(samples: Iterable[Sample], dtype: torch.dtype, number: int) -> str | None:
+    for sample in samples:
+        outcome = sample.uniform(dtype)
+        if outcome is not None and len(outcome) > number:
+            return outcome[number]
+    return None
+
+
+def _operands(
+    known: Known, samples: Iterable[Sample], found: Mapping[int, Mixture]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The parameters whose dtypes matter, and those that must agree."""
+    present = sorted({slot[0] for sample in samples for slot in sample.slots})
+    matter, strict = [], []
+    for parameter in present:
+        mixture = found.get(parameter)
+        if mixture is None:
+            matter += [parameter] if not found else []
+            continue
+        both = [*zip(mixture.alone, mixture.rest, strict=True)]
+        if any(pair != ("hi", "lo") for pair in both):
+            matter.append(parameter)
+        if 2 * sum("raises" in pair for pair in both) > len(both):
+            strict.append(parameter)
+    if not matter:
+        matter = present[:1]
+    operands = OPERANDS.get(known.name, tuple(matter))
+    strict = [p for p in strict if p in operands]
+    if len(strict) == 1 and -1 not in found:
+        strict = []
+    return operands, STRICT.get(known.name, tuple(strict))
+
+
+def _mixed(rule: str, operands: tuple[int, ...], found: Mapping[int, Mixture]) -> str:
+    """The rule, told apart by what mixed operands give."""
+    if rule != "keeps":
+        return rule
+    outcomes = {p: Counter(zip(m.alone, m.rest, strict=True)) for p, m in found.items()}
+    leads = [p for p in operands if p in outcomes and outcomes[p].most_common(1)[0][0] == ("lo", "hi")]
+    if leads:
+        return "first" if operands.index(leads[0]) == 0 else "second"
+    several = len(operands) > 1 or -1 in found
+    return "promoted" if several else "first"
+
+
+# autocast
+
+POLICIES = {
+    "lower": "lower", "fp32": "fp32", "fp32_set_opt_dtype": "fp32_dtype", "promote": "widest",
+    "banned": "banned",
+}  # fmt: skip
+SPELT = {"grid_sampler": "grid_sample"}
+"""Names of operators that are not those of the functions."""
+
+
+def stated_policies(known: Mapping[str, Known], lists: Mapping[str, Any]) -> dict[str, str]:
+    """The policy of every operation that is on a device's lists itself."""
+    found: dict[str, str] = {}
+    for key, policy in POLICIES.items():
+        for operator in lists.get(key, ()):
+            name = SPELT.get(operator, operator)
+            for home in ("linalg", "fft", "special"):
+                name = name.replace(f"{home}_", f"{home}.", 1) if name.startswith(home) else name
+            name = ALIASES.get(name, name)
+            if name in known:
+                found[name] = policy
+    return found
+
+
+def region_policy(facts: Facts, low: torch.dtype) -> str:
+    """What autocast, which is on, makes of an operation, as its results tell; "": nothing."""
+    for sample in facts.samples[:4]:
+        wide = _outcome(sample, torch.float32)
+        narrow = _outcome(sample, low)
+        if wide == "banned" or narrow == "banned":
+            return "banned"
+        if wide == name_of(low):
+            return "lower"
+        if wide == narrow == "float32":
+            return "fp32"
+    return ""
+
+
+def _outcome(sample: Sample, dtype: torch.dtype) -> str:
+    try:
+        return next(described(sample.call(dict.fromkeys(sample.slots, dtype))), "")
+    except Exception as error:
+        return "banned" if "unsafe to autocast" in str(error) else "raises"
+
+
+def add_policies(every: Mapping[str, Facts], lists: Mapping[str, Any]) -> None:
+    """Autocast's policies by device: as listed, else as measured."""
+    from precision_lint.harness.policy import cuda_policy
+
+    known = {name: facts.known for name, facts in every.items()}
+    regions: list[tuple[str, torch.dtype, Any]] = [
+        ("cuda", torch.float16, cuda_policy()), ("cpu", torch.bfloat16, contextlib.nullcontext()),
+    ]  # fmt: skip
+    for device, low, emulated in regions:
+        stated = stated_policies(known, lists[device])
+        with emulated, torch.autocast("cpu", dtype=low):
+            for name, facts in every.items():
+                plain = name.removeprefix("torch.")
+                found = stated.get(plain) or region_policy(facts, low)
+                off = facts.result in ("first", "promoted", "floating", "real", "second", "int_like")
+                if found and (off or plain in stated):
+                    facts.policy[device] = found

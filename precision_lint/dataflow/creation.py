@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
@@ -68,7 +68,7 @@ def create(
         origin = DEFAULT if floats else FOLLOWS
     else:
         vector, origin = it.program.default_dtype, DEFAULT
-    return Tensor(
+    made = Tensor(
         vector,
         creation.name,
         tuple(v for v in values.values() if v is not None),
@@ -81,6 +81,13 @@ def create(
         reach=_reach(creation, lo, hi),
         data=origin,
     )
+    for look in CREATED:
+        look(it, made, values.get("fill_value"))
+    return made
+
+
+CREATED: list[Callable[[Interpreter, Tensor, Value | None], None]] = []
+"""What to look for at a tensor that is made (``hazards``)."""
 
 
 def _aligned(

@@ -34,6 +34,8 @@ TOLERATED: dict[str, int] = {
     "sum-overflow": assume.MAGNITUDE | assume.SIZE | assume.OUTSIDE,
     "half-softmax": assume.OUTSIDE,
     "half-schedule": assume.OUTSIDE,
+    "large-contraction": assume.MAGNITUDE | assume.SIZE,
+    "late-scale": assume.MAGNITUDE,
     "zero-vector": assume.OUTSIDE,
 }
 """By kind of event: further assumptions that measured precision allows."""

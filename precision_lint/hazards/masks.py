@@ -1,0 +1,220 @@
+"""Fills and masks: constants that float16 does not hold, minima that are added up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from precision_lint.dataflow.creation import CREATED
+from precision_lint.dataflow.graph import peel
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import ANY, BFLOAT16, FLOAT16, LOW, MODES, OTHER
+from precision_lint.domains.values import INF, Scalar, Tensor, Value, number
+from precision_lint.hazards.magnitudes import half_modes
+from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.rounding import FLOAT16_OVERFLOWS
+from precision_lint.hazards.zeros import transparent
+
+FILLED: dict[str, tuple[int, int]] = {
+    "masked_fill": (0, 2), "index_fill": (0, 3), "fill": (0, 1), "pad": (0, 3), "scatter": (0, 3),
+    "fill_diagonal": (0, 1), "masked_scatter": (0, 2), "clamp": (0, 1), "clamp_min": (0, 1),
+    "clamp_max": (0, 1), "where": (-1, -1), "index_put": (0, 2), "mul": (0, 1), "add": (0, 1),
+    "sub": (0, 1),
+}  # fmt: skip
+"""Operations that write a number into a tensor: the indices of both."""
+RAISES = frozenset({
+    "masked_fill", "index_fill", "fill", "pad", "scatter", "fill_diagonal", "full", "full_like", "new_full",
+    "clamp", "clamp_min", "clamp_max",
+})  # fmt: skip
+"""Those that raise where the number does not fit; the others write an infinity."""
+EXTREMES = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
+
+
+@hazard(*FILLED)
+def fill_overflow(it: Interpreter, applied: Applied) -> None:
+    """A number beyond 65504 that is written into a half tensor."""
+    for target, fill in _pairs(applied):
+        if not isinstance(fill, Scalar) or target is None:
+            continue
+        vector = applied.result.dtypes if applied.name != "clamp" else target.dtypes
+        modes = _modes_of(fill, vector, applied.name)
+        if modes and not (applied.name in ("mul", "add", "sub") and not _is_mask_value(fill, applied)):
+            _report(it, applied, target, fill, modes)
+            return
+
+
+def _pairs(applied: Applied) -> list[tuple[Tensor | None, Value | None]]:
+    values = applied.values
+    if applied.name == "where":
+        if len(values) < 3:
+            return []
+        pairs = ((values[2], values[1]), (values[1], values[2]))
+        return [(peel(a), b) for a, b in pairs if isinstance(a, Tensor)]
+    indices = [FILLED[applied.name]]
+    if applied.name == "clamp":
+        indices.append((0, 2))
+    if applied.name in ("mul", "add"):
+        indices.append((1, 0))
+    return [
+        (applied.tensor(a), values[b] if len(values) > b else None)
+        for a, b in indices
+    ]
+
+
+def _modes_of(fill: Scalar, vector: dtypes.Dtypes, name: str) -> int:
+    """Mask of the modes in which a dtype does not hold a number."""
+    found = 0
+    constant = number(fill)
+    for mode in range(len(MODES)):
+        dtype = vector[mode]
+        if dtype & OTHER or dtype > ANY or not dtype & LOW:
+            continue
+        if constant is not None:
+            big = FLOAT16_OVERFLOWS <= abs(constant) < INF
+            if big and dtype & FLOAT16:
+                found |= 1 << mode
+            elif big and dtype & BFLOAT16 and abs(constant) > 3.39e38:
+                found |= 1 << mode
+        elif fill.op in EXTREMES and fill.operands:
+            limit = fill.operands[0].dtypes[mode]
+            wide = limit & (dtypes.FLOAT32 | dtypes.FLOAT64) and not limit & (LOW | OTHER)
+            if wide or (limit == BFLOAT16 and dtype == FLOAT16):
+                found |= 1 << mode
+    return found
+
+
+def _is_mask_value(fill: Scalar, applied: Applied) -> bool:
+    """Whether a factor or a term is a penalty, not a scale: it is at least 1e5, and negative or for a mask."""
+    constant = number(fill)
+    if constant is None:
+        return fill.op in EXTREMES
+    if applied.name in ("add", "sub"):
+        return constant <= -FLOAT16_OVERFLOWS
+    other = applied.tensor(0) or applied.tensor(1)
+    return constant <= -FLOAT16_OVERFLOWS or (other is not None and 0 <= other.lo and other.hi <= 1)
+
+
+def _report(
+    it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, modes: int
+) -> None:
+    node = None
+    index = FILLED[applied.name][1]
+    if applied.name == "where":
+        index = next((i for i in (1, 2) if applied.values[i] is fill), 1)
+    elif len(applied.values) > 1 and applied.values[0] is fill:
+        index = 0
+    node = operand_node(applied.node, it.module, index, "value")
+    receiver = operand_node(applied.node, it.module, FILLED[applied.name][0] if applied.name != "where" else 3 - index)
+    it.emit(
+        "fill-overflow",
+        applied.node,
+        modes,
+        target.assumptions,
+        about=target,
+        operation=applied.name,
+        value=number(fill),
+        limit=fill.op,
+        raises=applied.name in RAISES,
+        fill=it.place(node) if node is not None else None,
+        fill_at=made_at(it, fill),
+        tensor=it.place(receiver) if receiver is not None else None,
+        bfloat16=bool(dtypes.modes_of(applied.result.dtypes, BFLOAT16) & modes),
+        inplace=applied.inplace,
+    )
+
+
+def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:
+    """``full(size, -1e9, dtype=half)`` and its kin."""
+    if not isinstance(fill, Scalar):
+        return
+    modes = _modes_of(fill, made.dtypes, made.op)
+    if not modes or made.node is None:
+        return
+    index = 1 if made.op in ("full", "full_like") else 2
+    node = operand_node(made.node, it.module, index, "fill_value")
+    it.emit(
+        "fill-overflow",
+        made.node,
+        modes,
+        made.assumptions,
+        operation=made.op,
+        value=number(fill),
+        limit=fill.op,
+        raises=True,
+        fill=it.place(node) if node is not None else None,
+        fill_at=made_at(it, fill),
+        tensor=None,
+        bfloat16=False,
+        inplace=False,
+    )
+
+
+CREATED.append(created_with)
+
+
+# minima that are added
+
+
+@hazard("add")
+def minimum_added(it: Interpreter, applied: Applied) -> None:
+    """Two masks of the dtype's minimum added up: -inf, and nan where both are set in a whole row."""
+    first, second = applied.tensor(0), applied.tensor(1)
+    if first is None or second is None:
+        return
+    if _minima(first) + _minima(second) < 2 or not _minima(first) or not _minima(second):
+        return
+    modes = dtypes.modes_of(applied.result.dtypes, LOW)
+    it.emit(
+        "minimum-added",
+        applied.node,
+        modes,
+        first.assumptions | second.assumptions,
+        about=first,
+        how="two",
+    )
+
+
+@hazard("mul")
+def minimum_times(it: Interpreter, applied: Applied) -> None:
+    """A mask times a multiple of the minimum."""
+    for index in (0, 1):
+        scale = applied.values[index] if len(applied.values) > index else None
+        if isinstance(scale, Scalar) and scale.op == "mul" and _is_minimum_number(scale.operands):
+            modes = half_modes(applied.result.dtypes)
+            it.emit("minimum-added", applied.node, modes, applied.result.assumptions, how="twice")
+
+
+def _is_minimum_number(parts: tuple[Any, ...]) -> bool:
+    return any(isinstance(one, Scalar) and one.op in ("finfo.min", "-finfo.max") for one in parts)
+
+
+def _minima(value: Any, depth: int = 6) -> int:
+    """How many masks of the dtype's minimum a value contains."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or not depth:
+        return 0
+    if value.op == "add" and len(value.operands) > 1:
+        return _minima(value.operands[0], depth - 1) + _minima(value.operands[1], depth - 1)
+    if value.op == "mul":
+        return int(any(_is_minimum(one) for one in value.operands[:2]))
+    if value.op in ("masked_fill", "where", "full", "full_like", "new_full"):
+        fills = value.operands[1:3]
+        base = peel(value.operands[0])
+        empty = value.op.startswith(("full", "new")) or (
+            isinstance(base, Tensor) and base.lo == base.hi == 0
+        )
+        return int(empty and any(_is_minimum(one) for one in fills))
+    if transparent(value) or value.op in ("triu", "tril"):
+        return _minima(value.operands[0], depth - 1)
+    return 0
+
+
+def _is_minimum(value: Any) -> bool:
+    """Whether a number is (nearly) the least of half."""
+    if not isinstance(value, Scalar):
+        return False
+    constant = number(value)
+    if constant is not None:
+        return -FLOAT16_OVERFLOWS < constant <= -4e4 or constant < -1e37
+    return value.op in ("finfo.min", "-finfo.max")

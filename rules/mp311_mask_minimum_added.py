@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+
+
+class MaskMinimumAdded(Rule):
+    """Additive mask of a dtype's smallest number, added to another one or to scores.
+
+    ## What it flags
+    The sum of two masks that hold `torch.finfo(dtype).min` (or a literal close to -65504), in one
+    expression such as `scores + causal + padding`, where the sum may be half, also where a short
+    function of the project makes them; `finfo(dtype).min` times 2 or more; in a project that runs
+    half precision an additive mask that is cast as `scaled_dot_product_attention` gets it, in a
+    file that fills with a minimum. As `possible`: a causal mask as one of the two, which leaves the
+    diagonal to the other; one such mask added to scores that may be float16; and
+    `masked_fill(mask, -inf)` in a function with a softmax.
+
+    It stays silent for one `masked_fill` with the minimum, for masks of -1e4, for masks whose
+    minimum is taken (`torch.minimum`), for boolean masks, and in bfloat16 for float16's minimum.
+
+    ## Why it breaks
+    The minimum has no room below it: min + min is -inf, in bfloat16 and float32 too, and in
+    float16 -65504 - 17 is. A row whose entries are all -inf is nan in softmax, and nan spreads
+    over the batch: a sample without any token that a second mask hits as well. With the minimum
+    alone the same row is uniform, which is harmless.
+
+    ## Example
+    ```python
+    low = torch.finfo(torch.float16).min
+    bias = banned * low + padding * low
+    ```
+    Use instead:
+    ```python
+    low = torch.finfo(torch.float16).min
+    bias = torch.minimum(banned * low, padding * low)
+    ```
+
+    ## Fix safety
+    Unsafe: `torch.minimum` of both masks takes the place of their sum. Entries that one mask hits
+    are the same to the bit; those that both hit are the minimum instead of -inf (in float32 with
+    a float16 minimum: -65504 instead of -131008). There is no fix where the masks are added in
+    two statements, nor for one mask: use `masked_fill` on the scores.
+
+    ## How to silence
+    `# precision-lint: ignore[MP311] reason` or `# noqa: MP311` on the line.
+
+    ## Sources
+    PyTorch, `torch.finfo`, `torch.nn.functional.scaled_dot_product_attention` (boolean masks).
+    """
+
+    code = "MP311"
+    name = "mask-minimum-added"
+    severity = Severity.WARNING
+    applicability = Applicability.UNSAFE
+    listens = ("minimum-added",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        facts = event.facts
+        if facts["how"] == "two":
+            message = "two masks of the least half number add up to -inf, and a row of both to nan"
+        else:
+            message = "a multiple of the least half number is -inf"
+        yield Finding(message)
