@@ -35,12 +35,13 @@ def diagnostics(
     rules: Rules,
     force: Force,
     superseded: frozenset[tuple[str, str]] = frozenset(),
+    torch_version: tuple[int, ...] | None = None,
 ) -> list[Diagnostic]:
     """All findings of ``rules`` in one file, of any confidence, in order of place.
 
     path: the file's name in its events.
     """
-    at = Context(source, tree, path)
+    at = Context(source, tree, path, torch_version)
     listeners: dict[str, list[type[Rule]]] = {}
     for rule in rules:
         for kind in rule.listens:

@@ -19,7 +19,15 @@ Edits = tuple[Edit, ...]
 class Context:
     """One file, for the rules that put its events into words."""
 
-    def __init__(self, source: Source, tree: ast.Module, path: str) -> None:
+    def __init__(
+        self,
+        source: Source,
+        tree: ast.Module,
+        path: str,
+        torch_version: tuple[int, ...] | None = None,
+    ) -> None:
+        self.torch_version = torch_version
+        """The least torch that must work; None: it is not known."""
         self.source = source
         self.path = path
         self.tree = Tree(path, tree)
@@ -122,6 +130,16 @@ class Context:
         bound = None if whole else self.fresh(name, node)
         edits = self.edit.without_autocast(statement, node, known, header, bound)
         return None if edits is None else (*imports, *edits)
+
+    def device_of(self, call: Place, device: str) -> Edits | None:
+        """Put another device type into a call of ``autocast``."""
+        node = self.tree.expression(call)
+        if not isinstance(node, ast.Call):
+            return None
+        given = [k.value for k in node.keywords if k.arg == "device_type"] or node.args[:1]
+        if not given or not isinstance(given[0], ast.Constant):
+            return None
+        return self.edit.put(given[0], f'"{device}"')
 
     def insert_before(self, place: Place, *lines: str) -> Edits | None:
         """New lines in front of the statement at a place."""

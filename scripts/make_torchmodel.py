@@ -9,6 +9,7 @@ samples (torch's own test suite has most of them), in several dtypes and under b
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import inspect
@@ -400,7 +401,9 @@ def chosen(known: Known, listed: Iterable[Any]) -> tuple[list[Sample], torch.dty
         sources = [_made(known, made)] if made is not None and dtype == torch.float32 else []
         sources += [recorded(known, entry, dtype) for entry in given if dtype in entry.dtypes]
         for sample in (s for source in sources for s in _some(source)):
-            if not sample.slots or any(t.numel() == 0 for t in sample.slots.values()):
+            given_dtype = any(isinstance(v, torch.dtype) for v in (*sample.args, *sample.kwargs.values()))
+            empty = any(t.numel() == 0 for t in sample.slots.values())
+            if not sample.slots or empty or given_dtype:
                 continue
             key = tuple(sorted((p, i, t.dim() > 0) for (p, i), t in sample.slots.items()))
             group = found.setdefault(key, [])
@@ -439,6 +442,8 @@ OWN: dict[str, Callable[[], tuple[Any, ...]]] = {
     "dropout1d": lambda: (_r(2, 3, 4),),
     "fold": lambda: (_r(1, 12, 12), (4, 5), (2, 2)),
     "gumbel_softmax": lambda: (_r(3, 4),),
+    "linalg.matrix_exp": lambda: (_r(4, 4),),
+    "linalg.matrix_power": lambda: (_r(4, 4), 3),
     "lobpcg": lambda: (torch.diag(torch.arange(1.0, 10.0)), 2),
     "lp_pool1d": lambda: (_r(2, 3, 8), 2, 2),
     "lp_pool2d": lambda: (_r(2, 3, 8, 8), 2, 2),
@@ -470,6 +475,10 @@ LISTS = frozenset({
     "unravel_index", "histogramdd",
 })  # fmt: skip
 """Operations that give as many tensors as they are told, all of one dtype."""
+WHOLE = frozenset({"atleast_1d", "atleast_2d", "atleast_3d", "nonzero", "where", "histogramdd"})
+"""Those of them that give a single tensor, or something else, for what they are mostly given."""
+NOT_LISTED = frozenset({"atleast_1d", "atleast_2d", "atleast_3d", "einsum", "gradient", "histogramdd"})
+"""Operations that take a list of tensors elsewhere, or seldom."""
 SOMETIMES = frozenset({"max", "min", "median", "nanmedian", "unique", "unique_consecutive"})
 """Operations that give several tensors only where they are told a dimension, or to."""
 
@@ -588,7 +597,8 @@ WIDE = {
 }  # fmt: skip
 """Operands that may be wider than the first one, and not narrower."""
 OPERANDS = {
-    "batch_norm": (0,), "instance_norm": (0,), "torch.batch_norm": (0,), "torch.instance_norm": (0,),
+    "batch_norm": (0, 3, 4), "instance_norm": (0, 3, 4), "torch.batch_norm": (0, 1, 2),
+    "torch.instance_norm": (0, 1, 2), "istft": (0,), "polygamma": (1,),
     "huber_loss": (0, 1), "soft_margin_loss": (0, 1), "hinge_embedding_loss": (0,), "max": (0, 1),
     "min": (0, 1), "scaled_dot_product_attention": (0, 1, 2), "solve_triangular": (0, 1),
     "binary_cross_entropy_with_logits": (0, 1), "index_fill": (0,), "masked_fill": (0,),
@@ -599,10 +609,12 @@ OPERANDS = {
 
 RESULTS = {
     **dict.fromkeys(
-        ("index_add", "index_reduce", "scatter", "scatter_reduce", "put", "masked_scatter"), "first"
+        ("index_add", "index_reduce", "scatter", "scatter_reduce", "put", "masked_scatter",
+         "batch_norm", "instance_norm", "torch.batch_norm", "torch.instance_norm"), "first"
     ),
+    "istft": "real",
 }  # fmt: skip
-"""Results of operations that write into a copy of their first operand."""
+"""Results of operations that write into a copy of their first operand, and others stated."""
 REDUCTIONS = re.compile(
     r"(arg)?(max|min)|amax|amin|aminmax|all|any|sum|nansum|mean|nanmean|prod|(nan)?median|mode|kthvalue"
     r"|(std|var)(_mean)?|cum(sum|prod|max|min)|log(cum)?sumexp|(nan)?quantile|norm|nuclear_norm|dist"
@@ -634,7 +646,12 @@ def measured(known: Known, listed: Iterable[Any]) -> Facts:
         facts.outputs = tuple("first" if rule == "keeps" else rule for rule in rules)
         made = full[0].call({})
         facts.fields = tuple(getattr(type(made), "__match_args__", getattr(made, "_fields", ())))
-    if listing & {*facts.operands} or known.name in ("meshgrid",):
+    if first in ("keeps", "real", "second") and dtype == torch.float32:
+        if all(_seen(samples, d, 0) is None for d in (torch.int64, torch.int32, torch.bool)):
+            facts.flags.add("i")
+    if known.name in LISTS - WHOLE:
+        facts.flags.add("p")
+    if listing & {*facts.operands[:1]} and known.name not in NOT_LISTED:
         facts.flags.add("l")
     if "dtype" in known.parameters:
         if (samples[0].uniform(dtype, dtype=torch.float64) or ("",))[0] == "float64":
@@ -669,7 +686,7 @@ def _operands(
     if not matter:
         matter = present[:1]
     operands = OPERANDS.get(known.name, tuple(matter))
-    strict = [p for p in strict if p in operands]
+    strict = [p for p in strict if p in operands and p not in WIDE.get(known.name, ())]
     if len(strict) == 1 and -1 not in found:
         strict = []
     return operands, STRICT.get(known.name, tuple(strict))
@@ -693,6 +710,8 @@ POLICIES = {
     "lower": "lower", "fp32": "fp32", "fp32_set_opt_dtype": "fp32_dtype", "promote": "widest",
     "banned": "banned",
 }  # fmt: skip
+UNLISTED = frozenset({"linalg.matrix_exp"})
+"""Operations made of listed ones that give back the dtype of their operand (if of 2 x 2 or more)."""
 SPELT = {"grid_sampler": "grid_sample"}
 """Names of operators that are not those of the functions."""
 
@@ -713,16 +732,14 @@ def stated_policies(known: Mapping[str, Known], lists: Mapping[str, Any]) -> dic
 
 def region_policy(facts: Facts, low: torch.dtype) -> str:
     """What autocast, which is on, makes of an operation, as its results tell; "": nothing."""
-    for sample in facts.samples[:4]:
-        wide = _outcome(sample, torch.float32)
-        narrow = _outcome(sample, low)
-        if wide == "banned" or narrow == "banned":
-            return "banned"
-        if wide == name_of(low):
-            return "lower"
-        if wide == narrow == "float32":
-            return "fp32"
-    return ""
+    if facts.known.name in UNLISTED:
+        return ""
+    found = {(_outcome(s, torch.float32), _outcome(s, low)) for s in facts.samples[:6]}
+    if any("banned" in pair for pair in found):
+        return "banned"
+    if any(wide == name_of(low) for wide, _ in found):
+        return "lower"
+    return "fp32" if ("float32", "float32") in found else ""
 
 
 def _outcome(sample: Sample, dtype: torch.dtype) -> str:
@@ -749,3 +766,489 @@ def add_policies(every: Mapping[str, Facts], lists: Mapping[str, Any]) -> None:
                 off = facts.result in ("first", "promoted", "floating", "real", "second", "int_like")
                 if found and (off or plain in stated):
                     facts.policy[device] = found
+
+
+# kernels, and what an operation is like
+
+
+def add_missing(every: Mapping[str, Facts], listed: Mapping[str, list[Any]]) -> None:
+    """The dtypes for which an operation has no kernel.
+
+    Of the CPU, by calling it; of CUDA, what the suite declares, less what exists on the CPU although
+    the suite denies it (operations made of others).
+    """
+    for name, facts in every.items():
+        given = listed.get(name, [])
+        if not facts.samples or facts.dtype != torch.float32 or not facts.operands:
+            continue
+        for dtype in LOW:
+            runs = any(s.uniform(dtype) is not None for s in facts.samples)
+            declared = any(dtype in entry.dtypes for entry in given)
+            if not runs and not declared:
+                facts.missing.setdefault("cpu", []).append(name_of(dtype))
+            on_gpu = any(dtype in entry.dtypesIfCUDA for entry in given) if given else runs
+            on_gpu = on_gpu or name in ON_CUDA
+            if not on_gpu and (declared or not runs):
+                facts.missing.setdefault("cuda", []).append(name_of(dtype))
+
+
+ON_CUDA = frozenset({"lp_pool3d"})
+"""Operations that no entry of the suite describes, and that have kernels on CUDA."""
+NO_VIEWS = frozenset({"interpolate", "nan_to_num"})
+MIXING = frozenset({
+    "argsort", "atleast_1d", "atleast_2d", "broadcast_tensors", "broadcast_to", "expand", "ormqr",
+    "adaptive_max_pool3d", "combinations", "cartesian_prod", "bucketize",
+})  # fmt: skip
+"""Operations that are not elementwise, though the samples do not tell."""
+
+
+def add_flags(facts: Facts) -> None:
+    """Whether the elements of a result are elements of the operand, or follow from one each."""
+    if REDUCTIONS.fullmatch(facts.known.name):
+        facts.flags.add("r")
+    if facts.dtype != torch.float32:
+        return
+    parts = [s for s in facts.samples if any(t.dim() for t in s.slots.values())] or facts.samples
+    name = facts.known.name
+    if name not in NO_VIEWS and facts.operands[:1] == (0,) and parts:
+        told = [moves(s) for s in parts]
+        if False not in told and True in told:
+            facts.flags.add("v")
+    if parts and not facts.flags & {"r"} and name not in MIXING and not facts.outputs:
+        if name == "prelu" or all(elementwise(s, slot) for s in parts for slot in s.slots):
+            facts.flags.add("e")
+
+
+def _first(sample: Sample) -> tuple[Slot, torch.Tensor]:
+    return min(sample.slots.items(), key=lambda item: item[0])
+
+
+def _given(sample: Sample, slot: Slot, value: torch.Tensor) -> Any:
+    """The first tensor of the result for another operand; None: there is none."""
+    changed = Sample(sample.function, sample.args, sample.kwargs, sample.places, dict(sample.slots))
+    place = sample.places[slot[0]]
+    if isinstance(place, str):
+        changed.kwargs = {**sample.kwargs, place: _put(sample.kwargs[place], slot[1], value)}
+    else:
+        args = list(sample.args)
+        if isinstance(args[place], torch.Tensor) and slot[1]:
+            place, slot = place + slot[1], (slot[0], 0)
+        args[place] = _put(args[place], slot[1], value)
+        changed.args = tuple(args)
+    try:
+        result = changed.call({})
+    except Exception:
+        return None
+    while isinstance(result, (tuple, list)) and result:
+        result = result[0]
+    return result if isinstance(result, torch.Tensor) else None
+
+
+def _put(value: Any, item: int, tensor: torch.Tensor) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tensor
+    parts = list(value)
+    parts[item] = tensor
+    return tuple(parts) if isinstance(value, tuple) else parts
+
+
+def moves(sample: Sample) -> bool | None:
+    """Whether every element of the result is one of the first operand; None: it has none."""
+    slot, tensor = _first(sample)
+    torch.manual_seed(1)
+    for shift in (-0.5, 3.0):
+        value = torch.rand(tensor.shape) + shift
+        result = _given(sample, slot, value)
+        if result is not None and not result.numel():
+            return None
+        if result is None or result.dtype != torch.float32:
+            return False
+        if not torch.isin(result, value).all():
+            return False
+    return True
+
+
+def elementwise(sample: Sample, slot: Slot) -> bool:
+    """Whether a change of one element of an operand changes what stands at its place only."""
+    tensor = sample.slots[slot]
+    base = _given(sample, slot, tensor)
+    if base is None or not tensor.numel():
+        return False
+    try:
+        shape = torch.broadcast_shapes(base.shape, tensor.shape)
+    except RuntimeError:
+        return False
+    if shape != base.shape:
+        return False
+    for place in {0, tensor.numel() - 1, tensor.numel() // 2}:
+        value = tensor.detach().clone().contiguous()
+        value.view(-1)[place] += 0.25
+        mark = torch.zeros(tensor.shape, dtype=torch.bool).contiguous()
+        mark.view(-1)[place] = True
+        result = _given(sample, slot, value)
+        if result is None or result.shape != base.shape:
+            return False
+        same = (result == base) | ((result != result) & (base != base))
+        if not (same | mark.expand(base.shape)).all():
+            return False
+    return True
+
+
+# tables
+
+BITS = {"float16": 4, "bfloat16": 8}
+LETTERS = {"lower": "L", "fp32": "F", "fp32_dtype": "D", "widest": "W", "banned": "B"}
+
+
+def row(facts: Facts) -> dict[str, Any]:
+    """An operation as the table has it: only what differs from the usual."""
+    known = facts.known
+    fields: dict[str, Any] = {"p": " ".join(known.parameters), "at": "".join(sorted(known.homes))}
+    if facts.operands != (0,):
+        fields["o"] = facts.operands
+    if facts.result != "first":
+        fields["r"] = facts.result
+    for key, values in (("s", facts.strict), ("w", facts.wide), ("m", facts.outputs), ("n", facts.fields)):
+        if values:
+            fields[key] = values if key in "sw" else " ".join(map(str, values))
+    policy = "".join(LETTERS.get(facts.policy.get(device, ""), "-") for device in ("cuda", "cpu"))
+    if policy != "--":
+        fields["a"] = policy
+    absent = [sum(BITS[d] for d in facts.missing.get(device, ())) for device in ("cuda", "cpu")]
+    if any(absent):
+        fields["k"] = absent
+    if facts.flags:
+        fields["f"] = "".join(sorted(facts.flags))
+    if known.variadic >= 0:
+        fields["v"] = known.variadic
+    if known.name in RECEIVER:
+        fields["x"] = RECEIVER[known.name]
+    return fields
+
+
+PSEUDO: dict[str, dict[str, Any]] = {
+    "identity": {"p": "input", "f": "ev"},
+    "copy": {"p": "input src non_blocking", "f": "e"},
+    "zero": {"p": "input", "f": "e"},
+    "fill_diagonal": {"p": "input fill_value wrap"},
+    **{name: {"p": f"input {more}", "f": "i"} for name, more in (
+        ("cauchy", "median sigma"), ("exponential", "lambd"), ("geometric", "p"),
+        ("log_normal", "mean std"), ("normal", "mean std"), ("random", "from to"),
+        ("uniform", "from to"))},
+}  # fmt: skip
+"""What layers or methods do in place only (``zero_``), as operations."""
+
+
+def operations() -> dict[str, Any]:
+    """The table of operations."""
+    known = catalogue()
+    listed = entries(known)
+    every = {name: measured(one, listed.get(name, [])) for name, one in known.items()}
+    lists = json.loads((FOLDER / "autocast.json").read_text(encoding="utf-8"))["autocast"]
+    add_policies(every, lists)
+    add_missing(every, listed)
+    for facts in every.values():
+        add_flags(facts)
+    aliases = {
+        full: [name, "".join(sorted(letters))]
+        for name, one in known.items()
+        for full, letters in one.spellings.items()
+        if full != name
+    }
+    for one in known.values():
+        one.homes = one.spellings.get(one.name) or {"m" if one.name.startswith("Tensor.") else "t"}
+    rows = {name: row(facts) for name, facts in every.items()}
+    rows.update({name: {"at": "" if name == "identity" else "m", **one} for name, one in PSEUDO.items()})
+    return {
+        "torch": torch.__version__.partition("+")[0],
+        "operations": dict(sorted(rows.items())),
+        "aliases": dict(sorted(aliases.items())),
+    }
+
+
+def lines(content: Mapping[str, Any]) -> str:
+    """A dict as JSON with one key a line."""
+    rows = (f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in content.items())
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def dumped(content: Mapping[str, Any]) -> str:
+    """JSON with one entry a line, so that changes can be read."""
+    parts = []
+    for key, value in content.items():
+        if isinstance(value, dict):
+            parts.append(f"{json.dumps(key)}:" + lines(value).rstrip())
+        else:
+            parts.append(f"{json.dumps(key)}:{json.dumps(value)}")
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+# layers and optimizers
+
+CONTAINERS = frozenset({
+    "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Container",
+})  # fmt: skip
+LAYERS = {
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "RNNBase", "LSTMCell", "GRUCell", "RNNCell", "RNNCellBase"),
+                    "recurrent"),
+    **dict.fromkeys(("MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder",
+                     "TransformerEncoderLayer", "TransformerDecoderLayer"), "attention"),
+    **{f"{lazy}InstanceNorm{n}d": "instance_norm" for lazy in ("", "Lazy") for n in (1, 2, 3)},
+    "Identity": "identity", "ReLU6": "relu6", "Softmax2d": "softmax",
+    "CrossMapLRN2d": "local_response_norm",
+    **dict.fromkeys(("AdaptiveLogSoftmaxWithLoss", "DataParallel", *CONTAINERS), ""),
+}  # fmt: skip
+"""Layers whose operation their source does not tell."""
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "AdaptiveLogSoftmaxWithLoss": {"n_classes": 10, "cutoffs": [3, 6]},
+    "MultiheadAttention": {"embed_dim": 4, "num_heads": 2},
+    **{name: {"nhead": 2} for name in ("TransformerEncoderLayer", "TransformerDecoderLayer")},
+    "Transformer": {"d_model": 4, "nhead": 2, "dim_feedforward": 4},
+    "TransformerEncoder": {"encoder_layer": torch.nn.TransformerEncoderLayer(4, 2)},
+    "TransformerDecoder": {"decoder_layer": torch.nn.TransformerDecoderLayer(4, 2)},
+    "RNNBase": {"mode": "LSTM"}, "DataParallel": {"module": torch.nn.Linear(4, 4)},
+    "FractionalMaxPool2d": {"output_size": 2}, "FractionalMaxPool3d": {"output_size": 2},
+    "Unflatten": {"unflattened_size": (2, 2)},
+}  # fmt: skip
+"""Arguments of constructors for which 4 won't do."""
+OUTPUTS = {
+    "LSTM": 2, "GRU": 2, "RNN": 2, "LSTMCell": 2, "MultiheadAttention": 2,
+    "AdaptiveLogSoftmaxWithLoss": 2,
+}  # fmt: skip
+SAYS = re.compile(r"\b(?:F|torch)\.(\w+)\(|\binput\.(\w+)\(")
+
+
+def constructor(cls: type) -> dict[str, Any]:
+    """Names of a constructor's positional parameters, and plain defaults of all."""
+    recurrent = issubclass(cls, torch.nn.RNNBase) and cls is not torch.nn.RNNBase
+    home: Any = torch.nn.RNNBase if recurrent else cls
+    given = list(inspect.signature(home.__init__).parameters.values())[2 if recurrent else 1 :]
+    plain = (bool, int, float, str, type(None))
+    defaults = {}
+    for parameter in given:
+        value = parameter.default
+        if isinstance(value, (tuple, list)) and all(isinstance(v, plain) for v in value):
+            value = list(value)
+        if parameter.default is not parameter.empty and isinstance(value, (*plain, list)):
+            defaults[parameter.name] = value
+    names = [p.name for p in given if p.kind == p.POSITIONAL_OR_KEYWORD]
+    return {"parameters": names, "defaults": defaults}
+
+
+def layer_row(name: str, cls: Any) -> dict[str, Any]:
+    """A class of ``torch.nn``."""
+    made = constructor(cls)
+    needed = [p for p in made["parameters"] if p not in made["defaults"]]
+    weights: list[str] = []
+    buffers: list[str] = []
+    with contextlib.suppress(TypeError):
+        module = cls(**{**dict.fromkeys(needed, 4), **ARGUMENTS.get(name, {})})
+        weights = [n for n, p in module._parameters.items() if p is not None]
+        buffers = [n for n, b in module._buffers.items() if b is not None]
+    found = LAYERS.get(name)
+    if found is None:
+        source = inspect.getsource(cls.forward)
+        if "self._conv_forward" in source:
+            source = inspect.getsource(cls._conv_forward)
+        match = SAYS.search(source)
+        found = (match[1] or match[2]) if match else ""
+    extra = {"outputs": OUTPUTS[name]} if name in OUTPUTS else {}
+    extra |= {"container": True} if name in CONTAINERS else {}
+    return {"operation": found, **made, "weights": weights, "buffers": buffers, **extra}
+
+
+def layers() -> dict[str, Any]:
+    """The table of ``torch.nn``."""
+    classes = {
+        name: cls
+        for name, cls in sorted(vars(torch.nn).items())
+        if isinstance(cls, type) and issubclass(cls, torch.nn.Module) and cls is not torch.nn.Module
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # lazy and deprecated ones
+        return {name: layer_row(name, cls) for name, cls in classes.items()}
+
+
+def optimizers() -> dict[str, Any]:
+    """The table of ``torch.optim``."""
+    return {
+        name: constructor(cls)
+        for name, cls in sorted(vars(torch.optim).items())
+        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)
+        and cls is not torch.optim.Optimizer
+    }  # fmt: skip
+
+
+# NumPy
+
+ARRAY_FUNCTIONS = """
+abs absolute all allclose amax amin angle any append apply_along_axis arange argmax argmin argsort argwhere
+around array array_equal array_split asanyarray asarray ascontiguousarray asfortranarray atleast_1d atleast_2d
+atleast_3d average bartlett bincount blackman block broadcast_to clip column_stack concatenate convolve copy
+corrcoef correlate count_nonzero cov cross cumprod cumsum deg2rad delete diag diagflat diagonal diff digitize
+dot dsplit dstack einsum empty empty_like expand_dims eye fft.fft fft.fft2 fft.fftfreq fft.fftn fft.fftshift
+fft.ifft fft.ifftshift fft.irfft fft.rfft fft.rfftfreq flatnonzero flip fliplr flipud full full_like geomspace
+gradient hamming hanning histogram hsplit hstack identity imag indices inner insert interp isclose isin
+isreal kaiser kron lexsort linalg.cholesky linalg.det linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh
+linalg.inv linalg.lstsq linalg.matrix_power linalg.matrix_rank linalg.norm linalg.pinv linalg.qr linalg.slogdet
+linalg.solve linalg.svd linspace logspace matmul max mean median meshgrid min moveaxis nan_to_num nanargmax
+nanargmin nanmax nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar ndim nonzero
+ones ones_like outer pad partition percentile prod ptp put_along_axis quantile rad2deg random.beta
+random.binomial random.choice random.exponential random.gamma random.laplace random.lognormal
+random.multivariate_normal random.normal random.permutation random.poisson random.rand random.randint
+random.randn random.random random.random_sample random.sample random.standard_normal random.triangular
+random.uniform ravel real repeat reshape resize roll rollaxis rot90 round searchsorted select sign sinc sort
+split squeeze stack std sum swapaxes take take_along_axis tensordot tile trace transpose trapezoid tri tril
+tril_indices triu triu_indices unique unravel_index vander var vdot vsplit vstack where zeros zeros_like
+""".split()  # fmt: skip
+"""Functions of NumPy besides its ufuncs."""
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "arange": (3,), "bartlett": (4,), "blackman": (4,), "empty": (2,), "eye": (2,), "zeros": (2,),
+    "fft.fftfreq": (4,), "fft.rfftfreq": (4,), "full": (2, 1.5), "geomspace": (1, 2, 3),
+    "hamming": (4,), "hanning": (4,), "identity": (2,), "indices": ((2, 2),), "kaiser": (4, 1),
+    "linspace": (0, 1, 3), "logspace": (0, 1, 3), "ones": (2,), "random.beta": (1, 1, 3),
+    "random.binomial": (3, 0.5, 3), "random.exponential": (1, 3), "random.gamma": (1, 1, 3),
+    "random.laplace": (0, 1, 3), "random.lognormal": (0, 1, 3), "random.normal": (0, 1, 3),
+    "random.multivariate_normal": ([0, 0], [[1, 0], [0, 1]]), "random.poisson": (1, 3),
+    "random.rand": (3,), "random.randint": (0, 3, 3), "random.randn": (3,), "random.random": (3,),
+    "random.random_sample": (3,), "random.sample": (3,), "random.standard_normal": (3,),
+    "random.triangular": (0, 1, 2, 3), "random.uniform": (0, 1, 3), "tri": (3,),
+    "tril_indices": (3,), "triu_indices": (3,), "unravel_index": ([1, 2], (2, 2)),
+}  # fmt: skip
+"""Arguments of functions that make arrays out of numbers."""
+
+
+STATED_ARRAYS = {
+    **dict.fromkeys(("quantile", "nanquantile"), "floating"), "full": "unknown", "arange": "unknown",
+    **dict.fromkeys(("where", "vander", "dsplit", "clip", "conj", "conjugate", "cross", "select",
+                     "subtract", "square", "take_along_axis", "bitwise_and", "bitwise_or",
+                     "bitwise_xor"), "keeps"),
+    **dict.fromkeys(("random.choice", "random.permutation", "append"), "unknown"),
+}  # fmt: skip
+"""Functions that the arguments above do not show."""
+
+
+def array_rule(name: str, numpy: Any) -> str:
+    """How the dtype of a function's result follows from that of its arrays.
+
+    ``float64``, ``int``, ``bool``, ``complex``: always.  ``floating``: float64 for integers, floats as they
+    are.  ``keeps``: as the arrays promote.  ``int_like``: integers for booleans.  ``unknown``.
+    """
+    function = functools.reduce(getattr, name.split("."), numpy)
+    if name in NUMBERS:
+        return str(_kind(function(*NUMBERS[name])))
+    seen = {}
+    for dtype in ("float32", "float64", "int64", "bool"):
+        matrix = (numpy.array([[3, 1], [1, 2]]) > (1 if dtype == "bool" else -9)).astype(dtype)
+        matrix = matrix if dtype == "bool" else numpy.array([[3, 1], [1, 2]], dtype)
+        seen[dtype] = _kind(_applied(function, matrix, numpy))
+    if seen["float32"] == "float32" and seen["float64"] == "float64":
+        if seen["int64"] == "float64":
+            return "floating"
+        return "int_like" if seen["bool"] == "int" else "keeps"
+    kinds = {kind for kind in seen.values() if kind}
+    return kinds.pop() if len(kinds) == 1 else "unknown"
+
+
+def _applied(function: Any, matrix: Any, numpy: Any) -> Any:
+    row, ones = matrix[0], numpy.ones(2, dtype="int64")
+    for arguments in (
+        (matrix,), (row,), (matrix, matrix), (row, row), ([matrix, matrix],), (matrix, 1),
+        (matrix, (2, 2)), (row, 0, 1), (matrix, 0, 1), (matrix, row, row), (row, row, row),
+        (matrix > 0, matrix, matrix), ("ij->j", matrix), (ones, row), (matrix, 0, row),
+        ([matrix > 0], [matrix]), (1, matrix),
+    ):  # fmt: skip
+        try:
+            found = function(*arguments)
+        except Exception:  # of many types
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _kind(value: Any) -> str | None:
+    while isinstance(value, (tuple, list)) and value:
+        value = value[0]
+    if isinstance(value, bool):
+        return "bool"
+    dtype = str(getattr(value, "dtype", ""))
+    if dtype.startswith(("int", "uint")) or isinstance(value, int):
+        return "int"
+    return "complex" if dtype.startswith("complex") else dtype or None
+
+
+def arrays() -> dict[str, str]:
+    """The table of NumPy's functions."""
+    import numpy
+
+    ufuncs = [name for name in dir(numpy) if isinstance(getattr(numpy, name), numpy.ufunc)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {name: array_rule(name, numpy) for name in sorted({*ARRAY_FUNCTIONS, *ufuncs})}
+    return {**found, **STATED_ARRAYS}
+
+
+# torch.amp
+
+AMP = (
+    "torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast",
+    "torch.GradScaler", "torch.amp.GradScaler", "torch.cuda.amp.GradScaler",
+    "torch.cpu.amp.GradScaler", "torch.amp.custom_fwd", "torch.amp.custom_bwd",
+    "torch.cuda.amp.custom_fwd", "torch.cuda.amp.custom_bwd", "torch.amp.is_autocast_available",
+    *(f"torch.amp.GradScaler.{name}" for name in ("scale", "step", "update", "unscale_")),
+)  # fmt: skip
+DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "maia", "xla", "ipu", "privateuseone")
+
+
+def amp() -> dict[str, Any]:
+    """Signatures of what mixed precision is made of, and the dtype of each device's autocast."""
+    names = {}
+    for name in AMP:
+        function = functools.reduce(getattr, name.split(".")[1:], torch)
+        given = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        shown = {
+            p.name: name_of(p.default) if isinstance(p.default, torch.dtype) else p.default
+            for p in given
+            if p.default is not p.empty and p.kind is not p.VAR_POSITIONAL
+        }
+        plain = [p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        names[name] = {
+            "parameters": [p.name for p in plain if p.kind is not p.KEYWORD_ONLY],
+            "keywords": [p.name for p in plain if p.kind is p.KEYWORD_ONLY],
+            "defaults": shown,
+        }
+    lowest = {device: name_of(torch.get_autocast_dtype(device)) for device in DEVICES}
+    return {"names": names, "dtypes": lowest}
+
+
+def tables() -> dict[str, str]:
+    """What the files hold, by name."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            "operations.json": dumped(operations()),
+            "layers.json": lines(layers()),
+            "optimizers.json": lines(optimizers()),
+            "arrays.json": json.dumps(arrays(), indent=1) + "\n",
+            "amp.json": dumped(amp()),
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Regenerate the tables about torch.")
+    parser.add_argument("--check", action="store_true", help="compare with the files only")
+    check = parser.parse_args().check
+    for name, text in tables().items():
+        target = FOLDER / name
+        if not check:
+            target.write_text(text, encoding="utf-8")
+        elif target.read_text(encoding="utf-8") != text:
+            print(f"{target}: differs from torch {torch.__version__}; run scripts/make_torchmodel.py")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

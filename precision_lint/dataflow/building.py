@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow import objects
@@ -19,6 +20,7 @@ from precision_lint.domains.values import (
     BUFFER,
     LEARNED,
     PARAMETER,
+    REGIONAL,
     ClassValue,
     DtypeValue,
     Instance,
@@ -120,6 +122,10 @@ def _fields(
             result.attributes[name] = value
 
 
+CALLED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+"""What to look for where a model is called (``hazards``)."""
+
+
 # layers of torch
 
 
@@ -173,6 +179,8 @@ def call_instance(
     node: ast.AST,
 ) -> Value:
     """Calling a module, or an object with ``__call__``."""
+    for look in CALLED:
+        look(it, callee, node)
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
     names = ("__call__", "forward") if not objects.is_module(it, callee.cls) else ("forward", "__call__")
@@ -305,6 +313,8 @@ def network(
     known = not weights[0] & dtypes.OTHER
     made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
     made.symbol.node, made.symbol.home = node, it.module
+    if it.region.explicit and dtypes.regions_on(it.region.dtypes):
+        made.symbol.flags |= REGIONAL
     if it.region.explicit:
         made.symbol.assumptions |= it.region.assumptions
     return made
@@ -320,6 +330,8 @@ def call_unknown(
     """Calling an object that nobody saw: a model, if it is given tensors."""
     symbol = callee.symbol
     symbol.uses |= Symbol.CALLED
+    for look in CALLED:
+        look(it, callee, node)
     given = [*arguments, *keywords.values()]
     handed(it, node, callee, given)
     if any(isinstance(value, (Tensor, Unknown)) for value in given):

@@ -148,6 +148,7 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
     if known is None:
         vector = symbol.vector
         made = it.unknown(str(name), vector, symbol.assumptions)
+        made.symbol.flags = symbol.flags
         made.symbol.uses = symbol.uses & Symbol.ARRAY
         known = symbol.attributes[name] = made
     return known

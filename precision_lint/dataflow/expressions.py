@@ -351,12 +351,17 @@ def _arguments(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, 
         else:
             arguments.append(it.expr(argument))
     keywords: dict[str, Value] = {}
+    unpacked = False
     for keyword in node.keywords:
         value = it.expr(keyword.value)
         if keyword.arg is not None:
             keywords[keyword.arg] = value
         elif isinstance(value, Table):
             keywords.update({k: v for k, v in value.items.items() if isinstance(k, str)})
+            unpacked |= value.element is not None
+        else:
+            unpacked = True
+    it.unpacked = unpacked
     return arguments, keywords
 
 

@@ -115,6 +115,14 @@ class Interpreter:
         self.depth = 0
         """Loops around the current statement, in this function."""
         self.no_grad = False
+        self.caught = 0
+        """Blocks around whose errors are expected."""
+        self.compatible = 0
+        """Branches around that ask for a version of torch."""
+        self.unpacked = False
+        """Whether the call at hand has keywords that are not known."""
+        self.quiet: dict[Any, Any] = {}
+        """Models that were called without gradient, by region."""
         self.driver = False
         """Whether float arguments of the function at hand are data rather than activations."""
         self.trace: list[Any] = []
@@ -299,6 +307,10 @@ class Interpreter:
         if value.node is not None and value.home is not None:
             self.events.pop((kind, self.place(value.node, value.home), None), None)
 
+    def retract_at(self, kind: str, node: ast.AST) -> None:
+        """Withdraw a hazard at a node."""
+        self.events.pop((kind, self.place(node), None), None)
+
     def bounded(self, value: Tensor) -> None:
         """Note that the gradient of a logarithm is multiplied by what it is taken of."""
         if value.node is None or value.home is None:
@@ -379,6 +391,7 @@ def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Ten
                 node,
                 it.module,
                 assumptions=symbol.assumptions,
+                flags=symbol.flags,
                 symbol=symbol,
             )
         return symbol.tensor

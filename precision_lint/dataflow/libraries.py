@@ -97,11 +97,17 @@ def library(
 # torch
 
 
+ASKED: list[Callable[[Interpreter, str, ast.AST], None]] = []
+"""What to look for where a function of torch is called, by its dotted name (``hazards``)."""
+
+
 def _torch(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name.startswith("torch._"):
         return unknown()
+    for look in ASKED:
+        look(it, name, node)
     known = TORCH.get(name)
     if known is not None:
         return known(it, name, arguments, keywords, node)
@@ -132,6 +138,13 @@ def _torch(
         return it.call(arguments[0], arguments[1:], {}, node)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+
+
+def _emptied(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    it.quiet.clear()
+    return NONE
 
 
 def _finfo(
@@ -244,6 +257,7 @@ def _promoted(
 
 
 TORCH: dict[str, Handler] = {
+    "torch.clear_autocast_cache": _emptied,
     "torch.finfo": _finfo,
     "torch.iinfo": _finfo,
     "torch.nn.Parameter": _parameter,

@@ -368,6 +368,10 @@ def _answer(
     """A method that does not give a tensor; None: it is another one."""
     if name == "item":
         kind = "number"
+        applied = Applied(CAST, [value], node, False)
+        applied.result = value
+        for look in HAZARDS.get("item", ()):
+            look(it, applied)
         return Scalar(None, kind, value.lo, value.hi, value.assumptions, node, it.module, "item", (value,))
     if name == "tolist":
         return Sequence(None, Scalar(None, "number", value.lo, value.hi), "list")

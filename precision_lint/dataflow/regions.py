@@ -40,6 +40,10 @@ DEFAULTS = {"cpu": dtypes.BFLOAT16}
 OFF_IN_HALF = (dtypes.HALF16, dtypes.HALFBF)
 
 
+MADE: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
+"""What to look for where a region is made (``hazards``)."""
+
+
 def is_autocast(name: str) -> bool:
     return name in LEGACY or name in CURRENT
 
@@ -56,6 +60,8 @@ def make_region(
         order = ("enabled", "dtype", "cache_enabled")
     else:
         order = ("device_type", "dtype", "enabled", "cache_enabled")
+    for look in MADE:
+        look(it, name, arguments, keywords, node)
     given = {**dict(zip(order, arguments, strict=False)), **keywords}
     device = LEGACY.get(name) or _device(given.get("device_type"))
     assumptions = 0
@@ -167,6 +173,9 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
         if value.kind == "generator" and value.fields.get("region") is not None:
             before, it.region = it.region, value.fields["region"]
             return lambda: setattr(it, "region", before)
+    if isinstance(value, Reference):
+        for look in NAMED:
+            look(it, value.name, node)
     return None
 
 
@@ -175,6 +184,8 @@ def _without_gradient(it: Interpreter) -> Callable[[], None]:
     return lambda: setattr(it, "no_grad", before)
 
 
+NAMED: list[Callable[[Interpreter, str, ast.AST], None]] = []
+"""What to look for at a decorator, by its dotted name (``hazards``)."""
 ENTERED: list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]] = []
 """What to look for where a region is entered (``hazards``)."""
 
@@ -186,6 +197,8 @@ def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
         target = node.func if isinstance(node, ast.Call) else node
         value = it.expr(target)
         name = value.name if isinstance(value, Reference) else ""
+        for look in NAMED:
+            look(it, name, node)
         if is_autocast(name):
             region = it.expr(node) if isinstance(node, ast.Call) else None
             if not isinstance(region, RegionValue):

@@ -81,6 +81,8 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     if known is not None:
         return it.block(node.body if known else node.orelse)
     before, trace, live, weights = it.variables, it.trace, it.live, it.weights
+    version = _asks_version(node.test)
+    it.compatible += version
     it.narrow(node.test, True)
     it.trace = []
     first_ends = it.block(node.body)
@@ -91,6 +93,7 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     second_ends = it.block(node.orelse)
     second_trace = it.trace
     it.trace = trace
+    it.compatible -= version
     noted(it, "if", node, first_trace, second_trace)
     if first_ends:
         return second_ends
@@ -101,6 +104,15 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False
+
+
+def _asks_version(test: ast.expr) -> bool:
+    """Whether a test asks which names a library has."""
+    return any(
+        (isinstance(one, ast.Name) and one.id == "hasattr")
+        or (isinstance(one, ast.Attribute) and one.attr == "__version__")
+        for one in ast.walk(test)
+    )
 
 
 def condition(it: Interpreter, test: ast.expr) -> bool | None:
@@ -161,7 +173,10 @@ def _continue_with(it: Interpreter, ends: list[Environment]) -> bool:
 def _try(it: Interpreter, node: ast.Try) -> bool:
     before, trace = dict(it.variables), it.trace
     it.trace = []
+    expected = any(_catches(handler, "TypeError") for handler in node.handlers)
+    it.caught += expected
     ended = it.block(node.body)
+    it.caught -= expected
     body_trace, after = it.trace, it.variables
     anywhere = merge(before, after)
     if not ended:
@@ -175,8 +190,11 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
         it.trace = []
         if handler.name:
             it.variables[handler.name] = unknown()
+        older = _catches(handler, "ImportError") or _catches(handler, "AttributeError")
+        it.compatible += older
         if not it.block(handler.body):
             ends.append(it.variables)
+        it.compatible -= older
         handlers.append(it.trace)
     it.trace = []
     leaves = _continue_with(it, ends)
@@ -187,6 +205,14 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
     it.trace = trace
     noted(it, "try", node, body_trace, final, *handlers)
     return leaves
+
+
+def _catches(handler: ast.ExceptHandler, error: str) -> bool:
+    """Whether a handler catches an error, by its name."""
+    kind = handler.type
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    names = {getattr(one, "id", getattr(one, "attr", "")) for one in kinds if one is not None}
+    return kind is None or not names.isdisjoint({error, "Exception", "ModuleNotFoundError"})
 
 
 # loops

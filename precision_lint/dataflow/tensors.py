@@ -16,6 +16,7 @@ from precision_lint.domains.values import (
     DETACHED,
     GRADIENT,
     LEARNED,
+    REGIONAL,
     SOME_RANK,
     UNKNOWN_RANK,
     Array,
@@ -172,7 +173,8 @@ def operate(
         lo,
         hi,
         assumptions,
-        flags & (DETACHED | GRADIENT | (LEARNED if operation.view else 0))
+        flags & (DETACHED | GRADIENT | REGIONAL | (LEARNED if operation.view else 0))
+        | (REGIONAL if applied.policy == "lower" else 0)
         | (DETACHED if it.no_grad else 0),
         _rank(operation, tensors, values),
         reach_of(operation.name, values, operation.view),
@@ -476,7 +478,7 @@ def cast(
         value.lo,
         value.hi,
         value.assumptions if vector == value.dtypes else _needed(value, vector),
-        value.flags & ~(LEARNED * 0),
+        value.flags if vector == value.dtypes else value.flags & ~REGIONAL,
         value.rank,
         value.reach,
         data="explicit" if explicit else "follows",

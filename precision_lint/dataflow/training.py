@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Mapping
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.protocol import note
@@ -27,6 +28,11 @@ SCALERS = frozenset({
 })  # fmt: skip
 
 
+SCALERS_MADE: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
+SCALED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+"""What to look for where a scaler is made, and where it scales a loss (``hazards``)."""
+
+
 def make_scaler(
     it: Interpreter,
     name: str,
@@ -38,6 +44,8 @@ def make_scaler(
     order = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
     if name.startswith("torch.amp"):
         order = ("device", *order)
+    for look in SCALERS_MADE:
+        look(it, name, arguments, keywords, node)
     given = {**dict(zip(order, arguments, strict=False)), **keywords}
     value = given.get("enabled")
     enabled: bool | None = True
@@ -78,6 +86,8 @@ def scaler_method(
     first = arguments[0] if arguments else None
     if name == "scale" and first is not None:
         note(it, "scale", node, owner, first)
+        for look in SCALED:
+            look(it, first, node)
         if isinstance(first, Tensor):
             return Tensor(
                 first.dtypes, "scaled", (first, owner), node, it.module,

@@ -28,6 +28,8 @@ BUFFER = 1 << 3
 """A parameter that is not trained."""
 LEARNED = 1 << 4
 """An output of a layer with weights, or of a model."""
+REGIONAL = 1 << 5
+"""Made half by an autocast region."""
 SHARED = DETACHED
 """Flags that both operands must have for a result to have them."""
 
@@ -50,6 +52,7 @@ class Symbol:
     __slots__ = (
         "assumptions",
         "attributes",
+        "flags",
         "home",
         "label",
         "node",
@@ -78,6 +81,7 @@ class Symbol:
         self.attributes: dict[Any, Value] = {}
         self.tensor: Tensor | None = None
         self.uses = 0
+        self.flags = 0
         self.node = node
         self.home = home
 

@@ -1,5 +1,5 @@
-"""What torch does, as data: operations, layers, creation, optimizers, libraries.
+"""What torch and its kin do, as data: operations, layers, creation, optimizers, AMP, NumPy, libraries.
 
-The JSON files are written by ``scripts/make_torchmodel.py`` and compared with torch by tests.  What is
-not in them is unknown.
+Nothing here imports torch.  ``scripts/make_torchmodel.py`` writes the tables that torch itself can tell;
+``ranges.json``, ``libraries.json``, ``tensors.json`` and ``amp.json`` are kept by hand.
 """

@@ -1,70 +1,155 @@
-"""NumPy's functions: the dtype of the array that they give."""
+"""NumPy's functions and methods: the dtype of the array that they give."""
 
 from __future__ import annotations
 
-from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import Dtypes
+from collections.abc import Sequence
 
-FLOAT64 = frozenset({
-    "zeros", "ones", "empty", "full", "linspace", "logspace", "geomspace", "eye", "identity", "hanning",
-    "hamming", "blackman", "bartlett", "kaiser", "loadtxt", "genfromtxt",
-    "random.rand", "random.randn", "random.random", "random.uniform", "random.normal", "random.sample",
-    "random.standard_normal", "random.random_sample", "random.beta", "random.gamma",
-    "random.exponential", "random.dirichlet", "random.poisson_", "random.multivariate_normal",
-})  # fmt: skip
-INTEGERS = frozenset({
-    "argmax", "argmin", "argsort", "nonzero", "where_", "random.randint", "random.permutation",
-    "random.choice_", "searchsorted", "digitize", "bincount", "count_nonzero", "arange_",
-})  # fmt: skip
-BOOLEANS = frozenset({
-    "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "isclose", "any", "all", "equal",
-    "greater", "less",
-})  # fmt: skip
-FLOATING = frozenset({
-    "mean", "std", "var", "sqrt", "exp", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arctan", "arctan2",
-    "average", "median", "percentile", "quantile", "tanh", "divide", "true_divide", "deg2rad",
-    "rad2deg", "radians", "degrees", "cov", "corrcoef", "linalg.norm", "linalg.inv", "linalg.solve",
-    "linalg.det", "linalg.pinv", "hypot", "power_", "interp",
-})  # fmt: skip
-"""Functions that make float64 of integers and keep a float."""
-KEPT = frozenset({
-    "array", "asarray", "ascontiguousarray", "copy", "stack", "concatenate", "vstack", "hstack", "dstack",
-    "column_stack", "abs", "absolute", "clip", "reshape", "transpose", "squeeze", "expand_dims",
-    "maximum", "minimum", "max", "min", "sum", "cumsum", "prod", "diff", "add", "subtract", "multiply",
-    "matmul", "dot", "einsum", "tile", "repeat", "flip", "roll", "sort", "zeros_like", "ones_like",
-    "empty_like", "full_like", "where", "pad", "moveaxis", "swapaxes", "round", "floor", "ceil", "sign",
-    "square", "power", "negative", "real", "diag", "trace", "outer", "cross", "atleast_1d",
-    "atleast_2d", "ravel", "take", "nan_to_num", "linalg.matrix_power", "meshgrid", "split",
-})  # fmt: skip
-"""Functions whose result promotes their arguments."""
+from precision_lint.domains.dtypes import (
+    ANY,
+    BOOLEAN,
+    COMPLEX,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INTEGER,
+    OTHER,
+    V_ANY,
+    V_BOOLEAN,
+    V_COMPLEX,
+    V_FLOAT16,
+    V_FLOAT32,
+    V_FLOAT64,
+    V_INTEGER,
+    Dtypes,
+)
+from precision_lint.torchmodel.tables import table
+
 NAMED: dict[str, Dtypes] = {
-    "float16": dtypes.V_FLOAT16, "half": dtypes.V_FLOAT16, "float32": dtypes.V_FLOAT32,
-    "single": dtypes.V_FLOAT32, "float64": dtypes.V_FLOAT64, "double": dtypes.V_FLOAT64,
-    "int64": dtypes.V_INTEGER, "int32": dtypes.V_INTEGER, "int16": dtypes.V_INTEGER,
-    "int8": dtypes.V_INTEGER, "uint8": dtypes.V_INTEGER, "bool_": dtypes.V_BOOLEAN,
+    "float16": V_FLOAT16, "half": V_FLOAT16, "float32": V_FLOAT32, "single": V_FLOAT32,
+    "float64": V_FLOAT64, "double": V_FLOAT64, "bool_": V_BOOLEAN, "bool": V_BOOLEAN,
+    **dict.fromkeys(("complex64", "complex128", "csingle", "cdouble"), V_COMPLEX),
+    **dict.fromkeys(
+        ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "intp", "int_", "intc",
+         "longlong", "byte", "ubyte", "short", "ushort", "uint", "uintp"),
+        V_INTEGER,
+    ),
 }  # fmt: skip
+"""Scalar types, which are functions as well."""
+FIXED = {"float64": V_FLOAT64, "int": V_INTEGER, "bool": V_BOOLEAN, "complex": V_COMPLEX}
+BINARY = frozenset({
+    "add", "subtract", "multiply", "divide", "true_divide", "power", "pow", "maximum", "minimum", "fmax",
+    "fmin", "arctan2", "atan2", "hypot", "mod", "remainder", "fmod", "floor_divide", "copysign", "where", "matmul",
+    "dot", "inner", "outer", "kron", "tensordot", "vdot", "cross", "logaddexp", "logaddexp2", "heaviside",
+    "nextafter", "linalg.solve", "concatenate", "stack", "vstack", "hstack", "dstack", "column_stack",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "einsum", "vecdot", "matvec", "vecmat", "gcd", "lcm",
+})  # fmt: skip
+"""Functions whose first arguments are arrays that promote each other."""
+SKIPPED = {"where": 1, "einsum": 1}
+"""How many arguments come before those."""
+SAME = frozenset({
+    "copy", "flatten", "ravel", "reshape", "transpose", "squeeze", "swapaxes", "repeat", "take", "clip", "round",
+    "max", "min", "diagonal", "compress", "choose", "byteswap", "T", "flat", "view", "newbyteorder",
+})  # fmt: skip
+"""Methods and attributes of arrays that keep the dtype."""
 
 
-def result(name: str, operands: list[Dtypes]) -> Dtypes:
-    """The dtype of what a function gives, from those of its arguments."""
-    if name in NAMED:
-        return NAMED[name]
-    if name in FLOAT64:
-        return dtypes.V_FLOAT64
-    if name in INTEGERS:
-        return dtypes.V_INTEGER
-    if name in BOOLEANS:
-        return dtypes.V_BOOLEAN
+def rule(name: str) -> str:
+    """How the dtype of a function's result follows from that of its arrays.
+
+    ``float64``, ``int``, ``bool``, ``complex``: always.  ``floating``: float64 for integers and booleans,
+    floats as they are.  ``keeps``: as the arrays promote.  ``int_like``: the same, with integers for
+    booleans.  ``unknown``.
+    """
+    found: str = table("arrays").get(name, "unknown")
+    return found
+
+
+def promote_sets(a: int, b: int) -> int:
+    """NumPy's promotion of two arrays' dtypes: integers of unknown width may widen a float."""
+    if a == b or (a | b) & OTHER:
+        return a if a == b else ANY
+    found = 0
+    for x in (1 << i for i in range(8) if a >> i & 1):
+        for y in (1 << i for i in range(8) if b >> i & 1):
+            found |= _promoted(x, y)
+    return found
+
+
+def _promoted(a: int, b: int) -> int:
+    if a == b or b == BOOLEAN:
+        return a
+    if a == BOOLEAN:
+        return b
+    if COMPLEX in (a, b):
+        return COMPLEX
+    if INTEGER in (a, b):
+        low = {FLOAT16: FLOAT16 | FLOAT32 | FLOAT64, FLOAT32: FLOAT32 | FLOAT64}
+        return low.get(a | b ^ INTEGER if b != INTEGER else a, FLOAT64)
+    return FLOAT64 if FLOAT64 in (a, b) else FLOAT32
+
+
+def promote(a: Dtypes, b: Dtypes) -> Dtypes:
+    """What two arrays promote to, in every mode.  Python's numbers are weak: they do not take part."""
+    return a if a == b else tuple([promote_sets(x, y) for x, y in zip(a, b, strict=True)])
+
+
+def floating(vector: Dtypes) -> Dtypes:
+    """Integers and booleans become float64."""
+    whole = INTEGER | BOOLEAN
+    return tuple([x & ~whole | FLOAT64 if x & whole and x < ANY else x for x in vector])
+
+
+def _counted(vector: Dtypes) -> Dtypes:
+    return tuple([x & ~BOOLEAN | INTEGER if x & BOOLEAN and x < ANY else x for x in vector])
+
+
+def result(name: str, operands: Sequence[Dtypes], weak: Sequence[bool] = ()) -> Dtypes:
+    """The dtype of what ``numpy.<name>`` gives.
+
+    operands: dtypes of the positional arguments, lists by their items.  weak: which of them are Python's
+    numbers; what is unknown of that stays open.
+    """
+    fixed = NAMED.get(name)
+    if fixed is not None:
+        return fixed
     if name == "arange":
-        floats = any(one[0] & dtypes.FLOATS for one in operands)
-        return dtypes.V_FLOAT64 if floats else dtypes.V_INTEGER
-    if not operands or name not in FLOATING | KEPT:
-        return dtypes.V_ANY
-    vector = operands[0]
-    if name in ("stack", "concatenate", "vstack", "hstack", "maximum", "minimum", "add", "where"):
-        for other in operands[1:]:
-            vector = dtypes.promote(vector, other)
-    if name in FLOATING:
-        whole = dtypes.INTEGER | dtypes.BOOLEAN
-        vector = tuple([dtypes.FLOAT64 if x & whole and x < dtypes.ANY else x for x in vector])
+        floats = any(one[0] & FLOATS for one in operands)
+        return V_FLOAT64 if floats else V_INTEGER
+    if name == "full":
+        return operands[1] if len(operands) > 1 else V_ANY
+    how = rule(name)
+    if how in FIXED:
+        return FIXED[how]
+    given = operands[SKIPPED.get(name, 0) :]
+    if how == "unknown" or not given:
+        return V_ANY
+    vector = given[0]
+    if name in BINARY:
+        numbers = weak[SKIPPED.get(name, 0) :] or [False] * len(given)
+        vector = _together(given, numbers, bool(weak))
+    if how == "floating":
+        return floating(vector)
+    return _counted(vector) if how == "int_like" else vector
+
+
+def _together(
+    given: Sequence[Dtypes], numbers: Sequence[bool], known: bool
+) -> Dtypes:
+    """Promotion of arrays and numbers; a float64 beside a float32 may be a number, if nobody knows."""
+    strong = [one for one, number in zip(given, numbers, strict=True) if not number]
+    vector = strong[0] if strong else given[0]
+    for other in strong[1:]:
+        wider = promote(vector, other)
+        if not known and other == V_FLOAT64:
+            wider = tuple([x | y if x & FLOATS else y for x, y in zip(vector, wider, strict=True)])
+        vector = wider
+    for other, number in zip(given, numbers, strict=True):
+        if number and other == V_FLOAT64:
+            vector = floating(vector)
     return vector
+
+
+def method(name: str, vector: Dtypes) -> Dtypes:
+    """The dtype of what a method of an array gives that takes no dtype."""
+    return vector if name in SAME else result(name, [vector])

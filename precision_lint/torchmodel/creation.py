@@ -1,13 +1,15 @@
-"""Functions and methods that make tensors."""
+"""Functions and methods that make tensors out of nothing, out of data, or like another tensor."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-from precision_lint.domains.dtypes import BFLOAT16, BOOLEAN, FLOAT16, FLOAT32, FLOAT64, INTEGER
+from precision_lint.domains.dtypes import NAMES
+from precision_lint.torchmodel.tables import INF, bounds, table, words
 
-INF = float("inf")
 UNKNOWN_RANK = -2
+BITS = {name: bit for bit, name in NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +17,10 @@ class Creation:
     """One way to make a tensor.
 
     kind: ``default`` (of the default dtype), ``data`` (of the dtype of its argument), ``like`` and ``new``
-    (of the dtype of another tensor), ``fill``, ``range``, ``int``, ``legacy``.  dtype: where it is fixed, as a
-    bit.  lo, hi: bounds of the elements.
+    (of the dtype of another tensor), ``fill`` (of the number), ``range`` (integers unless a float is
+    given), ``int``, ``legacy`` (named after a dtype).  dtype: its bit where it is fixed, else 0.
+    lo, hi: bounds of the elements.  rank: number of dimensions where it is always the same.
+    random: two calls give different tensors.
     """
 
     name: str
@@ -26,75 +30,31 @@ class Creation:
     lo: float = -INF
     hi: float = INF
     rank: int = UNKNOWN_RANK
+    random: bool = False
 
 
-_RANGES = {
-    "zeros": (0.0, 0.0), "ones": (1.0, 1.0), "rand": (0.0, 1.0), "eye": (0.0, 1.0),
-    "hann_window": (0.0, 1.0), "hamming_window": (0.0, 1.0), "bartlett_window": (0.0, 1.0),
-    "kaiser_window": (0.0, 1.0), "fft.rfftfreq": (0.0, INF),
-}  # fmt: skip
-_RANKS = {
-    "arange": 1, "range": 1, "linspace": 1, "logspace": 1, "eye": 2, "randperm": 1,
-    "tril_indices": 2, "triu_indices": 2,
-    **{f"{kind}_window": 1 for kind in ("hann", "hamming", "bartlett", "blackman", "kaiser")},
-}  # fmt: skip
-_PARAMETERS = {
-    "linspace": ("start", "end", "steps"), "logspace": ("start", "end", "steps", "base"),
-    "eye": ("n", "m"), "full": ("size", "fill_value"), "full_like": ("input", "fill_value"),
-    "new_full": ("input", "size", "fill_value"), "new_tensor": ("input", "data"),
-    "arange": ("start", "end", "step"), "range": ("start", "end", "step"),
-    "randint": ("low", "high", "size"), "randint_like": ("input", "low", "high"),
-}  # fmt: skip
-_KINDS = {
-    "default": (
-        "zeros", "ones", "empty", "rand", "randn", "linspace", "logspace", "eye", "empty_strided",
-        "hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window",
-        "fft.fftfreq", "fft.rfftfreq", "range", "normal",
-    ),
-    "data": ("tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor", "frombuffer"),
-    "like": (
-        "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like",
-    ),
-    "new": (
-        "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "new", "new_empty_strided",
-    ),
-    "fill": ("full",),
-    "range": ("arange",),
-    "int": ("randint", "randperm", "tril_indices", "triu_indices"),
-}  # fmt: skip
-_LEGACY = {
-    "Tensor": FLOAT32, "FloatTensor": FLOAT32, "HalfTensor": FLOAT16, "BFloat16Tensor": BFLOAT16,
-    "DoubleTensor": FLOAT64, "LongTensor": INTEGER, "IntTensor": INTEGER, "ShortTensor": INTEGER,
-    "CharTensor": INTEGER, "ByteTensor": INTEGER, "BoolTensor": BOOLEAN,
-}  # fmt: skip
-
-
-def _table() -> dict[str, Creation]:
-    found = {}
-    for kind, names in _KINDS.items():
-        for name in names:
-            stem = name.removeprefix("new_").removesuffix("_like")
-            lo, hi = _RANGES.get(stem, (-INF, INF))
-            dtype = INTEGER if kind == "int" else 0
-            rank = _RANKS.get(name, UNKNOWN_RANK)
-            found[name] = Creation(name, kind, dtype, _PARAMETERS.get(name, ()), lo, hi, rank)
-    for name, dtype in _LEGACY.items():
-        found[name] = Creation(name, "legacy", dtype)
-    return found
-
-
-_TABLE = _table()
-
-
+@functools.lru_cache(maxsize=256)
 def creation(name: str) -> Creation | None:
-    """A way to make tensors by its name."""
-    return _TABLE.get(name)
+    """A way to make tensors by its name: ``zeros``, ``new_full``, ``fft.fftfreq``."""
+    row = table("creation").get(name)
+    if row is None:
+        return None
+    lo, hi = bounds(row.get("range"))
+    return Creation(
+        name,
+        row["kind"],
+        BITS[row["dtype"]] if "dtype" in row else 0,
+        words(row.get("p", "")),
+        lo,
+        hi,
+        row.get("rank", UNKNOWN_RANK),
+        row.get("random", False),
+    )
 
 
 def of_function(qualified: str) -> Creation | None:
-    """The same by the dotted name of a function of torch."""
+    """The same by the dotted name of a function or class: ``torch.zeros``, ``torch.cuda.FloatTensor``."""
     if not qualified.startswith("torch."):
         return None
-    name = qualified.removeprefix("torch.").removeprefix("cuda.").removeprefix("random.")
-    found = _TABLE.get(name)
+    found = creation(qualified.removeprefix("torch.").removeprefix("cuda."))
     return found if found is not None and found.kind != "new" else None

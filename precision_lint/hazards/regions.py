@@ -1,0 +1,366 @@
+"""Autocast regions that do not do what they are meant to: wrong arguments, wrong device, losses left out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from precision_lint.dataflow.building import CALLED
+from precision_lint.dataflow.graph import behind, peel
+from precision_lint.dataflow.interpreter import Interpreter, Region
+from precision_lint.dataflow.libraries import ASKED
+from precision_lint.dataflow.regions import ENTERED, LEGACY, MADE, NAMED, is_autocast
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.dataflow.training import SCALED, SCALERS_MADE
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import ALL_MODES, LOW
+from precision_lint.domains.values import (
+    REGIONAL,
+    DtypeValue,
+    Instance,
+    RegionValue,
+    Scalar,
+    Special,
+    Tensor,
+    Unknown,
+    Value,
+    text,
+)
+from precision_lint.hazards.magnitudes import half_modes
+from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.torchmodel import amp
+
+LOSSES = (
+    "cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "kl_div",
+    "nll_loss", "gaussian_nll_loss", "cosine_embedding_loss", "triplet_margin_loss", "poisson_nll_loss",
+    "margin_ranking_loss", "ctc_loss", "soft_margin_loss", "hinge_embedding_loss",
+)  # fmt: skip
+
+
+# losses and distances
+
+
+@hazard("binary_cross_entropy")
+def banned_operation(it: Interpreter, applied: Applied) -> None:
+    """An operation that autocast refuses."""
+    if applied.policy != "banned":
+        return
+    value = applied.tensor(0)
+    inner = peel(value)
+    sigmoid = isinstance(inner, Tensor) and inner.op == "sigmoid" and inner.home is it.module
+    it.emit(
+        "banned-operation",
+        applied.node,
+        dtypes.regions_on(it.region.dtypes),
+        it.region.assumptions,
+        operation=applied.name,
+        logits=sigmoid,
+    )
+
+
+@hazard(*LOSSES)
+def loss_in_half(it: Interpreter, applied: Applied) -> None:
+    """A loss of what a region made half, behind the region."""
+    if applied.policy:
+        return
+    value = applied.tensor(0)
+    if value is None or not value.flags & REGIONAL or value.op == "cast":
+        return
+    modes = dtypes.modes_of(applied.result.dtypes, LOW)
+    if not modes:
+        return
+    node = operand_node(applied.node, it.module, 0)
+    target = applied.tensor(1)
+    places = [it.place(node)] if node is not None else []
+    if target is not None and dtypes.modes_of(target.dtypes, LOW):
+        other = operand_node(applied.node, it.module, 1)
+        places += [it.place(other)] if other is not None else []
+    it.retract_at("half-softmax", applied.node)
+    it.emit(
+        "half-loss",
+        applied.node,
+        modes,
+        value.assumptions,
+        about=value,
+        operation=applied.name,
+        upcast=tuple(places),
+        made=made_at(it, value),
+    )
+
+
+@hazard("cdist", "pdist")
+def distance_in_region(it: Interpreter, applied: Applied) -> None:
+    """A distance that only autocast keeps from raising."""
+    if not applied.policy:
+        return
+    modes = 0
+    found: Tensor | None = None
+    places = []
+    for index in applied.operation.operands:
+        value = applied.tensor(index)
+        if value is None:
+            continue
+        low = dtypes.modes_of(value.dtypes, LOW) & dtypes.regions_on(it.region.dtypes)
+        node = operand_node(applied.node, it.module, index)
+        if low and node is not None:
+            modes |= low
+            found = found or value
+            places.append(it.place(node))
+    if found is not None:
+        it.emit(
+            "distance-in-region",
+            applied.node,
+            modes,
+            found.assumptions | it.region.assumptions,
+            about=found,
+            operation=applied.name,
+            upcast=tuple(places),
+        )
+
+
+# arguments
+
+
+def region_arguments(
+    it: Interpreter,
+    name: str,
+    arguments: list[Value],
+    keywords: Mapping[str, Value],
+    node: ast.AST,
+) -> None:
+    """Arguments of ``autocast`` that raise, or switch off what is meant."""
+    order = amp.LEGACY_AUTOCAST if name in LEGACY else amp.AUTOCAST
+    what = _unknown_keyword(keywords, order, name)
+    given = {**dict(zip(order, arguments, strict=False)), **keywords}
+    device = given.get("device_type")
+    if what is None and name not in LEGACY:
+        what = _wrong_device(it, device)
+    enabled = given.get("enabled")
+    if what is None:
+        what = _wrong_dtype(given.get("dtype"), enabled)
+    if what is None and enabled is not None:
+        if isinstance(enabled, DtypeValue):
+            what = "a dtype where `enabled` is expected"
+        elif text(enabled) is not None:
+            what = "a text where `enabled` is expected, which is always true"
+    if what is not None:
+        _report(it, node, what, _rest(device) | _rest(enabled))
+    elif _lowers_nothing(it, given):
+        assumptions = 0 if it.region.dtypes == dtypes.V_OFF else assume.NAME
+        _report(it, node, "dtype float32, with which autocast lowers nothing", assumptions | assume.FLAG, False)
+
+
+def _rest(value: Value | None) -> int:
+    return value.assumptions if isinstance(value, (Scalar, Tensor)) else 0
+
+
+def _report(
+    it: Interpreter, node: ast.AST, what: str, assumptions: int, raises: bool = True
+) -> None:
+    if not it.caught:
+        it.emit("amp-arguments", node, ALL_MODES, assumptions, what=what, raises=raises)
+
+
+def _unknown_keyword(
+    keywords: Mapping[str, Value], order: tuple[str, ...], name: str
+) -> str | None:
+    for keyword in keywords:
+        if keyword not in order:
+            return f"{keyword!r}, which is no argument of {name}"
+    return None
+
+
+def _wrong_device(it: Interpreter, device: Value | None) -> str | None:
+    if device is None:
+        return None if it.unpacked else "no device_type, which has no default"
+    if isinstance(device, Scalar) and device.kind in ("bool", "int", "float"):
+        return "a flag or a number where device_type is expected"
+    if isinstance(device, DtypeValue):
+        return "a dtype where device_type is expected"
+    if isinstance(device, Special) and device.kind == "device":
+        return "a device where its type, a text, is expected"
+    named = text(device)
+    if named is not None and named.partition(":")[0] not in amp.DEVICES:
+        return f"{named!r}, which is no type of device"
+    return None
+
+
+def _wrong_dtype(dtype: Value | None, enabled: Value | None) -> str | None:
+    if isinstance(dtype, Scalar) and dtype.kind == "bool":
+        return "a flag where a dtype is expected"
+    if text(dtype) is not None:
+        return f"the text {text(dtype)!r} where a dtype is expected"
+    return None
+
+
+def _lowers_nothing(it: Interpreter, given: Mapping[str, Value]) -> bool:
+    dtype, enabled = given.get("dtype"), given.get("enabled")
+    if isinstance(enabled, Scalar) and enabled.value is False:
+        return False
+    if it.region.explicit and it.region.dtypes != dtypes.V_OFF:
+        return False  # brings a part of a region up
+    return isinstance(dtype, DtypeValue) and dtype.dtypes == dtypes.V_FLOAT32
+
+
+def scaler_arguments(
+    it: Interpreter,
+    name: str,
+    arguments: list[Value],
+    keywords: Mapping[str, Value],
+    node: ast.AST,
+) -> None:
+    """Arguments of ``GradScaler`` that raise, or set another thing."""
+    current = name.startswith("torch.amp")
+    order = amp.SCALER if current else amp.SCALER[1:]
+    what = _unknown_keyword(keywords, order, name)
+    first = arguments[0] if arguments else None
+    if what is None and current and isinstance(first, Scalar) and first.kind in ("bool", "int", "float"):
+        what = "a flag or a number where the device is expected"
+    elif what is None and not current and isinstance(first, Scalar):
+        if first.kind in ("bool", "str"):
+            what = f"a {'flag' if first.kind == 'bool' else 'text'} where init_scale is expected"
+    if what is not None:
+        _report(it, node, what, _rest(first))
+
+
+def not_called(it: Interpreter, name: str, node: ast.AST) -> None:
+    """``with autocast:`` and ``@autocast``: the class, not one of its regions."""
+    if not it.caught:
+        it.emit("amp-arguments", node, ALL_MODES, 0, what="no call: the class itself", raises=True)
+
+
+MADE.append(region_arguments)
+SCALERS_MADE.append(scaler_arguments)
+
+
+# devices
+
+
+def device_mismatch(
+    it: Interpreter, value: RegionValue, before: Region, node: ast.AST
+) -> None:
+    """``autocast("cpu", enabled=False)`` inside a CUDA region: nothing is switched off."""
+    if value.dtypes != dtypes.V_OFF or not value.device or not before.explicit:
+        return
+    if before.dtypes == dtypes.V_OFF or not before.device or value.device == before.device:
+        return
+    place = before.sites[0] if before.sites else None
+    it.emit(
+        "device-mismatch",
+        value.node or node,
+        dtypes.regions_on(before.dtypes),
+        before.assumptions & ~assume.ENTRY,
+        inner=value.device,
+        outer=before.device,
+        opened=place,
+        key=value.device,
+    )
+
+
+def closed(it: Interpreter, value: RegionValue, before: Region, node: ast.AST) -> None:
+    """A region of the right device that is left as well: both were meant."""
+    if value.dtypes == dtypes.V_OFF and before.outer is not None and before.sites:
+        for key in list(it.events):
+            if key[0] == "device-mismatch" and key[1] == before.sites[0]:
+                del it.events[key]
+
+
+ENTERED.append(device_mismatch)
+
+
+# deprecated names
+
+
+def deprecated(it: Interpreter, name: str, node: ast.AST) -> None:
+    """A name of torch.cuda.amp that torch.amp replaces."""
+    found = amp.DEPRECATED.get(name)
+    if found is not None and not it.compatible:
+        it.emit(
+            "deprecated-amp", node, ALL_MODES, 0, name=name, replacement=found[0], since=found[1],
+            device=found[2],
+        )  # fmt: skip
+
+
+ASKED.append(deprecated)
+NAMED.append(deprecated)
+
+
+def uncalled(it: Interpreter, name: str, node: ast.AST) -> None:
+    """A decorator or context manager that is autocast's class."""
+    if is_autocast(name) and not isinstance(node, ast.Call):
+        not_called(it, name, node)
+
+
+NAMED.append(uncalled)
+
+
+# the cache of casts
+
+
+def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
+    """A model that is run without gradient and with it in one region: its casts are kept without one."""
+    region = it.region
+    on = dtypes.regions_on(region.dtypes)
+    if not on or not region.cache or not region.sites:
+        return
+    key = _identity(callee)
+    if key is None:
+        return
+    slot = (region.sites[0], key)
+    if it.no_grad:
+        it.quiet.setdefault(slot, (node, it.module))
+        return
+    known = it.quiet.pop(slot, None)
+    if known is not None and known[1] is it.module:
+        it.emit("cached-cast", known[0], on, region.assumptions, again=it.place(node))
+
+
+def _identity(callee: Value) -> Any:
+    if isinstance(callee, Instance) and callee.cls not in ("Dropout", "ReLU"):
+        return ("object", id(callee.root), callee.path)
+    if isinstance(callee, Unknown):
+        return ("unknown", callee.symbol.number)
+    return None
+
+
+CALLED.append(cached_cast)
+
+
+# losses that are scaled in half
+
+
+def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST) -> None:
+    """``scaler.scale(loss)`` of a float16 loss: 65536 is infinite there."""
+    value = peel(loss)
+    if not isinstance(value, Tensor):
+        return
+    modes = half_modes(value.dtypes)
+    operand = operand_node(node, it.module, 0) if isinstance(node, ast.Call) else None
+    if isinstance(node, ast.Call) and node.args:
+        operand = node.args[0]
+    it.emit(
+        "half-scaled-loss",
+        node,
+        modes,
+        value.assumptions,
+        about=value,
+        whole=value.rank == 0,
+        upcast=(it.place(operand),) if operand is not None else (),
+    )
+
+
+SCALED.append(scaled_in_half)
+
+
+@hazard("item")
+def scaled_loss_read(it: Interpreter, applied: Applied) -> None:
+    """A loss that is logged after it was scaled."""
+    value = applied.tensor(0)
+    for one in behind(value, 6):
+        if one.op == "scaled":
+            it.emit("scaled-loss-read", applied.node, ALL_MODES, one.assumptions, scaled=made_at(it, one))
+            return
+
+

@@ -1,0 +1,26 @@
+"""What torch.amp has: arguments, devices, and the names that were replaced."""
+
+from __future__ import annotations
+
+AUTOCAST = ("device_type", "dtype", "enabled", "cache_enabled")
+LEGACY_AUTOCAST = ("enabled", "dtype", "cache_enabled")
+SCALER = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+DEVICES = frozenset({
+    "cuda", "cpu", "xpu", "mps", "hpu", "npu", "mtia", "maia", "xla", "ipu", "privateuseone", "meta", "mlu", "musa",
+})  # fmt: skip
+"""Types of devices that autocast takes; the last ones come with extensions."""
+DEPRECATED: dict[str, tuple[str, tuple[int, int], str]] = {
+    "torch.cuda.amp.autocast": ("torch.amp.autocast", (2, 4), "cuda"),
+    "torch.cuda.amp.autocast_mode.autocast": ("torch.amp.autocast", (2, 4), "cuda"),
+    "torch.cpu.amp.autocast": ("torch.amp.autocast", (2, 4), "cpu"),
+    "torch.cuda.amp.GradScaler": ("torch.amp.GradScaler", (2, 4), "cuda"),
+    "torch.cuda.amp.grad_scaler.GradScaler": ("torch.amp.GradScaler", (2, 4), "cuda"),
+    "torch.cpu.amp.GradScaler": ("torch.amp.GradScaler", (2, 4), "cpu"),
+    "torch.cuda.amp.custom_fwd": ("torch.amp.custom_fwd", (2, 4), "cuda"),
+    "torch.cuda.amp.custom_bwd": ("torch.amp.custom_bwd", (2, 4), "cuda"),
+    "torch.get_autocast_gpu_dtype": ("torch.get_autocast_dtype", (2, 4), "cuda"),
+    "torch.get_autocast_cpu_dtype": ("torch.get_autocast_dtype", (2, 4), "cpu"),
+    "torch.is_autocast_cpu_enabled": ("torch.is_autocast_enabled", (2, 4), "cpu"),
+    "torch.set_autocast_gpu_dtype": ("torch.set_autocast_dtype", (2, 4), "cuda"),
+}
+"""Names with what replaces them, the version from which they warn, and the device they stand for."""

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Context, Event, Finding, Rule, Severity
+
+
+class AutocastBadArguments(Rule):
+    """Arguments of autocast or GradScaler that raise, or that mean something else in silence.
+
+    ## What it flags
+    - A keyword that the callable does not have: `torch.cuda.amp.autocast(device_type="cuda")`,
+      `autocast("cuda", enable=False)`, `torch.amp.GradScaler(device_type="cuda")`.
+    - A missing device type (also where `**settings` of the function would have to bring it, and
+      none of its calls does), a `torch.device` or a dtype in its place, or one that torch does not
+      know (`"gpu"`).
+    - A flag where the dtype stands (`autocast("cuda", False)`), a dtype as text.
+    - What is taken for another parameter without an error:
+      `torch.cuda.amp.autocast(torch.bfloat16)` runs in float16, `torch.cuda.amp.GradScaler(False)`
+      has the initial scale 0, after which parameters are nan, `torch.cuda.amp.GradScaler(use_amp)`
+      the scale 1, and `torch.amp.GradScaler(False)` is on.
+    - `autocast("cuda", torch.float32)`, which runs the listed operations in float32, so that
+      nothing is mixed any more; as a warning, not inside of another region, and only `possible` in
+      a function that does not train.
+    - A region without `dtype` that is entered because of a name for one (`enabled=dtype is not
+      None`), where that name may be bfloat16: the region is float16 all the same.
+
+    - `autocast` as a decorator or manager without a call of it, and `with autocast(...) and
+      torch.no_grad():`, which enters the second only.
+    - A name that the oldest torch of the project's metadata does not have (`torch.amp.GradScaler`
+      before 2.3), unless the file asks for the version.
+    - `possible` only: the text of a whole device (`str(x.device)`) or a `device` of unknown kind as
+      the device type, of a wrapper too (`MyAutocast(device_type=self.device)`); a region that a
+      default of the code switches on (`enabled=getattr(args, "amp", True)`); a literal half dtype
+      in a function that has a `self.dtype`.
+
+    It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
+    same function has a wrong key, for a name that is imported from two places where they differ,
+    and in a `try` that catches the error.
+
+    ## Why it breaks
+    `torch.autocast(device_type, dtype, enabled)` and `torch.cuda.amp.autocast(enabled, dtype)` take
+    their parameters in another order, and so do the two GradScalers. Some mixtures raise a
+    TypeError or a ValueError where the region is entered; the others train in another precision
+    than the code says.
+
+    ## Example
+    ```python
+    scaler = torch.cuda.amp.GradScaler(use_amp)
+    ```
+    Use instead:
+    ```python
+    scaler = torch.cuda.amp.GradScaler(enabled=use_amp)
+    ```
+
+    ## Fix safety
+    Safe where the argument says what is meant: it gets its name, or its right spelling. Where the
+    device is missing, `"cuda"` is a guess, and the fix unsafe. float32 in a region and a dtype that
+    is not passed on have no fix.
+
+    ## How to silence
+    `# precision-lint: ignore[MP210] reason` or `# noqa: MP210` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision package: `torch.autocast`, `torch.amp.GradScaler`; executed
+    with torch 2.13.
+    """
+
+    code = "MP210"
+    name = "autocast-bad-arguments"
+    severity = Severity.ERROR
+    applicability = None
+    listens = ("amp-arguments",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        facts = event.facts
+        yield Finding(
+            f"{facts['what']}",
+            severity=Severity.ERROR if facts["raises"] else Severity.WARNING,
+        )
