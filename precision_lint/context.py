@@ -99,6 +99,27 @@ class Context:
             return None
         return self.edit.move(statement, node, [n for n in inside if n is not None], text)
 
+    def dtype_of(self, place: Place, name: str) -> Edits | None:
+        """Give a creation or a cast the dtype of a name, in the place of the one that is written out."""
+        node = self.tree.node(place)
+        statement = self.tree.statement(node) if node is not None else None
+        if not isinstance(node, ast.Call) or statement is None:
+            return None
+        given = next((k.value for k in node.keywords if k.arg == "dtype"), None)
+        if given is not None:
+            return self.edit.replace(statement, {given: f"{name}.dtype"})
+        if isinstance(node.func, ast.Attribute):
+            return self.edit.exchange(statement, {node: f".to({name}.dtype)"})
+        return None
+
+    def callee(self, call: Place) -> str | None:
+        """The name of what is called at a place, if it may be written again."""
+        node = self.tree.node(call)
+        if not isinstance(node, ast.Call):
+            return None
+        place = self.tree.place(node.func)
+        return self.text(place) if self.is_name(place) else None
+
     def drop_call(self, call: Place) -> Edits | None:
         """Take a method call off its receiver."""
         node = self.tree.node(call)

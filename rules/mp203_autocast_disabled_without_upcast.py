@@ -60,6 +60,7 @@ class AutocastDisabledWithoutUpcast(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     listens = ("left-half",)
+    supersedes = ("MP502",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts

@@ -181,6 +181,9 @@ def call_instance(
     """Calling a module, or an object with ``__call__``."""
     for look in CALLED:
         look(it, callee, node)
+    if not _inside_module(it):
+        arguments = [_handed_in(it, callee, value) for value in arguments]
+        keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
     names = ("__call__", "forward") if not objects.is_module(it, callee.cls) else ("forward", "__call__")
@@ -191,6 +194,25 @@ def call_instance(
     if objects.is_module(it, callee.cls):
         return network(it, callee.cls.name, objects.weights_of(it, callee)[0], arguments, node)
     return it.unknown(callee.cls.name, dtypes.V_ANY, assume.CALL)
+
+
+def _inside_module(it: Interpreter) -> bool:
+    """Whether the function at hand is a method of a module."""
+    function = it.function
+    return function is not None and function.cls is not None and objects.is_module(it, function.cls)
+
+
+def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
+    """What a model is given from outside: where a mode makes it half, its inputs are half as well."""
+    if not isinstance(value, Tensor) or value.dtypes[dtypes.CODE] != dtypes.FLOAT32:
+        return value
+    weights, _ = objects.weights_of(it, callee)
+    if weights not in (dtypes.MADE, dtypes.FOLLOWS):
+        return value
+    own = tuple(
+        dtypes.BATCHES[mode] if one == dtypes.FLOAT32 else one for mode, one in enumerate(value.dtypes)
+    )
+    return value.but(dtypes=(value.dtypes[0], *own[1:]))
 
 
 def _call_layer(
@@ -221,8 +243,7 @@ def _call_layer(
         elif parameter in layer.defaults and parameter not in given:
             given[parameter] = _constant(layer.defaults[parameter])
     for attribute in layer.weights:
-        off = callee.arguments.get(attribute)
-        if attribute in op.parameters and not (isinstance(off, Scalar) and off.value is False):
+        if attribute in op.parameters and not _without(callee, attribute):
             given[attribute] = Tensor(
                 weights, "weight", (), node, it.module, assumptions=assumptions,
                 flags=PARAMETER, data=(name, attribute, callee),
@@ -232,6 +253,12 @@ def _call_layer(
         flags = result.flags | (LEARNED if layer.weights else 0)
         return result.but(flags=flags, data=callee)
     return result
+
+
+def _without(callee: Instance, attribute: str) -> bool:
+    """Whether a layer was built without a weight or bias."""
+    options = [callee.arguments.get(name) for name in (attribute, "affine", "elementwise_affine")]
+    return any(isinstance(one, Scalar) and one.value is False for one in options)
 
 
 def _weight_assumptions(callee: Instance) -> int:
@@ -336,6 +363,8 @@ def call_unknown(
     handed(it, node, callee, given)
     if any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
+        if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
+            objects.show_cast(it, symbol.vector, symbol.node)
         weights = symbol.vector if cast else dtypes.FOLLOWS
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")

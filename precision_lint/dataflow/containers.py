@@ -180,12 +180,26 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Special) and value.kind == "shape":
         return size_of(value.fields["of"], index)
     if isinstance(value, Unknown):
+        if ("cast of", "") in value.symbol.attributes or _is_array_index(index):
+            made = tensor_of(it, value, node)
+            value.symbol.uses |= Symbol.TENSOR
+            return unknown() if made is None else _indexed(it, made, index, node)
         if isinstance(index, Scalar) and index.value is not None:
             return child(it, value, index.value)
         return child(it, value, "[]")
     if isinstance(value, Scalar) and value.kind == "str":
         return Scalar(None, "str")
     return unknown()
+
+
+def _is_array_index(index: Value) -> bool:
+    """Whether only a tensor or an array takes an index: ``x[..., None]``, ``x[:, 0]``."""
+    if isinstance(index, Sequence) and index.kind == "tuple":
+        return any(
+            isinstance(one, Scalar) and one.kind in ("none", "slice", "ellipsis")
+            for one in index.items or ()
+        )
+    return False
 
 
 def size_of(tensor: Value, index: Value | None) -> Scalar:
@@ -432,6 +446,6 @@ def _store_elements(
     applied.seen = {0: owner.dtypes}
     if isinstance(value, Tensor):
         applied.seen[2] = value.dtypes
-    for look in HAZARDS.get("index_put", ()):
+    for look in (*HAZARDS.get("index_put", ()), *HAZARDS.get("*", ())):
         look(it, applied)
     rebind(it, target.value, applied.result)

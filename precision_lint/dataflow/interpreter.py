@@ -138,6 +138,8 @@ class Interpreter:
         """Contexts that are being interpreted, outermost first."""
         self.weights: dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]] = {}
         """Casts of modules: the dtype of weights below a path, and when it was cast."""
+        self.usual: dict[int, Dtypes] = {}
+        """Defaults of parameters that are dtypes, by the number of their symbol."""
         self.clock = 0
         self.root = ("", "")
         self.script = False
@@ -302,10 +304,10 @@ class Interpreter:
         listed = applied.operation.policy.get("cuda", "").startswith("fp32")
         return 0 if self.region.explicit or not listed else assume.OUTSIDE
 
-    def retract(self, kind: str, value: Tensor) -> None:
+    def retract(self, kind: str, value: Tensor, key: Any = None) -> None:
         """Withdraw a hazard at the operation that made a value: a more specific one says it."""
         if value.node is not None and value.home is not None:
-            self.events.pop((kind, self.place(value.node, value.home), None), None)
+            self.events.pop((kind, self.place(value.node, value.home), key), None)
 
     def retract_at(self, kind: str, node: ast.AST) -> None:
         """Withdraw a hazard at a node."""

@@ -417,6 +417,8 @@ def _unknown_method(
     if name in KEEPS or name in ("eval", "train", "requires_grad_", "detach", "clone"):
         if name in ("detach", "clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
+        elif name in ("eval", "train") and symbol.node is not None:
+            objects.show_cast(it, symbol.vector, symbol.node)
         return value
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)

@@ -7,9 +7,9 @@ from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_module
+from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
     Array,
     ClassValue,
@@ -77,15 +77,20 @@ def unseen(
         value = it.evaluate_in(function.module, default)
         if isinstance(value, Scalar) and value.kind != "none":
             return _defaulted(value)
-        if isinstance(value, DtypeValue):
-            return DtypeValue(_any_dtype(it, argument.arg), default, function.module)
+        if isinstance(value, (DtypeValue, Reference)) and dtype_of(it, value) not in (None, dtypes.V_ANY):
+            return _some_dtype(it, argument.arg, value)
         if not (isinstance(value, Scalar) or isinstance(value, Reference)):
             return value
     return it.unknown(argument.arg, vector, assumptions)
 
 
-def _any_dtype(it: Interpreter, label: str) -> Dtypes:
-    return dtypes.everywhere(dtypes.symbol(Symbol(label, dtypes.V_ANY, 0).number))
+def _some_dtype(it: Interpreter, label: str, default: Value | None = None) -> DtypeValue:
+    """A dtype that the caller chooses; its default says how the code is usually run."""
+    number = Symbol(label, dtypes.V_ANY, 0).number
+    usual = dtype_of(it, default)
+    if usual is not None:
+        it.usual[number] = usual
+    return DtypeValue(dtypes.everywhere(dtypes.symbol(number)), None, it.module)
 
 
 def _defaulted(value: Scalar) -> Scalar:
@@ -104,6 +109,8 @@ def _with_default(
         given = it.evaluate_in(function.module, default)
         if isinstance(given, Scalar) and given.kind != "none":
             return _defaulted(given)
+    if isinstance(value, DtypeValue) and default is not None:
+        return _some_dtype(it, "dtype", it.evaluate_in(function.module, default))
     return value
 
 
@@ -133,7 +140,7 @@ def _annotated(
     if name == "ndarray":
         return Array(dtypes.V_ANY, "input")
     if name == "dtype":
-        return DtypeValue(_any_dtype(it, label), None, it.module)
+        return _some_dtype(it, label)
     if name == "GradScaler":
         return Special("scaler", None, it.module, assume.FLAG, label=label)
     if name in ("Optimizer", "Adam", "AdamW", "SGD"):

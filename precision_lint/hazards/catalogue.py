@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from precision_lint.hazards import contractions, guards, masks, overflow, regions
+from precision_lint.hazards import (
+    contractions,
+    guards,
+    kernels,
+    masks,
+    mismatch,
+    overflow,
+    regions,
+)
 
-__all__ = ["contractions", "guards", "masks", "overflow", "regions"]
+__all__ = ["contractions", "guards", "kernels", "masks", "mismatch", "overflow", "regions"]

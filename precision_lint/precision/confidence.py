@@ -39,6 +39,8 @@ TOLERATED: dict[str, int] = {
     "zero-vector": assume.OUTSIDE,
 }
 """By kind of event: further assumptions that measured precision allows."""
+DOUBTED: dict[str, int] = {"bfloat16-to-numpy": assume.INPUT}
+"""By kind of event: usual assumptions that it must not rest on."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def _order(verdict: Verdict) -> tuple[int, int, int]:
 
 
 def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
-    tolerated = USUAL | TOLERATED.get(event.kind, 0)
+    tolerated = (USUAL | TOLERATED.get(event.kind, 0)) & ~DOUBTED.get(event.kind, 0)
     best: Verdict | None = None
     for mode in range(len(MODES)):
         if not variant.modes >> mode & 1:

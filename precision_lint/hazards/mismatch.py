@@ -1,0 +1,450 @@
+"""Tensors of two dtypes that meet: where that raises, and where it widens what was half."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, NamedTuple
+
+from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
+from precision_lint.dataflow.graph import alternatives, peel
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.objects import is_module
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import (
+    BOOLEAN,
+    CODE,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INTEGER,
+    LOW,
+    MODES,
+    OTHER,
+    WIDE,
+    Dtypes,
+)
+from precision_lint.domains.values import Array, Sequence, Symbol, Tensor, Unknown
+from precision_lint.events import Place
+from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.zeros import transparent
+from precision_lint.torchmodel import creation
+
+CREATED, NUMPY, NAMED, CAST, MASK, STORED, GIVEN, COMPUTED = (
+    "created", "numpy", "named", "cast", "mask", "stored", "given", "computed",
+)  # fmt: skip
+"""What made a tensor wide: a creation without dtype, an array of NumPy, a dtype that is written out, a
+cast of a float, a cast of a mask or of integers, a parameter or buffer, what was handed in, another
+operation."""
+WRITES = frozenset({
+    "index_put", "index_add", "index_copy", "index_reduce", "scatter", "scatter_add", "scatter_reduce",
+    "masked_scatter", "put", "lerp",
+})  # fmt: skip
+"""Operations that write one operand into another."""
+PROMOTES = (
+    "add", "sub", "mul", "div", "cat", "stack", "hstack", "vstack", "where", "maximum", "minimum",
+)  # fmt: skip
+
+
+WEIGHTED = (dtypes.HALF16, dtypes.HALFBF)
+
+
+PRODUCTS = frozenset({
+    "matmul", "bmm", "mm", "mv", "einsum", "baddbmm", "addmm", "addbmm", "dot", "inner", "tensordot", "linear",
+    "scaled_dot_product_attention", "conv1d", "conv2d", "conv3d", "bilinear", "linalg.multi_dot",
+})  # fmt: skip
+
+
+class Origin(NamedTuple):
+    """Where the dtype of a tensor comes from; ``direct``: nothing half was met on the way."""
+
+    kind: str
+    value: Any
+    direct: bool
+
+
+class Pair(NamedTuple):
+    """Two operands that part, by index: the wider one and the other; the modes in which they do."""
+
+    wide: int
+    narrow: int
+    modes: int
+
+
+@hazard("*")
+def parted(it: Interpreter, applied: Applied) -> None:
+    """Operands of an operation that does not promote, in two dtypes."""
+    strict = _strict(applied)
+    if len(strict) < 2 or applied.policy in ("widest", "banned") or it.caught:
+        return
+    pair = _pair(applied, strict)
+    if pair is None:
+        return
+    wide, narrow = applied.values[pair.wide], applied.values[pair.narrow]
+    if not isinstance(wide, Tensor) or not isinstance(narrow, Tensor):
+        return
+    mode = _first(pair.modes)
+    came = origin(wide, mode)
+    lowered = origin(narrow, mode)
+    _as_if_cast(applied, pair, narrow)
+    it.emit(
+        "dtype-mismatch",
+        applied.node,
+        pair.modes,
+        wide.assumptions | narrow.assumptions | _tested(it, applied) | _index_kind(it, applied),
+        about=_floats(wide, narrow),
+        operation=applied.name,
+        writes=applied.name in WRITES,
+        wide=_place(it, applied, pair.wide),
+        narrow=_place(it, applied, pair.narrow),
+        wide_dtype=dtypes.describe(_seen(applied, pair.wide)[mode]),
+        narrow_dtype=dtypes.describe(_seen(applied, pair.narrow)[mode]),
+        origin=came.kind,
+        origin_at=made_at(it, came.value),
+        origin_name=_written(came.value),
+        direct=came.direct,
+        lowered=lowered.kind,
+        lowered_at=made_at(it, lowered.value),
+        float64=bool(_seen(applied, pair.wide)[mode] & FLOAT64),
+        layer=_is_layer(applied) or applied.name not in PRODUCTS,
+        into_narrow=pair.narrow == strict[0],
+    )
+
+
+def _strict(applied: Applied) -> tuple[int, ...]:
+    """The operands that must have one dtype."""
+    if applied.name in ("einsum", "chain_matmul", "linalg.multi_dot"):
+        return tuple(applied.seen)
+    if applied.name == "index_put":
+        return (0, 2) if _picks(applied.values[1] if len(applied.values) > 1 else None) else ()
+    return applied.operation.strict
+
+
+def _as_if_cast(applied: Applied, pair: Pair, narrow: Tensor) -> None:
+    """What comes after an operation that raises is judged as if it had been given one dtype."""
+    if applied.name in WRITES:
+        return
+    applied.result.dtypes = tuple(
+        _seen(applied, pair.narrow)[mode] if pair.modes >> mode & 1 else one
+        for mode, one in enumerate(applied.result.dtypes)
+    )
+
+
+def _picks(index: Any) -> bool:
+    """Whether an index is a tensor or a list: a slice or a number casts what is written."""
+    if isinstance(index, Sequence):
+        items = index.items if index.items is not None else (index.element,)
+        return any(_picks(one) for one in items) if index.kind == "tuple" else bool(items)
+    return isinstance(index, Unknown) or (isinstance(index, Tensor) and index.rank != 0)
+
+
+def _index_kind(it: Interpreter, applied: Applied) -> int:
+    """The assumption that an unknown index is a tensor; what a model is given is one."""
+    index = applied.values[1] if applied.name == "index_put" and len(applied.values) > 1 else None
+    if not isinstance(index, Unknown) or index.symbol.uses & (Symbol.TENSOR | Symbol.INTEGER):
+        return 0
+    function = it.function
+    inside = function is not None and function.cls is not None and is_module(it, function.cls)
+    return 0 if inside else assume.KIND
+
+
+def _seen(applied: Applied, index: int) -> Dtypes:
+    value = applied.values[index]
+    assert isinstance(value, Tensor)
+    return applied.seen.get(index, value.dtypes)
+
+
+def _pair(applied: Applied, strict: tuple[int, ...]) -> Pair | None:
+    """The first two operands whose dtypes surely differ in some mode."""
+    found = [i for i in strict if i < len(applied.values) and isinstance(applied.values[i], Tensor)]
+    writes = applied.name in WRITES
+    for a in found:
+        for b in found:
+            if a >= b or (writes and _number(applied.values[b])):
+                continue
+            modes = dtypes.differing(_seen(applied, a), _seen(applied, b))
+            if not modes:
+                continue
+            mode = _first(modes)
+            wide_first = _seen(applied, a)[mode] & WIDE and not _seen(applied, a)[mode] & LOW
+            both = _seen(applied, a)[mode] & WIDE and _seen(applied, b)[mode] & WIDE
+            if both and _seen(applied, b)[mode] & FLOAT64:
+                wide_first = False
+            return Pair(a, b, modes) if wide_first else Pair(b, a, modes)
+    return None
+
+
+def _number(value: Any) -> bool:
+    """Whether a tensor has no dimensions: behind a mask it is converted."""
+    return isinstance(value, Tensor) and value.rank == 0
+
+
+def _first(modes: int) -> int:
+    return next(i for i in range(len(MODES)) if modes >> i & 1)
+
+
+def _tested(it: Interpreter, applied: Applied) -> int:
+    return it.outside(applied) if applied.operation.policy else 0
+
+
+def _floats(wide: Tensor, narrow: Tensor) -> Tensor:
+    return narrow if wide.symbol is None else wide
+
+
+def _is_layer(applied: Applied) -> bool:
+    weight = applied["weight"]
+    return isinstance(weight, Tensor) and peel(weight).op == "weight"
+
+
+def _place(it: Interpreter, applied: Applied, index: int) -> Place | None:
+    """Where an operand is written; a layer's weights are not."""
+    value = applied.values[index]
+    if isinstance(value, Tensor) and value.op == "weight" and index:
+        return None
+    parameters = applied.operation.parameters
+    name = parameters[index] if index < len(parameters) else ""
+    node: ast.AST | None = operand_node(applied.node, it.module, index, name)
+    if applied.name == "index_put" and isinstance(applied.node, ast.Assign):
+        target = applied.node.targets[0]
+        if index == 2:
+            node = applied.node.value
+        elif isinstance(target, ast.Subscript):
+            node = target.value
+    if _is_layer(applied) and index == 0 and isinstance(applied.node, ast.Call):
+        node = applied.node.args[0] if applied.node.args else None
+    return it.place(node) if node is not None else None
+
+
+def _written(value: Any) -> str:
+    """The operation that made a tensor, as a word."""
+    value = peel(value)
+    return value.op if isinstance(value, Tensor) else ""
+
+
+# origins
+
+
+def origin(value: Any, mode: int) -> Origin:
+    """What gave a tensor the dtype that it has in a mode."""
+    direct = True
+    for _ in range(40):
+        value = peel(value)
+        if not isinstance(value, Tensor):
+            return Origin(COMPUTED, value, direct)
+        kind = _source(value, mode)
+        if kind is not None:
+            return Origin(kind, value, direct)
+        inner, met = _wider(value, mode)
+        if inner is None:
+            return Origin(COMPUTED, value, direct)
+        direct = direct and not met
+        value = inner
+    return Origin(COMPUTED, value, direct)
+
+
+def _source(value: Tensor, mode: int) -> str | None:
+    """What kind of origin a tensor is itself; None: an operation on others."""
+    if value.op == "cast":
+        inner = peel(value.operands[0])
+        before = inner.dtypes[mode] if isinstance(inner, Tensor) else OTHER
+        if before & (INTEGER | BOOLEAN) and not before & (OTHER | FLOATS):
+            return MASK
+        plain = isinstance(inner, Tensor) and inner.op == "input" and inner.symbol is not None
+        if plain and value.data == "explicit" and not inner.symbol.uses & Symbol.FLOAT:
+            return MASK
+        if value.data == "explicit":
+            return CAST if before != value.dtypes[mode] else None
+        return None
+    if value.op in ("input", "argument"):
+        return GIVEN
+    if value.op in ("weight", "parameter", "buffer"):
+        return STORED
+    if value.op in ("from_numpy", "as_tensor", "tensor", "asarray") and _of_array(value):
+        return NUMPY
+    made = creation.creation(value.op)
+    if made is not None and made.kind == "legacy":
+        return NAMED
+    if made is not None:
+        if value.data in (DEFAULT, DATA):
+            return CREATED
+        return NAMED if value.data == ASKED else GIVEN
+    return None
+
+
+def _of_array(value: Tensor) -> bool:
+    return bool(value.operands) and isinstance(value.operands[0], Array)
+
+
+def _wider(value: Tensor, mode: int) -> tuple[Any, bool]:
+    """The operand that an operation has its dtype from, and whether it met a half one."""
+    wanted = value.dtypes[mode]
+    found = None
+    met = False
+    for part in _parts(value):
+        for one in alternatives(part):
+            if not isinstance(one, Tensor):
+                continue
+            have = one.dtypes[mode]
+            if have == wanted and one.rank != 0:
+                found = one if found is None or _rank(found, mode) > _rank(one, mode) else found
+            elif have & LOW and not have & (OTHER | WIDE):
+                met = True
+    return found, met
+
+
+def _rank(value: Any, mode: int) -> int:
+    """Origins that say most come first."""
+    kind = _source(value, mode) if isinstance(value, Tensor) else GIVEN
+    return {CREATED: 0, NUMPY: 0, NAMED: 1, MASK: 1, CAST: 2, None: 3}.get(kind, 4)
+
+
+def _parts(value: Tensor) -> list[Any]:
+    parts: list[Any] = []
+    for part in value.operands:
+        if isinstance(part, Sequence):
+            parts += part.items if part.items is not None else [part.element]
+        else:
+            parts.append(part)
+    return [peel(part) for part in parts]
+
+
+# promotion
+
+
+@hazard(*PROMOTES)
+def widened(it: Interpreter, applied: Applied) -> None:
+    """A tensor that was made wide, for no reason of its own, promotes a half one."""
+    parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
+    if applied.name == "where":
+        parts = parts[1:] if len(parts) > 2 else parts
+    if len(parts) < 2 or applied.inplace:
+        return
+    for number, wide in enumerate(parts):
+        for other in parts:
+            modes = _widening(it, wide, other) if wide is not other else 0
+            if not modes:
+                continue
+            came = origin(wide, _first(modes))
+            if came.kind in (CREATED, NUMPY, NAMED, MASK) and came.direct:
+                _widening_found(it, applied, came, wide, other, modes, number)
+                break
+
+
+def _widening(it: Interpreter, wide: Tensor, other: Tensor) -> int:
+    """Modes in which one tensor raises the dtype of another one for what comes next."""
+    found = 0
+    for mode, (a, b) in enumerate(zip(wide.dtypes, other.dtypes, strict=True)):
+        if (a | b) & OTHER or not a or not b or a & ~FLOATS or b & ~FLOATS:
+            continue
+        if mode in WEIGHTED and a == b == FLOAT32 and not origin(other, mode).direct:
+            b = FLOAT16  # it was half before it was widened itself
+        doubles = a == FLOAT64 and not b & FLOAT64
+        halves = not a & LOW and not b & ~LOW and not it.region.dtypes[mode]
+        if doubles or (halves and mode not in (dtypes.AMP16, dtypes.AMPBF)):
+            found |= 1 << mode
+    return found
+
+
+def _widening_found(
+    it: Interpreter,
+    applied: Applied,
+    came: Origin,
+    wide: Tensor,
+    other: Tensor,
+    modes: int,
+    number: int,
+) -> None:
+    mode = _first(modes)
+    it.emit(
+        "widened",
+        applied.node,
+        modes,
+        wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
+        about=other,
+        operation=applied.name,
+        origin=came.kind,
+        origin_at=made_at(it, came.value),
+        origin_name=_written(came.value),
+        origin_dtype=_named(came.value),
+        wide_dtype=dtypes.describe(wide.dtypes[mode]),
+        other_dtype=dtypes.describe(other.dtypes[mode]),
+        other=_other_place(it, applied, other),
+        float64=bool(wide.dtypes[mode] & FLOAT64),
+        in_place=_in_sight(it, came.value),
+        key=number,
+    )
+
+
+def _in_sight(it: Interpreter, value: Any) -> bool:
+    """Whether a value was made in the function at hand, where names are the same."""
+    node = getattr(value, "node", None)
+    body = it.function.node if it.function is not None else None
+    if node is None or body is None or value.home is not it.module:
+        return False
+    return bool(body.lineno <= node.lineno <= (body.end_lineno or 0))
+
+
+def _named(value: Any) -> str:
+    """Where a creation or cast has its dtype from: ``default``, ``asked``, ``explicit``."""
+    value = peel(value)
+    return str(value.data) if isinstance(value, Tensor) else ""
+
+
+def _other_place(it: Interpreter, applied: Applied, other: Tensor) -> Place | None:
+    """Where the half operand is written."""
+    node = applied.node
+    if isinstance(node, ast.BinOp):
+        left = applied.values[0]
+        return it.place(node.left if peel(left) is other else node.right)
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], (ast.List, ast.Tuple)):
+        first = applied.values[0]
+        if isinstance(first, Sequence) and first.items is not None:
+            for item, part in zip(node.args[0].elts, first.items, strict=False):
+                if peel(part) is other:
+                    return it.place(item)
+    return None
+
+
+KEEPS = frozenset({
+    "add", "sub", "mul", "div", "neg", "cat", "stack", "pow", "sqrt", "where", "join", "exp", "sum", "mean",
+    "clamp", "relu", "abs", "square",
+})  # fmt: skip
+
+
+@hazard("cast")
+def brought_back(it: Interpreter, applied: Applied) -> None:
+    """What is cast next was not widened for good."""
+    for one in _arithmetic(applied.values[0]):
+        _retract(it, one)
+
+
+def _retract(it: Interpreter, value: Tensor) -> None:
+    for number in range(len(_parts(value))):
+        it.retract("widened", value, number)
+
+
+def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
+    """A tensor and those that it was made of by arithmetic and views."""
+    found: list[Tensor] = []
+    pending = [peel(value)]
+    while pending and len(found) < limit:
+        one = pending.pop()
+        if isinstance(one, Tensor) and (one.op in KEEPS or transparent(one)):
+            found.append(one)
+            pending.extend(_parts(one))
+    return found
+
+
+@hazard("sum", "mean", "mse_loss", "l1_loss", "smooth_l1_loss", "cross_entropy", "binary_cross_entropy",
+        "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "argmax", "topk", "gt", "lt", "ge", "le")  # fmt: skip
+def measured(it: Interpreter, applied: Applied) -> None:
+    """A loss, a metric or a comparison does not go into a layer: float32 is what one wants there."""
+    ends = applied.name not in ("sum", "mean") or applied.result.rank == 0
+    if ends:
+        for value in applied.values[:2]:
+            for one in _arithmetic(value):
+                _retract(it, one)
+
+

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+
+
+class DtypelessCreation(Rule):
+    """Tensor created without dtype that widens a half tensor to float32.
+
+    ## What it flags
+    `torch.zeros`, `ones`, `full`, `rand`, `randn`, `eye`, `linspace`, `arange` of floats,
+    `tensor([...])` of floats, `torch.Tensor` and `from_numpy` without `dtype=`, where the tensor
+
+    - is combined by arithmetic, `cat`, `stack` or `where` with a tensor that may be half,
+    - goes on into a layer, by way of names, helpers and returns,
+    - meets a half operand in a matrix product, in a function that follows a dtype elsewhere,
+    - gives a distribution its dtype, or a loss the weights of its classes,
+    - is a parameter on the device of another module's weights, but not in their dtype.
+
+    Also flagged are an object of the project that follows the device of another and leaves its
+    dtype to a float32 default, weights that are replaced by their product with an own parameter,
+    and numpy's float64 in a product with float32.
+
+    Only possible: activations that a scale of a module's own (`x * self.gamma`) or a norm by hand
+    widens under autocast, samples weighted by values of a noise schedule
+    (`alpha * x + sigma * noise`), a product with what autocast made float32 (`x * softplus(dt)`) on
+    its way out, `cat` with a tensor that another object keeps (`embedding.vec`), offsets that are
+    added to places at which features are sampled, and buffers that a method makes anew where the
+    project makes no models half.
+
+    It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
+    `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are
+    only indexed, compared or logged, in functions that solve or decompose (which need float32),
+    and for layers that the code keeps in float32.
+
+    Likely needs a project with half models (and, where it trains under autocast as well, a module
+    that follows a dtype and is no loss), or code that follows a dtype where nothing speaks of
+    autocast; in tests, for positions and coordinates, and for layers that are not known it is only
+    possible. So is what meets an operand of which nothing says that it is a tensor (`image -
+    torch.as_tensor(mean)`), goes into a whole model on a device (`unet(torch.randn(shape,
+    device=device))`), or is kept in a plain attribute, unless the project has half models.
+
+    ## Why it breaks
+    The default dtype is float32 whatever the model's is, and a float32 tensor with dimensions
+    promotes a half one: `cat`, `stack`, `where`, `+` and `*` of the two are float32. Nothing is
+    said until the result meets the next half layer, which raises `mat1 and mat2 must have the
+    same dtype, but got Float and Half`. Under autocast that layer casts it down again, so there it
+    costs memory only, and this rule is silent. It is silent too where the widened tensor is cast
+    next, or ends in a loss: there float32 is what one wants; and for float64 from NumPy (MP402).
+
+    ## Example
+    ```python
+    ones = torch.ones(batch, count, 1, device=points.device)
+    homogeneous = torch.cat([points, ones], dim=-1)
+    ```
+    Use instead:
+    ```python
+    ones = torch.ones(batch, count, 1, device=points.device, dtype=points.dtype)
+    homogeneous = torch.cat([points, ones], dim=-1)
+    ```
+
+    ## Fix safety
+    Safe: with a float32 neighbour the dtype is what it was. `linspace` and `arange` are
+    computed in float32 and cast at the end, because their steps lose bits in half. The fix is
+    unsafe where the neighbour's name says that it may hold integers, whose dtype must not be
+    followed, and for parameters, which lose small updates in half.
+
+    ## How to silence
+    `# precision-lint: ignore[MP401] reason` or `# noqa: MP401` on the line.
+
+    ## Sources
+    PyTorch, Tensor Attributes: type promotion (dimensions, zero-dimensional tensors, numbers).
+    """
+
+    code = "MP401"
+    name = "dtypeless-creation"
+    severity = Severity.INFO
+    applicability = Applicability.SAFE
+    listens = ("widened", "dtype-mismatch")
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+
+        facts = event.facts
+        if facts["origin"] not in ("created", "numpy") or facts["float64"] or facts["origin_at"] is None:
+            return
+        origin = facts["origin_at"]
+        place = origin if origin.path == at.path else event.place
+        name = facts["origin_name"]
+        if event.kind == "widened":
+            other = at.text(facts["other"]) if facts["other"] is not None else "what it meets"
+            yield Finding(
+                f"{name} without dtype is {facts['wide_dtype']} and promotes {other} "
+                f"from {facts['other_dtype']}",
+                place,
+                _follow(event, at),
+                (Link("it is combined with a half tensor here", event.place),),
+            )
+        elif facts["layer"] and facts["direct"] and not facts["writes"]:
+            yield Finding(
+                f"{name} without dtype is {facts['wide_dtype']} and goes into a layer whose weights "
+                f"are {facts['narrow_dtype']}: this raises",
+                place,
+                None,
+                (Link("it goes in here", event.place),),
+            )
+
+
+def _follow(event: Event, at: Context) -> Fix | None:
+    """Make the tensor in the dtype of the half one that it meets."""
+    origin, other = event.facts["origin_at"], event.facts["other"]
+    if origin is None or other is None or not event.facts["in_place"] or origin.path != at.path:
+        return None
+    if not at.is_name(other) or event.facts["origin_name"] in ("linspace", "arange", "logspace"):
+        return None
+    name = at.text(other)
+    title = f"create it with the dtype of {name}"
+    if event.facts["origin_name"] in ("from_numpy", "Tensor"):
+        return at.fix(title, at.upcast([origin], f".to({name}.dtype)"))
+    return at.fix(title, at.add_keyword(origin, "dtype", f"{name}.dtype"))

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+
+
+class OpMissingInHalf(Rule):
+    """Operation without a kernel for half tensors: linalg, fft, quantile, ctc_loss, histc.
+
+    ## What it flags
+    `torch.linalg.*` (inv, det, svd, eigh, qr, cholesky, solve, lstsq, pinv, ...) and their old
+    names, `torch.fft.*`, `stft`, `quantile`, `histc`, `polar`, `complex`, `view_as_complex`,
+    `ctc_loss`, `torch.special.*`, where the operand is half: cast to it, or the output of a layer
+    or a product under autocast or in a half model. Which dtype is missing on which device is read
+    off torch by a script, not typed in.
+
+    It stays silent where the operand is float32, where the device's autocast casts it up (CPU's
+    does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
+    (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes). A gap that only
+    the CPU has is possible, and so is an operand of which only the caller knows the dtype, or of
+    what is called on complex tensors as a rule (`irfft`, `ifft`, `angle`). `fft` of
+    float16 is a warning: CUDA has it for sizes that are powers of two. It is likely in a module of
+    a project that runs whole models under autocast. In a project that makes models half and never
+    autocasts, the inputs of a `forward` are likely half.
+
+    Possible is also what depends on more than the operation: `interpolate(antialias=True)`,
+    `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations that older
+    releases of torch lack (`topk`, `sigmoid`, `clamp` and 20 others of float16 on the CPU in 1.13,
+    `tril` of bfloat16 on CUDA up to 2.0) unless the project asks for 2.4, `init.orthogonal_`, which
+    runs a QR decomposition, what an extension or a custom function runs
+    (`DeformAttnFunction.apply`, `_C.forward`), under autocast too. A complex tensor made of float16
+    (`complex(x, y)`, `view_as_complex`) next to transforms and products is a warning as well.
+
+    Likely is the one tensor that `forward` of an `autograd.Function` hands to a kernel as it came,
+    beside two or more that it casts to the dtype of another, if `backward` has a gradient for it;
+    and a cast to half on every device (`x.to(self.device).half()`) in a class that makes its
+    model half behind a question for the device only.
+
+    ## Why it breaks
+    The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
+    not implemented for 'Half'`, `quantile() input tensor must be either float or double dtype`,
+    `Unsupported dtype BFloat16`. CUDA's autocast does not help: these operations are on none of its
+    lists, and the matrix products before them give half.
+
+    ## Example
+    ```python
+    covariance = x.T @ x / len(x)
+    whitening = torch.linalg.inv(covariance)
+    ```
+    Use instead:
+    ```python
+    covariance = x.T @ x / len(x)
+    whitening = torch.linalg.inv(covariance.float())
+    ```
+
+    ## Fix safety
+    Safe: `.float()` on a float32 operand does nothing. The result stays in float32; where it goes
+    on into a layer of a half model, the fix casts it back.
+
+    ## How to silence
+    `# precision-lint: ignore[MP505] reason` or `# noqa: MP505` on the line.
+
+    ## Sources
+    PyTorch, `torch.linalg` and `torch.fft` ("torch.half on CUDA with GPU architecture SM53 or
+    greater, only powers of 2 signal length"); the dtypes that its own operator tests declare.
+    """
+
+    code = "MP505"
+    name = "op-missing-in-half"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    listens = ("missing-kernel", "missing-kernel-elsewhere")
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+
+        facts = event.facts
+        name = facts["operation"]
+        known = event.kind == "missing-kernel" or name.startswith("fft.") or name == "stft"
+        if name in ("cdist", "pdist") or not known:
+            return
+        some = name.startswith("fft.") and facts["dtype"] == "float16"
+        harm = f"{name} has no kernel for {facts['dtype']}: this raises"
+        if some:
+            harm = f"{name} of float16 raises unless the size is a power of two, and on the CPU"
+        elif name in ("complex", "view_as_complex", "polar"):
+            harm = f"{name} of float16 gives complex32, which transforms and products refuse"
+        yield Finding(
+            harm,
+            fix=at.fix(f"upcast the operands of {name}", at.upcast(facts["operands"])),
+            severity=Severity.WARNING if some else None,
+        )
