@@ -161,7 +161,7 @@ def run(
     region, driver = it.region, False
     if arguments is None:
         driver = drives(it, function)
-        region = regions_outside(it) if driver else ENTRY
+        region = regions_outside(it) if driver or regions.opens(function) else ENTRY
         key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
     else:
         key = (
@@ -394,7 +394,8 @@ def bind(
         element = it.unknown(node.vararg.arg, dtypes.INPUTS, assume.INPUT) if rest is None else None
         variables[node.vararg.arg] = Sequence(rest, element, "tuple")
     if node.kwarg is not None:
-        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if arguments is None else None
+        open_ended = arguments is None or it.unpacked
+        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if open_ended else None
         variables[node.kwarg.arg] = Table(left, element)
     return variables
 

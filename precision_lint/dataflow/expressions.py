@@ -6,12 +6,14 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from precision_lint.dataflow import regions
 from precision_lint.dataflow import methods
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
 from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
 from precision_lint.dataflow.objects import is_module, next_method
 from precision_lint.dataflow.operators import BINARY, binary, compare, negate, truth_value
 from precision_lint.dataflow.protocol import noted
+from precision_lint.dataflow.tensors import looked_at
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     NONE,
@@ -20,8 +22,10 @@ from precision_lint.domains.values import (
     Instance,
     Scalar,
     Sequence,
+    RegionValue,
     Special,
     Table,
+    Tensor,
     Value,
 )
 
@@ -120,6 +124,11 @@ def _compare(it: Interpreter, node: ast.Compare) -> Value:
     return result if result is not None else unknown()
 
 
+def _is_manager(value: Value) -> bool:
+    """Whether a value is a context manager of torch, which is true."""
+    return isinstance(value, RegionValue) or (isinstance(value, Special) and value.kind == "no-grad")
+
+
 @expression(ast.BoolOp)
 def _bool(it: Interpreter, node: ast.BoolOp) -> Value:
     found: Value | None = None
@@ -131,8 +140,15 @@ def _bool(it: Interpreter, node: ast.BoolOp) -> Value:
         if number:
             inner, it.trace = it.trace, trace
             noted(it, "and" if isinstance(node.op, ast.And) else "or", node, inner)
-        known = truth_value(value)
+        known = True if _is_manager(value) else truth_value(value)
+        if known is not None and isinstance(value, RegionValue) and isinstance(node.op, ast.And):
+            if number < len(node.values) - 1:
+                regions.drop(it, part)
         if known is (not isinstance(node.op, ast.And)):
+            if _is_manager(value):
+                for other in node.values[number + 1 :]:
+                    if isinstance(it.expr(other), RegionValue):
+                        regions.drop(it, other)
             return value if found is None else join(found, value)
         if known is None or number == len(node.values) - 1:
             found = value if found is None else join(found, value)
@@ -286,7 +302,9 @@ def _lambda(it: Interpreter, node: ast.Lambda) -> Value:
 def _text(it: Interpreter, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
-            it.expr(part.value)
+            value = it.expr(part.value)
+            if isinstance(value, Tensor):
+                looked_at(it, "format", value, part.value)
     return Scalar(None, "str")
 
 

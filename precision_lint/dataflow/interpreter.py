@@ -60,6 +60,8 @@ class Region(NamedTuple):
     """The state around it."""
     disabled: bool = False
     """``enabled=False`` inside a region that is on."""
+    guessed: bool = False
+    """The device is only known at run time."""
 
 
 class Call(NamedTuple):

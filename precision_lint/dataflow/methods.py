@@ -10,7 +10,7 @@ from precision_lint.dataflow import building, objects, training
 from precision_lint.dataflow.containers import child, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
-from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, operate
+from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -277,6 +277,7 @@ def tensor_method(
     if name in DRAWS:
         return _drawn(it, value, name, arguments, node)
     if name in ("detach", "detach_"):
+        looked_at(it, "detach", value, node)
         return value.but(flags=value.flags | DETACHED)
     if name in ("clone", "copy_") or name.startswith("new_"):
         return _copied(it, value, name, arguments, keywords, node)
@@ -545,9 +546,10 @@ def _table_method(
     if name in ("get", "pop", "setdefault"):
         if key is not None and key in value.items:
             return value.items[key]
-        if value.element is not None:
-            return value.element
-        return arguments[1] if len(arguments) > 1 else unknown()
+        other = arguments[1] if len(arguments) > 1 else unknown()
+        if name == "setdefault" and key is not None:
+            rebind(it, target, Table({**value.items, key: other}, value.element))
+        return other if value.element is None else value.element
     if name in ("items", "values", "keys"):
         return Special("items", node, it.module, of=value, what=name)
     if name == "update":

@@ -9,7 +9,7 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import Special, Value
+from precision_lint.domains.values import Special, Tensor, Value
 from precision_lint.events import Place
 
 
@@ -39,7 +39,11 @@ def note(it: Interpreter, kind: str, node: ast.AST, *objects: Value | None) -> N
 
 def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) -> None:
     """Record that an optimizer or scaler is handed to something that nobody has seen."""
-    if any(isinstance(one, Special) and one.kind in HANDED for one in given):
+    if any(
+        (isinstance(one, Special) and one.kind in HANDED)
+        or (isinstance(one, Tensor) and one.op == "scaled")
+        for one in given
+    ):
         note(it, "unknown-call", node, callee, *given)
 
 

@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.syntax.program import Function, Module
 
 LEGACY = {
     "torch.cuda.amp.autocast": "cuda",
@@ -129,7 +130,7 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
     other_device = (
         value.device and before.device and {value.device, before.device} == {"cpu", "cuda"}
     )
-    if other_device and before.explicit and before.dtypes != dtypes.V_OFF:
+    if other_device and before.explicit and before.dtypes != dtypes.V_OFF and not before.guessed:
         return before._replace(outer=before)  # the outer region's operations do not notice
     off = value.dtypes == dtypes.V_OFF
     return Region(
@@ -142,6 +143,7 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
         it.depth,
         before,
         off and before.dtypes != dtypes.V_OFF,
+        not value.device and (before.guessed or not before.explicit),
     )
 
 
@@ -184,10 +186,44 @@ def _without_gradient(it: Interpreter) -> Callable[[], None]:
     return lambda: setattr(it, "no_grad", before)
 
 
+DROPPED: list[Callable[[Interpreter, ast.AST], None]] = []
+"""What to look for where an expression gives up a region (``hazards``)."""
 NAMED: list[Callable[[Interpreter, str, ast.AST], None]] = []
 """What to look for at a decorator, by its dotted name (``hazards``)."""
 ENTERED: list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]] = []
 """What to look for where a region is entered (``hazards``)."""
+
+
+def drop(it: Interpreter, node: ast.AST) -> None:
+    """Note that an expression gives up a region without entering it."""
+    for look in DROPPED:
+        look(it, node)
+
+
+def opens(function: Function) -> bool:
+    """Whether a function switches autocast on by itself, so that its callers do not."""
+    known = function.facts.get("opens")
+    if known is None:
+        known = function.facts["opens"] = any(
+            _switches_on(node, function.module) for node in ast.walk(function.node)
+        )
+    return bool(known)
+
+
+def _switches_on(node: ast.AST, module: Module) -> bool:
+    if not isinstance(node, ast.Call) or not _names_autocast(node.func, module):
+        return False
+    return not any(
+        keyword.arg == "enabled" and isinstance(keyword.value, ast.Constant) and not keyword.value.value
+        for keyword in node.keywords
+    )
+
+
+def _names_autocast(node: ast.expr, module: Module) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr == "autocast"
+    value = module.variables.get(node.id) if isinstance(node, ast.Name) else None
+    return isinstance(value, Reference) and is_autocast(value.name)
 
 
 def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:

@@ -444,6 +444,8 @@ def dtype_of(it: Interpreter, value: Value | None) -> Dtypes | None:
     if isinstance(value, DtypeValue):
         return value.dtypes
     if isinstance(value, Reference):
+        if value.name == "builtins.float":
+            return dtypes.V_FLOAT64
         name = value.name.rpartition(".")[2]
         found = KEYS.get(name)
         return dtypes.everywhere(found) if found is not None else dtypes.V_ANY
@@ -489,6 +491,15 @@ def cast(
         applied.seen = {0: value.dtypes}
         look(it, applied)
     return made
+
+
+def looked_at(it: Interpreter, how: str, value: Tensor, node: ast.AST) -> None:
+    """A tensor that leaves torch: it is printed, read, or kept without its gradient."""
+    applied = Applied(CAST, [value], node, False)
+    applied.result = value
+    applied.seen = {0: value.dtypes}
+    for look in HAZARDS.get(how, ()):
+        look(it, applied)
 
 
 def _needed(value: Tensor, vector: Dtypes) -> int:

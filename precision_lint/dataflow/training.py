@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -88,7 +88,9 @@ def scaler_method(
         note(it, "scale", node, owner, first)
         for look in SCALED:
             look(it, first, node)
-        if isinstance(first, Tensor):
+        loss = tensor_of(it, first) if isinstance(first, Unknown) else first
+        if isinstance(loss, Tensor):
+            first = loss
             return Tensor(
                 first.dtypes, "scaled", (first, owner), node, it.module,
                 assumptions=first.assumptions, rank=first.rank,

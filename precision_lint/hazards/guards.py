@@ -531,15 +531,19 @@ def masked_infinity(it: Interpreter, applied: Applied) -> None:
             _masked(it, applied, logarithm, logarithm.operands[0], "mul")
 
 
+LOGARITHMS = frozenset({"log", "log2", "log10"})
+
+
 @hazard("where")
 def chosen_infinity(it: Interpreter, applied: Applied) -> None:
     """``where(keep, log(p), 0)``: the gradient of the branch that is not taken is nan."""
-    if applied.result.flags & DETACHED:
-        return
     for index in (1, 2):
         value = peel(applied.tensor(index))
-        logarithm = _logarithm(value)
-        if logarithm is not None:
+        logarithm = next((one for one in behind(value, 8) if one.op in LOGARITHMS), None)
+        if applied.result.flags & DETACHED:
+            if logarithm is not None:
+                it.retract("log-guard", logarithm)  # it is chosen where it is finite, without gradient
+        elif logarithm is not None:
             _masked(it, applied, logarithm, logarithm.operands[0], "where")
         elif isinstance(value, Tensor) and value.op == "div" and len(value.operands) > 1:
             _masked(it, applied, value, value.operands[1], "where")
@@ -587,7 +591,8 @@ def _logarithm(value: Any) -> Tensor | None:
             return None
         if inner.op in ("log", "log2", "log10"):
             return inner
-        if inner.op == "neg" or (inner.op == "mul" and number(inner.operands[1]) is not None):
+        scaled = inner.op in ("mul", "add", "sub") and number(inner.operands[1]) is not None
+        if inner.op == "neg" or scaled:
             inner = peel(inner.operands[0])
         elif inner.op in ("cast", "index", "view") and inner.operands:
             inner = peel(inner.operands[0])

@@ -10,8 +10,8 @@ from precision_lint.dataflow.building import CALLED
 from precision_lint.dataflow.graph import behind, peel
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
-from precision_lint.dataflow.regions import ENTERED, LEGACY, MADE, NAMED, is_autocast
-from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.dataflow.regions import DROPPED, ENTERED, LEGACY, MADE, NAMED, is_autocast
+from precision_lint.dataflow.tensors import Applied, dtype_of, hazard
 from precision_lint.dataflow.training import SCALED, SCALERS_MADE
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     RegionValue,
     Scalar,
     Special,
+    Symbol,
     Tensor,
     Unknown,
     Value,
@@ -30,6 +31,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.hazards.magnitudes import half_modes
 from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.syntax.program import scan
 from precision_lint.torchmodel import amp
 
 LOSSES = (
@@ -63,12 +65,13 @@ def banned_operation(it: Interpreter, applied: Applied) -> None:
 @hazard(*LOSSES)
 def loss_in_half(it: Interpreter, applied: Applied) -> None:
     """A loss of what a region made half, behind the region."""
-    if applied.policy:
-        return
     value = applied.tensor(0)
     if value is None or not value.flags & REGIONAL or value.op == "cast":
         return
-    modes = dtypes.modes_of(applied.result.dtypes, LOW)
+    vector = applied.seen.get(0, value.dtypes)
+    if applied.name not in ("cross_entropy", "nll_loss") and 1 in applied.seen:
+        vector = dtypes.promote(vector, applied.seen[1])
+    modes = 0 if it.no_grad else dtypes.modes_of(vector, LOW)
     if not modes:
         return
     node = operand_node(applied.node, it.module, 0)
@@ -148,8 +151,7 @@ def region_arguments(
     if what is not None:
         _report(it, node, what, _rest(device) | _rest(enabled))
     elif _lowers_nothing(it, given):
-        assumptions = 0 if it.region.dtypes == dtypes.V_OFF else assume.NAME
-        _report(it, node, "dtype float32, with which autocast lowers nothing", assumptions | assume.FLAG, False)
+        _report(it, node, "dtype float32, with which autocast lowers nothing", assume.FLAG, False)
 
 
 def _rest(value: Value | None) -> int:
@@ -179,12 +181,18 @@ def _wrong_device(it: Interpreter, device: Value | None) -> str | None:
         return "a flag or a number where device_type is expected"
     if isinstance(device, DtypeValue):
         return "a dtype where device_type is expected"
-    if isinstance(device, Special) and device.kind == "device":
+    if isinstance(device, Special) and device.kind == "device" and _is_device(device):
         return "a device where its type, a text, is expected"
     named = text(device)
     if named is not None and named.partition(":")[0] not in amp.DEVICES:
         return f"{named!r}, which is no type of device"
     return None
+
+
+def _is_device(value: Special) -> bool:
+    """Whether it is a device for certain, not an option of that name."""
+    owner = value.fields.get("of")
+    return not isinstance(owner, Unknown) or bool(owner.symbol.uses & Symbol.TENSOR)
 
 
 def _wrong_dtype(dtype: Value | None, enabled: Value | None) -> str | None:
@@ -201,7 +209,7 @@ def _lowers_nothing(it: Interpreter, given: Mapping[str, Value]) -> bool:
         return False
     if it.region.explicit and it.region.dtypes != dtypes.V_OFF:
         return False  # brings a part of a region up
-    return isinstance(dtype, DtypeValue) and dtype.dtypes == dtypes.V_FLOAT32
+    return dtype is not None and dtype_of(it, dtype) == dtypes.V_FLOAT32
 
 
 def scaler_arguments(
@@ -225,6 +233,15 @@ def scaler_arguments(
         _report(it, node, what, _rest(first))
 
 
+def joined(it: Interpreter, node: ast.AST) -> None:
+    """``with autocast(...) and no_grad():`` one of the two is never entered."""
+    if not it.caught:
+        _report(it, node, "a region that is joined by a word instead of a comma: it is not entered", 0)
+
+
+DROPPED.append(joined)
+
+
 def not_called(it: Interpreter, name: str, node: ast.AST) -> None:
     """``with autocast:`` and ``@autocast``: the class, not one of its regions."""
     if not it.caught:
@@ -244,7 +261,8 @@ def device_mismatch(
     """``autocast("cpu", enabled=False)`` inside a CUDA region: nothing is switched off."""
     if value.dtypes != dtypes.V_OFF or not value.device or not before.explicit:
         return
-    if before.dtypes == dtypes.V_OFF or not before.device or value.device == before.device:
+    if before.dtypes == dtypes.V_OFF or before.guessed or value.device == before.device:
+        _both_left(it, before)
         return
     place = before.sites[0] if before.sites else None
     it.emit(
@@ -259,11 +277,11 @@ def device_mismatch(
     )
 
 
-def closed(it: Interpreter, value: RegionValue, before: Region, node: ast.AST) -> None:
-    """A region of the right device that is left as well: both were meant."""
-    if value.dtypes == dtypes.V_OFF and before.outer is not None and before.sites:
-        for key in list(it.events):
-            if key[0] == "device-mismatch" and key[1] == before.sites[0]:
+def _both_left(it: Interpreter, before: Region) -> None:
+    """The region of the right device is left as well: both were meant."""
+    if before.outer is not None and before.device == before.outer.device:
+        for key, event in list(it.events.items()):
+            if key[0] == "device-mismatch" and before.sites and event.facts["opened"] == before.sites[0]:
                 del it.events[key]
 
 
@@ -337,6 +355,9 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST) -> None:
     if not isinstance(value, Tensor):
         return
     modes = half_modes(value.dtypes)
+    if value.op in ("input", "element", "output"):
+        return  # what an unknown model gives may be a loss in float32
+    single = value.rank == 0  # it is promoted; the scale settles at 32768
     operand = operand_node(node, it.module, 0) if isinstance(node, ast.Call) else None
     if isinstance(node, ast.Call) and node.args:
         operand = node.args[0]
@@ -344,7 +365,7 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST) -> None:
         "half-scaled-loss",
         node,
         modes,
-        value.assumptions,
+        value.assumptions | (assume.MAGNITUDE if single else 0),
         about=value,
         whole=value.rank == 0,
         upcast=(it.place(operand),) if operand is not None else (),
@@ -354,10 +375,12 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST) -> None:
 SCALED.append(scaled_in_half)
 
 
-@hazard("item")
+@hazard("item", "detach", "format")
 def scaled_loss_read(it: Interpreter, applied: Applied) -> None:
     """A loss that is logged after it was scaled."""
     value = applied.tensor(0)
+    if it.function is not None and "get_scale" in scan(it.function).names:
+        return  # the function divides by the scale
     for one in behind(value, 6):
         if one.op == "scaled":
             it.emit("scaled-loss-read", applied.node, ALL_MODES, one.assumptions, scaled=made_at(it, one))
