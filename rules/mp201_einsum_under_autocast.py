@@ -63,7 +63,7 @@ class EinsumUnderAutocast(Rule):
     severity = Severity.ERROR
     applicability = Applicability.SAFE
     listens = ("large-contraction",)
-    supersedes = ("MP202", "MP304")
+    supersedes = ("MP304",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts

@@ -193,7 +193,9 @@ def run(
     if summary.result is None:
         return unknown()
     given = parameters_given(function, owner, arguments, keywords)
-    return _returned(it, summary, key_of.symbols, given, function, node)
+    values = [*(arguments or ()), *keywords.values()]
+    opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
+    return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
 
 SMALL = 4
@@ -456,24 +458,31 @@ def _returned(
     given: dict[str, Value],
     function: Function,
     node: ast.AST,
+    opaque: bool,
 ) -> Value:
-    """A summary's result, in terms of the caller's values."""
+    """A summary's result, in terms of the caller's values; ``opaque``: some of them have no terms."""
     result = summary.result
     assert result is not None
     if symbols != summary.symbols:
         renamed = dict(zip(summary.symbols, symbols, strict=False))
         result = _renamed(it, result, renamed)
-    return _seen(it, result, given, function, node)
+    return _seen(it, result, given, function, node, opaque)
 
 
 def _seen(
-    it: Interpreter, result: Value, given: dict[str, Value], function: Function, node: ast.AST
+    it: Interpreter,
+    result: Value,
+    given: dict[str, Value],
+    function: Function,
+    node: ast.AST,
+    opaque: bool,
 ) -> Value:
     if isinstance(result, Tensor):
         inner = instantiated(result, given) if given else result
-        return result.but(op="call", operands=(inner,), node=node, home=it.module, data=function)
+        operands = (inner, NONE) if opaque else (inner,)
+        return result.but(op="call", operands=operands, node=node, home=it.module, data=function)
     if isinstance(result, Sequence) and result.items is not None:
-        items = tuple([_seen(it, item, given, function, node) for item in result.items])
+        items = tuple([_seen(it, item, given, function, node, opaque) for item in result.items])
         return Sequence(items, None, result.kind)
     return result
 

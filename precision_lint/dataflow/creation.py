@@ -17,6 +17,7 @@ from precision_lint.domains.values import (
     SOME_RANK,
     UNKNOWN_RANK,
     Array,
+    DtypeValue,
     Scalar,
     Sequence,
     Symbol,
@@ -44,7 +45,8 @@ def create(
     first = arguments[0] if arguments else next(iter(keywords.values()), None)
     lo, hi = _range(creation, values, arguments)
     origin = ASKED if asked is not None else FOLLOWS
-    assumptions = 0
+    given = values.get("dtype")
+    assumptions = given.assumptions if isinstance(given, DtypeValue) else 0
     rank = creation.rank
     vector: Dtypes
     if asked is not None:

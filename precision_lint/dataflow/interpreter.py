@@ -140,8 +140,6 @@ class Interpreter:
         """Contexts that are being interpreted, outermost first."""
         self.weights: dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]] = {}
         """Casts of modules: the dtype of weights below a path, and when it was cast."""
-        self.usual: dict[int, Dtypes] = {}
-        """Defaults of parameters that are dtypes, by the number of their symbol."""
         self.clock = 0
         self.root = ("", "")
         self.script = False

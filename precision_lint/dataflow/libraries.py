@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable
 
-from precision_lint.dataflow import building, regions, training
+from precision_lint.dataflow import building, objects, regions, training
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -38,6 +38,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
+from precision_lint.project import spellings
 from precision_lint.torchmodel import arrays, creation, operations
 
 Arguments = list[Value]
@@ -631,6 +632,27 @@ def _einops(
     return it.unknown(last, dtypes.V_ANY, assume.CALL)
 
 
+MODE_OF_SETTING = {
+    ("autocast", "float16"): dtypes.AMP16,
+    ("autocast", "bfloat16"): dtypes.AMPBF,
+    ("half", "float16"): dtypes.HALF16,
+    ("half", "bfloat16"): dtypes.HALFBF,
+}
+
+
+def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -> None:
+    """Keywords that tell a framework in which precision to run (``precision="16-mixed"``)."""
+    for keyword, value in keywords.items():
+        if not isinstance(value, Scalar) or value.value is None or value.assumptions:
+            continue
+        said = spellings.judge((callee, keyword), value.value, code=True)
+        if said is None or said.strength != "on":
+            continue
+        for dtype in said.dtypes:
+            mode = MODE_OF_SETTING[(said.kind, dtype)]
+            it.sign(mode, f"{callee}({keyword}={value.value!r}) runs it so", node)
+
+
 def _foreign(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -638,9 +660,11 @@ def _foreign(
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     asked = keywords.get("torch_dtype", keywords.get("dtype"))
     last = name.rpartition(".")[2]
+    _settings(it, last, keywords, node)
     if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:
+            objects.show_cast(it, vector, node)
             return Instance(name.rpartition(".")[0], {}, Root(vector, node, it.module))
     return it.unknown(last, dtypes.V_ANY, assume.CALL)
 

@@ -305,7 +305,6 @@ HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
 
 def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     """Note that a model is run in half."""
-    vector = it.usual.get(vector[dtypes.CODE] >> dtypes.SYMBOL, vector)
     for dtype, mode in HALVES:
         if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
             it.sign(mode, f"a model is made {dtypes.NAMES[dtype]} here", node)

@@ -254,6 +254,9 @@ def compare(it: Interpreter, op: ast.cmpop, left: Value, right: Value, node: ast
         return _compared(op, left, right)
     if isinstance(op, (ast.Is, ast.IsNot)):
         return _identity(op, left, right)
+    others = (Unknown, Scalar)
+    if name is not None and isinstance(left, others) and isinstance(right, others):
+        return it.unknown("comparison", dtypes.V_BOOLEAN)  # a mask, if they are tensors
     return Scalar(None, "bool")
 
 

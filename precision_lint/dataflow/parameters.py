@@ -86,10 +86,10 @@ def unseen(
 
 def _some_dtype(it: Interpreter, label: str, default: Value | None = None) -> DtypeValue:
     """A dtype that the caller chooses; its default says how the code is usually run."""
-    number = Symbol(label, dtypes.V_ANY, 0).number
     usual = dtype_of(it, default)
-    if usual is not None:
-        it.usual[number] = usual
+    if usual is not None and usual in (dtypes.V_FLOAT16, dtypes.V_BFLOAT16):
+        return DtypeValue(usual, None, it.module, assume.DEFAULT)
+    number = Symbol(label, dtypes.V_ANY, 0).number
     return DtypeValue(dtypes.everywhere(dtypes.symbol(number)), None, it.module)
 
 

@@ -226,11 +226,16 @@ NONE = Scalar(None, "none")
 class DtypeValue(Value):
     """A ``torch.dtype`` (or NumPy's), written at ``node``."""
 
-    __slots__ = ("dtypes", "home", "node")
+    __slots__ = ("assumptions", "dtypes", "home", "node")
 
     def __init__(
-        self, dtypes: Dtypes, node: ast.AST | None = None, home: Module | None = None
+        self,
+        dtypes: Dtypes,
+        node: ast.AST | None = None,
+        home: Module | None = None,
+        assumptions: int = 0,
     ) -> None:
+        self.assumptions = assumptions
         self.dtypes = dtypes
         self.node = node
         self.home = home

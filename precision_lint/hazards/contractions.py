@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import behind, is_square, peel
+from precision_lint.dataflow.graph import alternatives, behind, is_square, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -375,13 +375,20 @@ def _lowered_operand(it: Interpreter, applied: Applied, parts: list[Factor]) -> 
 @hazard("softmax")
 def scaled_too_late(it: Interpreter, applied: Applied) -> None:
     """``softmax((q @ k.mT) * scale)``: the product overflows before it is scaled down."""
-    value = peel(applied.tensor(0))
-    scaled = False
+    _late(it, applied.tensor(0), False)
+
+
+def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
+    value = peel(value)
     for _ in range(12):
         if not isinstance(value, Tensor):
             return
         if value.op in PRODUCTS:
             break
+        if value.op == "join" and depth:
+            for one in alternatives(value):
+                _late(it, one, scaled, depth - 1)
+            return
         if value.op in ("mul", "div") and len(value.operands) > 1:
             index = _scale_of(value)
             if index is None:
