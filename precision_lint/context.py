@@ -120,6 +120,13 @@ class Context:
         place = self.tree.place(node.func)
         return self.text(place) if self.is_name(place) else None
 
+    def receiver(self, call: Place) -> Place | None:
+        """Where the object is written whose method is called at a place."""
+        node = self.tree.node(call)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            return self.tree.place(node.func.value)
+        return None
+
     def drop_call(self, call: Place) -> Edits | None:
         """Take a method call off its receiver."""
         node = self.tree.node(call)
@@ -166,6 +173,17 @@ class Context:
         """New lines in front of the statement at a place."""
         statement = self._statement(place)
         return self.edit.insert_before(statement, *lines) if statement is not None else None
+
+    def insert_beside(self, place: Place, anchor: Place, *lines: str) -> Edits | None:
+        """New lines in front of what holds a place, in the block of the statement at ``anchor``."""
+        target = self._statement(anchor)
+        if target is None:
+            return None
+        block = self.tree.block(target)
+        node: ast.AST | None = self._statement(place)
+        while node is not None and node not in block:
+            node = self.tree.parent(node)
+        return self.edit.insert_before(node, *lines) if isinstance(node, ast.stmt) else None
 
     def insert_after(self, place: Place, *lines: str) -> Edits | None:
         """New lines behind the statement at a place."""

@@ -187,12 +187,14 @@ def run(
         summary.recursive = True
     else:
         _replay(it, summary)
+    given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
         place = it.place(node)
-        it.trace.append(Step("call", node, place, (Closure(function, owner),), (summary.trace,)))
+        symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
+        objects = (Closure(function, owner),)
+        it.trace.append(Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items())))
     if summary.result is None:
         return unknown()
-    given = parameters_given(function, owner, arguments, keywords)
     values = [*(arguments or ()), *keywords.values()]
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)

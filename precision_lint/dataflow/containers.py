@@ -101,6 +101,8 @@ def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value |
         return fields["element"] if fields["element"] is not None else unknown()
     if value.kind == "parameters":
         return _parameter(it, value, node)
+    if value.kind == "groups":
+        return value
     if value.kind == "items":
         return _items(it, fields["of"], fields["what"])
     return child(it, unknown(), "*")
@@ -179,6 +181,12 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
         return Array(value.dtypes, "index", (value,), node, it.module, value.lo, value.hi)
     if isinstance(value, Special) and value.kind == "shape":
         return size_of(value.fields["of"], index)
+    if isinstance(value, Special) and value.kind == "groups":
+        if text(index) != "params":
+            return value if not isinstance(index, Scalar) or index.kind != "str" else unknown()
+        return Special("parameters", node, it.module, owner=value.fields["owner"], named=False)
+    if isinstance(value, Special) and value.kind == "parameters":
+        return _parameter(it, value, node)
     if isinstance(value, Unknown):
         if ("cast of", "") in value.symbol.attributes or _is_array_index(index):
             made = tensor_of(it, value, node)

@@ -11,7 +11,7 @@ from precision_lint.dataflow import methods
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
 from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
 from precision_lint.dataflow.objects import is_module, next_method
-from precision_lint.dataflow.operators import BINARY, binary, compare, negate, truth_value
+from precision_lint.dataflow.operators import BINARY, binary, compare, negate, truth_value, owners_of
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
 from precision_lint.domains.joining import any_of, join, unknown
@@ -177,6 +177,11 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
 
 
 def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:
+    if len(nodes) > 0 and all(isinstance(node, ast.Starred) for node in nodes):
+        parts = [it.expr(node.value) for node in nodes]  # type: ignore[attr-defined]
+        if all(owners_of(part) for part in parts):
+            owners = [one for part in parts for one in owners_of(part)]
+            return Special("parameters", nodes[0], it.module, owner=owners[0], named=False, owners=owners)
     items: list[Value] = []
     for node in nodes:
         if node.__class__ is ast.Starred:
@@ -260,6 +265,7 @@ def _generated(
     it.trace = []
     it.depth += 1
     first = generators[0]
+    element: Value | None = None
     source = elements(it, it.expr(first.iter), first.iter)
     result: list[tuple[Value, ...]] | tuple[Value, ...]
     if isinstance(source, list) and len(source) <= 8 and len(generators) == 1 and not first.ifs:
@@ -271,6 +277,7 @@ def _generated(
         for number, generator in enumerate(generators):
             inner = source if not number else elements(it, it.expr(generator.iter), generator.iter)
             one = _joined(inner)
+            element = element if element is not None else one
             assign(it, generator.target, one, node)
             for test in generator.ifs:
                 it.expr(test)
@@ -278,7 +285,7 @@ def _generated(
         result = tuple([it.expr(part) for part in parts])
     it.depth -= 1
     inner_trace, it.trace = it.trace, trace
-    noted(it, "loop", node, inner_trace)
+    noted(it, "loop", node, inner_trace, objects=() if element is None else (element,))
     it.variables = outside
     return result
 

@@ -261,9 +261,20 @@ class Interpreter:
         about: the tensor that it concerns; what that is made of has to be a tensor of floats.
         """
         modes &= self.live
-        if not modes:
-            return
-        place = self.place(node)
+        if modes:
+            self.emit_at(kind, self.place(node), modes, assumptions, links, about, **data)
+
+    def emit_at(
+        self,
+        kind: str,
+        place: Place,
+        modes: int,
+        assumptions: int,
+        links: tuple[Link, ...] = (),
+        about: Value | None = None,
+        **data: Any,
+    ) -> None:
+        """The same at a place, for what is known only once a function was read to its end."""
         function = self.function.qualname if self.function is not None else ""
         key = (kind, place, data.get("key"))
         event = self.events.get(key)

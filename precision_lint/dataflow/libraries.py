@@ -10,7 +10,7 @@ from precision_lint.dataflow import building, objects, regions, training
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
-from precision_lint.dataflow.operators import binary
+from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -130,7 +130,10 @@ def _torch(
         if ".init." in name:
             return arguments[0] if arguments else unknown()
         if ".utils." in name and "clip_grad" in name:
-            return training.clip(it, name, arguments, node)
+            return training.clip(it, name, arguments or list(keywords.values()), node)
+        if name.endswith(".utils.get_total_norm"):
+            note(it, "read", node, *arguments)
+            return Scalar(None, "float", 0)
     if name.startswith("torch.optim.") and name.rpartition(".")[2][:1].isupper():
         if ".lr_scheduler" in name or ".swa_utils" in name:
             return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
@@ -465,6 +468,8 @@ def _listed(
     kind = name.rpartition(".")[2]
     if not arguments:
         return Sequence((), None, kind)
+    if owners_of(arguments[0]):
+        return arguments[0]
     inner = elements(it, arguments[0], node)
     if isinstance(inner, list):
         items = inner[::-1] if kind == "reversed" else inner

@@ -10,6 +10,7 @@ from precision_lint.dataflow import building, objects, training
 from precision_lint.dataflow.containers import child, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -157,6 +158,8 @@ def _of_special(it: Interpreter, value: Special, name: str, node: ast.AST) -> Va
         found = value.fields[name]
         if isinstance(found, Value):
             return found
+    if value.kind == "optimizer" and name == "param_groups":
+        return Special("groups", node, it.module, owner=value)
     if value.kind == "finfo":
         return _limit(value, name, node, it)
     if value.kind == "device" and name == "type":
@@ -424,9 +427,22 @@ def _unknown_method(
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
         return value if vector is None else _cast_unknown(it, value, vector, node)
-    if name in ("backward",):
+    if name in ("parameters", "named_parameters"):
+        return Special("parameters", node, it.module, owner=value, named=name.startswith("named"))
+    if name in ("children", "modules", "named_children", "named_modules") and not arguments:
+        return _method_of(it, value, name)
+    if name == "backward" and arguments and not symbol.uses & Symbol.TENSOR:
+        note(it, "framework-backward", node, value, arguments[0])
+        return NONE
+    if name == "backward":
         return training.backward(it, value, node)
-    if name in ("unscale_", "zero_grad", "manual_backward"):
+    if name == "manual_backward" and arguments:
+        note(it, "framework-backward", node, value, arguments[0])
+        return NONE
+    if name in ("unscale_gradients", "clip_grad_norm_", "clip_grad_value_"):
+        note(it, "framework-unscale", node, value)
+        return NONE
+    if name in ("unscale_", "zero_grad", "get_scale"):
         return _protocol_method(it, value, name, arguments, node)
     operation = operations.of_method(name)
     shape = name in ("size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool")
@@ -476,7 +492,7 @@ def _protocol_method(
     it: Interpreter, value: Unknown, name: str, arguments: Arguments, node: ast.AST
 ) -> Value:
     """A method that only scalers or optimizers have, of an object that nobody saw."""
-    scaler = name in ("unscale_", "scale", "update") or (name == "step" and len(arguments) == 1)
+    scaler = name in ("unscale_", "scale", "update", "get_scale") or (name == "step" and len(arguments) == 1)
     known = value.symbol.attributes.get(("protocol", scaler))
     if known is None:
         known = Special("scaler" if scaler else "optimizer", node, it.module, assume.FLAG, of=value)

@@ -9,6 +9,7 @@ from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.ranges import divide, multiply, power
+from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import operate
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
@@ -84,6 +85,9 @@ def binary(
     it: Interpreter, op: str, left: Value, right: Value, node: ast.AST, inplace: bool = False
 ) -> Value:
     """``left op right``"""
+    for side in (left, right):
+        if isinstance(side, Scalar) and side.op == "scale":
+            note(it, "scale-used", node)
     kinds = (left.__class__, right.__class__)
     if Tensor in kinds or (op == "matmul" and Unknown in kinds):
         return _tensors(it, op, left, right, node, inplace)
@@ -95,9 +99,17 @@ def binary(
         return _sequences(op, left, right)
     if Unknown in kinds:
         return _unknowns(it, op, left, right, node, inplace)
-    if isinstance(left, Special) and left.kind == "shape":
-        return unknown()
+    if isinstance(left, Special) and isinstance(right, Special) and left.kind == "parameters":
+        owners = [one for side in (left, right) for one in owners_of(side)]
+        return Special("parameters", node, it.module, owner=owners[0], named=False, owners=owners)
     return unknown()
+
+
+def owners_of(value: Value) -> list[Value]:
+    """Whose parameters a value is."""
+    if not isinstance(value, Special) or value.kind != "parameters":
+        return []
+    return value.fields.get("owners") or [value.fields["owner"]]
 
 
 def _tensors(

@@ -17,6 +17,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
+from precision_lint.dataflow.protocol import FINISHED, tells
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import unknown
@@ -226,7 +227,7 @@ class Program:
         it = self.interpreter
         it.root = (function.module.path, function.qualname)
         it.script = function.module.facts.get("test", False)
-        self._guarded(lambda: it.run(function, None, None, {}, function.node))
+        self._guarded(lambda: _whole(it, lambda: it.run(function, None, None, {}, function.node)))
 
     def _main(self, module: Module) -> None:
         """Code that runs as a script: under ``if __name__ == "__main__"``, and the top level."""
@@ -241,7 +242,7 @@ class Program:
             it.returned, it.yielded, it.trace, it.no_grad = [], [], [], False
             it.root, it.script = (module.path, ""), True
             body = next(blocks(node))
-            self._guarded(lambda body=body: it.block(body))  # type: ignore[misc]
+            self._guarded(lambda body=body: _whole(it, lambda: it.block(body)))  # type: ignore[misc]
             it.restore(frame)
 
     def _guarded(self, work: Callable[[], Any]) -> None:
@@ -260,6 +261,15 @@ class Program:
             self.count("steps")
         it.settle()
         it.restore(frame)
+
+
+def _whole(it: Interpreter, work: Callable[[], Any]) -> None:
+    """Analyse something from its beginning to its end."""
+    work()
+    trace = it.trace
+    if tells(trace):
+        for look in FINISHED:
+            look(it, trace)
 
 
 def _is_main(node: ast.stmt) -> bool:

@@ -6,6 +6,7 @@ A trace is a list of steps in order of execution.  ``typestate`` reads it; here 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
@@ -27,6 +28,10 @@ class Step(NamedTuple):
     place: Place
     objects: tuple[Value | None, ...] = ()
     blocks: tuple[list[Any], ...] = ()
+    symbols: tuple[tuple[int, int], ...] = ()
+    """At a call: the numbers of unknown objects in the callee, and those of the caller's."""
+    given: tuple[tuple[str, Value], ...] = ()
+    """At a call: the tensors that it passes, by parameter."""
 
 
 EXITS = frozenset({"return", "raise", "break", "continue"})
@@ -50,10 +55,20 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
 HANDED = frozenset({"scaler", "optimizer", "scaled", "parameters"})
 
 
-def noted(it: Interpreter, kind: str, node: ast.AST, *blocks: list[Any]) -> None:
-    """Record a structure, where something happens inside it."""
+def noted(
+    it: Interpreter,
+    kind: str,
+    node: ast.AST,
+    *blocks: list[Any],
+    objects: tuple[Value | None, ...] = (),
+) -> None:
+    """Record a structure, where something happens inside it; ``objects``: a loop's element."""
     if any(blocks):
-        it.trace.append(Step(kind, node, it.place(node), (), blocks))
+        it.trace.append(Step(kind, node, it.place(node), objects, blocks))
+
+
+FINISHED: list[Callable[[Interpreter, list[Any]], None]] = []
+"""What to look for in the trace of a function that was analysed by itself (``typestate``)."""
 
 
 def tells(trace: list[Any]) -> bool:

@@ -23,7 +23,16 @@ from precision_lint.dataflow.operators import BINARY, binary
 from precision_lint.dataflow.protocol import note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
-from precision_lint.domains.values import ClassValue, Closure, Scalar, Tensor, Value, truth
+from precision_lint.domains.values import (
+    ClassValue,
+    Closure,
+    Scalar,
+    Sequence,
+    Special,
+    Tensor,
+    Value,
+    truth,
+)
 
 UNROLL = 8
 """Items of a sequence that a loop is interpreted for one by one."""
@@ -223,10 +232,12 @@ def loop(
     node: ast.For | ast.AsyncFor | ast.While,
     bind: Callable[[], None],
     endless: bool = False,
+    element: Value | None = None,
 ) -> bool:
     """Interpret a loop's body until its facts no longer change.
 
     bind: gives the target its value.  endless: only ``break`` leaves it (``while True``).
+    element: what stands for each item.
     """
     entry = it.variables
     trace, outer_loop = it.trace, it.loop
@@ -261,11 +272,18 @@ def loop(
         it.trace = or_else
         leaves = it.block(node.orelse)
         it.trace = trace
-    noted(it, "loop", node, body_trace, or_else)
+    noted(it, "loop", node, body_trace, or_else, objects=_parts(element))
     ends = ([] if leaves or endless else [it.variables]) + breaks
     if endless and not breaks:
         return False if it.yielded else not breaks
     return _continue_with(it, ends)
+
+
+def _parts(element: Value | None) -> tuple[Value, ...]:
+    """What a loop binds anew in each iteration."""
+    if isinstance(element, Sequence) and element.items is not None:
+        return tuple(part for item in element.items for part in _parts(item))
+    return () if element is None else (element,)
 
 
 def _top(value: Value) -> Value:
@@ -290,11 +308,13 @@ def _for(it: Interpreter, node: ast.For) -> bool:
             return it.block(node.orelse) if node.orelse else False
         found = joined
     element = found
-    return loop(it, node, lambda: assign(it, node.target, element, node))
+    return loop(it, node, lambda: assign(it, node.target, element, node), element=element)
 
 
 def _uniform(items: list[Value]) -> bool:
     """Whether one value may stand for all items without losing anything."""
+    if any(isinstance(item, Special) for item in items):
+        return False
     return len(items) > 1 and len({facts(item) for item in items}) == 1
 
 

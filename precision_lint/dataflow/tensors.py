@@ -52,6 +52,10 @@ FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH
 """Assumptions about the dtype of what comes in."""
 
 
+SCALELESS = frozenset({"sign", "sgn", "normalize", "argmax", "argmin", "argsort"})
+"""Operations whose result says nothing of the size of what goes in."""
+
+
 class Applied:
     """An operation at one place: what it was given, and what it gives.
 
@@ -161,6 +165,8 @@ def operate(
     if applied.policy and applied.policy != "widest":
         # the region decides the dtype, whatever came in
         assumptions = assumptions & ~FOLLOWING | it.region.assumptions
+    if operation.name in SCALELESS:
+        flags &= ~GRADIENT
     if flags & DETACHED and not all(one.flags & DETACHED for one in tensors):
         flags &= ~DETACHED
     lo, hi = result_bounds(operation.name, values, operation.view, (operation.lo, operation.hi))

@@ -133,17 +133,9 @@ def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
 
 def clip(it: Interpreter, name: str, arguments: list[Value], node: ast.AST) -> Value:
     """``clip_grad_norm_(parameters, ...)`` and its kin."""
-    note(it, "clip", node, arguments[0] if arguments else None)
+    note(it, "clip", node, *arguments)
     if "norm" in name:
         return Tensor(
             dtypes.V_FLOAT32, "norm", (), node, it.module, 0.0, flags=0, rank=0, data="gradient"
         )
     return NONE
-
-
-def parameters_owner(value: Value) -> Value | None:
-    """The module whose parameters a value is."""
-    if isinstance(value, Special) and value.kind == "parameters":
-        owner = value.fields["owner"]
-        return owner if isinstance(owner, (Instance, Unknown)) else None
-    return None

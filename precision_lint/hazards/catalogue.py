@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from precision_lint.hazards import (
     contractions,
+    gradients,
     guards,
     kernels,
     masks,
@@ -11,5 +12,16 @@ from precision_lint.hazards import (
     overflow,
     regions,
 )
+from precision_lint.typestate import reports
 
-__all__ = ["contractions", "guards", "kernels", "masks", "mismatch", "overflow", "regions"]
+__all__ = [
+    "contractions",
+    "gradients",
+    "guards",
+    "kernels",
+    "masks",
+    "mismatch",
+    "overflow",
+    "regions",
+    "reports",
+]

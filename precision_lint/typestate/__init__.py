@@ -1,0 +1,1 @@
+"""The protocol of scalers, optimizers and gradients, followed along every path of a function."""

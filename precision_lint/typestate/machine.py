@@ -1,0 +1,590 @@
+"""Runs traces: all paths through branches, loops and calls, as a set of states."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from precision_lint.dataflow.graph import alternatives, behind
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.operators import owners_of
+from precision_lint.dataflow.protocol import Step
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains.dtypes import ALL_MODES, AMP16
+from precision_lint.domains.values import Closure, Instance, Sequence, Special, Tensor, Unknown, Value
+from precision_lint.events import Place
+from precision_lint.typestate.states import (
+    STEPPED,
+    UNSCALED,
+    State,
+    decided,
+    lasting,
+    learned,
+)
+
+MOST = 48
+"""States that are followed at once; beyond, the conditions on the paths are forgotten."""
+ITERATIONS = 3
+States = frozenset[State]
+
+
+class Flow:
+    """The states behind a trace, by the way it is left."""
+
+    __slots__ = ("breaks", "continues", "next", "returns")
+
+    def __init__(self, states: Iterable[State]) -> None:
+        self.next: States = frozenset(states)
+        self.breaks: States = frozenset()
+        self.continues: States = frozenset()
+        self.returns: States = frozenset()
+
+    def leaving(self, other: Flow) -> None:
+        """Take over how another flow is left early."""
+        self.breaks |= other.breaks
+        self.continues |= other.continues
+        self.returns |= other.returns
+
+
+class Machine:
+    """Follows one function's trace."""
+
+    def __init__(self, it: Interpreter, trace: list[Step]) -> None:
+        self.it = it
+        self.renamed: list[dict[int, int]] = []
+        self.frames: list[Step] = []
+        """Calls around the step at hand, outermost first."""
+        self.silent = 0
+        self.stopped: set[str] = set()
+        """Kinds of which one report says it all."""
+        self.optimizers = {self.key(one): one for one in _optimizers(trace, "new-optimizer")}
+        self.shared = {self.key(one) for one in _optimizers(trace, "")}
+        flat = list(_flat(trace))
+        self.calls = {kind: [s for s in flat if s.kind == kind] for kind in ("step", "unscale", "update")}
+        self.plain_steps = any(step.kind == "plain-step" for step in flat)
+        self.by_hand = any(step.kind == "scale-used" for step in flat)
+        self.scaling = {self.key(step.objects[0]) for step in flat if step.kind == "scale"}
+        self.made = {self.key(step.objects[0]) for step in flat if step.kind == "new-scaler"}
+        self.cleared = {self.key(step.objects[0]) for step in flat if step.kind == "zero" and step.objects}
+        self.loops = dict(_nesting(trace, ()))
+        self.run(trace, frozenset({State()}))
+
+    # objects
+
+    def key(self, value: Value | None) -> Any:
+        """What identifies an object on all paths."""
+        if isinstance(value, Special) and isinstance(value.fields.get("of"), Unknown):
+            value = value.fields["of"]
+        if isinstance(value, Unknown):
+            number = value.symbol.number
+            for names in reversed(self.renamed):
+                number = names.get(number, number)
+            return ("?", number)
+        if isinstance(value, Instance):
+            return ("object", id(value.root), value.path)
+        return id(value)
+
+    # structures
+
+    def run(self, trace: list[Step], states: States) -> Flow:
+        """The states behind a trace."""
+        flow = Flow(states)
+        for step in trace:
+            if not flow.next:
+                break
+            structure = STRUCTURES.get(step.kind)
+            if structure is not None:
+                inner = structure(self, step, flow.next)
+                flow.leaving(inner)
+                flow.next = _bounded(inner.next)
+            elif step.kind in ("break", "continue", "return", "raise"):
+                self._exit(step.kind, flow)
+            else:
+                action = ACTIONS.get(step.kind)
+                if action is not None:
+                    flow.next = frozenset(action(self, step, flow.next))
+        return flow
+
+    @staticmethod
+    def _exit(kind: str, flow: Flow) -> None:
+        if kind == "break":
+            flow.breaks |= flow.next
+        elif kind == "continue":
+            flow.continues |= flow.next
+        elif kind == "return":
+            flow.returns |= flow.next
+        flow.next = frozenset()
+
+    def branch(self, step: Step, states: States) -> Flow:
+        """``if``: each path goes the way that its conditions allow."""
+        test: ast.expr = step.node.test  # type: ignore[attr-defined]
+        ways: tuple[set[State], set[State]] = (set(), set())
+        for state in states:
+            truth = decided(test, state.known)
+            for way, holds in enumerate((True, False)):
+                if truth is None or truth is holds:
+                    ways[way].add(state._replace(known=learned(test, holds, state.known)))
+        flow = Flow(())
+        for block, entering in zip(step.blocks, ways, strict=True):
+            inner = self.run(block, frozenset(entering))
+            flow.leaving(inner)
+            flow.next |= inner.next
+        return flow
+
+    def either(self, step: Step, states: States) -> Flow:
+        """``match`` and parts of conditions: each block may run, or none."""
+        flow = Flow(states)
+        for block in step.blocks:
+            inner = self.run(block, states)
+            flow.leaving(inner)
+            flow.next |= inner.next
+        return flow
+
+    def guarded(self, step: Step, states: States) -> Flow:
+        """``try``: its body, then handlers from anywhere in it, then what always runs."""
+        body, final, *handlers = step.blocks
+        flow = self.run(body, states)
+        entry = states | flow.next
+        for handler in handlers:
+            inner = self.run(handler, entry)
+            flow.leaving(inner)
+            flow.next |= inner.next
+        last = self.run(final, flow.next)
+        flow.leaving(last)
+        flow.next = last.next
+        return flow
+
+    def called(self, step: Step, states: States) -> Flow:
+        """A call of a function that was followed; its names for unknown objects become the caller's."""
+        self.renamed.append(dict(step.symbols))
+        self.frames.append(step)
+        inner = self.run(step.blocks[0], states)
+        self.frames.pop()
+        self.renamed.pop()
+        level = len(self.frames)
+        return Flow(s._replace(level=min(s.level, level)) for s in inner.next | inner.returns)
+
+    def loop(self, step: Step, states: States) -> Flow:
+        """A loop of any number of iterations; its element is another object in each."""
+        flow = Flow(states)
+        changing = _bound(step.node)
+        varying = [key for one in step.objects for key in self._all_of(one)]
+        for entry in states:
+            current = frozenset({entry})
+            self.silent += 1
+            for _ in range(ITERATIONS):
+                ends = self._iteration(step, current, changing, flow)
+                following = frozenset(_next_element(entry, state, varying) for state in ends)
+                if following <= current:
+                    break
+                current = _bounded(current | following)
+            self.silent -= 1
+            flow.next |= self._iteration(step, current, changing, flow)
+        flow.next |= flow.breaks
+        flow.breaks = frozenset()
+        if len(step.blocks) > 1:
+            after = self.run(step.blocks[1], flow.next)
+            flow.returns |= after.returns
+            flow.next = after.next
+        return flow
+
+    def _iteration(
+        self, step: Step, states: States, changing: frozenset[str], flow: Flow
+    ) -> States:
+        """The states at the end of one iteration; how it leaves the loop goes to ``flow``."""
+        inner = self.run(step.blocks[0], states)
+        flow.breaks |= inner.breaks
+        flow.returns |= inner.returns
+        return frozenset(
+            state._replace(known=lasting(state.known, changing))
+            for state in inner.next | inner.continues
+        )
+
+    def _all_of(self, element: Value | None) -> list[Any]:
+        """The keys of an unknown object and of everything that was found in it."""
+        if not isinstance(element, Unknown):
+            return [self.key(element)]
+        found = [self.key(element)]
+        for part in element.symbol.attributes.values():
+            if part is not element and len(found) < 64:
+                found += self._all_of(part) if isinstance(part, Unknown) else [self.key(part)]
+        return found
+
+    def unrolled(self, step: Step, states: States) -> Flow:
+        """A loop over a few known items."""
+        or_else, *rounds = step.blocks
+        flow = Flow(states)
+        current, left = states, frozenset[State]()
+        for block in rounds:
+            inner = self.run(block, current)
+            left |= inner.breaks
+            flow.returns |= inner.returns
+            current = inner.next | inner.continues
+        after = self.run(or_else, current)
+        flow.returns |= after.returns
+        flow.next = after.next | left
+        return flow
+
+    # reports
+
+    def report(
+        self,
+        kind: str,
+        place: Place,
+        states: Iterable[State],
+        extra: int = 0,
+        **facts: Any,
+    ) -> None:
+        """An event of some states; in a callee it stands where the frame of the backward calls that."""
+        some = list(states)
+        if self.silent:
+            return
+        level = min((state.level for state in some), default=0)
+        if any(state.scaled is not None for state in some) and self._at_call(kind, level):
+            place = self.frames[level].place
+        framework = all(state.framework for state in some)
+        assumptions = extra
+        for state in some:
+            assumptions |= state.assumptions
+        self.it.emit_at(
+            kind,
+            place,
+            1 << AMP16 if framework else ALL_MODES,
+            assumptions | (assume.LIBRARY if framework else 0),
+            backward=next((s.scaled for s in some if s.scaled is not None), None),
+            steps=tuple(self._written(one) for one in self.calls["step"]),
+            unscales=tuple(one.place for one in self.calls["unscale"]),
+            framework=framework,
+            **facts,
+        )
+
+    def _at_call(self, kind: str, level: int) -> bool:
+        """Whether what happens in a callee is wrong of the call: it reads, or knows no protocol."""
+        inner = self.frames[level:]
+        functions = [step.objects[0] for step in inner]
+        methods = all(isinstance(one, Closure) and one.owner is not None for one in functions)
+        return bool(inner) and (kind == "scaled-gradient-read" or not methods)
+
+    def _written(self, step: Step) -> tuple[Place, Place, Place]:
+        """Where a step, its scaler and its optimizer are written."""
+        node: Any = step.node
+        owner = getattr(node.func, "value", node)
+        given = node.args[0] if node.args else node
+        path = step.place.path
+        return step.place, _place(path, owner), _place(path, given)
+
+    # actions
+
+    def scaler_of(self, loss: Value | None, level: int | None = None) -> Special | None:
+        """The scaler that has scaled a loss, through the arguments of the calls around."""
+        level = len(self.frames) if level is None else level
+        if isinstance(loss, Sequence):
+            parts = loss.items if loss.items is not None else (loss.element,)
+            return next((s for part in parts if (s := self.scaler_of(part, level)) is not None), None)
+        for one in behind(loss, 40):
+            if one.op == "scaled" and len(one.operands) > 1 and isinstance(one.operands[1], Special):
+                return one.operands[1]
+            if one.op == "argument" and not one.operands and level:
+                found = self.scaler_of(dict(self.frames[level - 1].given).get(one.data), level - 1)
+                if found is not None:
+                    return found
+        return None
+
+    def backward(self, step: Step, states: States) -> Iterable[State]:
+        """``loss.backward()``"""
+        loss = step.objects[0] if step.objects else None
+        scaler = self.scaler_of(loss)
+        if scaler is not None and any(self.scaler_of(one) is None for one in alternatives(loss)):
+            return [s._replace(lost=True, scaled=None, plain=None) for s in states]
+        if scaler is None:
+            return [s._replace(plain=step.place, zeroed=None, looked=False) for s in states]
+        if scaler.fields.get("enabled") is False:
+            return [s._replace(plain=None, zeroed=None) for s in states]
+        return [
+            s._replace(
+                scaled=step.place, framework=False, assumptions=scaler.assumptions, waiting=True,
+                zeroed=None, updated=None, looked=False, lost=False, clean=(), level=len(self.frames),
+            )
+            for s in states
+        ]  # fmt: skip
+
+    def framework_backward(self, step: Step, states: States) -> Iterable[State]:
+        """``accelerator.backward(loss)``: in float16 the gradients are scaled."""
+        own = self.scaler_of(step.objects[-1] if step.objects else None)
+        return [
+            s._replace(
+                scaled=step.place, framework=own is None, waiting=True, zeroed=None, updated=None,
+                optimizers=(), looked=False, lost=False, clean=(), level=len(self.frames),
+            )
+            for s in states
+        ]  # fmt: skip
+
+    def framework_unscale(self, step: Step, states: States) -> Iterable[State]:
+        """``accelerator.unscale_gradients()``"""
+        return [s._replace(scaled=None) if s.framework else s for s in states]
+
+    def unscale(self, step: Step, states: States) -> Iterable[State]:
+        """``scaler.unscale_(optimizer)``"""
+        if not _on(step):
+            return states
+        optimizer = self._optimizer(step)
+        again = [s for s in states if s.of(optimizer) is not None and not s.lost]
+        if again:
+            some = assume.BRANCH if len(again) < len(states) else 0
+            self.report("double-unscale", step.place, again, some, done=again[0].of(optimizer))
+            self.stopped.add("double-unscale")
+        self._unscaled_loss(step, states)
+        return [s.divided(optimizer, UNSCALED) for s in states]
+
+    def step(self, step: Step, states: States) -> Iterable[State]:
+        """``scaler.step(optimizer)``"""
+        if not _on(step):
+            return states
+        optimizer = self._optimizer(step)
+        self._unscaled_loss(step, states)
+        again = [s for s in states if s.of(optimizer) == STEPPED and not s.lost]
+        if again and "second-step" not in self.stopped:
+            some = assume.BRANCH if len(again) < len(states) else 0
+            self.report("update-order", step.place, again, some, how="second-step")
+            if not self.silent:
+                self.stopped.add("second-step")
+        early = [s for s in states if s.updated is not None and s.waiting and not s.lost]
+        if early and early[0].updated is not None:
+            self.report("update-order", early[0].updated, early, how="between")
+        zeroed = [s for s in states if s.zeroed is not None and self._clears(s.zeroed[0], optimizer)]
+        if len(zeroed) < len(states):
+            zeroed = [s for s in zeroed if not s.clean]
+        if zeroed and zeroed[0].zeroed is not None:
+            some = assume.BRANCH if len(zeroed) < len(states) else 0
+            self.report("zeroed-gradients", zeroed[0].zeroed[1], zeroed, some, step=step.place)
+        return [
+            s.divided(optimizer, STEPPED)._replace(plain=None, zeroed=None)
+            for s in states
+        ]
+
+    def _unscaled_loss(self, step: Step, states: States) -> None:
+        """A step that divides gradients which nothing multiplied."""
+        if any(s.lost for s in states) or self.by_hand:
+            return
+        scaler = self.key(step.objects[0])
+        if scaler in self.made and self.scaling and scaler not in self.scaling:
+            self.report("unscaled-backward", step.place, states, step=step.place, beside=True)
+            return
+        plain = [s for s in states if s.plain is not None]
+        alone = [s for s in plain if s.scaled is None]
+        if plain and len(alone) == len(states) and alone[0].plain is not None:
+            self.report("unscaled-backward", alone[0].plain, alone, _scaler_of(step), step=step.place, beside=False)
+        elif alone and not _scaler_of(step) and alone[0].plain is not None:
+            place = alone[0].plain
+            self.report("unscaled-backward", place, alone, assume.BRANCH, step=step.place, beside=False)
+        elif len(plain) == len(states) and not alone and not self.plain_steps:
+            place = plain[0].plain
+            if place is not None and all(s.waiting for s in plain):
+                self.report("unscaled-backward", place, plain, step=step.place, beside=True)
+
+    def plain_step(self, step: Step, states: States) -> Iterable[State]:
+        """``optimizer.step()``"""
+        optimizer = self.key(step.objects[0] if step.objects else None)
+        used = [s for s in states if s.scaled is not None and not s.framework and not s.lost]
+        known = optimizer in self.shared | self.cleared or optimizer in self.optimizers
+        if used and known and (len(used) == len(states) or optimizer not in self.shared):
+            done = used[0].of(optimizer)
+            unscaled = all(s.of(optimizer) == UNSCALED for s in used)
+            own = all(s.plain is not None and done is None for s in used)
+            foreign = done is None and self._foreign(used, optimizer)
+            if not own and not foreign and not (unscaled and any(s.looked for s in used)):
+                extra = assume.BRANCH if unscaled else 0
+                self.report("plain-step", step.place, used, extra, done=done)
+        return [
+            s._replace(scaled=None, waiting=False, plain=None)
+            if s.framework
+            else s._replace(plain=None)
+            for s in states
+        ]
+
+    def _foreign(self, states: list[State], optimizer: Any) -> bool:
+        """Whether the scaled gradients were another optimizer's, which has stepped."""
+        return all(any(done == STEPPED for _, done in s.optimizers) for s in states)
+
+    def update(self, step: Step, states: States) -> Iterable[State]:
+        """``scaler.update()``"""
+        stepped = [s for s in states if any(done == STEPPED for _, done in s.optimizers)]
+        without = [s for s in states if s.waiting and s.scaled is not None and not s.clean]
+        twice = [s for s in states if not s.optimizers and s.updated is not None and not s.waiting]
+        if twice and len(twice) == len(states) and not any(s.lost for s in states):
+            self.report("update-order", step.place, twice, how="again")
+        beside = any(self.loops.get(id(one)) == self.loops.get(id(step)) for one in self.calls["step"])
+        if stepped and without and beside and not any(s.lost for s in states):
+            self.report("update-order", step.place, without, assume.BRANCH, how="without-step")
+        return [
+            s._replace(
+                optimizers=(),
+                updated=step.place if s.scaled is not None else None,
+                waiting=s.waiting and not any(done == STEPPED for _, done in s.optimizers)
+                or s.waiting and self._others_wait(s),
+            )
+            for s in states
+        ]
+
+    def _others_wait(self, state: State) -> bool:
+        """Whether a scaler steps more optimizers than it has stepped."""
+        done = {key for key, _ in state.optimizers}
+        return state.scaled is not None and any(key not in done for key in self.shared)
+
+    def clip(self, step: Step, states: States) -> Iterable[State]:
+        """``clip_grad_norm_(parameters, ...)``"""
+        scaled = [s for s in states if s.scaled is not None and not s.lost]
+        if not scaled or self.by_hand:
+            return states
+        if not any(s.clean for s in scaled):
+            self.report("scaled-clip", step.place, scaled)
+        elif all(s.clean for s in scaled):
+            self._partial(step, scaled)
+        return states
+
+    def _partial(self, step: Step, states: list[State]) -> None:
+        """A clip of parameters whose optimizer was not unscaled, where another one was."""
+        clipped = [key for one in _owners(step) for key in self._all_of(one)]
+        for key, optimizer in self.optimizers.items():
+            if not isinstance(optimizer, Special) or key not in self.shared:
+                continue
+            if "double-unscale" in self.stopped or any(key in s.clean for s in states):
+                continue
+            held = [self.key(one) for one in owners_of(optimizer.fields.get("parameters", optimizer))]
+            if key in clipped or any(one in clipped for one in held):
+                self.report("partial-unscale", step.place, states)
+                return
+
+    def read(self, step: Step, states: States) -> Iterable[State]:
+        """A gradient is inspected."""
+        scaled = [s for s in states if s.scaled is not None and not s.lost]
+        fresh = [s for s in scaled if not s.looked]
+        if fresh and not self.by_hand and not any(s.clean for s in scaled):
+            self.report("scaled-gradient-read", step.place, fresh, how=step.kind)
+        return [s._replace(looked=True) for s in states]
+
+    def scrub(self, step: Step, states: States) -> Iterable[State]:
+        """What is not finite is replaced in gradients."""
+        scaled = [s for s in states if s.scaled is not None and not s.lost]
+        if scaled and not any(s.clean for s in scaled):
+            self.report("scrubbed-gradients", step.place, scaled)
+        return states
+
+    def zero(self, step: Step, states: States) -> Iterable[State]:
+        """``zero_grad()``"""
+        key = self.key(step.objects[0] if step.objects else None)
+        return [
+            s._replace(
+                zeroed=(key, step.place) if s.waiting else s.zeroed,
+                scaled=s.scaled if s.waiting else None,
+                plain=None,
+            )
+            for s in states
+        ]
+
+    def _clears(self, cleared: Any, optimizer: Any) -> bool:
+        """Whether what was set to zero holds an optimizer's gradients."""
+        if cleared == optimizer:
+            return True
+        known = self.optimizers.get(optimizer)
+        if not isinstance(known, Special):
+            return False
+        return any(self.key(one) == cleared for one in owners_of(known.fields.get("parameters", known)))
+
+    def handed(self, step: Step, states: States) -> Iterable[State]:
+        """A scaler is handed to something that nobody has seen."""
+        scaler = any(isinstance(one, Special) and one.kind == "scaler" for one in step.objects[1:])
+        return [s._replace(lost=True) for s in states] if scaler else states
+
+    def renewed(self, step: Step, states: States) -> Iterable[State]:
+        """A new scaler remembers nothing."""
+        return [s._replace(optimizers=()) for s in states]
+
+    def _optimizer(self, step: Step) -> Any:
+        return self.key(step.objects[1] if len(step.objects) > 1 else None)
+
+
+STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
+    "if": Machine.branch, "match": Machine.either, "and": Machine.either, "or": Machine.either,
+    "try": Machine.guarded, "call": Machine.called, "loop": Machine.loop,
+    "unrolled": Machine.unrolled,
+}  # fmt: skip
+ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
+    "backward": Machine.backward, "framework-backward": Machine.framework_backward,
+    "framework-unscale": Machine.framework_unscale, "unscale": Machine.unscale,
+    "step": Machine.step, "plain-step": Machine.plain_step, "update": Machine.update,
+    "clip": Machine.clip, "read": Machine.read, "gradient-added": Machine.read,
+    "scrub": Machine.scrub, "zero": Machine.zero, "unknown-call": Machine.handed,
+    "new-scaler": Machine.renewed,
+}  # fmt: skip
+
+
+def _scaler_of(step: Step) -> int:
+    scaler = step.objects[0] if step.objects else None
+    return scaler.assumptions if isinstance(scaler, Special) else 0
+
+
+def _on(step: Step) -> bool:
+    """Whether the scaler of a step is not switched off."""
+    scaler = step.objects[0] if step.objects else None
+    return not (isinstance(scaler, Special) and scaler.fields.get("enabled") is False)
+
+
+def _place(path: str, node: Any) -> Place:
+    return Place(path, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+
+
+def _owners(step: Step) -> list[Value]:
+    """Whose parameters are clipped."""
+    value = step.objects[0] if step.objects else None
+    if isinstance(value, Sequence) and value.items is None:
+        value = value.element
+    if isinstance(value, Tensor) and isinstance(value.data, Special):
+        value = value.data
+    return owners_of(value) if value is not None else []
+
+
+def _nesting(trace: list[Step], loops: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...]]]:
+    """Each step with the loops around it."""
+    for step in trace:
+        yield id(step), loops
+        inner = (*loops, id(step)) if step.kind in ("loop", "unrolled") else loops
+        for block in step.blocks:
+            yield from _nesting(block, inner)
+
+
+def _flat(trace: list[Step]) -> Iterable[Step]:
+    for step in trace:
+        yield step
+        for block in step.blocks:
+            yield from _flat(block)
+
+
+def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
+    """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
+    for step in _flat(trace):
+        if step.kind in ("unscale", "step") and len(step.objects) > 1 and step.objects[1] is not None:
+            yield step.objects[1]
+        elif step.kind == made and step.objects[0] is not None:
+            yield step.objects[0]
+
+
+def _bounded(states: States) -> States:
+    if len(states) <= MOST:
+        return states
+    return frozenset(state._replace(known=()) for state in states)
+
+
+def _next_element(entry: State, state: State, varying: list[Any]) -> State:
+    """At the start of an iteration the element is one that nothing was done to in this loop."""
+    for key in varying:
+        state = state.with_optimizer(key, entry.of(key))
+    return state
+
+
+def _bound(node: ast.AST) -> frozenset[str]:
+    """Names that a loop binds: conditions on them are new in each iteration."""
+    return frozenset(
+        one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    )

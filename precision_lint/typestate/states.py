@@ -1,0 +1,114 @@
+"""The state of gradients and optimizers on one path."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from precision_lint.events import Place
+
+UNSCALED, STEPPED = "unscaled", "stepped"
+Known = tuple[tuple[str, bool], ...]
+
+
+class State(NamedTuple):
+    """What is known on one path.
+
+    scaled: the backward whose gradients a loss scale multiplies; framework: by a framework, inside.
+    assumptions: those behind the scaler.  plain: a backward without a scale.  waiting: no step has used the
+    gradients of ``scaled`` yet.  level: calls around that backward.  clean: optimizers whose gradients were divided by
+    the scale since.  optimizers: what was done to each since the last ``update``.
+    zeroed: what was set to zero while gradients were waiting, and where.  updated: an ``update`` since
+    the backward.  looked: the gradients were inspected.  lost: somebody else had the scaler.
+    known: conditions that hold on this path.
+    """
+
+    scaled: Place | None = None
+    framework: bool = False
+    assumptions: int = 0
+    plain: Place | None = None
+    waiting: bool = False
+    level: int = 0
+    clean: tuple[Any, ...] = ()
+    optimizers: tuple[tuple[Any, str], ...] = ()
+    zeroed: tuple[Any, Place] | None = None
+    updated: Place | None = None
+    looked: bool = False
+    lost: bool = False
+    known: Known = ()
+
+    def of(self, optimizer: Any) -> str | None:
+        """What was done to an optimizer since the last update."""
+        return dict(self.optimizers).get(optimizer)
+
+    def with_optimizer(self, optimizer: Any, done: str | None) -> State:
+        """The state in which an optimizer has another one."""
+        rest = [pair for pair in self.optimizers if pair[0] != optimizer]
+        if done is not None:
+            rest.append((optimizer, done))
+        return self._replace(optimizers=tuple(sorted(rest, key=repr)))
+
+    def divided(self, optimizer: Any, done: str) -> State:
+        """The state in which a scaler has divided an optimizer's gradients."""
+        clean = self.clean if optimizer in self.clean else (*self.clean, optimizer)
+        return self.with_optimizer(optimizer, done)._replace(clean=clean)
+
+
+# conditions
+
+
+def decided(test: ast.expr, known: Known) -> bool | None:
+    """The truth of a test on a path; None: both are possible."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = decided(test.operand, known)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        parts = [decided(part, known) for part in test.values]
+        absorbing = isinstance(test.op, ast.Or)
+        if absorbing in parts:
+            return absorbing
+        return None if None in parts else not absorbing
+    key, truth = _key(test)
+    found = dict(known).get(key)
+    return None if found is None else found is truth
+
+
+def learned(test: ast.expr, holds: bool, known: Known) -> Known:
+    """The conditions that hold once a test has gone one way."""
+    facts = dict(known)
+    for key, truth in _facts(test, holds):
+        facts[key] = truth
+    return tuple(sorted(facts.items()))
+
+
+def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _facts(test.operand, not holds)
+    elif isinstance(test, ast.BoolOp):
+        if holds is isinstance(test.op, ast.And):
+            for part in test.values:
+                yield from _facts(part, holds)
+    else:
+        key, truth = _key(test)
+        yield key, truth is holds
+
+
+OPPOSITE = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In, ast.GtE: ast.Lt, ast.LtE: ast.Gt}
+
+
+def _key(test: ast.expr) -> tuple[str, bool]:
+    """A condition without its negation, and whether it was negated."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        plain = OPPOSITE.get(test.ops[0].__class__)
+        if plain is not None:
+            other = ast.Compare(test.left, [plain()], test.comparators)
+            return ast.dump(other), False
+    return ast.dump(test), True
+
+
+def lasting(known: Known, changing: frozenset[str]) -> Known:
+    """Conditions that still hold in the next iteration: those on names that the loop does not bind."""
+    return tuple(
+        (key, truth) for key, truth in known if not any(f"id='{name}'" in key for name in changing)
+    )

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+
+
+class UnscaledGradientCheck(Rule):
+    """Gradient that is inspected while it is still multiplied by the loss scale.
+
+    ## What it flags
+    Reads of gradients (`isnan`, `isfinite`, `norm`, `max`, histograms, comparisons, printing), or
+    calls of helpers that read them, between `scaler.scale(loss).backward()` and
+    `scaler.unscale_(optimizer)`. The first read after each backward is reported.
+
+    What is added to gradients that no loss scale multiplies: noise, a weight decay or an L1 term by
+    hand (`p.grad.add_(p.data, alpha=decay)`). `scaler.step` divides it by the scale.
+
+    `torch.autograd.grad` of a scaled loss, as for a gradient penalty, in a function that never
+    divides by the scale. Reads behind the backward of a framework that scales inside
+    (`accelerator.backward(loss)`, Lightning's `on_after_backward`, apex's `amp.scale_loss`):
+    `likely` where the file names float16 for it, else `possible`.
+
+    It stays silent for `grad is None`, for assignments, for linear operations such as `all_reduce`,
+    on paths whose backward is not scaled, for a scaler made with `enabled=False`, and for wrappers
+    that unscale by themselves (accelerate, Fabric, Lightning). In tests, which train nothing to
+    use, it is only `possible`.
+
+    ## Why it breaks
+    The scale starts at 65536. A gradient of 1.0 is 65536 then, which float16 cannot hold: the
+    check reports an explosion that is not there and the step is skipped, or a norm that is logged
+    is 65536 times too large, while a real explosion hides among the false ones.
+
+    ## Example
+    ```python
+    scaler.scale(loss).backward()
+    norm = max(p.grad.norm() for p in model.parameters())
+    scaler.unscale_(optimizer)
+    ```
+    Use instead:
+    ```python
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = max(p.grad.norm() for p in model.parameters())
+    ```
+
+    ## Fix safety
+    Safe: without a scale (a disabled scaler) `unscale_` does nothing. It is inserted before the
+    read and a later duplicate is removed, because a second `unscale_` raises (MP103). With
+    gradient accumulation `unscale_` may only run in the iteration that steps; a read outside of
+    that branch has to be moved by hand.
+
+    ## How to silence
+    `# precision-lint: ignore[MP101] reason` or `# noqa: MP101` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision examples: working with unscaled gradients, gradient
+    accumulation.
+    """
+
+    code = "MP101"
+    name = "unscaled-gradient-check"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    listens = ("scaled-gradient-read",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+
+        added = event.facts["how"] == "gradient-added"
+        yield Finding(
+            f"gradients are {'changed by what is not scaled' if added else 'read'} while still "
+            "multiplied by the loss scale (65536 at first)",
+            fix=_unscale(event, at, "unscale the gradients first"),
+            related=_backward(event),
+        )
+
+
+def _backward(event: Event) -> tuple[Link, ...]:
+    backward = event.facts["backward"]
+    return () if backward is None else (Link("the loss is scaled here", backward),)
+
+
+def _unscale(event: Event, at: Context, title: str, reason: str | None = None) -> Fix | None:
+    """Unscale the gradients of all optimizers that step, in front of what looks at them."""
+    lines, gone = [], []
+    for step, scaler, optimizer in event.facts["steps"]:
+        line = f"{at.text(scaler)}.unscale_({at.text(optimizer)})"
+        if step.path != at.path or not at.is_name(scaler) or not at.is_name(optimizer):
+            return None
+        if line not in lines:
+            lines.append(line)
+    if not lines:
+        return None
+    for unscale in event.facts["unscales"]:
+        removed = at.remove(unscale)
+        if removed is None:
+            return None
+        gone += [edit for edit in removed if edit not in gone]
+    edits = at.insert_beside(event.place, event.facts["steps"][0][0], *lines)
+    return at.fix(title, None if edits is None else (*edits, *gone), reason)

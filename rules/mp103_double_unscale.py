@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+
+
+class DoubleUnscale(Rule):
+    """Second `unscale_` of one optimizer since the last `update`, which raises.
+
+    ## What it flags
+    `scaler.unscale_(optimizer)` on a path where the same optimizer was unscaled, or stepped, since
+    the last `scaler.update()`: two calls in a row, one in every micro-step of gradient
+    accumulation while `step` and `update` run in a branch, one more in a helper. Also
+    `accelerator.unscale_gradients()` before `accelerator.clip_grad_norm_`, which does it too.
+
+    It stays silent for one call for each of several optimizers, in exclusive branches, under the
+    accumulation's own condition, and where the scaler's state is asked first.
+
+    ## Why it breaks
+    `RuntimeError: unscale_() has already been called on this optimizer since the last update()`;
+    after a step, `unscale_() is being called after step()`. With accumulation it comes in the
+    second micro-step. A naive repair of MP101 or MP102 that only adds a call causes it.
+
+    ## Example
+    ```python
+    for i, batch in enumerate(loader):
+        scaler.scale(loss(batch)).backward()
+        scaler.unscale_(optimizer)
+        if (i + 1) % 4 == 0:
+            scaler.step(optimizer)
+            scaler.update()
+    ```
+    Use instead:
+    ```python
+    for i, batch in enumerate(loader):
+        scaler.scale(loss(batch)).backward()
+        if (i + 1) % 4 == 0:
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+    ```
+
+    ## Fix safety
+    Safe: the call that raises is removed, or moved to the top of the branch that steps. Without
+    a scale (a disabled scaler) it did nothing. Where gradients are read between the call and
+    that branch the code has to be moved by hand.
+
+    ## How to silence
+    `# precision-lint: ignore[MP103] reason` or `# noqa: MP103` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision examples: working with unscaled gradients, gradient
+    accumulation. Hugging Face accelerate, `Accelerator.unscale_gradients`.
+    """
+
+    code = "MP103"
+    name = "double-unscale"
+    severity = Severity.ERROR
+    applicability = None
+    listens = ("double-unscale",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+
+        when = "after its step, before update" if event.facts["done"] == "stepped" else (
+            "twice since the last update"
+        )
+        yield Finding(
+            f"the optimizer is unscaled {when}: this raises RuntimeError",
+            fix=None,
+            related=_backward(event),
+        )
+
+
+def _backward(event: Event) -> tuple[Link, ...]:
+    backward = event.facts["backward"]
+    return () if backward is None else (Link("the loss is scaled here", backward),)

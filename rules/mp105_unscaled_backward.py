@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+
+
+class UnscaledBackward(Rule):
+    """Backward of a loss that was not scaled, before a step that divides by the scale.
+
+    ## What it flags
+    `loss.backward()` on a path to `scaler.step(optimizer)` or `scaler.unscale_(optimizer)`: alone,
+    or as one of several losses of which another is scaled (a gradient penalty, an auxiliary loss).
+
+    A loss made in float16 autocast that goes back plainly beside one that is scaled, whoever steps
+    its optimizer.
+
+    A step of a scaler that scales nothing in its file, beside another scaler that does. A backward
+    without `amp.scale_loss` behind apex's `amp.initialize` in one function. A plain backward where
+    a framework's optimizer steps (accelerate's `prepare`, Fabric's `setup`, Lightning's
+    `self.optimizers()`, `deepspeed.initialize`, mmengine's `optim_wrapper`): `likely` where the
+    file or the project names float16, silent where the file names another precision. The same in a
+    `training_step` of a subclass of transformers' `Trainer`, instead of
+    `self.accelerator.backward(loss)`. A scaler of the code's own whose `step` is given an optimizer
+    of accelerate or Fabric, in a file that names float16 for it: the framework scales by itself.
+
+    `torch.autograd.grad` of outputs that nothing has scaled, in a function that divides by
+    `scaler.get_scale()`; `possible`: with `create_graph=True` in float16 autocast, in a file that
+    scales its losses (a gradient penalty).
+
+    It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
+    zero before the step, where a framework runs the backward, for a scaler that is off, and where
+    the loss may have been scaled somewhere else. Where another path scales the loss and both share
+    the step (`if use_amp:` around the backward alone), the finding is `possible`; `likely` where
+    the condition has nothing to do with precision or the device, and the scaler is always on.
+
+    ## Why it breaks
+    `scaler.step` divides gradients by the scale. Nothing was multiplied, so they become 65536 times
+    too small and training stands still. If no loss was ever scaled, the scaler has no scale yet and
+    raises an `AssertionError` at the first step.
+
+    ## Example
+    ```python
+    loss.backward()
+    scaler.step(optimizer)
+    scaler.update()
+    ```
+    Use instead:
+    ```python
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    ```
+
+    ## Fix safety
+    Safe: a disabled scaler's `scale` returns the loss itself.
+
+    ## How to silence
+    `# precision-lint: ignore[MP105] reason` or `# noqa: MP105` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision examples: working with multiple models, losses, and
+    optimizers; gradient penalty.
+    """
+
+    code = "MP105"
+    name = "unscaled-backward"
+    severity = Severity.ERROR
+    applicability = Applicability.SAFE
+    listens = ("unscaled-backward",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+
+        beside = ", while another loss of the same step is" if event.facts["beside"] else ""
+        yield Finding(
+            f"the loss is not scaled{beside}: the optimizer divides these gradients by the loss scale "
+            "(65536 at first)",
+            fix=_scaled(event, at),
+            related=(Link("its gradients are divided by the scale here", event.facts["step"]),),
+        )
+
+
+def _scaled(event: Event, at: Context) -> Fix | None:
+    """Scale the loss whose backward it is."""
+    steps = event.facts["steps"]
+    loss = at.receiver(event.place)
+    if not steps or loss is None or steps[0][0].path != at.path or not at.is_name(steps[0][1]):
+        return None
+    name = at.text(steps[0][1])
+    return at.fix(f"scale the loss with {name}", at.rewrite({loss: f"{name}.scale(_)"}))

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+
+
+class PartialUnscale(Rule):
+    """Clip over parameters of an optimizer that was not unscaled, while another one was.
+
+    ## What it flags
+    With several optimizers and one scaler: `clip_grad_norm_` or `clip_grad_value_` of parameters
+    whose optimizer was not unscaled since the backward, while `scaler.unscale_` of another one ran.
+    Which parameters an optimizer holds is read from where it is made (`SGD(net.parameters())`, in
+    this function, this class or this module) or from its `param_groups`.
+
+    An `unscale_` of one optimizer and a clip behind it, where the scaler then steps only another
+    one that nothing unscaled, all in one block: the wrong optimizer is named.
+
+    Scaling by hand that divides the gradient of one element of a list of parameters
+    (`masters[0].grad.mul_(1 / scale)`), outside of a loop over them.
+
+    Where that is not known it stays silent. Clips before any `unscale_` are another rule's.
+
+    ## Why it breaks
+    `unscale_` divides the gradients of one optimizer only. The others still carry the scale: a
+    `max_norm` of 1.0 acts on them as 1.5e-5, so with SGD they stand still (loss 3.55 where it
+    should be 0.01). Where one norm is taken over both, it is 65536 times too large, and the
+    gradients that were unscaled vanish as well. Nothing raises.
+
+    ## Example
+    ```python
+    scaler.unscale_(encoder_optimizer)
+    torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+    ```
+    Use instead:
+    ```python
+    scaler.unscale_(encoder_optimizer)
+    torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+    scaler.unscale_(decoder_optimizer)
+    torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+    ```
+
+    ## Fix safety
+    Safe: without a scale (a disabled scaler) `unscale_` does nothing.
+
+    ## How to silence
+    `# precision-lint: ignore[MP107] reason` or `# noqa: MP107` on the line.
+
+    ## Sources
+    PyTorch, Automatic Mixed Precision examples: gradient clipping; working with multiple models,
+    losses, and optimizers.
+    """
+
+    code = "MP107"
+    name = "partial-unscale"
+    severity = Severity.ERROR
+    applicability = None
+    listens = ("partial-unscale",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+
+        yield Finding(
+            "gradients of one optimizer are clipped while still multiplied by the loss scale: only "
+            "another one was unscaled",
+            related=_backward(event),
+        )
+
+
+def _backward(event: Event) -> tuple[Link, ...]:
+    backward = event.facts["backward"]
+    return () if backward is None else (Link("the loss is scaled here", backward),)
