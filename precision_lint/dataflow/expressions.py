@@ -11,7 +11,7 @@ from precision_lint.dataflow import methods
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
 from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
 from precision_lint.dataflow.objects import is_module, next_method
-from precision_lint.dataflow.operators import BINARY, binary, compare, negate, truth_value, owners_of
+from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
 from precision_lint.domains.joining import any_of, join, unknown
@@ -105,7 +105,7 @@ def _unary(it: Interpreter, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.USub):
         return negate(it, value, node)
     if isinstance(node.op, ast.Not):
-        known = truth_value(value)
+        known = asked(it, value, node.operand)
         return Scalar(None if known is None else not known, "bool")
     if isinstance(node.op, ast.Invert):
         return negate(it, value, node, "bitwise_not")
@@ -140,7 +140,7 @@ def _bool(it: Interpreter, node: ast.BoolOp) -> Value:
         if number:
             inner, it.trace = it.trace, trace
             noted(it, "and" if isinstance(node.op, ast.And) else "or", node, inner)
-        known = True if _is_manager(value) else truth_value(value)
+        known = True if _is_manager(value) else asked(it, value, part)
         if known is not None and isinstance(value, RegionValue) and isinstance(node.op, ast.And):
             if number < len(node.values) - 1:
                 regions.drop(it, part)
@@ -152,12 +152,15 @@ def _bool(it: Interpreter, node: ast.BoolOp) -> Value:
             return value if found is None else join(found, value)
         if known is None or number == len(node.values) - 1:
             found = value if found is None else join(found, value)
+    if isinstance(found, Scalar) and found.op == "enabled":
+        for part in node.values:
+            it.retract_at("scaler-truth", part)  # the next operand asks what is meant
     return found if found is not None else unknown()
 
 
 @expression(ast.IfExp)
 def _if(it: Interpreter, node: ast.IfExp) -> Value:
-    known = truth_value(it.expr(node.test))
+    known = asked(it, it.expr(node.test), node.test)
     if known is not None:
         return it.expr(node.body if known else node.orelse)
     trace, variables, live = it.trace, it.variables, it.live

@@ -148,6 +148,7 @@ def _emptied(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     it.quiet.clear()
+    note(it, "cache-cleared", node)
     return NONE
 
 
@@ -218,10 +219,15 @@ def _gradient(
     return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
 
 
+SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []
+"""What to look for where something is saved (``hazards``)."""
+
+
 def _saved(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    note(it, "save", node, *arguments, *keywords.values())
+    for look in SAVED:
+        look(it, [*arguments, *keywords.values()], node)
     return NONE
 
 

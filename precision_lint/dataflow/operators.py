@@ -10,7 +10,7 @@ from typing import Any
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.ranges import divide, multiply, power
 from precision_lint.dataflow.protocol import note
-from precision_lint.dataflow.tensors import operate
+from precision_lint.dataflow.tensors import dtype_of, operate
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
@@ -74,6 +74,18 @@ FOLD: dict[str, Callable[[Any, Any], Any]] = {
 }
 LARGEST = 1e300
 """Numbers beyond are not folded."""
+
+
+TESTED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+"""What to look for where the truth of a value is asked (``hazards``)."""
+
+
+def asked(it: Interpreter, value: Value, node: ast.AST) -> bool | None:
+    """The truth of a value that the code asks for; None: unknown."""
+    if value.__class__ is Special:
+        for look in TESTED:
+            look(it, value, node)
+    return truth_value(value)
 
 
 def truth_value(value: Value) -> bool | None:
@@ -264,12 +276,30 @@ def compare(it: Interpreter, op: ast.cmpop, left: Value, right: Value, node: ast
             return operate(it, known, operands, {}, node)
     if isinstance(left, Scalar) and isinstance(right, Scalar):
         return _compared(op, left, right)
+    if isinstance(left, DtypeValue) or isinstance(right, DtypeValue):
+        return _same_dtype(op, left, right, dtype_of(it, left), dtype_of(it, right))
     if isinstance(op, (ast.Is, ast.IsNot)):
         return _identity(op, left, right)
     others = (Unknown, Scalar)
     if name is not None and isinstance(left, others) and isinstance(right, others):
         return it.unknown("comparison", dtypes.V_BOOLEAN)  # a mask, if they are tensors
     return Scalar(None, "bool")
+
+
+def _same_dtype(
+    op: ast.cmpop, left: Value, right: Value, a: dtypes.Dtypes | None, b: dtypes.Dtypes | None
+) -> Value:
+    """Whether two dtypes are the same, where that is known in every mode."""
+    assumptions = getattr(left, "assumptions", 0) | getattr(right, "assumptions", 0)
+    equal: bool | None = None
+    if a is not None and b is not None and not any((x | y) & dtypes.OTHER for x, y in zip(a, b, strict=True)):
+        if a == b and all(bin(one).count("1") == 1 for one in a):
+            equal = True
+        elif not any(x & y for x, y in zip(a, b, strict=True)):
+            equal = False
+    if equal is not None and isinstance(op, (ast.NotEq, ast.IsNot)):
+        equal = not equal
+    return Scalar(equal, "bool", assumptions=assumptions)
 
 
 def _compared(op: ast.cmpop, left: Scalar, right: Scalar) -> Value:

@@ -196,6 +196,7 @@ class Program:
         if module is not None:
             for function in list(module.all_functions()):
                 self._root(function)
+            self._top_level(module)
             self._main(module)
             self._forget()
         return list(self.interpreter.events.values())
@@ -222,6 +223,15 @@ class Program:
                     found.add(other)
                     pending.append(other)
         return found
+
+    def _top_level(self, module: Module) -> None:
+        """What a file does when it is imported or run, as a whole."""
+        it = self.interpreter
+        trace = module.facts.get("trace", [])
+        it.root, it.script, it.module = (module.path, ""), True, module
+        if tells(trace):
+            for look in FINISHED:
+                look(it, trace)
 
     def _root(self, function: Function) -> None:
         it = self.interpreter

@@ -67,7 +67,9 @@ def make_region(
     device = LEGACY.get(name) or _device(given.get("device_type"))
     assumptions = 0
     vector = dtype_of(it, given["dtype"]) if "dtype" in given else None
-    if vector is None:
+    if vector is None and not device:
+        vector = (dtypes.LOW, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.LOW, dtypes.LOW)
+    elif vector is None:
         vector = dtypes.everywhere(DEFAULTS.get(device, dtypes.FLOAT16))
     elif vector[0] & dtypes.OTHER:
         assumptions |= assume.BRANCH

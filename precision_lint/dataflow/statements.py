@@ -19,7 +19,7 @@ from precision_lint.dataflow.interpreter import (
     widen,
 )
 from precision_lint.dataflow.objects import merge_weights
-from precision_lint.dataflow.operators import BINARY, binary
+from precision_lint.dataflow.operators import BINARY, asked, binary
 from precision_lint.dataflow.protocol import note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
@@ -135,7 +135,9 @@ def condition(it: Interpreter, test: ast.expr) -> bool | None:
         if isinstance(test.op, ast.And):  # type: ignore[attr-defined]
             return False if False in parts else None if None in parts else True
         return True if True in parts else None if None in parts else False
-    return truth(it.expr(test))
+    value = it.expr(test)
+    asked(it, value, test)
+    return truth(value)
 
 
 @statement(ast.Match)

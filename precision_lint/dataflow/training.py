@@ -28,8 +28,11 @@ SCALERS = frozenset({
 })  # fmt: skip
 
 
+OPTIMIZERS_MADE: list[Callable[[Interpreter, Special], None]] = []
+STEPPED: list[Callable[[Interpreter, Special | None, Value, ast.AST], None]] = []
+"""What to look for where an optimizer is made, and where it steps (``hazards``)."""
 SCALERS_MADE: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
-SCALED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+SCALED: list[Callable[[Interpreter, Value, ast.AST, Special], None]] = []
 """What to look for where a scaler is made, and where it scales a loss (``hazards``)."""
 
 
@@ -76,6 +79,8 @@ def make_optimizer(
         keywords=keywords, arguments=arguments,
     )  # fmt: skip
     note(it, "new-optimizer", node, made)
+    for look in OPTIMIZERS_MADE:
+        look(it, made)
     return made
 
 
@@ -87,7 +92,7 @@ def scaler_method(
     if name == "scale" and first is not None:
         note(it, "scale", node, owner, first)
         for look in SCALED:
-            look(it, first, node)
+            look(it, first, node, owner)
         loss = tensor_of(it, first) if isinstance(first, Unknown) else first
         if isinstance(loss, Tensor):
             first = loss
@@ -98,6 +103,9 @@ def scaler_method(
         return Special("scaled", node, it.module, of=first, scaler=owner)
     if name in ("unscale_", "step", "update"):
         note(it, {"unscale_": "unscale"}.get(name, name), node, owner, *arguments)
+        if first is not None and name != "update":
+            for stepped in STEPPED:
+                stepped(it, owner, first, node)
         return NONE if name != "step" else unknown()
     if name in ("get_scale", "_get_scale_async"):
         return Scalar(None, "float", 0, op="scale", operands=(owner,))
@@ -115,6 +123,8 @@ def optimizer_method(
     """A method of an optimizer."""
     if name == "step":
         note(it, "plain-step", node, owner, *arguments)
+        for look in STEPPED:
+            look(it, None, owner, node)
         return unknown()
     if name == "zero_grad":
         note(it, "zero", node, owner)

@@ -84,6 +84,8 @@ def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
 
 def _optional(value: Value) -> Value:
     """A value that may be None instead."""
+    if isinstance(value, Special) and value.kind == "scaler":
+        value.fields["optional"] = True
     if isinstance(value, Scalar) and value.value is not None:
         return Scalar(None, value.kind, value.lo, value.hi, value.assumptions)
     return _perhaps(value) if isinstance(value, RegionValue) else value

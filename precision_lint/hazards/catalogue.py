@@ -11,6 +11,7 @@ from precision_lint.hazards import (
     mismatch,
     overflow,
     regions,
+    training,
 )
 from precision_lint.typestate import reports
 
@@ -24,4 +25,5 @@ __all__ = [
     "overflow",
     "regions",
     "reports",
+    "training",
 ]

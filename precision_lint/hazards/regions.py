@@ -349,7 +349,7 @@ CALLED.append(cached_cast)
 # losses that are scaled in half
 
 
-def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST) -> None:
+def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special) -> None:
     """``scaler.scale(loss)`` of a float16 loss: 65536 is infinite there."""
     value = peel(loss)
     if not isinstance(value, Tensor):

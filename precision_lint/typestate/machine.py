@@ -9,7 +9,7 @@ from typing import Any
 from precision_lint.dataflow.graph import alternatives, behind
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.operators import owners_of
-from precision_lint.dataflow.protocol import Step
+from precision_lint.dataflow.protocol import Step, flat
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import ALL_MODES, AMP16
 from precision_lint.domains.values import Closure, Instance, Sequence, Special, Tensor, Unknown, Value
@@ -60,13 +60,13 @@ class Machine:
         """Kinds of which one report says it all."""
         self.optimizers = {self.key(one): one for one in _optimizers(trace, "new-optimizer")}
         self.shared = {self.key(one) for one in _optimizers(trace, "")}
-        flat = list(_flat(trace))
-        self.calls = {kind: [s for s in flat if s.kind == kind] for kind in ("step", "unscale", "update")}
-        self.plain_steps = any(step.kind == "plain-step" for step in flat)
-        self.by_hand = any(step.kind == "scale-used" for step in flat)
-        self.scaling = {self.key(step.objects[0]) for step in flat if step.kind == "scale"}
-        self.made = {self.key(step.objects[0]) for step in flat if step.kind == "new-scaler"}
-        self.cleared = {self.key(step.objects[0]) for step in flat if step.kind == "zero" and step.objects}
+        steps = list(flat(trace))
+        self.calls = {kind: [s for s in steps if s.kind == kind] for kind in ("step", "unscale", "update")}
+        self.plain_steps = any(step.kind == "plain-step" for step in steps)
+        self.by_hand = any(step.kind == "scale-used" for step in steps)
+        self.scaling = {self.key(step.objects[0]) for step in steps if step.kind == "scale"}
+        self.made = {self.key(step.objects[0]) for step in steps if step.kind == "new-scaler"}
+        self.cleared = {self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects}
         self.loops = dict(_nesting(trace, ()))
         self.run(trace, frozenset({State()}))
 
@@ -554,16 +554,9 @@ def _nesting(trace: list[Step], loops: tuple[int, ...]) -> Iterable[tuple[int, t
             yield from _nesting(block, inner)
 
 
-def _flat(trace: list[Step]) -> Iterable[Step]:
-    for step in trace:
-        yield step
-        for block in step.blocks:
-            yield from _flat(block)
-
-
 def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
     """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
-    for step in _flat(trace):
+    for step in flat(trace):
         if step.kind in ("unscale", "step") and len(step.objects) > 1 and step.objects[1] is not None:
             yield step.objects[1]
         elif step.kind == made and step.objects[0] is not None:

@@ -1,0 +1,294 @@
+"""Training loops: scalers and optimizers that do not fit the precision, checkpoints, regions around steps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from precision_lint.dataflow.graph import behind
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.libraries import SAVED
+from precision_lint.dataflow.objects import weights_of
+from precision_lint.dataflow.operators import TESTED, owners_of
+from precision_lint.dataflow.protocol import FINISHED, Step, flat
+from precision_lint.dataflow.training import OPTIMIZERS_MADE, SCALED, STEPPED
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OTHER
+from precision_lint.domains.values import (
+    PARAMETER,
+    REGIONAL,
+    Instance,
+    RegionValue,
+    Scalar,
+    Sequence,
+    Special,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+)
+from precision_lint.events import Place
+from precision_lint.torchmodel import optimizers
+
+VANISHES = 2.98e-8
+"""Up to here an epsilon is 0 in float16."""
+COARSE = {FLOAT16: 2e-4, BFLOAT16: 2e-3}
+"""Learning rates up to which updates of weights near 1 are rounded away."""
+
+
+# dtypes of what is trained
+
+
+def trained_dtype(it: Interpreter, parameters: Value | None) -> tuple[int, int, Place | None]:
+    """The half dtype of what an optimizer trains, as written; the assumptions; where it was cast."""
+    for vector, place in _trained(it, parameters):
+        code = vector[CODE]
+        half = code & (FLOAT16 | BFLOAT16)
+        if half and not code & OTHER:
+            return half, 0 if code == half else assume.BRANCH, place
+    return 0, 0, None
+
+
+def _trained(
+    it: Interpreter, value: Value | None, depth: int = 4
+) -> Iterator[tuple[dtypes.Dtypes, Place | None]]:
+    """The dtypes of the parameters in what an optimizer is given: modules' parameters, lists, groups."""
+    for owner in owners_of(value) if value is not None else ():
+        yield _weights(it, owner)
+    if isinstance(value, Tensor) and value.flags & PARAMETER:
+        yield value.dtypes, None
+    elif isinstance(value, Sequence) and depth:
+        for item in value.items if value.items is not None else (value.element,):
+            yield from _trained(it, item, depth - 1)
+    elif isinstance(value, Table) and depth:
+        yield from _trained(it, value.items.get("params"), depth - 1)
+
+
+def _weights(it: Interpreter, owner: Value) -> tuple[dtypes.Dtypes, Place | None]:
+    if isinstance(owner, Instance):
+        vector, place = weights_of(it, owner)
+        made = owner.root.node
+        if place is None and made is not None and owner.root.home is not None:
+            place = it.place(made, owner.root.home)
+        return vector, place
+    if isinstance(owner, Unknown) and owner.symbol.node is not None:
+        symbol = owner.symbol
+        return symbol.vector, it.place(symbol.node, symbol.home) if symbol.node is not None else None
+    return dtypes.V_ANY, None
+
+
+def optimizer_made(it: Interpreter, made: Special) -> None:
+    """An optimizer of half parameters: its epsilon is 0, or its updates are rounded away."""
+    known = optimizers.optimizer(made["name"])
+    half, assumptions, place = trained_dtype(it, made["parameters"])
+    if not half or known is None or made.node is None:
+        return
+    given = {**dict(zip(known.parameters[1:], made["arguments"][1:], strict=False)), **made["keywords"]}
+    if half & FLOAT16 and known.has_eps:
+        epsilon = number(given.get("eps")) if "eps" in given else float(str(known.defaults["eps"]))
+        if epsilon is not None and epsilon <= VANISHES:
+            it.emit(
+                "optimizer-epsilon", made.node, ALL_MODES, assumptions, name=made["name"],
+                epsilon=epsilon, default="eps" not in given, cast=place,
+            )  # fmt: skip
+        return
+    rate = number(given.get("lr")) if "lr" in given else None
+    dtype = FLOAT16 if half & FLOAT16 else BFLOAT16
+    if rate is None or rate <= COARSE[dtype]:
+        it.emit(
+            "half-parameters", made.node, ALL_MODES, assumptions, dtype=dtypes.NAMES[dtype],
+            rate=rate, cast=place,
+        )  # fmt: skip
+
+
+OPTIMIZERS_MADE.append(optimizer_made)
+
+
+def scaler_steps(it: Interpreter, scaler: Special | None, optimizer: Value, node: ast.AST) -> None:
+    """A scaler that unscales float16 gradients."""
+    if scaler is None or not isinstance(optimizer, Special) or scaler.fields.get("enabled") is False:
+        return
+    half, assumptions, place = trained_dtype(it, optimizer.fields.get("parameters"))
+    if half & FLOAT16:
+        it.emit_at(
+            "half-parameters-scaled",
+            place or it.place(node),
+            ALL_MODES,
+            assumptions | scaler.assumptions,
+            optimizer=it.place(optimizer.node, optimizer.home) if optimizer.node is not None else None,
+            step=it.place(node),
+        )
+
+
+STEPPED.append(scaler_steps)
+
+
+# regions
+
+
+class Around(NamedTuple):
+    """A region around a step: the loops and calls between its beginning and the step."""
+
+    value: RegionValue
+    node: ast.AST
+    place: Place
+    loops: tuple[Step, ...] = ()
+    calls: int = 0
+
+
+def steps_in_regions(it: Interpreter, trace: list[Step]) -> None:
+    """Steps and backward passes inside of autocast regions."""
+    made = {id(step.objects[0]) for step in flat(trace) if step.kind == "new-optimizer"}
+    used = {_identity(s.objects[0]) for s in flat(trace) if s.kind == "zero" and s.objects}
+    used |= {_identity(s.objects[1]) for s in flat(trace) if s.kind == "step" and len(s.objects) > 1}
+    for step, around in _with_regions(trace, []):
+        region = around.value
+        if not any(region.dtypes) or region.dtypes == dtypes.V_OFF:
+            continue
+        modes = dtypes.regions_on(region.dtypes)
+        if step.kind == "backward" and not around.loops and not around.calls:
+            it.emit_at("backward-in-region", step.place, modes, region.assumptions, region=around.place)
+        elif step.kind in ("step", "plain-step") and around.loops and region.cache:
+            optimizer = step.objects[-1] if step.kind == "step" else step.objects[0]
+            inside = {one.kind for loop in around.loops for one in flat(loop.blocks[0])}
+            known = id(optimizer) in made or _identity(optimizer) in used
+            if known and "backward" in inside and "cache-cleared" not in inside:
+                place = step.place if around.calls else around.place
+                it.emit_at("step-in-region", place, modes, region.assumptions, step=step.place, region=around.place)
+
+
+FINISHED.append(steps_in_regions)
+
+
+def _identity(value: Value | None) -> Any:
+    if isinstance(value, Special) and isinstance(value.fields.get("of"), Unknown):
+        value = value.fields["of"]
+    return value.symbol.number if isinstance(value, Unknown) else id(value)
+
+
+def _with_regions(trace: list[Step], regions: list[Around]) -> Iterator[tuple[Step, Around]]:
+    """Each step inside of a region, with the innermost one."""
+    opened = 0
+    for step in trace:
+        if step.kind == "enter" and isinstance(step.objects[0], RegionValue):
+            regions.append(Around(step.objects[0], step.node, step.place))
+            opened += 1
+        elif step.kind == "leave" and opened:
+            regions.pop()
+            opened -= 1
+        elif not step.blocks:
+            if regions:
+                yield step, regions[-1]
+        else:
+            looping = (step,) if step.kind in ("loop", "unrolled") else ()
+            calling = int(step.kind == "call")
+            inner = [one._replace(loops=one.loops + looping, calls=one.calls + calling) for one in regions]
+            for block in step.blocks:
+                yield from _with_regions(block, list(inner))
+    del regions[len(regions) - opened :]
+
+
+# scalers
+
+
+def scaled_bfloat16(it: Interpreter, loss: Value, node: ast.AST, scaler: Special) -> None:
+    """A loss of a bfloat16 region that is scaled."""
+    if scaler.fields.get("enabled") is False:
+        return
+    found = [one.dtypes[CODE] for one in behind(loss, 60) if one.flags & REGIONAL]
+    low = [one & (FLOAT16 | BFLOAT16) for one in found if one & (FLOAT16 | BFLOAT16) and not one & OTHER]
+    if low and all(one == BFLOAT16 for one in low):
+        made = it.place(scaler.node, scaler.home) if scaler.node is not None else None
+        flag = assume.MAGNITUDE if scaler.assumptions and "of" not in scaler.fields else 0
+        it.emit("bfloat16-scaled", node, ALL_MODES, scaler.assumptions | flag, scaler=made)
+
+
+SCALED.append(scaled_bfloat16)
+
+
+def scaler_truth(it: Interpreter, value: Value, node: ast.AST) -> None:
+    """``if scaler:`` is true whether or not the scaler is enabled."""
+    if isinstance(value, Special) and value.kind == "scaler" and "of" not in value.fields:
+        if value.fields.get("optional"):
+            return
+        pointless = value.fields.get("enabled") is True
+        assumptions = assume.MAGNITUDE if pointless else value.assumptions & ~assume.FLAG
+        it.emit("scaler-truth", node, ALL_MODES, assumptions)
+
+
+TESTED.append(scaler_truth)
+
+
+def unscaled_training(it: Interpreter, trace: list[Step]) -> None:
+    """A loop that trains in a float16 region without a scaler."""
+    steps = list(flat(trace))
+    kinds = {step.kind for step in steps}
+    if "plain-step" not in kinds or kinds & {"scale", "framework-backward", "scale-used", "new-scaler"}:
+        return
+    for step in steps:
+        loss = step.objects[0] if step.kind == "backward" and step.objects else None
+        if loss is not None and _of_float16_region(loss) and not _multiplied(loss):
+            it.emit_at("unscaled-training", step.place, ALL_MODES, 0)
+
+
+FINISHED.append(unscaled_training)
+
+
+def _of_float16_region(loss: Value) -> bool:
+    found = [one.dtypes[CODE] for one in behind(loss, 60) if one.flags & REGIONAL]
+    return any(one & FLOAT16 and not one & (OTHER | BFLOAT16) for one in found)
+
+
+def _multiplied(loss: Value) -> bool:
+    """Whether a loss is scaled by hand: multiplied by a number that is large or not known."""
+    for one in behind(loss, 4):
+        for part in one.operands if one.op == "mul" else ():
+            if isinstance(part, (Scalar, Unknown)) and (number(part) is None or abs(number(part) or 0) >= 16):
+                return True
+    return False
+
+
+# checkpoints
+
+
+def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
+    """A checkpoint with the optimizer's state and without the scaler's."""
+    states = [one for value in values for one in _states(value)]
+    held = {one.fields["of"].kind for one in states if isinstance(one.fields.get("of"), Special)}
+    if "optimizer" not in held or "scaler" in held:
+        return
+    scaler = next((one for one in _in_reach(it) if one.fields.get("enabled") is not False), None)
+    if scaler is not None:
+        made = it.place(scaler.node, scaler.home) if scaler.node is not None else None
+        it.emit("scaler-not-saved", node, ALL_MODES, scaler.assumptions & ~assume.FLAG, scaler=made)
+
+
+SAVED.append(saved)
+
+
+def _states(value: Any, depth: int = 4) -> Iterator[Special]:
+    """State dicts in what is saved."""
+    if isinstance(value, Special) and value.kind == "state":
+        yield value
+    elif isinstance(value, Table) and depth:
+        for item in value.items.values():
+            yield from _states(item, depth - 1)
+    elif isinstance(value, Sequence) and depth:
+        for item in value.items or ():
+            yield from _states(item, depth - 1)
+
+
+def _in_reach(it: Interpreter) -> Iterator[Special]:
+    """Scalers that are held by the variables and the object at hand."""
+    for value in list(it.variables.values()):
+        if isinstance(value, Special) and value.kind == "scaler":
+            yield value
+        elif isinstance(value, Instance):
+            for part in list(value.attributes.values()):
+                if isinstance(part, Special) and part.kind == "scaler":
+                    yield part
+
+
