@@ -174,6 +174,12 @@ class Context:
         statement = self._statement(place)
         return self.edit.insert_before(statement, *lines) if statement is not None else None
 
+    def line_above(self, place: Place, line: str) -> Edits | None:
+        """A new line above the line of a place, in its indentation."""
+        start = self.source.offset(place.row, 0)
+        indent = self.source.text[start : self.source.offset(place.row, place.column)]
+        return None if indent.strip() else (Edit(start, start, f"{indent}{line}\n"),)
+
     def insert_beside(self, place: Place, anchor: Place, *lines: str) -> Edits | None:
         """New lines in front of what holds a place, in the block of the statement at ``anchor``."""
         target = self._statement(anchor)

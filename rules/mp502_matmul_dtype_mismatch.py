@@ -93,7 +93,7 @@ class MatmulDtypeMismatch(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
 
         facts = event.facts
-        if facts["writes"] or _other_rule(facts):
+        if facts["writes"] or facts["backward"] is not None or _other_rule(facts):
             return
         wide = at.text(facts["wide"]) if facts["wide"] is not None else "the weight"
         narrow = at.text(facts["narrow"]) if facts["narrow"] is not None else "the weight"

@@ -514,22 +514,6 @@ def _children(it: Interpreter, owner: Instance, name: str) -> Value:
     return Sequence(tuple(values), None, "list") if len(values) < 32 else Sequence(None, values[0])
 
 
-def apply_function(
-    it: Interpreter,
-    cls: Class,
-    arguments: list[Value],
-    node: ast.AST,
-) -> Value:
-    """``MyFunction.apply(...)``: the forward of an ``autograd.Function``."""
-    forward = objects.find_method(it, cls, "forward")
-    if forward is None:
-        return unknown()
-    parameters = forward.parameters
-    plain = bool(parameters) and parameters[0].arg == "ctx"
-    context = [it.unknown("ctx", dtypes.V_ANY)] if plain or len(parameters) > len(arguments) else []
-    return it.run(forward, None, [*context, *arguments], {}, node)
-
-
 CALLEES[ClassValue] = construct
 CALLEES[Instance] = call_instance
 CALLEES[Unknown] = call_unknown

@@ -117,6 +117,8 @@ class Interpreter:
         self.depth = 0
         """Loops around the current statement, in this function."""
         self.no_grad = False
+        self.backward: Class | None = None
+        """The ``autograd.Function`` whose backward is being interpreted."""
         self.caught = 0
         """Blocks around whose errors are expected."""
         self.compatible = 0

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import building, objects, training
+from precision_lint.dataflow import building, functions, objects, training
 from precision_lint.dataflow.containers import child, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
@@ -401,6 +401,9 @@ def _answer(
 def _instance_method(
     it: Interpreter, value: Instance, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
 ) -> Value:
+    if name == "save_for_backward":
+        objects.store(it, value, "saved_tensors", Sequence(tuple(arguments), None, "tuple"))
+        return NONE
     found = objects.load(it, value, name, node)
     if found is not None:
         return it.call(found, arguments, keywords, node)
@@ -631,7 +634,7 @@ def call_special(
         given = {**callee.fields["keywords"], **keywords}
         return it.call(callee.fields["of"], [*callee.fields["arguments"], *arguments], given, node)
     if kind == "function":
-        return building.apply_function(it, callee.fields["cls"], arguments, node)
+        return functions.apply(it, callee.fields["cls"], arguments, keywords, node)
     if kind in ("no-grad", "null"):
         return arguments[0] if arguments else callee
     return unknown()

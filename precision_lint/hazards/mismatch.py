@@ -109,8 +109,22 @@ def parted(it: Interpreter, applied: Applied) -> None:
         lowered_at=made_at(it, lowered.value),
         float64=bool(_seen(applied, pair.wide)[mode] & FLOAT64),
         layer=_is_layer(applied) or applied.name not in PRODUCTS,
+        backward=_function_of(it),
         into_narrow=pair.narrow == strict[0],
     )
+
+
+def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
+    """Where the ``autograd.Function`` stands whose backward this is, and where its methods begin."""
+    cls = it.backward
+    if cls is None or it.function is None or it.function.cls is not cls or cls.module is not it.module:
+        return None
+    methods = [cls.methods.get(name) for name in ("forward", "backward")]
+    spans = [Place(it.module.path, m.node.lineno, m.node.col_offset, m.node.lineno, m.node.col_offset)
+             if m is not None and not isinstance(m.node, ast.Lambda) else None for m in methods]  # fmt: skip
+    node = cls.node
+    end = node.col_offset + len("class ") + len(node.name)
+    return Place(it.module.path, node.lineno, node.col_offset, node.lineno, end), spans[0], spans[1]
 
 
 def _strict(applied: Applied) -> tuple[int, ...]:

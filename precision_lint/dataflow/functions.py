@@ -1,0 +1,70 @@
+"""``torch.autograd.Function``: its forward where it is applied, and its backward outside of the region."""
+
+from __future__ import annotations
+
+import ast
+
+from precision_lint.dataflow import objects
+from precision_lint.dataflow.interpreter import OUTSIDE, Interpreter
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import unknown
+from precision_lint.domains.values import (
+    Instance,
+    Root,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+)
+from precision_lint.syntax.program import Class, Function
+
+
+def apply(
+    it: Interpreter, cls: Class, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
+) -> Value:
+    """``MyFunction.apply(...)``: what its ``forward`` gives; its ``backward`` runs as well."""
+    forward = objects.find_method(it, cls, "forward")
+    backward = objects.find_method(it, cls, "backward")
+    if forward is None:
+        return unknown()
+    context = Instance(cls, {}, Root(dtypes.V_ANY, node, it.module))
+    setup = objects.find_method(it, cls, "setup_context")
+    if setup is None:
+        result = it.run(forward, None, [context, *arguments], keywords, node)
+    else:
+        result = it.run(forward, None, arguments, keywords, node)
+        it.run(setup, None, [context, Sequence(tuple(arguments), None, "tuple"), result], {}, node)
+    if backward is not None:
+        _go_back(it, backward, context, result, node)
+    return result
+
+
+def _go_back(
+    it: Interpreter, backward: Function, context: Instance, result: Value, node: ast.AST
+) -> None:
+    """Run ``backward`` with gradients of the results' dtypes, where autocast is off as a rule."""
+    outputs = result.items if isinstance(result, Sequence) and result.items is not None else (result,)
+    gradients = [_gradient(one) for one in outputs]
+    before = it.region
+    if not _restores(backward):
+        it.region = OUTSIDE._replace(explicit=True)
+    saved, it.backward = it.backward, backward.cls
+    try:
+        it.run(backward, None, [context, *gradients], {}, node)
+    finally:
+        it.region, it.backward = before, saved
+
+
+def _gradient(value: Value) -> Value:
+    if isinstance(value, Tensor):
+        return value.but(op="input", operands=(), lo=-float("inf"), hi=float("inf"), symbol=None)
+    return value if isinstance(value, Unknown) else unknown()
+
+
+def _restores(backward: Function) -> bool:
+    """Whether a decorator runs ``backward`` in the state that ``forward`` ran in."""
+    if isinstance(backward.node, ast.Lambda):
+        return False
+    names = [one.func if isinstance(one, ast.Call) else one for one in backward.node.decorator_list]
+    last = [one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in names]
+    return any(name in ("custom_bwd", "amp_bwd") for name in last)
