@@ -104,6 +104,7 @@ class Program:
         it.live, it.calls = dtypes.ALL_MODES, None
         it.steps, it.limit, it.root = 0, STEPS, (module.path, "")
         it.script = True
+        signs = set(it.signs)
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
             it.block(body)
@@ -113,6 +114,7 @@ class Program:
         except (Budget, RecursionError):
             self.count("steps")
         finally:
+            module.facts["signs"] = it.signs - signs
             it.restore(frame)
             it.script, it.root, it.calls = script, root, calls
             it.steps, it.limit = steps, limit
