@@ -8,7 +8,9 @@ interpreted, for a function is called from elsewhere, too.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -33,8 +35,21 @@ from precision_lint.source import Failure, Source
 
 Function = tuple[str, str]
 """A file's name and a function's qualified name."""
+FRAMES = 8000
+"""How deep the analysis may recurse."""
 VARIANTS = 24
 """Ways in which one event comes about that are looked at."""
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    # a sum of 600 terms is a tree 600 levels deep, and a level takes several frames
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from precision_lint.api import (
 from precision_lint.baseline import Counts
 from precision_lint.cache import DIRECTORY, Cache, digest, stamp
 from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
-from precision_lint.engine import Engine, Facts, Signs, Told
+from precision_lint.engine import Engine, Facts, Signs, Told, deep_recursion
 from precision_lint.project import files
 from precision_lint.project.code import Code, Imports
 from precision_lint.source import Failure, Source, may_hold_tensors
@@ -50,8 +50,6 @@ POOL_FROM = 64
 """Files to analyse from which on processes pay for their start."""
 COLLECT_EVERY = 32
 """Files after which memory is collected."""
-FRAMES = 6000
-"""How deep the analysis may recurse; Python 3.10 needs half a stack of 8 MB for it."""
 NO_ANSWER = "its process ended without an answer"
 SUPPRESSION = re.compile(
     rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
@@ -206,17 +204,6 @@ def _collect_now_and_then() -> None:
     if _judged % COLLECT_EVERY == 0:
         gc.collect()
         gc.freeze()
-
-
-@contextmanager
-def deep_recursion() -> Iterator[None]:
-    # a sum of 600 terms is a tree 600 levels deep, and a level takes several frames
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, FRAMES))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def diagnose(text: Source, job: Job, found: Sequence[Diagnostic]) -> Outcome:
