@@ -235,7 +235,9 @@ def _only_reshapes(whole: ast.AST | None, part: ast.expr) -> bool:
             if whole.func.attr not in RESHAPES:
                 return False
             whole = whole.func.value
-        elif isinstance(whole, ast.Subscript) or (isinstance(whole, ast.Attribute) and whole.attr in RESHAPES):
+        elif isinstance(whole, ast.Subscript):
+            whole = whole.value
+        elif isinstance(whole, ast.Attribute) and whole.attr in RESHAPES:
             whole = whole.value
         else:
             return False

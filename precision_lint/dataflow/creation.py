@@ -95,7 +95,9 @@ def _aligned(
 ) -> dict[str, Value]:
     """Arguments by parameter; sizes that are given one by one stay unnamed."""
     named: dict[str, Value] = {}
-    if creation.kind not in ("default", "new") or creation.name in ("linspace", "logspace", "eye") or (creation.kind == "new" and creation.name in ("new_full", "new_tensor")):
+    if creation.kind not in ("default", "new") or creation.name in ("linspace", "logspace", "eye"):
+        named.update(zip(creation.parameters, arguments, strict=False))
+    elif creation.kind == "new" and creation.name in ("new_full", "new_tensor"):
         named.update(zip(creation.parameters, arguments, strict=False))
     elif arguments:
         named["size"] = (

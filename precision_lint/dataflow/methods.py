@@ -66,7 +66,7 @@ SHARED = frozenset({
     "ravel", "nonzero", "conj", "diagonal", "trace", "add", "apply", "swapaxes", "argsort",
     "searchsorted", "abs", "sub", "mul", "div", "pow", "add_", "log", "size", "type", "map",
     "update", "insert", "sign", "where", "filter", "unique", "median", "mode", "quantile", "corr",
-    "floor", "ceil", "expand", "select", "unbind", "values", "t", "sample", "diff",
+    "floor", "ceil", "expand", "select", "unbind", "values", "t", "sample", "select", "diff",
 })  # fmt: skip
 """Methods that arrays, data frames and other objects have as well."""
 

@@ -150,7 +150,7 @@ def _flattens(value: Tensor, dim: int) -> bool:
     """Whether a dimension was made of several."""
     if value.op == "flatten":
         start = number(value.operands[1]) if len(value.operands) > 1 else 0
-        return (dim == -1 and start is not None and start >= 1) or (dim == -2 and len(value.operands) > 2)
+        return dim == -1 and start is not None and start >= 1 or (dim == -2 and len(value.operands) > 2)
     if value.op in ("view", "reshape"):
         sizes: Any = value.operands[1:]
         if len(sizes) == 1 and isinstance(sizes[0], Sequence) and sizes[0].items is not None:

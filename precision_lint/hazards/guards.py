@@ -587,7 +587,9 @@ def _logarithm(value: Any) -> Tensor | None:
             return None
         if inner.op in ("log", "log2", "log10"):
             return inner
-        if inner.op == "neg" or (inner.op == "mul" and number(inner.operands[1]) is not None) or (inner.op in ("cast", "index", "view") and inner.operands):
+        if inner.op == "neg" or (inner.op == "mul" and number(inner.operands[1]) is not None):
+            inner = peel(inner.operands[0])
+        elif inner.op in ("cast", "index", "view") and inner.operands:
             inner = peel(inner.operands[0])
         else:
             return None

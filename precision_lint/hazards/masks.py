@@ -72,7 +72,9 @@ def _modes_of(fill: Scalar, vector: dtypes.Dtypes, name: str) -> int:
             continue
         if constant is not None:
             big = FLOAT16_OVERFLOWS <= abs(constant) < INF
-            if (big and dtype & FLOAT16) or (big and dtype & BFLOAT16 and abs(constant) > 3.39e38):
+            if big and dtype & FLOAT16:
+                found |= 1 << mode
+            elif big and dtype & BFLOAT16 and abs(constant) > 3.39e38:
                 found |= 1 << mode
         elif fill.op in EXTREMES and fill.operands:
             limit = fill.operands[0].dtypes[mode]
@@ -90,7 +92,7 @@ def _is_mask_value(fill: Scalar, applied: Applied) -> bool:
     if applied.name in ("add", "sub"):
         return constant <= -FLOAT16_OVERFLOWS
     other = applied.tensor(0) or applied.tensor(1)
-    return constant <= -FLOAT16_OVERFLOWS or (other is not None and other.lo >= 0 and other.hi <= 1)
+    return constant <= -FLOAT16_OVERFLOWS or (other is not None and 0 <= other.lo and other.hi <= 1)
 
 
 def _report(

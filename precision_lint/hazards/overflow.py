@@ -378,7 +378,7 @@ def _grows(value: Tensor) -> bool:
         return exponent is not None and exponent >= 2
     if value.op in ("sum", "nansum", "cumsum"):
         inner = peel(value.operands[0])
-        return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)
+        return isinstance(inner, Tensor) and not (0 <= inner.lo and inner.hi <= 1)
     return True
 
 
@@ -432,7 +432,9 @@ def norm_by_hand(it: Interpreter, applied: Applied) -> None:
 def _spread(scale: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
     """What is measured, and its squares or variance, in ``rsqrt(mean(x ** 2) + eps)``."""
     inner: Any = None
-    if (name == "mul" and scale.op == "rsqrt") or (name == "div" and scale.op == "sqrt"):
+    if name == "mul" and scale.op == "rsqrt":
+        inner = scale.operands[0]
+    elif name == "div" and scale.op == "sqrt":
         inner = scale.operands[0]
     elif scale.op == "pow" and len(scale.operands) > 1:
         exponent = number(scale.operands[1])
@@ -538,6 +540,6 @@ def half_softmax(it: Interpreter, applied: Applied) -> None:
     if applied.name == "logsigmoid" and value.op != "sub":
         return
     modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
-    if value.flags & GRADIENT or (value.flags & DETACHED and applied.name == "logsigmoid"):
+    if value.flags & GRADIENT or value.flags & DETACHED and applied.name == "logsigmoid":
         return
     _report(it, "half-softmax", applied, value, modes, 0, reduction=text(applied["reduction"]) or "")

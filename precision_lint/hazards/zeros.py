@@ -24,7 +24,7 @@ UNDERFLOW = frozenset({
 INNER = frozenset({
     "index", "element", "view", "output", "unbind", "cast", "clone", "parameter", "mean", "amax", "max",
     "sum", "nansum", "cumsum", "dropout", "abs", "gather", "index_select", "median", "topk", "sort",
-    "sqrt", "square", "std", "var", "norm", "linalg.norm", "linalg.vector_norm", "amin", "min",
+    "sqrt", "square", "std", "var", "norm", "linalg.norm", "linalg.vector_norm", "amin", "min", 
     "interpolate", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d", "identity",
 })  # fmt: skip
 """Operations whose result is zero where (all of) their operand is, and positive where it is positive."""
