@@ -50,6 +50,8 @@ POOL_FROM = 64
 """Files to analyse from which on processes pay for their start."""
 COLLECT_EVERY = 32
 """Files after which memory is collected."""
+IMPORTERS = 64
+"""Files that are interpreted besides those that were named, because they import them."""
 NO_ANSWER = "its process ended without an answer"
 SUPPRESSION = re.compile(
     rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
@@ -386,8 +388,24 @@ def interpreted(
     caches: Mapping[Path, Cache],
     workers: int = 1,
 ) -> dict[Path, dict[str, Told]]:
-    """What is known of some files of each project: all of them interpreted, then put together."""
+    """What is known of some files of each project, from them and from files that import them."""
     imports = {root: Imports(projects[root], caches[root]) for root in wanted}
+    every = {
+        root: list(dict.fromkeys([*names, *imports[root].importers(names, IMPORTERS)]))
+        for root, names in wanted.items()
+    }
+    facts = _facts(every, projects, caches, imports, workers)
+    return {root: _together(found, wanted[root], imports[root]) for root, found in facts.items()}
+
+
+def _facts(
+    wanted: Mapping[Path, Sequence[str]],
+    projects: Mapping[Path, Code],
+    caches: Mapping[Path, Cache],
+    imports: Mapping[Path, Imports],
+    workers: int,
+) -> dict[Path, dict[str, Facts]]:
+    """The facts of some files of each project, from the cache or by interpreting them."""
     facts: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
     keys: dict[tuple[Path, str], bytes] = {}
     for root, names in wanted.items():
@@ -413,13 +431,14 @@ def interpreted(
             new[root][keys[root, name]] = found.encode()
     for root in wanted:
         caches[root].put(new[root])
-        imports[root].close()
-    return {root: _together(found, imports[root]) for root, found in facts.items()}
+    return facts
 
 
-def _together(facts: Mapping[str, Facts], imports: Imports) -> dict[str, Told]:
+def _together(
+    facts: Mapping[str, Facts], names: Iterable[str], imports: Imports
+) -> dict[str, Told]:
     signs = Signs({sign for found in facts.values() for sign in found.signs}, imports.reach)
-    roots: dict[str, list[str]] = {name: [name] for name in facts}
+    roots: dict[str, list[str]] = {name: [name] for name in names}
     for root, found in sorted(facts.items()):
         for name in found.events:
             if name != root and name in roots:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from precision_lint import source
@@ -17,6 +17,10 @@ from precision_lint.syntax.imports import Layout
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from precision_lint.config import Settings
+
+
+Statement = tuple[int, str, list[str]]
+"""An import: dots in front, the module, and the names that are taken from it."""
 
 
 class Code:
@@ -103,16 +107,29 @@ class Imports:
         self._found: dict[str, tuple[str, ...]] = {}
         self._contents: dict[str, bytes] = {}
         self._digests: dict[str, bytes] = {}
-        self._new: dict[bytes, str] = {}
+        self._tensors: set[str] = set()
 
     def of(self, name: str) -> tuple[str, ...]:
         """The files of the project that one names in its imports."""
-        found = self._found.get(name)
-        if found is None:
-            data = self._code.data(name)
-            self._contents[name] = digest(data)
-            found = self._found[name] = tuple(sorted(self._resolved(name, data)))
-        return found
+        if name not in self._found:
+            self._read([name])
+        return self._found[name]
+
+    def importers(self, names: Collection[str], limit: int) -> list[str]:
+        """Files with tensors that import one of some, directly or not; the nearest ``limit``."""
+        everything = sorted(self._code.layout.paths)
+        self._read([name for name in everything if name not in self._found])
+        users: dict[str, list[str]] = {}
+        for name in everything:
+            for other in self._found[name]:
+                users.setdefault(other, []).append(name)
+        found: list[str] = []
+        seen, pending = set(names), list(names)
+        while pending and len(found) < limit:
+            pending = sorted({one for name in pending for one in users.get(name, ())} - seen)
+            seen.update(pending)
+            found += [name for name in pending if name in self._tensors]
+        return found[:limit]
 
     def reach(self, name: str) -> set[str]:
         """A file, and what it imports, directly or not."""
@@ -130,14 +147,31 @@ class Imports:
             self._visit(name)
         return self._digests[name]
 
-    def close(self) -> None:
-        """Remember what was found."""
-        self._cache.put(self._new)
-        self._new.clear()
+    def _read(self, names: Sequence[str]) -> None:
+        """Find out what some files import; of known contents the cache remembers it."""
+        keys: dict[str, bytes] = {}
+        for name in names:
+            data = self._code.data(name)
+            self._contents[name] = digest(data)
+            if source.may_hold_tensors(data):
+                self._tensors.add(name)
+            if b"import" in data:
+                keys[name] = digest(b"imports", name.rpartition(".")[2].encode(), data)
+        before = self._cache.get(keys.values())
+        new: dict[bytes, str] = {}
+        for name in names:
+            key = keys.get(name)
+            known = _decoded(before.get(key)) if key is not None else []
+            if known is None and key is not None:
+                tree = self._code.tree(name)
+                known = list(_imports(tree)) if tree is not None else []
+                new[key] = json.dumps(known)
+            self._found[name] = tuple(sorted(set(self._resolved(name, known or []))))
+        self._cache.put(new)
 
-    def _resolved(self, name: str, data: bytes) -> Iterator[str]:
+    def _resolved(self, name: str, statements: Iterable[Statement]) -> Iterator[str]:
         layout = self._code.layout
-        for level, module, names in self._statements(name, data):
+        for level, module, names in statements:
             parts = module.split(".") if module else []
             dotted = [".".join(parts[: i + 1]) for i in range(len(parts))]
             dotted += [f"{module}.{one}" if module else one for one in names]
@@ -145,21 +179,6 @@ class Imports:
                 found = layout.find(one, name, level)
                 if found is not None and found != name:
                     yield found
-
-    def _statements(self, name: str, data: bytes) -> list[tuple[int, str, list[str]]]:
-        if b"import" not in data:
-            return []
-        key = digest(b"imports", name.rpartition(".")[2].encode(), data)
-        known = self._cache.get([key]).get(key)
-        if known is not None:
-            try:
-                return [(level, module, names) for level, module, names in json.loads(known)]
-            except (ValueError, TypeError):
-                pass
-        tree = self._code.tree(name)
-        found = list(_imports(tree)) if tree is not None else []
-        self._new[key] = json.dumps(found)
-        return found
 
     def _visit(self, start: str) -> None:
         """Digests of what a file reaches: files that import each other share one (Tarjan)."""
@@ -203,7 +222,14 @@ class Imports:
             self._digests[one] = digest(one.encode(), whole)
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
+def _decoded(text: str | None) -> list[Statement] | None:
+    try:
+        return [(level, module, names) for level, module, names in json.loads(text or "")]
+    except (ValueError, TypeError):
+        return None
+
+
+def _imports(tree: ast.Module) -> Iterator[Statement]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             yield node.level, node.module or "", [alias.name for alias in node.names]
