@@ -222,11 +222,14 @@ def together(name: str, facts: Mapping[str, Facts], signs: Signs) -> Told:
     )
 
 
-def again(code: Code, name: str, text: Source, known: Told) -> Told:
-    """What is known of a file with another text."""
-    engine = Engine(code.with_text(name, text))
-    found = {root: engine.facts(root) for root in known.roots or (name,)}
-    new = told(name, found)
+def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> Told:
+    """What is known of a file whose text is another one now.
+
+    limit: of the files that came to it, how many are interpreted again.
+    """
+    engine.forget(name)
+    roots = [name, *(root for root in known.roots if root != name)]
+    new = told(name, {root: engine.facts(root) for root in roots[:limit]})
     return replace(new, around=known.around, called=new.called | known.called)
 
 

@@ -259,8 +259,9 @@ class Judge:
         """What they find in another text of the file, which is interpreted anew."""
         if self.known is None:
             return self.find(text)
-        code, name = self.code, self.code.name(self.job.path)
-        return replace(self, known=engine.again(code, name, text, self.known)).find(text)
+        name = self.code.name(self.job.path)
+        fresh = Engine(self.code.with_text(name, text))
+        return replace(self, known=engine.again(fresh, name, self.known)).find(text)
 
     def outcome(self, text: Source, found: Sequence[Diagnostic]) -> Outcome:
         """What to do about findings in a text."""
@@ -374,7 +375,7 @@ def _facts_of(code: Code, root: Path, name: str) -> Facts:
     try:
         return engine.facts(name)
     except Exception as error:
-        del _engines[root]  # what it was about to do is in no good state
+        _engines.pop(root, None)  # what it was about to do is in no good state
         return Facts(failure=_reason(error))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from precision_lint.project.code import Code
 from precision_lint.runner import Judge, Mode
 from precision_lint.source import Failure, Source, parse
 
+CALLERS = 8
+"""Files that are interpreted again at each edit, because they call what is edited."""
 CLIENT_KEYS = ("select", "extend-select", "ignore", "confidence", "preview", "extend-exclude")
 """Keys of the configuration that an editor's settings may hold as well; they override the file."""
 
@@ -39,10 +42,11 @@ class Session:
 
     def __init__(self) -> None:
         self._projects: dict[Path, Code] = {}
-        self._engines: dict[Path, Engine] = {}
-        self._bases: dict[Path, Code] = {}
-        """What the engines began with."""
+        self._engines: dict[Path, _Engine] = {}
+        self._saved: dict[tuple[Path, str], tuple[Code, Told]] = {}
+        """What is known of files as they are saved."""
         self._lock = threading.Lock()
+        self._interpreting = threading.Lock()
         self._overrides = Overrides()
         self._file: Path | None = None
         self._resolver = Resolver()
@@ -105,8 +109,11 @@ class Session:
         root = self.root(path)
         settings = self._resolver(root if root.is_dir() else root.parent)
         code = Code.of(root, settings, [path])
+        name = code.name(path)
+        known = self._known(root, code, name)
         with self._lock:
             self._projects[root] = code
+            self._saved[root, name] = code, known
 
     def lint(self, path: Path, text: str) -> Found:
         """What to show of a buffer; raises ConfigError."""
@@ -157,17 +164,28 @@ class Session:
     def _told(self, root: Path, code: Code, path: Path, source: Source) -> Told:
         """What is known of a buffer; files that it does not concern stay loaded."""
         name = code.name(path)
+        saved = self._saved.get((root, name))
+        if saved is None or saved[0] is not code:
+            saved = self._saved[root, name] = code, self._known(root, code, name)
+        if code.data(name) == source.text.encode("utf8", "surrogatepass"):
+            return saved[1]
         current = self._engines.get(root)
-        if current is None or current.code.root != code.root or self._stale(root, code, name):
-            current = self._engines[root] = Engine(code.with_text(name, source))
-            self._bases[root] = code
-        current.forget(name)
+        if current is None or current.base is not code or name not in current.code.layout.paths:
+            current = self._engines[root] = _Engine(code, name, source)
         current.code.texts[name] = source
         with runner.collector_off(), engine.deep_recursion():
-            return engine.told(name, {name: current.facts(name)})
+            return engine.again(current, name, saved[1], CALLERS)
 
-    def _stale(self, root: Path, code: Code, name: str) -> bool:
-        """Whether the project was read again, or has a file that it had not."""
-        return (
-            self._bases.get(root) is not code or name not in self._engines[root].code.layout.paths
-        )
+    def _known(self, root: Path, code: Code, name: str) -> Told:
+        """What is known of a file as it is saved."""
+        settings = self._resolver(root if root.is_dir() else root.parent)
+        with self._interpreting, closing(runner.cache_of(root, settings)) as cache:
+            return runner.alone_known(code, root, name, cache)
+
+
+class _Engine(Engine):
+    """An engine that knows what it began with."""
+
+    def __init__(self, base: Code, name: str, source: Source) -> None:
+        super().__init__(base.with_text(name, source))
+        self.base = base
