@@ -156,7 +156,7 @@ class Imports:
             if source.may_hold_tensors(data):
                 self._tensors.add(name)
             if b"import" in data:
-                keys[name] = digest(b"imports", name.rpartition(".")[2].encode(), data)
+                keys[name] = digest(b"imports", _encoded(name.rpartition(".")[2]), data)
         before = self._cache.get(keys.values())
         new: dict[bytes, str] = {}
         for name in names:
@@ -214,12 +214,16 @@ class Imports:
 
     def _together(self, group: list[str]) -> None:
         members = set(group)
-        parts = [f"{one}\0".encode() + self._contents[one] for one in sorted(group)]
+        parts = [_encoded(one) + b"\0" + self._contents[one] for one in sorted(group)]
         outer = {other for one in group for other in self.of(one)} - members
         parts += [self._digests[one] for one in sorted(outer)]
         whole = digest(*parts)
         for one in group:
-            self._digests[one] = digest(one.encode(), whole)
+            self._digests[one] = digest(_encoded(one), whole)
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode("utf8", "surrogateescape")
 
 
 def _decoded(text: str | None) -> list[Statement] | None:
