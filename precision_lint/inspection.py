@@ -133,7 +133,7 @@ def examine(paths: Iterable[Path], resolver: Resolver) -> Iterator[Examined | st
         with collector_off(), deep_recursion():
             diagnostics = judge.outcome(text, judge.find(text)).diagnostics
             if diagnostics:
-                seen = Observation(code, name)
+                seen = Observation(code, name, known[name])
                 yield Examined(
                     text, tree, diagnostics, seen, functools.partial(_fixed, text, judge)
                 )

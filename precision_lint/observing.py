@@ -114,14 +114,15 @@ class _Seen:
 class _Observer(Interpreter):
     """An interpreter that remembers what the expressions of one file give."""
 
-    def __init__(self, program: Program, path: str) -> None:
+    def __init__(self, program: Program, path: str, called: frozenset[tuple[str, str]]) -> None:
         super().__init__(program)
         self._path = path
+        self._called = called
         self.seen: dict[Key, _Seen] = {}
 
     def expr(self, node: ast.AST) -> Value:
         value = super().expr(node)
-        if self.module.path == self._path:
+        if self.module.path == self._path and self.root not in self._called:
             key = _key(node)
             if key is not None:
                 self._note(self.seen.setdefault(key, _Seen()), value)
@@ -138,12 +139,13 @@ class _Observer(Interpreter):
 
 
 class Observation:
-    """What was seen in one file."""
+    """What was seen in one file, in all contexts that files are known to call it in."""
 
-    def __init__(self, code: Code, name: str) -> None:
+    def __init__(self, code: Code, name: str, told: Told) -> None:
         program = Program(code.layout, code.tree)
-        observer = program.interpreter = _Observer(program, name)
-        program.analyse(name)
+        observer = program.interpreter = _Observer(program, name, told.called)
+        for root in told.roots or (name,):
+            program.analyse(root)
         self._seen = observer.seen
 
     def value(self, node: ast.AST) -> Known:
@@ -182,7 +184,7 @@ def describe(
     text: Source, tree: ast.Module, code: Code, name: str, told: Told, row: int
 ) -> Description:
     """What is known at a row of a file."""
-    observation = Observation(code, name)
+    observation = Observation(code, name, told)
     nodes = _on_row(tree, row)
     found: dict[str, Expression] = {}
     for node in nodes:

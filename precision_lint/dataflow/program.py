@@ -23,6 +23,7 @@ from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     ClassValue,
     Closure,
+    Lazy,
     ModuleValue,
     Reference,
     Special,
@@ -38,16 +39,6 @@ KEPT = 96
 """Files whose syntax trees are kept."""
 BUILTINS = frozenset(dir(builtins))
 CANONICAL = {"torch.nn.functional": "F"}
-
-
-class Lazy(Value):
-    """A name that is imported from a file of the project, looked up when it is used."""
-
-    __slots__ = ("name", "path")
-
-    def __init__(self, path: str, name: str | None) -> None:
-        self.path = path
-        self.name = name
 
 
 class Program:
@@ -125,7 +116,7 @@ class Program:
         """The value of a global or builtin name; None: there is none."""
         value = module.variables.get(name)
         if value.__class__ is Lazy:
-            value = module.variables[name] = self._resolve(it, value)
+            value = module.variables[name] = self.resolved(it, value)
         if value is not None:
             return value  # type: ignore[no-any-return]
         if not module.executed and name in module.facts.get("defined", ()):
@@ -140,7 +131,8 @@ class Program:
                 return Closure(function)
         return None
 
-    def _resolve(self, it: Interpreter, lazy: Any) -> Value:
+    def resolved(self, it: Interpreter, lazy: Lazy) -> Value:
+        """What a name means that is imported from a file of the project."""
         module = self.load(lazy.path)
         if module is None:
             return unknown()

@@ -98,8 +98,8 @@ def by_mode(dtypes: Mapping[str, str], nothing: str = "") -> str:
     groups: dict[str, list[str]] = {}
     for mode, dtype in dtypes.items():
         groups.setdefault(dtype or nothing, []).append(mode)
-    if len(groups) == 1:
-        return next(iter(groups))
+    if len(groups) < 2:
+        return next(iter(groups), nothing)
     return "; ".join(f"{dtype} ({', '.join(modes)})" for dtype, modes in groups.items() if dtype)
 
 
