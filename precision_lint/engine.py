@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from precision_lint import analysis, source
+from precision_lint import analysis, registry, source
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -29,6 +29,7 @@ from precision_lint.api import (
 from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
 from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.hazards import operations
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
 from precision_lint.source import Failure, Source
@@ -122,12 +123,22 @@ class Told:
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 
-class Engine:
-    """Interprets files of a project; remembers the last ones it loaded."""
+def listened(rules: Iterable[type[Rule]] | None = None) -> tuple[str, ...]:
+    """The kinds of events that rules listen to, by default all that are installed."""
+    found = registry.rules().values() if rules is None else rules
+    return tuple(sorted({kind for rule in found for kind in rule.listens}))
 
-    def __init__(self, code: Code) -> None:
+
+class Engine:
+    """Interprets files of a project; remembers the last ones it loaded.
+
+    kinds: of the events that are asked for; by default those that the installed rules listen to.
+    """
+
+    def __init__(self, code: Code, kinds: Iterable[str] | None = None) -> None:
         self.code = code
         self.program = Program(code.layout, code.tree)
+        self.program.wanted = operations.wanted(listened() if kinds is None else kinds)
 
     def facts(self, name: str) -> Facts:
         """What a file gives that is interpreted by itself."""

@@ -409,8 +409,9 @@ def _facts(
     """The facts of some files of each project, from the cache or by interpreting them."""
     facts: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
     keys: dict[tuple[Path, str], bytes] = {}
+    kinds = " ".join(engine.listened()).encode()
     for root, names in wanted.items():
-        own = {name: digest(b"facts", imports[root].digest(name)) for name in names}
+        own = {name: digest(b"facts", kinds, imports[root].digest(name)) for name in names}
         before = caches[root].get(own.values())
         for name, key in own.items():
             known = Facts.decode(before[key]) if key in before else None

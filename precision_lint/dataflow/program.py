@@ -54,6 +54,8 @@ class Program:
         self.read = read
         self.modules: OrderedDict[str, Module] = OrderedDict()
         self.called: set[tuple[str, str]] = set()
+        self.wanted: dict[str, list[tuple[str, int]]] = {}
+        """Operations that are events of their own: their kinds, and the dtypes that these ask for."""
         self.default_dtype: Dtypes = dtypes.V_FLOAT32
         self.limits: Counter[str] = Counter()
         self.interpreter = Interpreter(self)

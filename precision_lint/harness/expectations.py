@@ -172,10 +172,12 @@ def linter(rules: Collection[type[Rule]], path: Path) -> Lint:
     own = path.parent.name[:5].upper()
     chosen = [rule for rule in rules if not rule.preview or rule.code == own]
 
+    kinds = engine.listened(chosen)
+
     def lint(text: Source) -> list[Diagnostic]:
         code = Code(path.parent, {path.name}, texts={path.name: text})
         with engine.deep_recursion():
-            known = told(path.name, {path.name: Engine(code).facts(path.name)})
+            known = told(path.name, {path.name: Engine(code, kinds).facts(path.name)})
             return engine.lint(text, code, path.name, known, chosen)
 
     return lint

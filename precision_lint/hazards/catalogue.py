@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from precision_lint.hazards import contractions, guards, masks, overflow, regions
+from precision_lint.hazards import contractions, guards, masks, operations, overflow, regions
 
-__all__ = ["contractions", "guards", "masks", "overflow", "regions"]
+__all__ = ["contractions", "guards", "masks", "operations", "overflow", "regions"]
