@@ -256,7 +256,7 @@ def lint(
         return [tree.diagnostic()]
     events = merged(known.events)
     return analysis.diagnostics(
-        text, tree, name, events, rules, known.force, known.called, code.torch
+        text, tree, name, events, rules, known.force, known.called, *code.torch
     )
 
 

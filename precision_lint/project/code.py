@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from precision_lint.config import Settings
 
 
+Releases = tuple[Release | None, Release | None]
 Statement = tuple[int, str, list[str]]
 """An import: dots in front, the module, and the names that are taken from it."""
 
@@ -26,15 +27,15 @@ Statement = tuple[int, str, list[str]]
 class Code:
     """The files of a project by their names: paths relative to its root, with ``/``.
 
-    texts: what stands in place of what is on disk.  torch: the least release that must work; None:
-    it is not known.
+    texts: what stands in place of what is on disk.  torch: the least release that must work, and
+    the newest that is pinned; None: it is not known.
     """
 
     def __init__(
         self,
         root: Path,
         names: Collection[str],
-        torch: Release | None = None,
+        torch: Releases = (None, None),
         texts: Mapping[str, Source] | None = None,
     ) -> None:
         self.root = root
@@ -48,12 +49,12 @@ class Code:
         home = root if root.is_dir() else root.parent
         members = {*named, *files.below(root, settings)}
         names = {path.relative_to(home).as_posix() for path in members if path.is_relative_to(home)}
-        return cls(home, names, least(root, settings))
+        return cls(home, names, releases(root, settings))
 
     @classmethod
     def alone(cls, path: Path, settings: Settings) -> Code:
         """One file of which nothing around is known."""
-        return cls(path.parent, {path.name}, least(None, settings))
+        return cls(path.parent, {path.name}, releases(None, settings))
 
     def name(self, path: Path) -> str:
         """The name of a file by its absolute path."""
@@ -91,11 +92,14 @@ class Code:
         return b"" if isinstance(data, Failure) else data
 
 
-def least(root: Path | None, settings: Settings) -> Release | None:
-    """The least release of torch that a project's settings, or its metadata, allow."""
+def releases(root: Path | None, settings: Settings) -> Releases:
+    """The least release of torch that a project's settings or metadata allow, and the newest that
+    it pins exactly."""
     if settings.torch_version is not None:
-        return requirements.parse(settings.torch_version)
-    return requirements.minimum(root) if root is not None else None
+        return requirements.parse(settings.torch_version), None
+    if root is None:
+        return None, None
+    return requirements.minimum(root), requirements.newest(root)
 
 
 class Imports:
