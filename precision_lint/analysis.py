@@ -36,12 +36,13 @@ def diagnostics(
     force: Force,
     superseded: frozenset[tuple[str, str]] = frozenset(),
     torch_version: tuple[int, ...] | None = None,
+    torch_pinned: tuple[int, ...] | None = None,
 ) -> list[Diagnostic]:
     """All findings of ``rules`` in one file, of any confidence, in order of place.
 
     path: the file's name in its events.
     """
-    at = Context(source, tree, path, torch_version)
+    at = Context(source, tree, path, torch_version, torch_pinned)
     listeners: dict[str, list[type[Rule]]] = {}
     for rule in rules:
         for kind in rule.listens:

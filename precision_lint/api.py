@@ -193,7 +193,8 @@ class Rule:
     applicability: ClassVar[Applicability | None]
     """The strongest promise any fix of this rule makes; None: it never fixes."""
     listens: ClassVar[tuple[str, ...]]
-    """Kinds of events (``events.KINDS``), or ``operation:NAME``."""
+    """Kinds of events, or operations: ``operation:log``, and ``half:log``, ``float16:log`` or
+    ``bfloat16:log`` for those that compute in such a dtype."""
     supersedes: ClassVar[tuple[str, ...]] = ()
     """Codes of rules whose findings this one's replace where both speak of one defect."""
     since: ClassVar[str] = "0.1.0"

@@ -2,41 +2,24 @@
 
 Keys are digests of contents, so nothing ever needs to be invalidated; several processes may use
 one cache at a time.  A cache that cannot be used (read-only, damaged, locked) is silently not used.
-Values are pickles that may only contain plain data and this package's records, so a cache that
-came with a foreign project cannot run code.
+Values are texts, JSON by convention: a cache that came with a foreign project cannot run code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import pickle
 import sqlite3
+import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
 
 import precision_lint
 
 DIRECTORY = ".precision_lint_cache"
 KEEP_DAYS = 30
 """Entries that no run asked for in this time are deleted."""
-_RECORDS = ("precision_lint.semantics.summary", "precision_lint.semantics.program",
-            "precision_lint.project.spellings", "precision_lint.api")  # fmt: skip
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if module in _RECORDS and "." not in name:
-            found = super().find_class(module, name)
-            if is_dataclass(found) and getattr(found, "__module__", "") == module:
-                return found
-        if (module, name) == ("builtins", "frozenset"):
-            return frozenset
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a cache")
 
 
 def digest(*parts: bytes) -> bytes:
@@ -50,20 +33,24 @@ def digest(*parts: bytes) -> bytes:
 
 def _version() -> bytes:
     """This package's version and source: an editable install changes without a new version."""
-    whole = hashlib.blake2b(precision_lint.__version__.encode())
+    whole = hashlib.blake2b(f"{precision_lint.__version__} {sys.version_info[:2]}".encode())
     here = Path(__file__).parent
-    for path in sorted((*here.glob("*.py"), *here.glob("semantics/*.py"), *here.glob("project/*"))):
-        if path.is_file():
-            status = path.stat()
-            whole.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
+    for path in sorted((*here.rglob("*.py"), *here.glob("torchmodel/*.json"))):
+        whole.update(stamp(path))
     return whole.digest()
+
+
+def stamp(path: Path) -> bytes:
+    """What changes with a file of this package, or of one with rules."""
+    status = path.stat()
+    return f"{path.name} {status.st_size} {status.st_mtime_ns}".encode()
 
 
 _VERSION = _version()
 
 
 class Cache:
-    """Values by content digest; without a directory it remembers nothing."""
+    """Texts by content digest; without a directory it remembers nothing."""
 
     def __init__(self, directory: Path | None) -> None:
         self._table: sqlite3.Connection | None = None
@@ -72,9 +59,9 @@ class Cache:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self._table = _open(directory)
 
-    def get(self, keys: Iterable[bytes]) -> dict[bytes, Any]:
-        """The values that are known of these keys."""
-        found: dict[bytes, Any] = {}
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, str]:
+        """The texts that are known of these keys."""
+        found: dict[bytes, str] = {}
         if self._table is None:
             return found
         wanted = list(dict.fromkeys(keys))
@@ -86,9 +73,7 @@ class Cache:
                 rows = self._table.execute(
                     f"SELECT key, value, day FROM facts WHERE key IN ({marks})", some
                 ).fetchall()
-                for key, value, _ in rows:
-                    with contextlib.suppress(Exception):  # damaged pickles fail in many ways
-                        found[key] = _Unpickler(io.BytesIO(value)).load()
+                found |= {key: value for key, value, _ in rows if isinstance(value, str)}
                 stale = [(today, key) for key, _, day in rows if day not in (today - 1, today)]
                 if stale:
                     with self._table:
@@ -97,12 +82,12 @@ class Cache:
             self._give_up(error)
         return found
 
-    def put(self, values: Mapping[bytes, Any]) -> None:
-        """Remember values by their keys."""
+    def put(self, values: Mapping[bytes, str]) -> None:
+        """Remember texts by their keys."""
         if self._table is None or not values:
             return
         today = int(time.time() // 86400)
-        rows = [(key, pickle.dumps(value, 5), today) for key, value in values.items()]
+        rows = [(key, value, today) for key, value in values.items()]
         try:
             with self._table:
                 self._table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
@@ -134,7 +119,7 @@ def _open(directory: Path) -> sqlite3.Connection:
         table.execute("PRAGMA journal_mode = WAL")
         table.execute("PRAGMA synchronous = OFF")
         table.execute(
-            "CREATE TABLE IF NOT EXISTS facts (key BLOB PRIMARY KEY, value BLOB, day INTEGER)"
+            "CREATE TABLE IF NOT EXISTS facts (key BLOB PRIMARY KEY, value TEXT, day INTEGER)"
         )
     except sqlite3.Error as error:
         _close(table, directory, error)

@@ -25,9 +25,12 @@ class Context:
         tree: ast.Module,
         path: str,
         torch_version: tuple[int, ...] | None = None,
+        torch_pinned: tuple[int, ...] | None = None,
     ) -> None:
         self.torch_version = torch_version
         """The least torch that must work; None: it is not known."""
+        self.torch_pinned = torch_pinned
+        """The newest torch that is pinned exactly; None: others are allowed."""
         self.source = source
         self.path = path
         self.tree = Tree(path, tree)

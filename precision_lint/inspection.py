@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_lint import dispatch, source
-from precision_lint.api import Applicability, Confidence, Diagnostic, Evidence
+from precision_lint import source
+from precision_lint.api import Applicability, Confidence, Diagnostic
 from precision_lint.config import ConfigError, Resolver
+from precision_lint.engine import Told, deep_recursion
+from precision_lint.observing import Description, Observation, describe
 from precision_lint.project import files
+from precision_lint.project.code import Code
 from precision_lint.runner import (
     Job,
-    Known,
+    Judge,
     Mode,
+    cache_of,
     collector_off,
-    cores,
-    deep_recursion,
-    diagnose,
+    interpreted,
     is_relevant,
     job_of,
-    known_of,
 )
-from precision_lint.semantics.context import Context
-from precision_lint.semantics.describe import Description
 from precision_lint.source import Failure, Source
 
 
@@ -41,21 +42,22 @@ def explain_at(
     if isinstance(text, Failure):
         return text
     row = _row(text, row, cell)
+    tree = source.parse(text)
+    if isinstance(tree, Failure):
+        return tree
     root = files.project_root(path)
-    known = known_of(root, settings, [path], cores())
-    survey, program = known
-    project = survey.around(path, text.text)
+    code = Code.of(root, settings, [path])
+    name = code.name(path)
+    with closing(cache_of(root, settings)) as cache:
+        told = interpreted({root: [name]}, {root: code}, {root: cache})[root][name]
     with collector_off(), deep_recursion():
-        description = dispatch.describe(
-            text, row, project, program, program.relative(path) if program else ""
-        )
-        if isinstance(description, Failure):
-            return description
+        description = describe(text, tree, code, name, told, row)
         job = job_of(files.File(path, str(shown), settings, root), Mode.CHECK)
-        found = diagnose(text, replace(job, confidence=Confidence.POSSIBLE, held=None), known)
+        judge = Judge(replace(job, confidence=Confidence.POSSIBLE, held=None), code, told)
+        found = judge.outcome(text, judge.find(text)).diagnostics
     return (
         _in_cells(text, description) if text.notebook else description,
-        [d for d in found.diagnostics if d.start.row <= row <= d.end.row],
+        [d for d in found if d.start.row <= row <= d.end.row],
     )
 
 
@@ -77,28 +79,23 @@ def _row(text: Source, row: int, cell: int | None) -> int:
 
 
 def _in_cells(text: Source, known: Description) -> Description:
-    """What is known, with the places of the evidence as those in cells."""
-
-    def placed(link: Evidence) -> Evidence:
-        if link.start is None or link.filename not in (None, text.filename):
-            return link
-        cell, start = text.in_cell(link.start)
-        return Evidence(link.message, start, None, f"{text.filename}:cell {cell}")
-
-    expressions = tuple(replace(one, why=tuple(map(placed, one.why))) for one in known.expressions)
-    return replace(known, why=tuple(map(placed, known.why)), expressions=expressions)
+    """What is known, with the places of expressions as those in cells."""
+    expressions = tuple(replace(one, start=text.in_cell(one.start)[1]) for one in known.expressions)
+    return replace(known, expressions=expressions)
 
 
 @dataclass(frozen=True)
 class Examined:
     """A file with findings, for who wants to know more of them than a report does.
 
-    ``at``: the analysis at a row.  ``fixed``: the text with every fix that is applied.
+    ``seen``: what the interpreter knows inside.  ``fixed``: the text with every fix that is
+    applied.
     """
 
     source: Source
+    tree: ast.Module
     diagnostics: list[Diagnostic]
-    at: Callable[[int], Context]
+    seen: Observation
     fixed: Callable[[], str]
 
 
@@ -106,7 +103,7 @@ def examine(paths: Iterable[Path], resolver: Resolver) -> Iterator[Examined | st
     """The files with findings among what the paths name; a line for each that cannot be read."""
     found = files.discover(paths, resolver)
     yield from found.errors
-    projects: dict[Path, Known] = {}
+    jobs: list[tuple[Job, Source, ast.Module]] = []
     for file in found.files:
         job = job_of(file, Mode.CHECK)
         text = source.read(file.path, file.name)
@@ -115,25 +112,41 @@ def examine(paths: Iterable[Path], resolver: Resolver) -> Iterator[Examined | st
             continue
         if not is_relevant(text.text.encode("utf8", "surrogatepass"), job.codes):
             continue
-        if file.root not in projects:
-            named = {one.path for one in found.files if one.root == file.root}
-            projects[file.root] = known_of(file.root, resolver(file.root), named, cores())
-        survey, program = known = projects[file.root]
-        with deep_recursion():
-            diagnostics = diagnose(text, job, known).diagnostics
-            relative = program.relative(file.path) if program else ""
-            at = dispatch.contexts(text, survey.around(file.path, text.text), program, relative)
-            if isinstance(at, Failure):
-                yield f"{file.name}:{at.position.row}: {at.message}"
-            elif diagnostics:
-                yield Examined(text, diagnostics, at, functools.partial(_fixed, text, job, known))
+        tree = source.parse(text)
+        if isinstance(tree, Failure):
+            yield f"{file.name}:{tree.position.row}: {tree.message}"
+        else:
+            jobs.append((job, text, tree))
+    projects: dict[Path, tuple[Code, dict[str, Told]]] = {}
+    for job, text, tree in jobs:
+        if job.root not in projects:
+            settings = resolver(job.root)
+            named = [one.path for one, _, _ in jobs if one.root == job.root]
+            code = Code.of(job.root, settings, named)
+            names = [code.name(path) for path in named]
+            with closing(cache_of(job.root, settings)) as cache:
+                told = interpreted({job.root: names}, {job.root: code}, {job.root: cache})
+            projects[job.root] = code, told[job.root]
+        code, known = projects[job.root]
+        name = code.name(job.path)
+        judge = Judge(job, code, known[name])
+        with collector_off(), deep_recursion():
+            diagnostics = judge.outcome(text, judge.find(text)).diagnostics
+            if diagnostics:
+                seen = Observation(code, name, known[name])
+                yield Examined(
+                    text, tree, diagnostics, seen, functools.partial(_fixed, text, judge)
+                )
 
 
-def _fixed(text: Source, job: Job, known: Known) -> str:
+def _fixed(text: Source, judge: Judge) -> str:
     from precision_lint import fixer
+
+    def lint(current: Source) -> list[Diagnostic]:
+        same = current.text == text.text
+        found = judge.find(current) if same else judge.find_again(current)
+        return judge.outcome(current, found).diagnostics
 
     levels = {Applicability.SAFE, Applicability.UNSAFE}
     with deep_recursion():
-        return fixer.fix(
-            text, lambda one: diagnose(one, job, known).diagnostics, levels
-        ).source.text
+        return fixer.fix(text, lint, levels).source.text

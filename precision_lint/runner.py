@@ -2,14 +2,14 @@
 
 What is looked at how closely:
 
-- A file that no selected rule's trigger matches is not analysed.
+- A file that cannot hold tensors is not analysed, only searched for what is told below.
 - It is parsed, so that a syntax error is reported, if it contains ``torch``; parsing everything
   else would cost a run on a mixed tree more than all rules together.
 - It is decoded if it holds bytes beyond ASCII, and searched for suppressions that suppress nothing
   if it seems to hold one.
 
-Facts about a project are gathered once for each project root, from all of its files, so that a run
-on one file (or on one batch of pre-commit's) judges as a run on everything does.
+Every file is interpreted with what it imports; then each is judged by what is known of it from all
+files of the run.  What either gave for the same contents is taken from the cache.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_lint import baseline, dispatch, notebook, pool, progress, registry, source, suppress
+from precision_lint import baseline, engine, notebook, pool, progress, registry, source, suppress
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -39,21 +39,20 @@ from precision_lint.api import (
     Silenced,
 )
 from precision_lint.baseline import Counts
-from precision_lint.cache import DIRECTORY, Cache
+from precision_lint.cache import DIRECTORY, Cache, digest, stamp
 from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
-from precision_lint.project import configs, files, requirements
-from precision_lint.project.amp import Survey
-from precision_lint.semantics.edition import Edition
-from precision_lint.semantics.gather import gather
-from precision_lint.semantics.program import Program
+from precision_lint.engine import Engine, Facts, Signs, Told, deep_recursion
+from precision_lint.project import files
+from precision_lint.project.code import Code, Imports
 from precision_lint.source import Failure, Source, may_hold_tensors
 
 POOL_FROM = 64
 """Files to analyse from which on processes pay for their start."""
-COLLECT_EVERY = 256
+COLLECT_EVERY = 32
 """Files after which memory is collected."""
-FRAMES = 6000
-"""How deep the analysis may recurse; Python 3.10 needs half a stack of 8 MB for it."""
+IMPORTERS = 64
+"""Files that are interpreted besides those that were named, because they import them."""
+NO_ANSWER = "its process ended without an answer"
 SUPPRESSION = re.compile(
     rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
 )
@@ -61,8 +60,6 @@ SUPPRESSION = re.compile(
 
 _judged = 0
 
-Known = tuple[Survey, Program | None]
-"""What is known of a project: where it runs half precision, and its linked files."""
 Before = Callable[[Path], Counts]
 """What there was in a file, by its absolute path, before a branch changed it."""
 
@@ -143,6 +140,8 @@ class Outcome:
     gone: Counts = field(default_factory=dict)
     fixed: tuple[Diagnostic, ...] = ()
     diff: bytes = b""
+    fresh: str | None = None
+    """What was found, to be remembered."""
 
 
 @functools.cache
@@ -151,8 +150,8 @@ def _rules(codes: frozenset[str]) -> tuple[type[Rule], ...]:
 
 
 def is_relevant(data: bytes, codes: frozenset[str]) -> bool:
-    rules = _rules(codes)
-    return bool(rules) and dispatch.relevant(data, rules)
+    """Whether any rule could find anything in these bytes."""
+    return bool(_rules(codes)) and may_hold_tensors(data)
 
 
 def _deserves_a_look(name: str, data: bytes) -> bool:
@@ -162,15 +161,23 @@ def _deserves_a_look(name: str, data: bytes) -> bool:
     return not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
 
 
-def _crash(name: str, error: BaseException) -> Diagnostic:
-    """The internal diagnostic for a file on which the analysis itself failed."""
+def _reason(error: BaseException) -> str:
+    """An error in one line, with the place that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ") + place
+
+
+def _crash(name: str, error: BaseException) -> Diagnostic:
+    """The internal diagnostic for a file on which the analysis itself failed."""
+    return _failed(name, _reason(error))
+
+
+def _failed(name: str, reason: str) -> Diagnostic:
     return Diagnostic(
         code=CRASH,
         name=registry.ENGINE_CODES[CRASH],
-        message=f"the analysis failed with {what}{place}; report it, or exclude the file",
+        message=f"the analysis failed with {reason}; report it, or exclude the file",
         filename=name,
         start=Position(1, 1),
         end=Position(1, 1),
@@ -201,28 +208,8 @@ def _collect_now_and_then() -> None:
         gc.freeze()
 
 
-@contextmanager
-def deep_recursion() -> Iterator[None]:
-    # a sum of 600 terms is a tree 600 levels deep, and a level takes several frames
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, FRAMES))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
-
-
-def diagnose(text: Source, job: Job, known: Known, edition: Edition | None = None) -> Outcome:
-    """What to show of one text, what is silenced, and how much the threshold hides.
-
-    ``edition`` is what is kept of the file's last text.
-    """
-    parsed = may_hold_tensors(text.text.encode("utf8", "surrogatepass")) or "\0" in text.text
-    survey, program = known
-    path = program.relative(job.path) if program else ""
-    around = survey.around(job.path, text.text)
-    rules = _rules(job.codes)
-    found = dispatch.lint(text, rules, around, program, path, edition) if parsed else []
+def diagnose(text: Source, job: Job, found: Sequence[Diagnostic]) -> Outcome:
+    """What to show of what was found in a text, what is silenced, how much the threshold hides."""
     judged = suppress.apply(text, [d for d in found if d.code in job.codes], job.codes)
     kept = [*judged.kept, *(d for d in judged.unused if d.code in job.codes)]
     shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]
@@ -238,80 +225,230 @@ def diagnose(text: Source, job: Job, known: Known, edition: Edition | None = Non
     return Outcome(new, text, len(kept) - len(shown), tuple(silenced), gone)
 
 
-def _analyse(job: Job, data: bytes, known: Known) -> Outcome:
+@dataclass(frozen=True)
+class Task:
+    """One file to judge: what is known of it, and what was found in these bytes before."""
+
+    job: Job
+    known: Told | None = None
+    """None: it cannot hold tensors."""
+    before: str | None = None
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Finds what is in the texts of one file."""
+
+    job: Job
+    code: Code
+    known: Told | None
+
+    def find(self, text: Source) -> list[Diagnostic]:
+        """What rules find in the text that was interpreted, of any confidence."""
+        if self.known is None:
+            data = text.text.encode("utf8", "surrogatepass")
+            parsed = may_hold_tensors(data) or b"\0" in data
+            tree = source.parse(text) if parsed else None
+            return [tree.diagnostic()] if isinstance(tree, Failure) else []
+        name = self.code.name(self.job.path)
+        if self.known.failure:
+            return [_failed(self.job.name, self.known.failure)]
+        return engine.lint(text, self.code, name, self.known, _rules(self.job.codes))
+
+    def find_again(self, text: Source) -> list[Diagnostic]:
+        """What they find in another text of the file, which is interpreted anew."""
+        if self.known is None:
+            return self.find(text)
+        name = self.code.name(self.job.path)
+        fresh = Engine(self.code.with_text(name, text))
+        return replace(self, known=engine.again(fresh, name, self.known)).find(text)
+
+    def outcome(self, text: Source, found: Sequence[Diagnostic]) -> Outcome:
+        """What to do about findings in a text."""
+        return diagnose(text, self.job, engine.located(found, self.code))
+
+
+def _analyse(task: Task, data: bytes, code: Code) -> Outcome:
+    job = task.job
     text = source.decode(data, job.name)
     if isinstance(text, Failure):
         return Outcome([text.diagnostic()] if text.code in job.codes else [])
-    last = Outcome()
+    judge = Judge(job, code, task.known)
+    fresh: str | None = None
+    found = engine.decode(task.before, job.name) if task.before is not None else None
+    if found is None:
+        found = judge.find(text)
+        if task.known is not None and not any(one.internal for one in found):
+            fresh = engine.encode(found)
+    if job.mode is Mode.CHECK:
+        return replace(judge.outcome(text, found), fresh=fresh)
+    from precision_lint import fixer  # imported late: a run that only checks does not need it
+
+    first, last = found, Outcome()
 
     def lint(current: Source) -> list[Diagnostic]:
         nonlocal last
-        last = diagnose(current, job, known)
+        same = current.text == text.text
+        last = judge.outcome(current, first if same else judge.find_again(current))
         return last.diagnostics
-
-    if job.mode is Mode.CHECK:
-        return diagnose(text, job, known)
-    from precision_lint import fixer  # imported late: a run that only checks does not need it
 
     levels = {Applicability.SAFE} | ({Applicability.UNSAFE} if job.unsafe_fixes else set())
     fixed = fixer.fix(text, lint, levels)
     diff = fixer.diff(text, fixed.source) if job.mode is Mode.DIFF else b""
     return replace(
-        last, diagnostics=fixed.remaining, text=fixed.source, fixed=fixed.applied, diff=diff
+        last,
+        diagnostics=fixed.remaining,
+        text=fixed.source,
+        fixed=fixed.applied,
+        diff=diff,
+        fresh=fresh,
     )
 
 
-def _judge(job: Job, data: bytes, known: Known) -> Outcome:
+def _judge(task: Task, data: bytes, code: Code) -> Outcome:
     """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
     try:
         with collector_off(), deep_recursion():
-            return _analyse(job, data, known)
+            return _analyse(task, data, code)
     except Exception as error:
-        return Outcome([_crash(job.name, error)])
+        return Outcome([_crash(task.job.name, error)])
 
 
-def _run(jobs: Sequence[Job], projects: Mapping[Path, Known]) -> list[Outcome]:
+def _run(tasks: Sequence[Task], projects: Mapping[Path, Code]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
     frozen = gc.get_freeze_count()
     with collector_off():
         outcomes = []
-        for job in jobs:
-            outcomes.append(_run_one(job, projects))
+        for task in tasks:
+            outcomes.append(_run_one(task, projects))
             progress.step()
     if not frozen:
         gc.unfreeze()
     return outcomes
 
 
-def _run_one(job: Job, projects: Mapping[Path, Known]) -> Outcome:
+def _run_one(task: Task, projects: Mapping[Path, Code]) -> Outcome:
     _collect_now_and_then()
+    job = task.job
     data = source.load(job.path, job.name)
     if isinstance(data, Failure):
         return Outcome([data.diagnostic()] if data.code in job.codes else [])
-    known = projects.get(job.root, (Survey(job.root), None))
-    outcome = _judge(job, data, known)
+    code = projects.get(job.root) or Code(job.path.parent, (job.path.name,))
+    outcome = _judge(task, data, code)
     if job.mode is Mode.FIX and outcome.fixed and outcome.text:
         from precision_lint import fixer
 
         failure = fixer.write(job.path, data, outcome.text)
         if failure:  # nothing was fixed, so everything is still to be said
-            outcome = _judge(replace(job, mode=Mode.CHECK), data, known)
+            outcome = _judge(replace(task, job=replace(job, mode=Mode.CHECK)), data, code)
             outcome.diagnostics.append(failure.diagnostic())
     if not (outcome.diagnostics or outcome.silenced):
         outcome.text = None  # nobody will show it: don't send it between processes
     return outcome
 
 
-def _died(job: Job) -> Outcome:
-    return Outcome([_crash(job.name, ChildProcessError("its process ended without an answer"))])
+def _died(task: Task) -> Outcome:
+    return Outcome([_crash(task.job.name, ChildProcessError(NO_ANSWER))])
 
 
-def known_of(root: Path, settings: Settings, named: Iterable[Path], workers: int) -> Known:
-    """Read a project: all of its Python and configuration files, and what else was named."""
-    members = members_of(root, settings, named)
-    code = [path for path in members if path.suffix not in configs.SUFFIXES]
-    with closing(cache_of(root, settings)) as cache:
-        return survey_of(root, settings, members, cache), gather(root, code, cache, workers)
+# facts
+
+_engines: dict[Path, Engine] = {}
+"""In a worker, or for the length of a run: what interprets the files of each project."""
+
+
+def _interpret(items: Sequence[tuple[Path, str]], projects: Mapping[Path, Code]) -> list[Facts]:
+    """The facts of some files, each named by its project's root and its name there."""
+    found = []
+    with collector_off(), deep_recursion():
+        for root, name in items:
+            _collect_now_and_then()
+            found.append(_facts_of(projects[root], root, name))
+            progress.step()
+    return found
+
+
+def _facts_of(code: Code, root: Path, name: str) -> Facts:
+    engine = _engines.get(root)
+    if engine is None or engine.code is not code:
+        engine = _engines[root] = Engine(code)
+    try:
+        return engine.facts(name)
+    except Exception as error:
+        _engines.pop(root, None)  # what it was about to do is in no good state
+        return Facts(failure=_reason(error))
+
+
+def _lost(item: tuple[Path, str]) -> Facts:
+    return Facts(failure=_reason(ChildProcessError(NO_ANSWER)))
+
+
+def interpreted(
+    wanted: Mapping[Path, Sequence[str]],
+    projects: Mapping[Path, Code],
+    caches: Mapping[Path, Cache],
+    workers: int = 1,
+) -> dict[Path, dict[str, Told]]:
+    """What is known of some files of each project, from them and from files that import them."""
+    imports = {root: Imports(projects[root], caches[root]) for root in wanted}
+    every = {
+        root: list(dict.fromkeys([*names, *imports[root].importers(names, IMPORTERS)]))
+        for root, names in wanted.items()
+    }
+    facts = _facts(every, projects, caches, imports, workers)
+    return {root: _together(found, wanted[root], imports[root]) for root, found in facts.items()}
+
+
+def _facts(
+    wanted: Mapping[Path, Sequence[str]],
+    projects: Mapping[Path, Code],
+    caches: Mapping[Path, Cache],
+    imports: Mapping[Path, Imports],
+    workers: int,
+) -> dict[Path, dict[str, Facts]]:
+    """The facts of some files of each project, from the cache or by interpreting them."""
+    facts: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
+    keys: dict[tuple[Path, str], bytes] = {}
+    kinds = " ".join(engine.listened()).encode()
+    for root, names in wanted.items():
+        own = {name: digest(b"facts", kinds, imports[root].digest(name)) for name in names}
+        before = caches[root].get(own.values())
+        for name, key in own.items():
+            known = Facts.decode(before[key]) if key in before else None
+            if known is not None:
+                facts[root][name] = known
+            else:
+                keys[root, name] = key
+    items = list(keys)
+    progress.begin("Interpreting", len(items))
+    if workers > 1 and len(items) > POOL_FROM:
+        answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers)
+    else:
+        answers = _interpret(items, projects)
+        _engines.clear()
+    new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
+    for (root, name), found in zip(items, answers, strict=True):
+        facts[root][name] = found
+        if not found.failure:
+            new[root][keys[root, name]] = found.encode()
+    for root in wanted:
+        caches[root].put(new[root])
+    return facts
+
+
+def _together(
+    facts: Mapping[str, Facts], names: Iterable[str], imports: Imports
+) -> dict[str, Told]:
+    signs = Signs({sign for found in facts.values() for sign in found.signs}, imports.reach)
+    roots: dict[str, list[str]] = {name: [name] for name in names}
+    for root, found in sorted(facts.items()):
+        for name in found.events:
+            if name != root and name in roots:
+                roots[name].append(root)
+    return {
+        name: engine.together(name, {root: facts[root] for root in own}, signs)
+        for name, own in roots.items()
+    }
 
 
 def cache_of(root: Path, settings: Settings) -> Cache:
@@ -320,18 +457,16 @@ def cache_of(root: Path, settings: Settings) -> Cache:
     return Cache(None if settings.no_cache else directory)
 
 
-def members_of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> list[Path]:
-    """The Python and configuration files of a project, and what else was named."""
-    return sorted({*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))})
+@functools.cache
+def _stamps(codes: frozenset[str]) -> bytes:
+    """What changes with the rules, some of which may be of other distributions."""
+    paths = (Path(str(sys.modules[rule.__module__].__file__)) for rule in _rules(codes))
+    return b" ".join(stamp(path) for path in paths)
 
 
-def survey_of(root: Path, settings: Settings, members: Iterable[Path], cache: Cache) -> Survey:
-    """What these files of a project say of where it runs half precision."""
-    survey = Survey.scan(root, members, cache)
-    if settings.torch_version is not None:
-        least = requirements.parse(settings.torch_version)
-        survey = replace(survey, torch=least, pinned=None)
-    return survey
+def _key(job: Job, code: Code, known: Told, data: bytes) -> bytes:
+    about = repr((code.name(job.path), code.torch, sorted(job.codes))).encode()
+    return digest(b"findings", about, _stamps(job.codes), data, *known.key)
 
 
 def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
@@ -405,33 +540,71 @@ def check(
     started = time.perf_counter()
     found = files.discover(paths, resolver)
     result = Result(files=len(found.files), errors=found.errors, warnings=found.warnings)
-    jobs: list[Job] = []
+    jobs: list[tuple[Job, bytes]] = []
     roots: dict[Path, Settings] = {}
+    relevant: set[Path] = set()
     for file in found.files:
         job = job_of(file, mode, before)
         data = source.load(file.path, file.name)
         if isinstance(data, Failure):
-            jobs.append(job)
+            jobs.append((job, b""))
             continue
         result.lines += data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         result.compared |= job.held is not None
         if _deserves_a_look(file.name, data) or job.held:
-            jobs.append(job)
-            if file.root not in roots and is_relevant(notebook.python(file.name, data), job.codes):
-                roots[file.root] = resolver(file.root)
-    workers = workers or cores()
-    projects = {}
-    for root, settings in roots.items():
-        named = {file.path for file in found.files if file.root == root}
-        projects[root] = known_of(root, settings, named, workers)
-    progress.begin("Linting", len(jobs))
-    if workers > 1 and len(jobs) > POOL_FROM:
-        outcomes = pool.run(_run, jobs, projects, lost=_died, workers=workers)
-    else:
-        outcomes = _run(jobs, projects)
-    for job, outcome in zip(jobs, outcomes, strict=True):
+            jobs.append((job, digest(data)))
+            if is_relevant(notebook.python(file.name, data), job.codes):
+                relevant.add(file.path)
+                if file.root not in roots:
+                    roots[file.root] = resolver(file.root)
+    outcomes = _outcomes(jobs, relevant, roots, workers or cores())
+    for (job, _), outcome in zip(jobs, outcomes, strict=True):
         _add(result, job, outcome)
     return _finish(result, started)
+
+
+def _outcomes(
+    jobs: Sequence[tuple[Job, bytes]],
+    relevant: set[Path],
+    roots: Mapping[Path, Settings],
+    workers: int,
+) -> list[Outcome]:
+    """What each file came to, given with a digest of its bytes."""
+    projects: dict[Path, Code] = {}
+    wanted: dict[Path, list[str]] = {}
+    with ExitStack() as stack:
+        caches = {root: cache_of(root, settings) for root, settings in roots.items()}
+        for cache in caches.values():
+            stack.enter_context(closing(cache))
+        for root, settings in roots.items():
+            named = [job.path for job, _ in jobs if job.root == root and job.path in relevant]
+            projects[root] = code = Code.of(root, settings, named)
+            wanted[root] = [code.name(path) for path in named]
+        told = interpreted(wanted, projects, caches, workers)
+        tasks: list[Task] = []
+        keys: list[bytes] = []
+        for job, contents in jobs:
+            task, key = Task(job), b""
+            if job.path in relevant:
+                code = projects[job.root]
+                known = told[job.root][code.name(job.path)]
+                key = _key(job, code, known, contents)
+                task = Task(job, known, caches[job.root].get([key]).get(key))
+            tasks.append(task)
+            keys.append(key)
+        progress.begin("Judging", len(tasks))
+        todo = sum(task.known is not None and task.before is None for task in tasks)
+        if workers > 1 and todo > POOL_FROM:
+            outcomes = pool.run(_run, tasks, projects, lost=_died, workers=workers)
+        else:
+            outcomes = _run(tasks, projects)
+        for root, cache in caches.items():
+            cache.put({
+                key: outcome.fresh
+                for task, key, outcome in zip(tasks, keys, outcomes, strict=True)
+                if task.job.root == root and key and outcome.fresh is not None
+            })  # fmt: skip
+    return outcomes
 
 
 def check_stdin(
@@ -453,14 +626,22 @@ def check_stdin(
         return _finish(Result(stdin=data), started)
     root = files.project_root(path)
     job = job_of(files.File(path, str(name or "-"), settings, root), mode)
-    known: Known = Survey(root), None
-    code = notebook.python(job.name, data)
-    if is_relevant(code, job.codes):
-        survey, program = known if alone else known_of(root, settings, [path], cores())
-        known = survey.with_file(path, job.name, code), program
-    outcome = _judge(job, data, known)
+    task = Task(job)
+    code = Code.alone(path, settings) if alone else Code.of(root, settings)
+    text = source.decode(data, job.name)
+    if is_relevant(notebook.python(job.name, data), job.codes) and isinstance(text, Source):
+        relative = code.name(path)
+        code = code.with_text(relative, text)
+        with closing(Cache(None) if alone else cache_of(root, settings)) as cache:
+            task = Task(job, alone_known(code, root, relative, cache))
+    outcome = _judge(task, data, code)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
         result.stdin = outcome.text.encode()
     _add(result, job, outcome)
     return _finish(result, started)
+
+
+def alone_known(code: Code, root: Path, name: str, cache: Cache) -> Told:
+    """What is known of one file of a project, with what it imports."""
+    return interpreted({root: [name]}, {root: code}, {root: cache})[root][name]

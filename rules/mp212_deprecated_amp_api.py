@@ -55,5 +55,7 @@ class DeprecatedAmpApi(Rule):
         facts = event.facts
         if at.torch_version is None or at.torch_version < facts["since"]:
             return
+        if at.torch_pinned is not None and at.torch_pinned < (2, 4):
+            return  # where the old names do not warn yet
         since = ".".join(map(str, facts["since"]))
         yield Finding(f"{facts['name']} warns from torch {since} on: {facts['replacement']} replaces it")

@@ -14,10 +14,9 @@ RULE = '''\
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Finding, Rule, Severity, calls
+from precision_lint.api import Context, Event, Finding, Rule, Severity
 
 
 class @CLASS@(Rule):
@@ -44,11 +43,11 @@ class @CLASS@(Rule):
 
     code, name = "@CODE@", "@NAME@"
     severity, applicability = Severity.WARNING, None
-    triggers = calls("torch.exp")
+    listens = ("half:exp",)
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
-        """Report a call that loses precision; nothing yet."""
-        yield from ()
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        """Report an exponential in half."""
+        yield Finding("say what breaks, with the numbers")
 '''
 
 POSITIVE = '''\
@@ -58,7 +57,7 @@ import torch
 
 
 def hazard(x):
-    return torch.exp(x)  # expect: @CODE@
+    return torch.exp(x.half())  # expect: @CODE@
 '''
 
 NEGATIVE = '''\

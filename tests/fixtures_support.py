@@ -244,20 +244,6 @@ def unequal(one: str, left: Iterable[str], other: str, right: Iterable[str]) -> 
     yield from (f"{other} has {name}, {one} has not" for name in sorted(right - left))
 
 
-def missed_by_prefilter(made: Source, path: Path, rules: Iterable[type[Rule]]) -> Iterator[str]:
-    """A rule whose own trigger pattern hides a finding that it would report."""
-    rules = list(rules)
-    seen = {(d.start, d.code) for d in linter(rules, path)(made)}
-    patterns = {rule.code: rule.triggers.pattern for rule in rules}
-    wide = [
-        type(rule.__name__, (rule,), {"triggers": replace(rule.triggers, pattern="")})
-        for rule in rules
-    ]
-    for d in linter(wide, path)(made):
-        if (d.start, d.code) not in seen:
-            yield f"{describe(d)} is hidden by the pattern {patterns[d.code]!r}"
-
-
 def tabbed(text: str) -> str:
     """The text with every four leading blanks of a code line as one tab."""
     inside: set[int] = set()  # rows that start inside a string

@@ -10,37 +10,6 @@ from precision_lint import runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from precision_lint.runner import Result
-from precision_lint.semantics.link import link
-from precision_lint.semantics.program import Caller, Program
-from precision_lint.semantics.summary import summarise
-
-
-def linked(**texts: str) -> Program:
-    """The program of files; ``pkg__a`` is pkg/a.py, a trailing ``__`` pkg/__init__.py."""
-    named = {filename(name): textwrap.dedent(text) for name, text in texts.items()}
-    summaries = {name: summarise(text.encode()) for name, text in named.items()}
-    return link("/project", named, summaries)
-
-
-def filename(name: str) -> str:
-    """``pkg__a`` to pkg/a.py, ``pkg__`` to pkg/__init__.py."""
-    path = name.replace("__", "/")
-    return f"{path}__init__.py" if path.endswith("/") else f"{path}.py"
-
-
-def callers(program: Program, file: str, function: str) -> list[Caller]:
-    """Calls in other files that lead to a function."""
-    return list(program.callers.get((file, function), ()))
-
-
-def called_from(program: Program, file: str, function: str) -> set[str]:
-    """``file:function`` of the calls in other files that lead to a function."""
-    return {f"{c.file}:{c.function}" for c in callers(program, file, function)}
-
-
-def states(program: Program, file: str, function: str) -> set[str]:
-    """Autocast states in which other files enter a function."""
-    return {c.flow.state for c in callers(program, file, function)}
 
 
 def write(root: Path, texts: Mapping[str, str]) -> None:

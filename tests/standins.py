@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from precision_lint import dispatch, registry
+from precision_lint import engine, registry
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -18,7 +18,6 @@ from precision_lint.api import (
     Fix,
     Rule,
     Severity,
-    Triggers,
 )
 from precision_lint.source import Failure, Source, parse
 
@@ -35,6 +34,7 @@ class Word(Rule):
     word: str
     better: str | None = None
     confidence = Confidence.CERTAIN
+    listens = ("word",)
     applicability: ClassVar[Applicability | None] = SAFE
 
     def check(self, node: Any, at: Any) -> Iterator[Any]:
@@ -46,7 +46,6 @@ class BadWord(Word):
 
     code, name, severity = "MP911", "bad-word", Severity.ERROR
     word, better = "BAD", "GOOD"
-    triggers = Triggers(r"\bBAD\b")
 
 
 class OddWord(Word):
@@ -55,7 +54,6 @@ class OddWord(Word):
     code, name, severity = "MP912", "odd-word", Severity.WARNING
     word, better, applicability = "ODD", "EVEN", UNSAFE
     confidence = Confidence.LIKELY
-    triggers = Triggers(r"\bODD\b")
 
 
 class MehWord(Word):
@@ -63,7 +61,6 @@ class MehWord(Word):
 
     code, name, severity = "MP921", "meh-word", Severity.INFO
     word, applicability = "MEH", None
-    triggers = Triggers(r"\bMEH\b")
 
 
 class MaybeWord(Word):
@@ -72,21 +69,15 @@ class MaybeWord(Word):
     code, name, severity = "MP922", "maybe-word", Severity.ERROR
     word, applicability = "MAYBE", None
     confidence = Confidence.POSSIBLE
-    triggers = Triggers(r"\bMAYBE\b")
 
 
 RULES: dict[str, type[Word]] = {rule.code: rule for rule in (BadWord, OddWord, MehWord, MaybeWord)}
 
 
 def lint(
-    source: Source,
-    rules: Sequence[type[Word]],
-    project: Any,
-    program: Any = None,
-    path: str = "",
-    edition: Any = None,
+    source: Source, code: Any, name: str, known: Any, rules: Sequence[type[Word]]
 ) -> list[Diagnostic]:
-    """In place of ``dispatch.lint``: words are findings, CRASH is a bug, DIE kills the process."""
+    """In place of ``engine.lint``: words are findings, CRASH is a bug, DIE kills the process."""
     tree = parse(source)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
@@ -121,7 +112,7 @@ def _diagnostic(rule: type[Word], source: Source, match: re.Match[str]) -> Diagn
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let these rules be all that there are."""
     names = {rule.name: code for code, rule in RULES.items()}
-    engine = {name: code for code, name in registry.ENGINE_CODES.items()}
+    own = {name: code for code, name in registry.ENGINE_CODES.items()}
     monkeypatch.setattr(registry, "rules", lambda: RULES)
-    monkeypatch.setattr(registry, "names", lambda: engine | names)
-    monkeypatch.setattr(dispatch, "lint", lint)
+    monkeypatch.setattr(registry, "names", lambda: own | names)
+    monkeypatch.setattr(engine, "lint", lint)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from precision_lint import cli
-from precision_lint.api import Evidence, Position
+from precision_lint.api import Position
+from precision_lint.observing import Around, Description, Expression, Noted
 from precision_lint.report.place import render
-from precision_lint.semantics.describe import Description, Expression
 from tests import projects
 
 MODEL = """\
@@ -90,15 +90,23 @@ def lines(run: Run, text: str) -> list[str]:
 
 
 def test_a_line_of_a_region_in_another_file(run: Run) -> None:
+    dtypes = "unknown (code); float16 (amp-float16, float16); bfloat16 (amp-bfloat16, bfloat16)"
     assert lines(run, "p = ") == [
         "pkg/model.py:9 in Net.forward()",
-        "  autocast: on, float16 on cuda",
-        "    float16 autocast region opened here (train.py:7)",
-        "    Net.forward() is reached from it (train.py:8)",
-        "  torch.sigmoid(x)  tensor, that of x, in [0, 1]",
-        "                    half: likely",
-        "  x                 object, that of x",
-        "                    half: likely",
+        "  autocast: float16",
+        "  in force: amp-float16 (autocast to float16 here)",
+        f"  torch.sigmoid(x)  tensor, {dtypes}, in [0, 1]",
+        "                    if float arguments follow the model's dtype",
+        f"  x                 tensor, {dtypes}",
+    ]
+
+
+def test_events_are_told_with_their_modes_and_assumptions(run: Run) -> None:
+    said = lines(run, "q = ")
+    at = said.index("  event log-guard (likely) at torch.log( p + EPS )")
+    assert said[at + 1 :][:2] == [
+        "    in amp-float16, float16",
+        "    if float arguments follow the model's dtype",
     ]
 
 
@@ -106,28 +114,24 @@ def test_findings_of_the_line_are_told_on_each_of_its_rows(run: Run) -> None:
     for text in ("q = ", "p + EPS"):
         (finding,) = (line for line in lines(run, text) if "MP301" in line)
         assert finding.startswith("  MP301 (likely): epsilon 1e-12 before log")
-    (closing,) = {line for line in run.out.splitlines() if "torch.log" in line} or {""}
-    assert closing == ""
+        assert "  event log-guard (likely) at torch.log( p + EPS )" in run.out
 
 
 def test_a_row_inside_of_an_expression_shows_it(run: Run) -> None:
     assert run("pkg/model.py:12") == 0  # the closing parenthesis of torch.log
     assert "  torch.log( p + EPS )  tensor, float32" in run.out
-    assert run(f"pkg/model.py:{row('# of what')}") == 0
-    assert "( q, # of what comes a, )" in run.out
 
 
 @pytest.mark.parametrize(
     ("text", "state"),
     [
         ("import torch", "off"),
-        ("@torch.no_grad", "off"),
-        ("def forward", "on, float16 on cuda"),
-        ("y = p", "on, float16 on cuda"),
-        ("with torch", "on, float16 on cuda"),
+        ("def forward", "off"),
+        ("y = p", "float16"),
+        ("with torch", "float16"),
         ("z = ", "off"),
         ("a = z", "off"),
-        ("return (", "on, float16 on cuda"),
+        ("return (", "float16"),
         ("SCALE", "off"),
     ],
 )
@@ -139,25 +143,29 @@ def test_ranges_and_constants(run: Run) -> None:
     said = {e["text"]: e for e in run.json(f"pkg/model.py:{row('p + EPS')}")["expressions"]}
     assert said["p + EPS"]["range"] == "[1e-12, 1]"
     assert said["EPS"]["range"] == "1e-12"
-    assert said["p"]["dtype"] == "that of x"
-    assert said["p"]["half"] == "likely"
+    assert said["p"]["dtypes"]["float16"] == "float16"
+    assert said["p"]["dtypes"]["amp-bfloat16"] == "bfloat16"
 
 
 def test_json(run: Run) -> None:
     said = run.json(f"pkg/model.py:{row('q = ')}")
-    assert list(said) == ["function", "autocast", "why", "plausible", "expressions", "findings"]
+    assert list(said) == ["function", "autocast", "in_force", "expressions", "events", "findings"]
     assert said["function"] == "Net.forward"
-    assert [link["filename"] for link in said["why"]] == ["train.py", "train.py"]
+    assert said["autocast"]["state"] == "on"
+    assert said["autocast"]["device"] == "cuda"
+    assert [event["kind"] for event in said["events"]] == ["log-guard"]
     assert [finding["code"] for finding in said["findings"]] == ["MP301"]
-    assert said["expressions"][0]["start"] == {"row": row("q = "), "column": 13}
+    assert said["expressions"][-1]["start"] == {"row": row("q = "), "column": 13}
 
 
 def test_possible_findings_are_told(run: Run) -> None:
-    Path("alone.py").write_text("import torch\ndef f(x):\n    return torch.log(x * x + 1e-12)\n")
+    Path("alone.py").write_text(
+        "import torch\ndef f(x):\n    return torch.log(torch.sigmoid(x) + 1e-12)\n"
+    )
     Path("train.py").unlink()
     assert run("alone.py:3") == 0
     assert "  MP301 (possible): epsilon 1e-12" in run.out
-    assert "nothing shows that this function runs under autocast" in run.out
+    assert "in force" not in run.out
 
 
 @pytest.mark.parametrize(
@@ -227,7 +235,7 @@ def test_the_innermost_function_is_meant(run: Run) -> None:
         "import torch\ndef outer(x):\n    def inner(y):\n        return torch.exp(y)\n"
         "    return inner(x)\n"
     )
-    assert run.json("nested.py:4")["function"] == "inner"
+    assert run.json("nested.py:4")["function"] == "outer.inner"
     assert run.json("nested.py:5")["function"] == "outer"
 
 
@@ -235,23 +243,23 @@ def test_the_innermost_function_is_meant(run: Run) -> None:
 
 
 def test_rendering() -> None:
-    link = Evidence("autocast region opened here", Position(3, 1), None, "other.py")
-    own = Evidence("made here", Position(2, 1))
+    half = {"code": "unknown", "float16": "float16", "bfloat16": "bfloat16"}
     known = Description(
-        "f", "as the caller has it", (link,), False,
+        "f", Around("open", {"code": "", "amp-float16": "float16"}), {"float16": "made half"},
         (
-            Expression("x" * 50, Position(1, 1), "tensor", "float16", "[0, 1]", "certain", (own,)),
-            Expression("y", Position(1, 9), "tensor", "", "", "likely", (link,)),
+            Expression("x" * 50, Position(1, 1), "tensor", half, "[0, 1]", ("a", "b")),
+            Expression("y", Position(1, 9), "number", {}, "2", ()),
         ),
+        (Noted("late-cast", "x", ("float16", "bfloat16"), "", ("a",)),),
     )  # fmt: skip
     assert render("a.py:1", known, ()).splitlines() == [
         "a.py:1 in f()",
-        "  autocast: as the caller has it",
-        "    autocast region opened here (other.py:3)",
-        "  nothing shows that this function runs under autocast or in a half model",
-        f"  {'x' * 37}...  tensor, float16, in [0, 1]",
-        f"  {'':40}  half: certain",
-        "      made here (a.py:2)",
-        f"  y{'':39}  tensor",
-        f"  {'':40}  half: likely",
+        "  autocast: off (code); float16 (amp-float16)",
+        "  in force: float16 (made half)",
+        f"  {'x' * 37}...  tensor, unknown (code); float16 (float16); bfloat16 (bfloat16), in [0, 1]",
+        f"  {'':40}  if a; b",
+        f"  y{'':39}  number, in 2",
+        "  event late-cast (nothing is left of it) at x",
+        "    in float16, bfloat16",
+        "    if a",
     ]

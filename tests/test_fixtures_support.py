@@ -23,7 +23,6 @@ from precision_lint.api import (
     Position,
     Rule,
     Severity,
-    calls,
 )
 from precision_lint.harness.expectations import (
     SAFE,
@@ -377,7 +376,7 @@ def declared(level: Applicability | None) -> type[Rule]:
     return type(
         "SpamOverflow",
         (Rule,),
-        {"code": "MP901", "applicability": level, "triggers": calls("torch.spam")},
+        {"code": "MP901", "applicability": level, "listens": ("spam",)},
     )
 
 
@@ -410,25 +409,6 @@ def test_names_that_only_one_place_has() -> None:
         "a has x, b has not",
         "b has z, a has not",
     ]
-
-
-def test_trigger_pattern_that_hides_a_finding(tmp_path: Path) -> None:
-    class SpamOverflow(Rule):
-        code, name = "MP901", "spam-overflow"
-        severity, applicability = Severity.ERROR, None
-        triggers = calls("torch.spam")
-
-        def check(self, node: Any, at: Context) -> Iterator[Finding]:
-            place = Position(node.lineno, node.col_offset + 1)
-            yield Finding("spam", place, place, Confidence.CERTAIN, Severity.ERROR)
-
-    class Hidden(SpamOverflow):
-        triggers = replace(SpamOverflow.triggers, pattern=r"spam\(y")
-
-    made = support.source("import torch\ntorch.spam(x)\n")
-    path = tmp_path / "f.py"
-    assert [*support.missed_by_prefilter(made, path, [SpamOverflow])] == []
-    complaint(support.missed_by_prefilter(made, path, [Hidden]), "row 2", "is hidden")
 
 
 # Variants

@@ -206,7 +206,7 @@ def test_cells_share_their_state_and_are_told_by_number(here: Path, run: Run) ->
     assert code == 1
     assert "a.ipynb:cell 4:4:12: error[MP301]" in out
     assert "4 |     return torch.log(p + 1e-8)  # na\u00efve" in out
-    assert "given half tensors here (a.ipynb:cell 5:2:11)" in out
+    assert "called from here (a.ipynb:cell 5:2:11)" in out
 
 
 def test_a_frame_ends_with_its_cell_and_shows_magics(here: Path, run: Run) -> None:
@@ -238,10 +238,8 @@ def test_formats_tell_cells(here: Path, run: Run) -> None:
 
     (found,) = json.loads(said("json"))
     assert (found["cell"], found["location"]) == (3, {"row": 3, "column": 12})
-    assert [(link["cell"], link["location"]["row"]) for link in found["evidence"]] == [
-        (4, 2),
-        (3, 2),
-    ]
+    places = [(link["cell"], link["location"]["row"]) for link in found["evidence"]]
+    assert places == [(3, 3), (3, 2), (4, 1), (4, 2)]
     (edit,) = found["fix"]["edits"]
     assert (edit["cell"], edit["location"], edit["content"]) == (
         3,
@@ -276,8 +274,7 @@ def test_explain_at_takes_places_as_reports_write_them(here: Path, run: Run) -> 
     saved(here / "a.ipynb", "import torch", LOSS, TRAIN)
     code, out, _ = run("explain-at", "a.ipynb:cell 3:3:12", "--no-cache")
     assert code == 0
-    assert out.startswith("a.ipynb:cell 3:3 in loss()\n  autocast: on, float16 on cuda\n")
-    assert "is reached from it (a.ipynb:cell 4:2)" in out
+    assert out.startswith("a.ipynb:cell 3:3 in loss()\n  autocast: float16, or off (code")
     for place, what in (("5:1", "no cell 5; the Python cells are 2, 3, 4"), ("3:9", "has 3 lines")):
         code, _, err = run("explain-at", f"a.ipynb:cell {place}", "--no-cache")
         assert code == 2
@@ -298,18 +295,6 @@ def test_notebooks_are_found_like_other_files(here: Path, run: Run) -> None:
     assert run("check", "-q", "--force-exclude", "--extend-exclude", "lib", "lib/b.ipynb")[0] == 0
     (here / "precision-lint.toml").write_text('per-file-ignores = { "*.ipynb" = ["MP301"] }\n')
     assert "MP301" not in run("check", "-q")[1]
-
-
-def test_other_files_speak_of_a_notebook(here: Path, run: Run) -> None:
-    saved(here / "a.ipynb", "import torch", LOSS)
-    assert run("check", "-q")[:2] == (0, "")
-    (here / "train.py").write_text(
-        "import torch\n\ndef step(model, x):\n    with torch.autocast('cuda'):\n"
-        "        return model(x)\n"
-    )
-    code, out, _ = run("check", "-q", "a.ipynb")
-    assert code == 1
-    assert "(train.py:4:1)" in out
 
 
 def test_a_notebook_speaks_of_other_files(here: Path, run: Run) -> None:

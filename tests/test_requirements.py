@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from precision_lint.config import Overrides, Resolver
-from precision_lint.project.amp import Project, Survey
 from precision_lint.project.requirements import bound, minimum, newest, parse
 from precision_lint.runner import check
 
@@ -130,18 +129,6 @@ def test_nothing_is_deprecated_in_a_torch_that_is_pinned(tmp_path: Path) -> None
     assert check([root / "train.py"], resolver).diagnostics == []
     write(tmp_path, requirements__txt="torch==2.4.0")
     assert len(check([root / "train.py"], resolver).diagnostics) == 1
-
-
-def test_a_project_answers_for_every_torch_that_it_allows(tmp_path: Path) -> None:
-    root = write(tmp_path, requirements__txt="torch>=2.3")
-    project = Survey.scan(root, []).around(root / "a.py")
-    assert project.has_torch(2, 3)
-    assert project.has_torch(1, 13)
-    assert not project.has_torch(2, 4)
-    assert not Project().has_torch(1, 0)
-    assert Project(torch=(2,)).has_torch(2, 0)
-    assert not Project(torch=(2,)).has_torch(2, 1)
-    assert Project(torch=(2, 10)).has_torch(2, 9)
 
 
 def test_the_setting_wins_over_metadata(tmp_path: Path) -> None:

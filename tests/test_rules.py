@@ -83,12 +83,6 @@ def test_linting_again_finds_the_same(name: str) -> None:
 
 
 @each_fixture
-def test_trigger_patterns_hide_nothing(name: str) -> None:
-    fixture, made, _, _ = linted(name)
-    none(support.missed_by_prefilter(made, fixture.path, RULES.values()))
-
-
-@each_fixture
 def test_fixes_touch_only_lines_that_their_finding_names(name: str) -> None:
     _, made, _, found = linted(name)
     none(support.strays(made, found))

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from precision_lint import dispatch, pool, progress, runner
+from precision_lint import engine, pool, progress, runner
 from precision_lint.api import Confidence, Severity
-from precision_lint.config import Overrides, Resolver
-from precision_lint.project.amp import Project, Survey
+from precision_lint.config import Overrides, Resolver, Settings
+from precision_lint.engine import Told
+from precision_lint.project.code import Code
 from precision_lint.runner import Mode, Result
 from tests import standins
 
@@ -148,43 +149,51 @@ def test_rules_do_not_see_files_without_torch(monkeypatch: pytest.MonkeyPatch) -
     def never(*_: object) -> None:
         raise AssertionError("a file without torch was analysed")
 
-    monkeypatch.setattr(dispatch, "lint", never)
+    monkeypatch.setattr(engine, "lint", never)
     Path("a.py").write_text("BAD = 'é'  # noqa: MP911\n")
     assert [d.code for d in check().diagnostics] == ["MP004"]
 
 
-def test_projects_are_scanned_once_and_whole(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    scans: list[tuple[str, list[str]]] = []
+def test_projects_are_read_once_and_whole(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    read: list[tuple[str, list[str]]] = []
+    real = Code.of
 
-    def scan(root: Path, files: Iterable[Path], cache: object) -> Survey:
-        scans.append((root.name, [str(path.relative_to(here)) for path in files]))
-        return Survey(root)
+    def of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
+        code = real(root, settings, named)
+        read.append((root.name, sorted(code.layout.paths)))
+        return code
 
-    monkeypatch.setattr(Survey, "scan", scan)
-    write(p__a="BAD", p__sub__b="BAD", p__other="fine", q__c="fine", r__d="ODD", r__venv__e="ODD")
+    monkeypatch.setattr(Code, "of", of)
+    write(p__a="BAD", p__sub__b="BAD", p__other="fine", r__d="ODD", r__venv__e="ODD")
+    Path("q").mkdir()
+    Path("q", "c.py").write_text("no tensors")
     for root in "pqr":
         Path(root, "setup.py").touch()
     check("p/a.py", "p/sub", "q", "r", "r/venv/e.py")
-    assert scans == [
-        ("p", ["p/a.py", "p/other.py", "p/setup.py", "p/sub/b.py"]),
-        # nothing in q is hazardous; r/venv is excluded, and yet was named
-        ("r", ["r/d.py", "r/setup.py", "r/venv/e.py"]),
+    assert read == [
+        ("p", ["a.py", "other.py", "setup.py", "sub/b.py"]),
+        # nothing in q is about torch; r/venv is excluded, and yet was named
+        ("r", ["d.py", "setup.py", "venv/e.py"]),
     ]
 
 
-def test_each_file_gets_its_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    write(p__a="BAD", p__train="x.half()", q__a="BAD")
+def test_a_file_is_judged_by_what_its_importers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        p__loss="def loss(x):\n    return x",
+        p__train="from loss import loss\ndef f(x):\n    with torch.autocast('cuda'):\n        loss(x)",
+        q__loss="def loss(x):\n    return x",
+    )
     for root in "pq":
         Path(root, "setup.py").touch()
     seen = {}
 
-    def lint(source: Any, rules: Any, project: Project, *_: Any) -> list[Any]:
-        seen[source.filename] = project.half is not None
+    def lint(source: Any, code: Any, name: str, known: Told, rules: Any) -> list[Any]:
+        seen[source.filename] = {mode: found[0].name for mode, found in known.force.modes.items()}
         return []
 
-    monkeypatch.setattr(dispatch, "lint", lint)
+    monkeypatch.setattr(engine, "lint", lint)
     check()
-    assert seen == {"p/a.py": True, "p/train.py": True, "q/a.py": False}
+    assert seen == {"p/loss.py": {1: "IMPORTER"}, "p/train.py": {1: "FILE"}, "q/loss.py": {}}
 
 
 def test_the_collector_is_off_during_analysis_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +203,7 @@ def test_the_collector_is_off_during_analysis_only(monkeypatch: pytest.MonkeyPat
         enabled.append(gc.isenabled())
         raise ValueError
 
-    monkeypatch.setattr(dispatch, "lint", lint)
+    monkeypatch.setattr(engine, "lint", lint)
     write(a="BAD")
     check()
     assert enabled == [False]
@@ -211,7 +220,7 @@ def test_deep_trees_may_be_walked_recursively(monkeypatch: pytest.MonkeyPatch) -
 
     limit = sys.getrecursionlimit()
     write(a="BAD")
-    monkeypatch.setattr(dispatch, "lint", lint)
+    monkeypatch.setattr(engine, "lint", lint)
     assert codes(check()) == []
     assert sys.getrecursionlimit() == limit
 
@@ -244,17 +253,17 @@ def test_a_crash_costs_one_file() -> None:
 def test_a_crash_of_a_rule_is_neither_hidden_nor_suppressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crash = runner._crash("a.py", ValueError())  # as dispatch makes them
-    monkeypatch.setattr(dispatch, "lint", lambda *_: [crash])
+    crash = runner._crash("a.py", ValueError())  # as rules make them
+    monkeypatch.setattr(engine, "lint", lambda *_: [crash])
     Path("a.py").write_text("torch  # noqa\n# precision-lint: ignore-file\n")
-    result = check(ignore=("ALL",), confidence=Confidence.CERTAIN)
+    result = check(ignore=("MP003",), confidence=Confidence.CERTAIN)
     assert result.diagnostics == [crash]
     assert result.internal
 
 
 def test_a_crash_cannot_be_ignored_or_suppressed() -> None:
     write(a="CRASH  # noqa\n# precision-lint: ignore-file")
-    assert check(ignore=("MP003", "ALL"), confidence=Confidence.CERTAIN).internal
+    assert check(ignore=("MP003", "MP91"), confidence=Confidence.CERTAIN).internal
 
 
 # fixes
@@ -303,12 +312,12 @@ def test_diff_writes_nothing() -> None:
 def test_a_file_that_cannot_be_written_is_a_diagnostic(monkeypatch: pytest.MonkeyPatch) -> None:
     write(a="BAD", b="BAD")
 
-    def lint(source: Any, rules: Any, project: Any, *_: Any) -> list[Any]:
+    def lint(source: Any, *rest: Any) -> list[Any]:
         if source.filename == "a.py":  # somebody else saves the file meanwhile
             Path("a.py").write_text(HEAD + "changed\n")
-        return standins.lint(source, rules, project)
+        return standins.lint(source, *rest)
 
-    monkeypatch.setattr(dispatch, "lint", lint)
+    monkeypatch.setattr(engine, "lint", lint)
     result = check(mode=Mode.FIX)
     assert codes(result) == ["a.py:1:1 MP001", "a.py:2:1 MP911"]
     assert result.failing == 2

@@ -8,27 +8,35 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from precision_lint import registry
 from precision_lint.api import (
     Applicability,
-    Confidence,
     Context,
     Edit,
+    Event,
     Finding,
     Fix,
-    Position,
     Rule,
     Severity,
-    calls,
 )
 from precision_lint.harness.expectations import expectations, fixtures, negatives
 
 ROOT = Path(__file__).parent.parent
 STEM = "mp910_spam_overflow"
+HEAD = b"import torch\r\n\r\n"
+FIRES = """
+from precision_lint import registry
+from precision_lint.harness.expectations import fixtures, linter
+from precision_lint.source import read
+from pathlib import Path
+rules = registry.load('rules').values()
+for one in fixtures(Path('fixtures')):
+    for found in linter(rules, one.path)(read(one.path)):
+        print(f'{one.path.name}:{found.start.row} {found.code}')
+"""
 
 
 def script(name: str) -> ModuleType:
@@ -76,6 +84,10 @@ def test_new_rule_is_valid_and_clean(root: Path, monkeypatch: pytest.MonkeyPatch
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     assert loaded.stdout.split() == ["MP910"]
+    fired = subprocess.run(
+        [sys.executable, "-c", FIRES], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert fired.stdout.split() == ["hazard.py:7", "MP910"]
     for command in (["check"], ["format", "--check"]):
         ruff = [
             sys.executable,
@@ -121,17 +133,16 @@ def test_new_rule_refuses(
 
 
 class SpamOverflow(Rule):
-    """A private rule that renames torch.spam to torch.ham."""
+    """A private rule that renames torch.exp to torch.exp2."""
 
     code, name = "MP910", "spam-overflow"
     severity, applicability = Severity.ERROR, Applicability.SAFE
-    triggers = calls("torch.spam")
+    listens = ("operation:exp",)
 
-    def check(self, node: Any, at: Context) -> Iterator[Finding]:
-        place = Position(node.lineno, node.col_offset + 1)
-        start = at.source.index(place) + len("torch.")
-        fix = Fix("call ham", Applicability.SAFE, (Edit(start, start + len("spam"), "ham"),))
-        yield Finding("spam", place, place, Confidence.CERTAIN, Severity.ERROR, fix=fix)
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        start = at.source.offset(event.place.row, event.place.column) + len("torch.")
+        fix = Fix("call exp2", Applicability.SAFE, (Edit(start, start + len("exp"), "exp2"),))
+        yield Finding("spam", fix=fix)
 
 
 @pytest.fixture
@@ -140,8 +151,8 @@ def blessed(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(registry, "rules", lambda: {"MP910": SpamOverflow})
     folder = root / "fixtures" / STEM
     folder.mkdir()
-    (folder / "hazard.py").write_bytes(b"import torch\r\n\r\ntorch.spam(1)  # expect: MP910\r\n")
-    (folder / "fine.py").write_text("import torch\n\ntorch.eggs(1)  # ok: MP910 eggs\n")
+    (folder / "hazard.py").write_bytes(HEAD + b"torch.exp(torch.ones(1))  # expect: MP910\r\n")
+    (folder / "fine.py").write_text("import torch\n\ntorch.log(torch.ones(1))  # ok: MP910 eggs\n")
     return folder
 
 
@@ -152,9 +163,9 @@ def test_bless_writes_goldens_once(
     run(monkeypatch, "bless", "--root", blessed.parent)
     printed = capsys.readouterr().out
     golden = blessed / "hazard.golden.py"
-    assert golden.read_bytes() == b"import torch\r\n\r\ntorch.ham(1)  # expect: MP910\r\n"
+    assert golden.read_bytes() == HEAD + b"torch.exp2(torch.ones(1))  # expect: MP910\r\n"
     assert not (blessed / "fine.golden.py").exists()
-    assert "+torch.ham(1)" in printed
+    assert "+torch.exp2(torch.ones(1))" in printed
     assert "-stale" in printed
     assert printed.endswith("2 goldens changed\n")
     run(monkeypatch, "bless", "--root", blessed.parent)

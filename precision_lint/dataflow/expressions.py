@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     ClassValue,
     Closure,
     Instance,
+    Lazy,
     Scalar,
     Sequence,
     RegionValue,
@@ -59,12 +60,12 @@ def _constant(it: Interpreter, node: ast.Constant) -> Value:
 def _name(it: Interpreter, node: ast.Name) -> Value:
     name = node.id
     value = it.variables.get(name)
-    if value is not None:
-        return value
-    if it.outer is not None:
+    if value is None and it.outer is not None:
         value = it.outer.get(name)
-        if value is not None:
-            return value
+    if value is not None:
+        if value.__class__ is Lazy:
+            value = it.variables[name] = it.program.resolved(it, value)
+        return value
     value = it.program.global_of(it, it.module, name)
     if value is not None:
         return value  # type: ignore[no-any-return]

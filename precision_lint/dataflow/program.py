@@ -24,6 +24,7 @@ from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     ClassValue,
     Closure,
+    Lazy,
     ModuleValue,
     Reference,
     Special,
@@ -41,16 +42,6 @@ BUILTINS = frozenset(dir(builtins))
 CANONICAL = {"torch.nn.functional": "F"}
 
 
-class Lazy(Value):
-    """A name that is imported from a file of the project, looked up when it is used."""
-
-    __slots__ = ("name", "path")
-
-    def __init__(self, path: str, name: str | None) -> None:
-        self.path = path
-        self.name = name
-
-
 class Program:
     """The files of a project.
 
@@ -64,6 +55,8 @@ class Program:
         self.read = read
         self.modules: OrderedDict[str, Module] = OrderedDict()
         self.called: set[tuple[str, str]] = set()
+        self.wanted: dict[str, list[tuple[str, int]]] = {}
+        """Operations that are events of their own: their kinds, and the dtypes that these ask for."""
         self.default_dtype: Dtypes = dtypes.V_FLOAT32
         self.limits: Counter[str] = Counter()
         self.interpreter = Interpreter(self)
@@ -105,6 +98,7 @@ class Program:
         it.live, it.calls = dtypes.ALL_MODES, None
         it.steps, it.limit, it.root = 0, STEPS, (module.path, "")
         it.script = True
+        signs = set(it.signs)
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
             it.block(body)
@@ -114,6 +108,7 @@ class Program:
         except (Budget, RecursionError):
             self.count("steps")
         finally:
+            module.facts["signs"] = it.signs - signs
             it.restore(frame)
             it.script, it.root, it.calls = script, root, calls
             it.steps, it.limit = steps, limit
@@ -124,7 +119,7 @@ class Program:
         """The value of a global or builtin name; None: there is none."""
         value = module.variables.get(name)
         if value.__class__ is Lazy:
-            value = module.variables[name] = self._resolve(it, value)
+            value = module.variables[name] = self.resolved(it, value)
         if value is not None:
             return value  # type: ignore[no-any-return]
         if not module.executed and name in module.facts.get("defined", ()):
@@ -139,7 +134,8 @@ class Program:
                 return Closure(function)
         return None
 
-    def _resolve(self, it: Interpreter, lazy: Any) -> Value:
+    def resolved(self, it: Interpreter, lazy: Lazy) -> Value:
+        """What a name means that is imported from a file of the project."""
         module = self.load(lazy.path)
         if module is None:
             return unknown()

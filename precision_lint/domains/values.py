@@ -313,6 +313,16 @@ class ModuleValue(Value):
         self.module = module
 
 
+class Lazy(Value):
+    """A name that is imported from a file of the project, looked up when it is used."""
+
+    __slots__ = ("name", "path")
+
+    def __init__(self, path: str, name: str | None) -> None:
+        self.path = path
+        self.name = name
+
+
 class Root:
     """An allocation site: where an object (with all its parts) was built."""
 

@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_lint import dispatch, fixer
+from precision_lint import engine, fixer
 from precision_lint.api import Applicability, Confidence, Diagnostic, Rule, Severity
-from precision_lint.project.amp import Survey
+from precision_lint.engine import Engine, told
+from precision_lint.project.code import Code
 from precision_lint.source import Source
 
 SAFE = frozenset({Applicability.SAFE})
@@ -169,9 +170,17 @@ def linter(rules: Collection[type[Rule]], path: Path) -> Lint:
     look at their own fixtures only.
     """
     own = path.parent.name[:5].upper()
-    rules = [rule for rule in rules if not rule.preview or rule.code == own]
-    project = Survey.scan(path.parent, [path]).around(path)
-    return lambda source: dispatch.lint(source, rules, project)
+    chosen = [rule for rule in rules if not rule.preview or rule.code == own]
+
+    kinds = engine.listened(chosen)
+
+    def lint(text: Source) -> list[Diagnostic]:
+        code = Code(path.parent, {path.name}, texts={path.name: text})
+        with engine.deep_recursion():
+            known = told(path.name, {path.name: Engine(code, kinds).facts(path.name)})
+            return engine.lint(text, code, path.name, known, chosen)
+
+    return lint
 
 
 def shown(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

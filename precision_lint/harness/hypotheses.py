@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from precision_lint.api import Value
 from precision_lint.harness.cutting import Free
 from precision_lint.harness.scope import dotted, last_word
 from precision_lint.harness.slicing import Slice
+from precision_lint.observing import Known
 
 INDEXED = {
     "gather": 1, "index_select": 1, "take_along_dim": 0, "embedding": 0, "one_hot": 0,
@@ -67,18 +67,18 @@ class Hypothesis:
 
 
 def hypotheses(
-    one: Slice, values: dict[str, Value], documentation: str
+    one: Slice, values: dict[str, Known], documentation: str
 ) -> tuple[list[Hypothesis], list[int]]:
     """A hypothesis for each input, and the sizes that the code mentions."""
     uses = _Uses(one.function, [free.layer for free in one.inputs if free.layer is not None])
     found = [
-        _hypothesis(free, values.get(free.name, Value()), uses, documentation)
+        _hypothesis(free, values.get(free.name, Known()), uses, documentation)
         for free in one.inputs
     ]
     return found, uses.sizes
 
 
-def _hypothesis(free: Free, value: Value, uses: _Uses, documentation: str) -> Hypothesis:
+def _hypothesis(free: Free, value: Known, uses: _Uses, documentation: str) -> Hypothesis:
     if free.layer is not None:
         return Hypothesis(free.name, free.stands_for, ["layer"], layer=free.layer)
     kinds = _kinds(free, value, uses)
@@ -96,7 +96,7 @@ def _hypothesis(free: Free, value: Value, uses: _Uses, documentation: str) -> Hy
     return result
 
 
-def _kinds(free: Free, value: Value, uses: _Uses) -> list[str]:
+def _kinds(free: Free, value: Known, uses: _Uses) -> list[str]:
     name = free.name
     annotation = free.annotation.replace("Optional[", "").rstrip("]").partition("|")[0].strip()
     if annotation in ("int", "float", "bool", "str"):

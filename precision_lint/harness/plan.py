@@ -9,14 +9,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from precision_lint.api import Applicability, Context, Diagnostic, Edit, Region, Value
+from precision_lint.api import Applicability, Diagnostic, Edit
 from precision_lint.harness import slicing
 from precision_lint.harness.cases import Failure, as_tuple
 from precision_lint.harness.collect import Proof
 from precision_lint.harness.hypotheses import hypotheses
 from precision_lint.harness.scope import Scope
 from precision_lint.harness.slicing import CannotIsolate, Place
+from precision_lint.observing import Around, Known, enclosing
 from precision_lint.source import Source
+
+
+class Seen(Protocol):
+    """What the interpreter knows inside of a file (`precision_lint.observing.Observation`)."""
+
+    def value(self, node: ast.AST) -> Known: ...
+    def around(self, nodes: Iterable[ast.AST]) -> Around: ...
 
 
 class Examined(Protocol):
@@ -25,9 +33,11 @@ class Examined(Protocol):
     @property
     def source(self) -> Source: ...
     @property
+    def tree(self) -> ast.Module: ...
+    @property
     def diagnostics(self) -> list[Diagnostic]: ...
     @property
-    def at(self) -> Callable[[int], Context]: ...
+    def seen(self) -> Seen: ...
     @property
     def fixed(self) -> Callable[[], str]: ...
 
@@ -149,8 +159,7 @@ def _plan(
     if finding.code in loops:
         result.reason = "the hazard is in a training loop, not in an expression"
         return result
-    at = file.at(finding.start.row)
-    tree = at.module.index.tree
+    tree = file.tree
     flagged = _flagged(tree, finding, file.source)
     result.later = _later(tree, finding)
     if flagged is None:
@@ -166,7 +175,7 @@ def _plan(
             result.reason = "what is flagged is no expression"
             break
         try:
-            variant = _variant(file, at, place, flagged, how, finding, everything)
+            variant = _variant(file, place, flagged, how, finding, everything)
         except CannotIsolate as error:
             result.reason = result.reason or str(error)
             break
@@ -177,14 +186,14 @@ def _plan(
     for whole in (False, True):
         with contextlib.suppress(CannotIsolate):
             further = slicing.onward(tree, place, whole)
-            variant = _variant(file, at, further, None, {}, finding, everything)
+            variant = _variant(file, further, None, {}, finding, everything)
             raises = not result.variants and ast.unparse(flagged) in variant.original
             if raises or (variant.fixed and result.cure):
                 result.add(variant)
     if not result.variants:
         return result
     result.reason = ""
-    result.conditions = _conditions(at, flagged, finding)
+    result.conditions = _conditions(file, flagged, finding)
     result.stands_for = {
         one["name"]: one["stands_for"] for v in result.variants for one in v.inputs
     }
@@ -234,17 +243,16 @@ def _flagged(tree: ast.Module, finding: Diagnostic, source: Source) -> ast.expr 
 
 def _variant(
     file: Examined,
-    at: Context,
     place: Place,
     flagged: ast.expr | None,
     how: Mapping[str, bool],
     finding: Diagnostic,
     everything: Callable[[], str],
 ) -> Variant:
-    tree = at.module.index.tree
+    tree = file.tree
     one, where = slicing.cut(tree, place, flagged, **how)
-    values = {free.name: _known(at, free.node) for free in one.inputs}
-    found, sizes = hypotheses(one, values, _documentation(at, file.source))
+    values = {free.name: _known(file, free.node) for free in one.inputs}
+    found, sizes = hypotheses(one, values, _documentation(file, finding.start.row))
     variant = Variant(one.text, [h.as_json() for h in found], sizes)
     names = {free.name for free in one.inputs}
     for title, text in _fixes(file.source, finding, everything):
@@ -260,16 +268,16 @@ def _variant(
     return variant
 
 
-def _known(at: Context, node: ast.expr | None) -> Value:
-    return at.value(node) if node is not None else Value()
+def _known(file: Examined, node: ast.expr | None) -> Known:
+    return file.seen.value(node) if node is not None else Known()
 
 
-def _documentation(at: Context, source: Source) -> str:
+def _documentation(file: Examined, row: int) -> str:
     """The text of a function up to its end, where shapes may be told in words."""
-    node = at.function.node
-    if isinstance(node, ast.Module):
+    node = enclosing(file.tree, row)
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return ""
-    rows = source.text.splitlines()[node.lineno - 1 : node.end_lineno]
+    rows = file.source.text.splitlines()[node.lineno - 1 : node.end_lineno]
     doc = ast.get_docstring(node) or ""
     comments = "\n".join(row.partition("#")[2] for row in rows if "#" in row)
     return f"{doc}\n{comments}"
@@ -293,15 +301,16 @@ def _edited(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def _conditions(at: Context, flagged: ast.AST, finding: Diagnostic) -> list[dict[str, Any]]:
+def _conditions(file: Examined, flagged: ast.AST, finding: Diagnostic) -> list[dict[str, Any]]:
     """How the slice is run, what the finding claims first."""
-    region = _region(at, flagged)
+    around = file.seen.around([flagged, *ast.walk(flagged)])
     words = " ".join([finding.message, *(one.message for one in finding.evidence)])
     dtypes = [d for d in ("float16", "bfloat16") if re.search(rf"(?<![a-z]){d}", words)]
     dtypes += [d for d in ("float16", "bfloat16") if d not in dtypes]
-    if region.dtype in ("float16", "bfloat16") and region.on:
-        dtypes = [region.dtype]
-    policy = "cpu" if region.device == "cpu" else "cuda"
+    written = around.dtypes.get("code", "")
+    if around.state == "on" and written in ("float16", "bfloat16"):
+        dtypes = [written]
+    policy = "cpu" if around.device == "cpu" else "cuda"
 
     def condition(dtype: str, inputs: str, around: bool, amp: bool = True) -> dict[str, Any]:
         return {"policy": policy, "dtype": dtype, "inputs": inputs, "region": around, "amp": amp}
@@ -310,21 +319,10 @@ def _conditions(at: Context, flagged: ast.AST, finding: Diagnostic) -> list[dict
     for dtype in dtypes:
         regional = [condition(dtype, "float32", True), condition(dtype, "low", True)]
         eager = [condition(dtype, "low", False)]
-        if region.on:
+        if around.state == "on":
             found += [*regional, condition(dtype, "low", False, amp=False)]
-        elif region.state == "off" or at.project.autocast is None or at.half_models is not None:
-            found += eager + (regional if region.state != "off" else [])
+        elif around.state == "off" or "autocast" not in words:
+            found += eager + (regional if around.state != "off" else [])
         else:
             found += regional + eager
     return found
-
-
-def _region(at: Context, flagged: ast.AST) -> Region:
-    node: ast.AST | None = flagged
-    if not isinstance(flagged, (ast.Call, ast.BinOp)):
-        node = next(
-            (n for n in at.ancestors(flagged) if isinstance(n, (ast.Call, ast.BinOp))), None
-        )
-    if isinstance(node, (ast.Call, ast.BinOp)):
-        return at.region(node)
-    return at.module.entry_region(at.function)

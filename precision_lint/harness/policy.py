@@ -6,7 +6,7 @@ and then call the operator itself, so ``torch.autocast("cpu", ...)`` behaves as
 written for ``cuda`` run on it.
 
 The lists are those of the installed torch: its header ``ATen/autocast_mode.h`` states them per
-operator overload.  Where a torch comes without headers, ``precision_lint/torchfacts`` stands in.
+operator overload.  Where a torch comes without headers, ``precision_lint/torchmodel`` stands in.
 
 What this cannot show: a tensor that lives on the CPU beside CUDA tensors takes no part in CUDA's
 autocast, but here every tensor does; and kernels that exist only on a GPU.
@@ -78,7 +78,7 @@ def cuda_lists(path: Path | None = None) -> dict[str, str]:
     if path.is_file():
         return _from_header(path.read_text(encoding="utf-8"))
     facts = json.loads(
-        (importlib.resources.files("precision_lint.torchfacts") / "autocast.json").read_text(
+        (importlib.resources.files("precision_lint.torchmodel") / "autocast.json").read_text(
             "utf-8"
         )
     )

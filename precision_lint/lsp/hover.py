@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from precision_lint import registry
 from precision_lint.api import Diagnostic, Evidence, Position
+from precision_lint.observing import Description, Expression
 from precision_lint.report.files import promise
-from precision_lint.semantics.describe import Description, Expression
+from precision_lint.report.place import by_mode, said
 
 SECTIONS = ("Why it breaks", "Fix safety")
 """Of a rule's documentation; the rest is a link away."""
@@ -45,16 +46,9 @@ def _knowledge(known: Description, at: Position) -> list[str]:
     expression = _innermost(known.expressions, at)
     if expression is None:
         return []
-    said = ", ".join(part for part in (expression.kind, expression.dtype) if part)
-    if expression.range:
-        said += f", in {expression.range}"
-    lines = [f"`{expression.text}`: {said}"]
-    if expression.half:
-        lines.append(f"\nhalf precision: {expression.half}")
-        lines += _links(expression.why)
-    lines.append(f"\nautocast: {known.autocast}")
-    if tuple(known.why) != tuple(expression.why):
-        lines += _links(known.why)
+    lines = [f"`{expression.text}`: {said(expression)}"]
+    lines += [f"- if {one}" for one in expression.assumptions]
+    lines.append(f"\nautocast: {by_mode(known.autocast.dtypes, 'off')}")
     return ["\n".join(lines)]
 
 
@@ -67,7 +61,3 @@ def _innermost(expressions: Iterable[Expression], at: Position) -> Expression | 
         and one.start.column <= at.column <= one.start.column + len(one.text)
     ]
     return min(around, key=lambda one: len(one.text), default=None)
-
-
-def _links(chain: Iterable[Evidence]) -> list[str]:
-    return [f"- {link.message}{_where(link)}" for link in chain]

@@ -28,10 +28,10 @@ from pygls.workspace import TextDocument
 import precision_lint
 from precision_lint import registry
 from precision_lint.config import NAMES, ConfigError
+from precision_lint.engine import FRAMES
 from precision_lint.lsp import actions, convert, hover
 from precision_lint.lsp.session import Found, Session
 from precision_lint.project import configs, files
-from precision_lint.runner import FRAMES
 from precision_lint.source import may_hold_tensors
 
 PAUSE = 0.03

@@ -9,24 +9,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_lint import dispatch, fixer, runner
+from precision_lint import engine, fixer, runner
 from precision_lint.api import Applicability, Diagnostic
-from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, Settings, close
+from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, close
+from precision_lint.engine import Engine, Told
+from precision_lint.observing import Description, describe
 from precision_lint.project import files
-from precision_lint.project.amp import Survey
-from precision_lint.project.buffers import Buffer
-from precision_lint.runner import Job, Known, Mode
-from precision_lint.semantics.describe import Description
-from precision_lint.semantics.edition import Edition
-from precision_lint.semantics.program import Program
-from precision_lint.source import Failure, Source
+from precision_lint.project.code import Code
+from precision_lint.runner import Judge, Mode
+from precision_lint.source import Failure, Source, parse
 
-EDITIONS = 4
-"""Files of which the latest text stays analysed; one of 2,000 lines takes some 10 MB."""
+CALLERS = 8
+"""Files that are interpreted again at each edit, because they call what is edited."""
 CLIENT_KEYS = ("select", "extend-select", "ignore", "confidence", "preview", "extend-exclude")
 """Keys of the configuration that an editor's settings may hold as well; they override the file."""
 
@@ -39,30 +37,20 @@ class Found:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-@dataclass
-class _Project:
-    """A project as it is on disk."""
-
-    settings: Settings
-    survey: Survey
-    program: Program
-    without: dict[Path, Survey] = field(default_factory=dict)
-    """What the others say, for files that say something themselves."""
-    latest: dict[Path, Buffer] = field(default_factory=dict)
-    """Of files that say something themselves what they say now."""
-
-
 class Session:
     """Settings and projects; ``lint``, ``describe`` and ``fixed`` are for one thread at a time."""
 
     def __init__(self) -> None:
-        self._projects: dict[Path, _Project] = {}
+        self._projects: dict[Path, Code] = {}
+        self._engines: dict[Path, _Engine] = {}
+        self._saved: dict[tuple[Path, str], tuple[Code, Told]] = {}
+        """What is known of files as they are saved."""
         self._lock = threading.Lock()
+        self._interpreting = threading.Lock()
         self._overrides = Overrides()
         self._file: Path | None = None
         self._resolver = Resolver()
         self._folders: tuple[Path, ...] = ()
-        self._editions: dict[Path, Edition] = {}
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Take over an editor's settings; raises ConfigError, and changes nothing, for a mistake.
@@ -120,40 +108,33 @@ class Session:
         """Read the project of a file, as it is on disk; raises ConfigError."""
         root = self.root(path)
         settings = self._resolver(root if root.is_dir() else root.parent)
-        survey, program = runner.known_of(root, settings, [path], 1)
+        code = Code.of(root, settings, [path])
+        name = code.name(path)
+        known = self._known(root, code, name)
         with self._lock:
-            self._projects[root] = _Project(settings, survey, program or Program(str(root)))
+            self._projects[root] = code
+            self._saved[root, name] = code, known
 
     def lint(self, path: Path, text: str) -> Found:
         """What to show of a buffer; raises ConfigError."""
         source = Source(str(path), text)
-        judged = self._job(path, source)
-        if judged is None:
+        judge = self._judge(path, source)
+        if judge is None:
             return Found(source)
-        with runner.collector_off(), runner.deep_recursion():
-            outcome = runner.diagnose(source, *judged, self._edition(path))
+        with runner.collector_off(), engine.deep_recursion():
+            outcome = judge.outcome(source, judge.find(source))
         return Found(source, tuple(outcome.diagnostics))
-
-    def _edition(self, path: Path) -> Edition:
-        """What is kept of the latest text of a file, one of the last few that were judged."""
-        edition = self._editions.pop(path, None) or Edition()
-        while len(self._editions) >= EDITIONS:
-            del self._editions[next(iter(self._editions))]
-        self._editions[path] = edition
-        return edition
 
     def describe(self, path: Path, text: str, row: int) -> Description | None:
         """What the analysis knows at a row of a buffer; None where the buffer does not parse."""
         source = Source(str(path), text)
-        judged = self._job(path, source)
-        if judged is None:
+        judge, tree = self._judge(path, source), parse(source)
+        if judge is None or judge.known is None or isinstance(tree, Failure):
             return None
-        survey, program = judged[1]
-        around = survey.around(path, source.text)
-        with runner.collector_off(), runner.deep_recursion():
-            relative = program.relative(path) if program else ""
-            found = dispatch.describe(source, row, around, program, relative)
-        return None if isinstance(found, Failure) else found
+        name = judge.code.name(path)
+        code = judge.code.with_text(name, source)
+        with runner.collector_off(), engine.deep_recursion():
+            return describe(source, tree, code, name, judge.known, row)
 
     def fixed(self, path: Path, text: str) -> str:
         """A buffer with all safe fixes."""
@@ -164,8 +145,8 @@ class Session:
 
         return fixer.fix(source, lint, {Applicability.SAFE}).source.text
 
-    def _job(self, path: Path, source: Source) -> tuple[Job, Known] | None:
-        """The file to judge with what is known around it; None for one that is excluded."""
+    def _judge(self, path: Path, source: Source) -> Judge | None:
+        """How to judge a buffer; None for one that is excluded."""
         settings = self._resolver(path.parent)
         if files.excluded(path, settings):
             return None
@@ -173,36 +154,38 @@ class Session:
         job = runner.job_of(files.File(path, source.filename, settings, root), Mode.CHECK)
         data = source.text.encode("utf8", "surrogatepass")
         if not runner.is_relevant(data, job.codes):
-            return job, (Survey(root), None)
+            return Judge(job, Code(path.parent, (path.name,)), None)
         if root not in self._projects:
             self.learn(path)
         with self._lock:
-            project = self._projects[root]
-        return job, (self._survey(project, root, path, data), project.program)
+            code = self._projects[root]
+        return Judge(job, code, self._told(root, code, path, source))
 
-    def _survey(self, project: _Project, root: Path, path: Path, data: bytes) -> Survey:
-        """What the project says with this buffer in place of the file."""
-        if not project.survey.asks(path, data):
-            return project.survey
-        if path not in project.without:
-            saved = _content(path)
-            if saved == data:
-                return project.survey
-            says = Survey(root).with_file(path, str(path), saved).areas
-            others = project.survey
-            if says:
-                members = runner.members_of(root, project.settings)
-                with closing(runner.cache_of(root, project.settings)) as cache:
-                    rest = set(members) - {path}
-                    others = runner.survey_of(root, project.settings, rest, cache)
-            project.without[path] = others
-        last = project.latest.get(path)
-        project.latest[path] = Buffer.of(project.without[path], path, data, last)
-        return project.latest[path].survey
+    def _told(self, root: Path, code: Code, path: Path, source: Source) -> Told:
+        """What is known of a buffer; files that it does not concern stay loaded."""
+        name = code.name(path)
+        saved = self._saved.get((root, name))
+        if saved is None or saved[0] is not code:
+            saved = self._saved[root, name] = code, self._known(root, code, name)
+        if code.data(name) == source.text.encode("utf8", "surrogatepass"):
+            return saved[1]
+        current = self._engines.get(root)
+        if current is None or current.base is not code or name not in current.code.layout.paths:
+            current = self._engines[root] = _Engine(code, name, source)
+        current.code.texts[name] = source
+        with runner.collector_off(), engine.deep_recursion():
+            return engine.again(current, name, saved[1], CALLERS)
+
+    def _known(self, root: Path, code: Code, name: str) -> Told:
+        """What is known of a file as it is saved."""
+        settings = self._resolver(root if root.is_dir() else root.parent)
+        with self._interpreting, closing(runner.cache_of(root, settings)) as cache:
+            return runner.alone_known(code, root, name, cache)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes() if path.is_file() else b""
-    except OSError:
-        return b""
+class _Engine(Engine):
+    """An engine that knows what it began with."""
+
+    def __init__(self, base: Code, name: str, source: Source) -> None:
+        super().__init__(base.with_text(name, source))
+        self.base = base

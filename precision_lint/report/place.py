@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from precision_lint.api import Diagnostic, Evidence
+from precision_lint.api import Diagnostic
+
+WIDTH = 40
+"""Columns of an expression at most."""
 
 
 class Expression(Protocol):
@@ -16,13 +19,35 @@ class Expression(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def dtype(self) -> str: ...
+    def dtypes(self) -> Mapping[str, str]: ...
     @property
     def range(self) -> str: ...
     @property
-    def half(self) -> str: ...
+    def assumptions(self) -> Sequence[str]: ...
+
+
+class Noted(Protocol):
+    """A hazard, in words."""
+
     @property
-    def why(self) -> Sequence[Evidence]: ...
+    def kind(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def modes(self) -> Sequence[str]: ...
+    @property
+    def confidence(self) -> str: ...
+    @property
+    def assumptions(self) -> Sequence[str]: ...
+
+
+class Around(Protocol):
+    """Autocast's state, in words."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def dtypes(self) -> Mapping[str, str]: ...
 
 
 class Description(Protocol):
@@ -31,41 +56,52 @@ class Description(Protocol):
     @property
     def function(self) -> str: ...
     @property
-    def autocast(self) -> str: ...
+    def autocast(self) -> Around: ...
     @property
-    def why(self) -> Sequence[Evidence]: ...
-    @property
-    def plausible(self) -> bool: ...
+    def in_force(self) -> Mapping[str, str]: ...
     @property
     def expressions(self) -> Sequence[Expression]: ...
+    @property
+    def events(self) -> Sequence[Noted]: ...
 
 
 def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> str:
     """The lines to print for a place ``file:row``."""
     where = f"{known.function}()" if known.function else "the module's own code"
-    lines = [f"{place} in {where}", f"  autocast: {known.autocast}", *_links(known.why, place)]
-    if known.autocast.startswith("as ") and not known.plausible:
-        lines.append("  nothing shows that this function runs under autocast or in a half model")
-    width = min(40, max((len(e.text) for e in known.expressions), default=0))
+    lines = [f"{place} in {where}", f"  autocast: {by_mode(known.autocast.dtypes, 'off')}"]
+    lines += [f"  in force: {mode} ({why})" for mode, why in known.in_force.items()]
+    width = min(WIDTH, max((len(e.text) for e in known.expressions), default=0))
     for expression in known.expressions:
-        parts = [expression.kind, expression.dtype, expression.range and f"in {expression.range}"]
-        said = ", ".join(part for part in parts if part)
         text = expression.text
-        text = text if len(text) <= 40 else f"{text[:37]}..."
-        lines.append(f"  {text:{width}}  {said}")
-        if expression.half:
-            lines.append(f"  {'':{width}}  half: {expression.half}")
-            if tuple(expression.why) != tuple(known.why):
-                lines += _links(expression.why, place, "  ")
+        text = text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..."
+        lines.append(f"  {text:{width}}  {said(expression)}")
+        lines += _if(expression.assumptions, width + 4)
+    for event in known.events:
+        sure = event.confidence or "nothing is left of it"
+        lines.append(f"  event {event.kind} ({sure}) at {event.text}")
+        lines.append(f"    in {', '.join(event.modes)}")
+        lines += _if(event.assumptions, 4)
     for finding in findings:
         lines.append(f"  {finding.code} ({finding.confidence.value}): {finding.message}")
     return "\n".join(lines)
 
 
-def _links(chain: Sequence[Evidence], place: str, indent: str = "") -> list[str]:
-    file = place.rpartition(":")[0]
-    return [
-        f"{indent}    {link.message}"
-        + (f" ({link.filename or file}:{link.start.row})" if link.start else "")
-        for link in chain
-    ]
+def said(expression: Expression) -> str:
+    """What is known of an expression, on one line."""
+    parts = [expression.kind, by_mode(expression.dtypes)]
+    parts.append(expression.range and f"in {expression.range}")
+    return ", ".join(part for part in parts if part)
+
+
+def by_mode(dtypes: Mapping[str, str], nothing: str = "") -> str:
+    """Dtypes by mode; modes with the same one stand together."""
+    groups: dict[str, list[str]] = {}
+    for mode, dtype in dtypes.items():
+        groups.setdefault(dtype or nothing, []).append(mode)
+    if len(groups) < 2:
+        return next(iter(groups), nothing)
+    return "; ".join(f"{dtype} ({', '.join(modes)})" for dtype, modes in groups.items() if dtype)
+
+
+def _if(assumptions: Sequence[str], indent: int) -> list[str]:
+    return [f"{'':{indent}}if {'; '.join(assumptions)}"] if assumptions else []

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Finding, Fix, Rule, Severity, calls
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
 
 
 class TransmittanceInHalf(Rule):
@@ -39,23 +38,11 @@ class TransmittanceInHalf(Rule):
 
     code, name = "MP901", "transmittance-in-half"
     severity, applicability = Severity.WARNING, Applicability.SAFE
-    triggers = calls("torch.cumprod", "Tensor.cumprod")
+    listens = ("float16:cumprod",)
 
-    def check(self, node: ast.Call, at: Context) -> Iterator[Finding]:
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
         """Report a running product of values that may be float16."""
-        operation = at.operation(node)
-        if operation is None:
-            return
-        _, operand = operation
-        half = at.half(at.value(node), at.region(node))
-        if half is None or "float16" not in half.dtypes:
-            return
-        statement = at.statement(node)
-        edits = at.edit.append(statement, {operand: ".float()"}) if statement else None
-        yield at.finding(
-            node,
+        yield Finding(
             "running product in float16: factors of 0.5 are 0 after 24 samples",
-            half.confidence,
-            evidence=half.evidence,
-            fix=Fix("multiply in float32", Applicability.SAFE, edits) if edits else None,
+            fix=at.fix("multiply in float32", at.upcast(event.facts["upcast"])),
         )

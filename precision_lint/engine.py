@@ -1,0 +1,405 @@
+"""The files of a project through the interpreter, and what that gives through the rules.
+
+Each file is interpreted by itself, together with what it imports: that gives facts, which are
+plain data.  A file's findings then follow from the facts about it of all files that were
+interpreted, for a function is called from elsewhere, too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from precision_lint import analysis, registry, source
+from precision_lint.api import (
+    Applicability,
+    Confidence,
+    Diagnostic,
+    Edit,
+    Evidence,
+    Fix,
+    Position,
+    Rule,
+    Severity,
+)
+from precision_lint.dataflow.program import Program
+from precision_lint.domains import dtypes
+from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.hazards import operations
+from precision_lint.precision.modes import Force, Strength, force
+from precision_lint.project.code import Code
+from precision_lint.source import Failure, Source
+
+Function = tuple[str, str]
+"""A file's name and a function's qualified name."""
+FRAMES = 8000
+"""How deep the analysis may recurse."""
+VARIANTS = 24
+"""Ways in which one event comes about that are looked at."""
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    # a sum of 600 terms is a tree 600 levels deep, and a level takes several frames
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the interpretation of one file gave: of itself, and of files that it calls.
+
+    events: by file, as JSON.  signs: places that show a mode.  called: functions with known
+    callers.
+    """
+
+    events: Mapping[str, str] = field(default_factory=dict)
+    signs: tuple[Sign, ...] = ()
+    called: frozenset[Function] = frozenset()
+    failure: str = ""
+    """Why the interpreter itself failed."""
+
+    def encode(self) -> str:
+        """Lines of JSON: what is no event, and the events of each file."""
+        head = {
+            "files": list(self.events),
+            "signs": [[s.mode, s.text, list(s.place), s.script] for s in self.signs],
+            "called": sorted(self.called),
+        }
+        return "\n".join([json.dumps(head), *self.events.values()])
+
+    @classmethod
+    def decode(cls, text: str) -> Facts | None:
+        """What ``encode`` wrote; None for what it did not."""
+        first, *lines = text.split("\n")
+        try:
+            head = json.loads(first)
+            signs = tuple(
+                Sign(mode, said, Place(*place), script)
+                for mode, said, place, script in head["signs"]
+            )
+            called = frozenset((path, name) for path, name in head["called"])
+            return cls(dict(zip(head["files"], lines, strict=True)), signs, called)
+        except (ValueError, TypeError, KeyError):
+            return None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known of one file before its text is put into words.
+
+    events: of each interpreted file that came here, as JSON.  roots: those files.  here, around:
+    modes that the file itself, and others, show to be in force.  called: functions with known
+    callers.
+    """
+
+    events: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    here: Force = field(default_factory=Force)
+    around: Force = field(default_factory=Force)
+    called: frozenset[Function] = frozenset()
+    failure: str = ""
+
+    @property
+    def force(self) -> Force:
+        return Force({**self.around.modes, **self.here.modes})
+
+    @property
+    def key(self) -> tuple[bytes, ...]:
+        """All that findings depend on, to be digested."""
+        modes = [
+            [mode, int(strength), sign and [sign.text, list(sign.place)]]
+            for mode, (strength, sign) in sorted(self.force.modes.items())
+        ]
+        rest = json.dumps([modes, sorted(self.called)])
+        return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
+
+
+def listened(rules: Iterable[type[Rule]] | None = None) -> tuple[str, ...]:
+    """The kinds of events that rules listen to, by default all that are installed."""
+    found = registry.rules().values() if rules is None else rules
+    return tuple(sorted({kind for rule in found for kind in rule.listens}))
+
+
+class Engine:
+    """Interprets files of a project; remembers the last ones it loaded.
+
+    kinds: of the events that are asked for; by default those that the installed rules listen to.
+    """
+
+    def __init__(self, code: Code, kinds: Iterable[str] | None = None) -> None:
+        self.code = code
+        self.program = Program(code.layout, code.tree)
+        self.program.wanted = operations.wanted(listened() if kinds is None else kinds)
+
+    def facts(self, name: str) -> Facts:
+        """What a file gives that is interpreted by itself."""
+        program = self.program
+        interpreter = program.interpreter
+        program.modules.pop(name, None)  # its own top level counts as well
+        program.called = set()
+        program.default_dtype = dtypes.V_FLOAT32
+        interpreter.events, interpreter.signs = {}, set()
+        try:
+            program.analyse(name)
+            interpreter.settle()
+            events: dict[str, list[Any]] = {}
+            for event in interpreter.events.values():
+                if event.variants:
+                    events.setdefault(event.place.path, []).append(_plain_event(event))
+            signs = interpreter.signs.union(*self._imported(name))
+            return Facts(
+                {path: json.dumps(found) for path, found in sorted(events.items())},
+                tuple(sorted(signs, key=lambda one: (one.place, one.mode, one.text))),
+                frozenset(program.called),
+            )
+        finally:
+            interpreter.events, interpreter.signs = {}, set()
+
+    def _imported(self, name: str) -> Iterator[set[Sign]]:
+        """The signs in the top level of loaded files that one imports."""
+        seen, pending = {name}, [name]
+        while pending:
+            for other in self.program.imports.get(pending.pop(), ()):
+                if other not in seen:
+                    seen.add(other)
+                    pending.append(other)
+                    module = self.program.modules.get(other)
+                    if module is not None:
+                        yield module.facts.get("signs", set())
+
+    def forget(self, name: str) -> None:
+        """Load a file anew, and those that import it."""
+        for one in (name, *self.program.importers(name)):
+            self.program.modules.pop(one, None)
+
+
+def told(
+    name: str,
+    facts: Mapping[str, Facts],
+    imports: Callable[[str], Iterable[str]] = lambda _: (),
+) -> Told:
+    """What the facts of interpreted files say of one file.
+
+    imports: what a file imports, directly or not.
+    """
+    roots = [root for root, found in facts.items() if name in found.events]
+    if name in facts and name not in roots:
+        roots.append(name)
+    roots.sort(key=lambda root: (root != name, root))
+    signs = {sign for found in facts.values() for sign in found.signs}
+    return together(name, {root: facts[root] for root in roots}, Signs(signs, imports))
+
+
+class Signs:
+    """The signs of all files that were interpreted."""
+
+    def __init__(self, signs: Iterable[Sign], imports: Callable[[str], Iterable[str]]) -> None:
+        self._by_file: dict[str, list[Sign]] = {}
+        for sign in sorted(signs, key=lambda one: (one.place, one.mode, one.text)):
+            self._by_file.setdefault(sign.place.path, []).append(sign)
+        self._imports = {path: frozenset(imports(path)) for path in self._by_file}
+
+    def here(self, name: str) -> Force:
+        """The modes that a file itself shows."""
+        return force(name, self._by_file.get(name, ()))
+
+    def around(self, name: str) -> Force:
+        """The modes that other files show."""
+        importers = [path for path, found in self._imports.items() if name in found]
+        others = (s for path, found in self._by_file.items() if path != name for s in found)
+        return force(name, others, importers)
+
+
+def together(name: str, facts: Mapping[str, Facts], signs: Signs) -> Told:
+    """The same, from the facts of the files that came to this one."""
+    called = frozenset().union(*(found.called for found in facts.values()))
+    own = facts.get(name)
+    return Told(
+        tuple(found.events[name] for found in facts.values() if name in found.events),
+        tuple(facts),
+        signs.here(name),
+        signs.around(name),
+        frozenset(one for one in called if one[0] in facts),
+        own.failure if own is not None else "",
+    )
+
+
+def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> Told:
+    """What is known of a file whose text is another one now.
+
+    limit: of the files that came to it, how many are interpreted again.
+    """
+    engine.forget(name)
+    roots = [name, *(root for root in known.roots if root != name)]
+    new = told(name, {root: engine.facts(root) for root in roots[:limit]})
+    return replace(new, around=known.around, called=new.called | known.called)
+
+
+def lint(
+    text: Source, code: Code, name: str, known: Told, rules: Sequence[type[Rule]]
+) -> list[Diagnostic]:
+    """All findings of rules in a text, of any confidence; of one that does not parse, why.
+
+    Files in their evidence are named as the project names them.
+    """
+    tree = source.parse(text)
+    if isinstance(tree, Failure):
+        return [tree.diagnostic()]
+    events = merged(known.events)
+    return analysis.diagnostics(
+        text, tree, name, events, rules, known.force, known.called, *code.torch
+    )
+
+
+def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:
+    """Findings with the files in their evidence named for a report."""
+    return [
+        replace(one, evidence=tuple(_located(link, code) for link in one.evidence))
+        if any(link.filename for link in one.evidence)
+        else one
+        for one in found
+    ]
+
+
+def _located(link: Evidence, code: Code) -> Evidence:
+    return replace(link, filename=code.shown(link.filename)) if link.filename else link
+
+
+# plain data
+
+
+def _plain_event(event: Event) -> list[Any]:
+    facts = {name: _plain(value) for name, value in event.facts.items()}
+    variants = [
+        [v.modes, v.assumptions, v.root, v.script, v.calls, v.regions, v.links]
+        for v in event.variants
+    ]
+    return [event.kind, event.place, event.function, facts, variants]
+
+
+def _plain(value: Any) -> Any:
+    """A fact of an event with what kind of tuple it is."""
+    if isinstance(value, Place):
+        return {"place": list(value)}
+    if isinstance(value, (tuple, list)):
+        return {"tuple": [_plain(one) for one in value]}
+    return value
+
+
+def _fact(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "place" in value:
+            return Place(*value["place"])
+        return tuple(_fact(one) for one in value["tuple"])
+    return value
+
+
+def merged(texts: Iterable[str]) -> list[Event]:
+    """The events of several interpretations, each with all ways in which it comes about."""
+    found: dict[tuple[Any, ...], Event] = {}
+    for text in texts:
+        for kind, place, function, facts, variants in json.loads(text):
+            known = {name: _fact(value) for name, value in facts.items()}
+            key = (kind, tuple(place), known.get("key"))
+            event = found.get(key)
+            if event is None:
+                event = found[key] = Event(kind, Place(*place), function, known)
+            room = VARIANTS - len(event.variants)
+            event.variants += [_variant(one) for one in variants[: max(room, 0)]]
+    return list(found.values())
+
+
+def _variant(plain: list[Any]) -> Variant:
+    modes, assumptions, root, script, calls, regions, links = plain
+    return Variant(
+        modes,
+        assumptions,
+        (root[0], root[1]),
+        script,
+        tuple(Place(*one) for one in calls),
+        tuple(Place(*one) for one in regions),
+        tuple(Link(text, Place(*place)) for text, place in links),
+    )
+
+
+def encode(found: Iterable[Diagnostic]) -> str:
+    """Findings as JSON."""
+    return json.dumps([_plain_diagnostic(one) for one in found])
+
+
+def _plain_diagnostic(one: Diagnostic) -> dict[str, Any]:
+    plain = asdict(one)
+    del plain["filename"]
+    plain["severity"], plain["confidence"] = one.severity.value, one.confidence.value
+    if one.fix is not None:
+        plain["fix"]["applicability"] = one.fix.applicability.value
+    return plain
+
+
+def decode(text: str, filename: str) -> list[Diagnostic] | None:
+    """Findings in a file of this name from what ``encode`` wrote; None for anything else."""
+    try:
+        return [_diagnostic(one, filename) for one in json.loads(text)]
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _diagnostic(plain: dict[str, Any], filename: str) -> Diagnostic:
+    fix = plain["fix"]
+    return Diagnostic(
+        **{
+            **plain,
+            "filename": filename,
+            "start": Position(**plain["start"]),
+            "end": Position(**plain["end"]),
+            "severity": Severity(plain["severity"]),
+            "confidence": Confidence(plain["confidence"]),
+            "evidence": tuple(_evidence(one) for one in plain["evidence"]),
+            "fix": fix and _fix(fix),
+        }
+    )
+
+
+def _evidence(plain: dict[str, Any]) -> Evidence:
+    start, end = plain["start"], plain["end"]
+    return Evidence(
+        plain["message"],
+        start and Position(**start),
+        end and Position(**end),
+        plain["filename"],
+    )
+
+
+def _fix(plain: dict[str, Any]) -> Fix:
+    return Fix(
+        plain["title"],
+        Applicability(plain["applicability"]),
+        tuple(Edit(**one) for one in plain["edits"]),
+        plain["reason"],
+    )
+
+
+__all__ = [
+    "Engine",
+    "Facts",
+    "Signs",
+    "Strength",
+    "Told",
+    "again",
+    "decode",
+    "encode",
+    "lint",
+    "located",
+    "merged",
+    "together",
+    "told",
+]
