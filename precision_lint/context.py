@@ -69,7 +69,9 @@ class Context:
 
     def upcast(self, places: Iterable[Place], suffix: str = ".float()") -> Edits | None:
         """Put a method call behind expressions."""
-        return self._by_statement(places, lambda s, nodes: self.edit.append(s, dict.fromkeys(nodes, suffix)))
+        return self._by_statement(
+            places, lambda s, nodes: self.edit.append(s, dict.fromkeys(nodes, suffix))
+        )
 
     def rewrite(self, texts: Mapping[Place, str]) -> Edits | None:
         """Put other expressions in place of expressions; ``_`` in a text is what it replaces."""
@@ -93,7 +95,9 @@ class Context:
             return None
         return self.edit.add_keyword(statement, node, name, value)
 
-    def move_cast(self, cast: Place, places: Sequence[Place], text: str = ".float()") -> Edits | None:
+    def move_cast(
+        self, cast: Place, places: Sequence[Place], text: str = ".float()"
+    ) -> Edits | None:
         """Take a method call off its receiver and put it behind expressions inside of that."""
         node = self.tree.node(cast)
         statement = self.tree.statement(node) if node is not None else None
@@ -245,7 +249,9 @@ class Context:
             if isinstance(node, ast.Name) or (
                 isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
             ):
-                if ast.unparse(node) not in ("torch", "F") and not ast.unparse(node).startswith("torch."):
+                if ast.unparse(node) not in ("torch", "F") and not ast.unparse(node).startswith(
+                    "torch."
+                ):
                     return f"{ast.unparse(node)}.device.type"
         return None
 
@@ -283,9 +289,9 @@ def _only_reshapes(whole: ast.AST | None, part: ast.expr) -> bool:
             if whole.func.attr not in RESHAPES:
                 return False
             whole = whole.func.value
-        elif isinstance(whole, ast.Subscript):
-            whole = whole.value
-        elif isinstance(whole, ast.Attribute) and whole.attr in RESHAPES:
+        elif isinstance(whole, ast.Subscript) or (
+            isinstance(whole, ast.Attribute) and whole.attr in RESHAPES
+        ):
             whole = whole.value
         else:
             return False

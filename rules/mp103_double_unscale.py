@@ -62,8 +62,10 @@ class DoubleUnscale(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
 
-        when = "after its step, before update" if event.facts["done"] == "stepped" else (
-            "twice since the last update"
+        when = (
+            "after its step, before update"
+            if event.facts["done"] == "stepped"
+            else ("twice since the last update")
         )
         yield Finding(
             f"the optimizer is unscaled {when}: this raises RuntimeError",

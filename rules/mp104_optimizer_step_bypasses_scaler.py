@@ -66,9 +66,13 @@ class OptimizerStepBypassesScaler(Rule):
 
         done = event.facts["done"]
         if done == "stepped":
-            message = "the optimizer steps again after the scaler stepped it: each batch counts twice"
+            message = (
+                "the optimizer steps again after the scaler stepped it: each batch counts twice"
+            )
         elif done == "unscaled":
-            message = "the optimizer steps by itself: a step with inf or nan gradients is not skipped"
+            message = (
+                "the optimizer steps by itself: a step with inf or nan gradients is not skipped"
+            )
         else:
             message = (
                 "the optimizer steps with gradients that are still multiplied by the loss scale "

@@ -59,7 +59,10 @@ class ZeroGradBeforeStep(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
 
-        related = (*_backward(event), Link("the step that should use them is here", event.facts["step"]))
+        related = (
+            *_backward(event),
+            Link("the step that should use them is here", event.facts["step"]),
+        )
         yield Finding(
             "gradients are set to zero before the optimizer steps with them: nothing is trained, and the "
             "scaler finds nothing to check",

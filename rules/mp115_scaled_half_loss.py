@@ -66,7 +66,9 @@ class ScaledHalfLoss(Rule):
                 severity=Severity.WARNING,
             )
             return
-        what = "its gradient, 65536, is inf in float16" if facts["whole"] else "65536 times it is inf"
+        what = (
+            "its gradient, 65536, is inf in float16" if facts["whole"] else "65536 times it is inf"
+        )
         yield Finding(
             f"the scaled loss is float16: {what}",
             fix=at.fix("upcast the loss", at.upcast(facts["upcast"])),

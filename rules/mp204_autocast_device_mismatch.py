@@ -64,7 +64,7 @@ class AutocastDeviceMismatch(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        related = ()
+        related: tuple[Link, ...] = ()
         if facts["opened"] is not None:
             related = (Link("the region around it opens here", facts["opened"]),)
         yield Finding(

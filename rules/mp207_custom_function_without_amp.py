@@ -112,7 +112,11 @@ def _decorated(methods: tuple[Place | None, ...], at: Context) -> Fix | None:
     home, arguments = ("cuda.amp", "") if old else ("amp", '(device_type="cuda")')
     edits: Edits = imports
     for place, name in zip(methods, ("custom_fwd", "custom_bwd"), strict=True):
-        made = at.line_above(place, f"@{torch}.{home}.{name}{arguments}") if place is not None else None
+        made = (
+            at.line_above(place, f"@{torch}.{home}.{name}{arguments}")
+            if place is not None
+            else None
+        )
         if made is None:
             return None
         edits += made

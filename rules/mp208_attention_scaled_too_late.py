@@ -57,7 +57,6 @@ class AttentionScaledTooLate(Rule):
     supersedes = ("MP201", "MP202")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-        facts = event.facts
         yield Finding(
             "attention scores exceed 65504 in float16 before they are scaled down",
             fix=_fix(event, at),

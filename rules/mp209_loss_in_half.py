@@ -66,7 +66,7 @@ class LossInHalf(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        related = ()
+        related: tuple[Link, ...] = ()
         if facts["made"] is not None:
             related = (Link("made half in the region here", facts["made"]),)
         yield Finding(

@@ -58,4 +58,6 @@ class DeprecatedAmpApi(Rule):
         if at.torch_pinned is not None and at.torch_pinned < (2, 4):
             return  # where the old names do not warn yet
         since = ".".join(map(str, facts["since"]))
-        yield Finding(f"{facts['name']} warns from torch {since} on: {facts['replacement']} replaces it")
+        yield Finding(
+            f"{facts['name']} warns from torch {since} on: {facts['replacement']} replaces it"
+        )

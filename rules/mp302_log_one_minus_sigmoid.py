@@ -58,7 +58,7 @@ class LogOneMinusSigmoid(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         least = "8.3 in float16, 6.3 in bfloat16"
-        related = ()
+        related: tuple[Link, ...] = ()
         if facts["base_at"] is not None:
             related = (Link("the probability is made here", facts["base_at"]),)
         yield Finding(

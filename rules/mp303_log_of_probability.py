@@ -54,7 +54,7 @@ class LogOfProbability(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        related = ()
+        related: tuple[Link, ...] = ()
         if facts["base_at"] is not None:
             related = (Link("the value is made here", facts["base_at"]),)
         yield Finding(

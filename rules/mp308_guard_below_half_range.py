@@ -62,7 +62,7 @@ class GuardBelowHalfRange(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        related = ()
+        related: tuple[Link, ...] = ()
         if facts["limit_at"] is not None:
             related = (Link(f"this is {facts['limit']:g}", facts["limit_at"]),)
         dtype = "float16" if facts["becomes"] == 0 else "half"

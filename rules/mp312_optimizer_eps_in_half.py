@@ -64,5 +64,7 @@ class OptimizerEpsInHalf(Rule):
         yield Finding(
             f"{facts['name']} on float16 parameters: its {given} {facts['epsilon']:g} is 0 there, so the "
             "first step is inf or nan; the parameters should be float32",
-            related=() if facts["cast"] is None else (Link("they are made float16 here", facts["cast"]),),
+            related=()
+            if facts["cast"] is None
+            else (Link("they are made float16 here", facts["cast"]),),
         )

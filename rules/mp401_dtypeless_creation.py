@@ -82,7 +82,11 @@ class DtypelessCreation(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
 
         facts = event.facts
-        if facts["origin"] not in ("created", "numpy") or facts["float64"] or facts["origin_at"] is None:
+        if (
+            facts["origin"] not in ("created", "numpy")
+            or facts["float64"]
+            or facts["origin_at"] is None
+        ):
             return
         origin = facts["origin_at"]
         place = origin if origin.path == at.path else event.place

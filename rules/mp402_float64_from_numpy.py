@@ -76,7 +76,8 @@ def _lowered(event: Event, at: Context) -> Fix | None:
     origin, other = event.facts["origin_at"], event.facts.get("other")
     if origin is None or origin.path != at.path:
         return None
-    follows = other is not None and event.facts["in_place"] and at.is_name(other)
-    cast = f".to({at.text(other)}.dtype)" if follows else ".float()"
+    cast = ".float()"
+    if other is not None and event.facts["in_place"] and at.is_name(other):
+        cast = f".to({at.text(other)}.dtype)"
     reason = "in a float32 run the result was float64"
     return at.fix("bring it down from float64", at.upcast([origin], cast), reason)

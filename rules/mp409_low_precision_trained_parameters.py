@@ -63,7 +63,7 @@ class LowPrecisionTrainedParameters(Rule):
         yield Finding(
             f"parameters are trained in {facts['dtype']}: at a weight of 1 updates below {least} are "
             f"rounded away, such as those of a learning rate of {rate}",
-            related=() if facts["cast"] is None else (
-                Link(f"they are made {facts['dtype']} here", facts["cast"]),
-            ),
+            related=()
+            if facts["cast"] is None
+            else (Link(f"they are made {facts['dtype']} here", facts["cast"]),),
         )

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-from collections.abc import Iterator
 
 from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
@@ -99,7 +98,9 @@ class MatmulDtypeMismatch(Rule):
         narrow = at.text(facts["narrow"]) if facts["narrow"] is not None else "the weight"
         related = []
         if facts["origin_at"] is not None and facts["origin_at"] != event.place:
-            related.append(Link(f"the {facts['wide_dtype']} operand is made here", facts["origin_at"]))
+            related.append(
+                Link(f"the {facts['wide_dtype']} operand is made here", facts["origin_at"])
+            )
         yield Finding(
             f"{narrow[:40]} is {facts['narrow_dtype']} and {wide[:40]} is {facts['wide_dtype']}: "
             f"{facts['operation']} does not promote, this raises",

@@ -56,5 +56,7 @@ class CdistInHalf(Rule):
         yield Finding(
             f"{facts['operation']} of {facts['dtype']} tensors raises with p=1 or up to 25 rows, and is "
             "off by 3.9 % or inf beyond",
-            fix=at.fix(f"upcast the operands of {facts['operation']}", at.upcast(facts["operands"])),
+            fix=at.fix(
+                f"upcast the operands of {facts['operation']}", at.upcast(facts["operands"])
+            ),
         )

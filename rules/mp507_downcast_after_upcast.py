@@ -52,7 +52,7 @@ class DowncastAfterUpcast(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        related = ()
+        related: tuple[Link, ...] = ()
         if facts["made"] is not None:
             related = (Link("computed in float32 here", facts["made"]),)
         yield Finding(

@@ -59,5 +59,7 @@ class SumInHalf(Rule):
         before = " before it is divided" if facts["mean"] else ""
         yield Finding(
             f"{facts['operation']} in float16 exceeds 65504{before} with enough terms",
-            fix=at.fix("sum in float32", at.add_keyword(event.place, "dtype", f"{at.torch()[0]}.float32")),
+            fix=at.fix(
+                "sum in float32", at.add_keyword(event.place, "dtype", f"{at.torch()[0]}.float32")
+            ),
         )

@@ -57,7 +57,7 @@ class ManualNormLayer(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        related = ()
+        related: tuple[Link, ...] = ()
         if facts["squares"] is not None:
             related = (Link("these squares are inf from 256 on", facts["squares"]),)
         yield Finding(

@@ -401,7 +401,9 @@ def chosen(known: Known, listed: Iterable[Any]) -> tuple[list[Sample], torch.dty
         sources = [_made(known, made)] if made is not None and dtype == torch.float32 else []
         sources += [recorded(known, entry, dtype) for entry in given if dtype in entry.dtypes]
         for sample in (s for source in sources for s in _some(source)):
-            given_dtype = any(isinstance(v, torch.dtype) for v in (*sample.args, *sample.kwargs.values()))
+            given_dtype = any(
+                isinstance(v, torch.dtype) for v in (*sample.args, *sample.kwargs.values())
+            )
             empty = any(t.numel() == 0 for t in sample.slots.values())
             if not sample.slots or empty or given_dtype:
                 continue
@@ -477,7 +479,9 @@ LISTS = frozenset({
 """Operations that give as many tensors as they are told, all of one dtype."""
 WHOLE = frozenset({"atleast_1d", "atleast_2d", "atleast_3d", "nonzero", "where", "histogramdd"})
 """Those of them that give a single tensor, or something else, for what they are mostly given."""
-NOT_LISTED = frozenset({"atleast_1d", "atleast_2d", "atleast_3d", "einsum", "gradient", "histogramdd"})
+NOT_LISTED = frozenset(
+    {"atleast_1d", "atleast_2d", "atleast_3d", "einsum", "gradient", "histogramdd"}
+)
 """Operations that take a list of tensors elsewhere, or seldom."""
 SOMETIMES = frozenset({"max", "min", "median", "nanmedian", "unique", "unique_consecutive"})
 """Operations that give several tensors only where they are told a dimension, or to."""
@@ -697,7 +701,9 @@ def _mixed(rule: str, operands: tuple[int, ...], found: Mapping[int, Mixture]) -
     if rule != "keeps":
         return rule
     outcomes = {p: Counter(zip(m.alone, m.rest, strict=True)) for p, m in found.items()}
-    leads = [p for p in operands if p in outcomes and outcomes[p].most_common(1)[0][0] == ("lo", "hi")]
+    leads = [
+        p for p in operands if p in outcomes and outcomes[p].most_common(1)[0][0] == ("lo", "hi")
+    ]
     if leads:
         return "first" if operands.index(leads[0]) == 0 else "second"
     several = len(operands) > 1 or -1 in found
@@ -763,7 +769,14 @@ def add_policies(every: Mapping[str, Facts], lists: Mapping[str, Any]) -> None:
             for name, facts in every.items():
                 plain = name.removeprefix("torch.")
                 found = stated.get(plain) or region_policy(facts, low)
-                off = facts.result in ("first", "promoted", "floating", "real", "second", "int_like")
+                off = facts.result in (
+                    "first",
+                    "promoted",
+                    "floating",
+                    "real",
+                    "second",
+                    "int_like",
+                )
                 if found and (off or plain in stated):
                     facts.policy[device] = found
 
@@ -908,7 +921,12 @@ def row(facts: Facts) -> dict[str, Any]:
         fields["o"] = facts.operands
     if facts.result != "first":
         fields["r"] = facts.result
-    for key, values in (("s", facts.strict), ("w", facts.wide), ("m", facts.outputs), ("n", facts.fields)):
+    for key, values in (
+        ("s", facts.strict),
+        ("w", facts.wide),
+        ("m", facts.outputs),
+        ("n", facts.fields),
+    ):
         if values:
             fields[key] = values if key in "sw" else " ".join(map(str, values))
     policy = "".join(LETTERS.get(facts.policy.get(device, ""), "-") for device in ("cuda", "cpu"))
@@ -958,7 +976,9 @@ def operations() -> dict[str, Any]:
     for one in known.values():
         one.homes = one.spellings.get(one.name) or {"m" if one.name.startswith("Tensor.") else "t"}
     rows = {name: row(facts) for name, facts in every.items()}
-    rows.update({name: {"at": "" if name == "identity" else "m", **one} for name, one in PSEUDO.items()})
+    rows.update(
+        {name: {"at": "" if name == "identity" else "m", **one} for name, one in PSEUDO.items()}
+    )
     return {
         "torch": torch.__version__.partition("+")[0],
         "operations": dict(sorted(rows.items())),
@@ -1081,26 +1101,7 @@ def optimizers() -> dict[str, Any]:
 
 # NumPy
 
-ARRAY_FUNCTIONS = """
-abs absolute all allclose amax amin angle any append apply_along_axis arange argmax argmin argsort argwhere
-around array array_equal array_split asanyarray asarray ascontiguousarray asfortranarray atleast_1d atleast_2d
-atleast_3d average bartlett bincount blackman block broadcast_to clip column_stack concatenate convolve copy
-corrcoef correlate count_nonzero cov cross cumprod cumsum deg2rad delete diag diagflat diagonal diff digitize
-dot dsplit dstack einsum empty empty_like expand_dims eye fft.fft fft.fft2 fft.fftfreq fft.fftn fft.fftshift
-fft.ifft fft.ifftshift fft.irfft fft.rfft fft.rfftfreq flatnonzero flip fliplr flipud full full_like geomspace
-gradient hamming hanning histogram hsplit hstack identity imag indices inner insert interp isclose isin
-isreal kaiser kron lexsort linalg.cholesky linalg.det linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh
-linalg.inv linalg.lstsq linalg.matrix_power linalg.matrix_rank linalg.norm linalg.pinv linalg.qr linalg.slogdet
-linalg.solve linalg.svd linspace logspace matmul max mean median meshgrid min moveaxis nan_to_num nanargmax
-nanargmin nanmax nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar ndim nonzero
-ones ones_like outer pad partition percentile prod ptp put_along_axis quantile rad2deg random.beta
-random.binomial random.choice random.exponential random.gamma random.laplace random.lognormal
-random.multivariate_normal random.normal random.permutation random.poisson random.rand random.randint
-random.randn random.random random.random_sample random.sample random.standard_normal random.triangular
-random.uniform ravel real repeat reshape resize roll rollaxis rot90 round searchsorted select sign sinc sort
-split squeeze stack std sum swapaxes take take_along_axis tensordot tile trace transpose trapezoid tri tril
-tril_indices triu triu_indices unique unravel_index vander var vdot vsplit vstack where zeros zeros_like
-""".split()  # fmt: skip
+ARRAY_FUNCTIONS = ["abs", "absolute", "all", "allclose", "amax", "amin", "angle", "any", "append", "apply_along_axis", "arange", "argmax", "argmin", "argsort", "argwhere", "around", "array", "array_equal", "array_split", "asanyarray", "asarray", "ascontiguousarray", "asfortranarray", "atleast_1d", "atleast_2d", "atleast_3d", "average", "bartlett", "bincount", "blackman", "block", "broadcast_to", "clip", "column_stack", "concatenate", "convolve", "copy", "corrcoef", "correlate", "count_nonzero", "cov", "cross", "cumprod", "cumsum", "deg2rad", "delete", "diag", "diagflat", "diagonal", "diff", "digitize", "dot", "dsplit", "dstack", "einsum", "empty", "empty_like", "expand_dims", "eye", "fft.fft", "fft.fft2", "fft.fftfreq", "fft.fftn", "fft.fftshift", "fft.ifft", "fft.ifftshift", "fft.irfft", "fft.rfft", "fft.rfftfreq", "flatnonzero", "flip", "fliplr", "flipud", "full", "full_like", "geomspace", "gradient", "hamming", "hanning", "histogram", "hsplit", "hstack", "identity", "imag", "indices", "inner", "insert", "interp", "isclose", "isin", "isreal", "kaiser", "kron", "lexsort", "linalg.cholesky", "linalg.det", "linalg.eig", "linalg.eigh", "linalg.eigvals", "linalg.eigvalsh", "linalg.inv", "linalg.lstsq", "linalg.matrix_power", "linalg.matrix_rank", "linalg.norm", "linalg.pinv", "linalg.qr", "linalg.slogdet", "linalg.solve", "linalg.svd", "linspace", "logspace", "matmul", "max", "mean", "median", "meshgrid", "min", "moveaxis", "nan_to_num", "nanargmax", "nanargmin", "nanmax", "nanmean", "nanmedian", "nanmin", "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar", "ndim", "nonzero", "ones", "ones_like", "outer", "pad", "partition", "percentile", "prod", "ptp", "put_along_axis", "quantile", "rad2deg", "random.beta", "random.binomial", "random.choice", "random.exponential", "random.gamma", "random.laplace", "random.lognormal", "random.multivariate_normal", "random.normal", "random.permutation", "random.poisson", "random.rand", "random.randint", "random.randn", "random.random", "random.random_sample", "random.sample", "random.standard_normal", "random.triangular", "random.uniform", "ravel", "real", "repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "round", "searchsorted", "select", "sign", "sinc", "sort", "split", "squeeze", "stack", "std", "sum", "swapaxes", "take", "take_along_axis", "tensordot", "tile", "trace", "transpose", "trapezoid", "tri", "tril", "tril_indices", "triu", "triu_indices", "unique", "unravel_index", "vander", "var", "vdot", "vsplit", "vstack", "where", "zeros", "zeros_like"]  # fmt: skip
 """Functions of NumPy besides its ufuncs."""
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "arange": (3,), "bartlett": (4,), "blackman": (4,), "empty": (2,), "eye": (2,), "zeros": (2,),
@@ -1245,7 +1246,9 @@ def main() -> int:
         if not check:
             target.write_text(text, encoding="utf-8")
         elif target.read_text(encoding="utf-8") != text:
-            print(f"{target}: differs from torch {torch.__version__}; run scripts/make_torchmodel.py")
+            print(
+                f"{target}: differs from torch {torch.__version__}; run scripts/make_torchmodel.py"
+            )
             return 1
     return 0
 

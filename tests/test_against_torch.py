@@ -17,11 +17,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from precision_lint.semantics import ops
+from precision_lint.semantics.values import Value
 from torch import nn
 
 from precision_lint.harness.policy import cuda_policy
-from precision_lint.semantics import ops
-from precision_lint.semantics.values import Value
 from tests import analysis
 from tests.expressions import TABLE
 

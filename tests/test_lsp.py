@@ -274,7 +274,9 @@ async def test_a_file_closed_while_its_fixes_are_worked_out(editor: Editor) -> N
     await editor.start()
     copies = (LOSS.partition("def ")[2].replace("loss", f"loss{n}", 1) for n in range(30))
     text = LOSS + "".join(f"def {copy}" for copy in copies)  # takes a second
-    (editor.root / "train.py").write_text(TRAIN + "".join(f"        loss{n}(x.half())\n" for n in range(30)))
+    (editor.root / "train.py").write_text(
+        TRAIN + "".join(f"        loss{n}(x.half())\n" for n in range(30))
+    )
     editor.open("loss.py", text)
     await editor.codes("loss.py", *["MP301"] * 31)
     [every] = (await editor.actions("loss.py", at(LOSS, "log("), "source.fixAll")).values()
@@ -393,7 +395,9 @@ async def test_settings_of_the_client(editor: Editor) -> None:
 async def test_reading_a_large_project_shows_progress(editor: Editor) -> None:
     functions = "".join(f"def f{n}(x):\n    return torch.relu(x)\n\n\n" for n in range(60))
     for number in range(80):
-        (editor.root / f"m{number}.py").write_text(f"import torch\nimport loss  # {number}\n\n\n{functions}")
+        (editor.root / f"m{number}.py").write_text(
+            f"import torch\nimport loss  # {number}\n\n\n{functions}"
+        )
     await editor.start()
     editor.open("loss.py", LOSS)
     await editor.codes("loss.py", "MP301")

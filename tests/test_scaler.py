@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-
 from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
 from precision_lint.semantics.scaler import Violation
+
 from tests import analysis
 from tests.scaler_loops import (
     BACKWARD,

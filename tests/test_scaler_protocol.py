@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-
 from precision_lint.semantics import events as ev
 from precision_lint.semantics.violations import Violation
+
 from tests import analysis
 
 HEAD = """

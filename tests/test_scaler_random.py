@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
+
 from tests import analysis
 
 HELPERS = """

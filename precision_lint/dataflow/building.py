@@ -186,7 +186,11 @@ def call_instance(
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
-    names = ("__call__", "forward") if not objects.is_module(it, callee.cls) else ("forward", "__call__")
+    names = (
+        ("__call__", "forward")
+        if not objects.is_module(it, callee.cls)
+        else ("forward", "__call__")
+    )
     for name in names:
         method = objects.find_method(it, callee.cls, name)
         if method is not None:
@@ -210,7 +214,8 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
     if weights not in (dtypes.MADE, dtypes.FOLLOWS):
         return value
     own = tuple(
-        dtypes.BATCHES[mode] if one == dtypes.FLOAT32 else one for mode, one in enumerate(value.dtypes)
+        dtypes.BATCHES[mode] if one == dtypes.FLOAT32 else one
+        for mode, one in enumerate(value.dtypes)
     )
     return value.but(dtypes=(value.dtypes[0], *own[1:]))
 
@@ -412,7 +417,16 @@ def module_method(
         if vector is not None:
             objects.cast_module(it, owner, vector, node)
         return owner
-    if name in ("cuda", "cpu", "eval", "train", "requires_grad_", "apply", "share_memory", "compile"):
+    if name in (
+        "cuda",
+        "cpu",
+        "eval",
+        "train",
+        "requires_grad_",
+        "apply",
+        "share_memory",
+        "compile",
+    ):
         return owner
     if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
         special = objects.parameters_of(owner, node, it)

@@ -53,9 +53,7 @@ DEPTH = 60
 REPEATS = 4
 """Rounds in which a recursive function's result may still change."""
 
-ENTRY = Region(
-    (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0), "cuda", assume.ENTRY
-)
+ENTRY = Region((0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0), "cuda", assume.ENTRY)
 """The region of a function of a model that nobody was seen to call."""
 
 
@@ -192,7 +190,9 @@ def run(
         place = it.place(node)
         symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
         objects = (Closure(function, owner),)
-        it.trace.append(Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items())))
+        it.trace.append(
+            Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items()))
+        )
     if summary.result is None:
         return unknown()
     values = [*(arguments or ()), *keywords.values()]
@@ -426,7 +426,7 @@ def parameters_given(
     keywords: dict[str, Value],
 ) -> dict[str, Value]:
     """Tensors that a call passes, by parameter."""
-    given = {k: v for k, v in keywords.items() if v.__class__ is Tensor}
+    given: dict[str, Value] = {k: v for k, v in keywords.items() if v.__class__ is Tensor}
     if arguments:
         skipped = 1 if owner is not None and function.kind != "static" else 0
         for parameter, value in zip(function.parameters[skipped:], arguments, strict=False):

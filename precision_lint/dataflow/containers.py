@@ -13,6 +13,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     INF,
+    PARAMETER,
     UNKNOWN_RANK,
     Array,
     Instance,
@@ -29,9 +30,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.torchmodel.operations import Operation
 
-INDEX = Operation(
-    "index", ("input", "indices"), result="first", policy={}, missing={}, view=True
-)
+INDEX = Operation("index", ("input", "indices"), result="first", policy={}, missing={}, view=True)
 STORE = Operation(
     "index_put", ("input", "indices", "values"), (0, 2), result="first", policy={}, missing={}
 )
@@ -114,7 +113,7 @@ def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
     vector = dtypes.V_ANY
     if isinstance(owner, Instance):
         vector, _ = objects.weights_of(it, owner)
-    weight = Tensor(vector, "weight", (), node, it.module, flags=objects.PARAMETER, data=value)
+    weight = Tensor(vector, "weight", (), node, it.module, flags=PARAMETER, data=value)
     return Sequence((Scalar(None, "str"), weight), None) if value.fields.get("named") else weight
 
 
@@ -255,7 +254,11 @@ def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
         return _part(value, "*", found) if found is not None else unknown()
     assert items is not None
     position = number(index)
-    if items.items is not None and position is not None and -len(items.items) <= position < len(items.items):
+    if (
+        items.items is not None
+        and position is not None
+        and -len(items.items) <= position < len(items.items)
+    ):
         place = int(position) % len(items.items)
         return _part(value, str(place), items.items[place])
     found = any_of(items)
@@ -271,7 +274,11 @@ def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) 
     rank = value.rank
     integers = sum(isinstance(p, Scalar) and p.kind in ("int", "number") for p in parts)
     if rank > 0:
-        rank = max(rank - integers, 0) if all(isinstance(p, (Scalar, Special)) for p in parts) else UNKNOWN_RANK
+        rank = (
+            max(rank - integers, 0)
+            if all(isinstance(p, (Scalar, Special)) for p in parts)
+            else UNKNOWN_RANK
+        )
     elif integers or rank == 0:
         rank = UNKNOWN_RANK
     result = value.but(
@@ -359,7 +366,11 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
 
 def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AST) -> None:
     starred = [i for i, t in enumerate(targets) if isinstance(t, ast.Starred)]
-    found = elements(it, value, node) if not isinstance(value, Special) or value.kind != "shape" else size_of(value.fields["of"], None)
+    found = (
+        elements(it, value, node)
+        if not isinstance(value, Special) or value.kind != "shape"
+        else size_of(value.fields["of"], None)
+    )
     if isinstance(value, Unknown):
         for i, target in enumerate(targets):
             assign(it, target, child(it, value, i), node)
@@ -415,7 +426,11 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
 
 def _with_item(owner: Sequence, index: Value, value: Value) -> Sequence:
     position = number(index)
-    if owner.items is not None and position is not None and -len(owner.items) <= position < len(owner.items):
+    if (
+        owner.items is not None
+        and position is not None
+        and -len(owner.items) <= position < len(owner.items)
+    ):
         items = list(owner.items)
         items[int(position)] = value
         return Sequence(tuple(items), None, owner.kind)

@@ -97,9 +97,11 @@ def _aligned(
 ) -> dict[str, Value]:
     """Arguments by parameter; sizes that are given one by one stay unnamed."""
     named: dict[str, Value] = {}
-    if creation.kind not in ("default", "new") or creation.name in ("linspace", "logspace", "eye"):
-        named.update(zip(creation.parameters, arguments, strict=False))
-    elif creation.kind == "new" and creation.name in ("new_full", "new_tensor"):
+    if (
+        creation.kind not in ("default", "new")
+        or creation.name in ("linspace", "logspace", "eye")
+        or (creation.kind == "new" and creation.name in ("new_full", "new_tensor"))
+    ):
         named.update(zip(creation.parameters, arguments, strict=False))
     elif arguments:
         named["size"] = (
@@ -111,9 +113,7 @@ def _aligned(
     return named
 
 
-def _shape_rank(
-    creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]
-) -> int:
+def _shape_rank(creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]) -> int:
     """Dimensions by the sizes that are given."""
     if creation.kind not in ("default", "new", "fill"):
         return UNKNOWN_RANK

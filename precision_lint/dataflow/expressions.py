@@ -6,8 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import regions
-from precision_lint.dataflow import methods
+from precision_lint.dataflow import methods, regions
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
 from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
 from precision_lint.dataflow.objects import is_module, next_method
@@ -21,9 +20,9 @@ from precision_lint.domains.values import (
     Closure,
     Instance,
     Lazy,
+    RegionValue,
     Scalar,
     Sequence,
-    RegionValue,
     Special,
     Table,
     Tensor,
@@ -127,7 +126,9 @@ def _compare(it: Interpreter, node: ast.Compare) -> Value:
 
 def _is_manager(value: Value) -> bool:
     """Whether a value is a context manager of torch, which is true."""
-    return isinstance(value, RegionValue) or (isinstance(value, Special) and value.kind == "no-grad")
+    return isinstance(value, RegionValue) or (
+        isinstance(value, Special) and value.kind == "no-grad"
+    )
 
 
 @expression(ast.BoolOp)
@@ -185,11 +186,13 @@ def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:
         parts = [it.expr(node.value) for node in nodes]  # type: ignore[attr-defined]
         if all(owners_of(part) for part in parts):
             owners = [one for part in parts for one in owners_of(part)]
-            return Special("parameters", nodes[0], it.module, owner=owners[0], named=False, owners=owners)
+            return Special(
+                "parameters", nodes[0], it.module, owner=owners[0], named=False, owners=owners
+            )
     items: list[Value] = []
     for node in nodes:
         if node.__class__ is ast.Starred:
-            inner = elements(it, it.expr(node.value), node)  # type: ignore[attr-defined]
+            inner = elements(it, it.expr(node.value), node)
             if isinstance(inner, list):
                 items += inner
                 continue
@@ -357,8 +360,8 @@ def _call(it: Interpreter, node: ast.Call) -> Value:
     owner: Value | None = None
     name = ""
     if function.__class__ is ast.Attribute:
-        inner = function.value  # type: ignore[attr-defined]
-        name = function.attr  # type: ignore[attr-defined]
+        inner = function.value
+        name = function.attr
         if inner.__class__ is ast.Call and _is_super(inner):
             return _super(it, inner, name, node)
         owner = it.expr(inner)
@@ -372,7 +375,7 @@ def _arguments(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, 
     arguments: list[Value] = []
     for argument in node.args:
         if argument.__class__ is ast.Starred:
-            inner = elements(it, it.expr(argument.value), argument)  # type: ignore[attr-defined]
+            inner = elements(it, it.expr(argument.value), argument)
             if isinstance(inner, list):
                 arguments += inner
             else:

@@ -43,7 +43,9 @@ def _go_back(
     it: Interpreter, backward: Function, context: Instance, result: Value, node: ast.AST
 ) -> None:
     """Run ``backward`` with gradients of the results' dtypes, where autocast is off as a rule."""
-    outputs = result.items if isinstance(result, Sequence) and result.items is not None else (result,)
+    outputs = (
+        result.items if isinstance(result, Sequence) and result.items is not None else (result,)
+    )
     gradients = [_gradient(one) for one in outputs]
     before = it.region
     if not _restores(backward):

@@ -15,8 +15,8 @@ DEEP = 6
 
 def peel(value: Value | None) -> Any:
     """The value itself, wherever it was passed through calls."""
-    while value.__class__ is Tensor and value.op in PASSED and value.operands:  # type: ignore[union-attr]
-        value = value.operands[0]  # type: ignore[union-attr]
+    while value.__class__ is Tensor and value.op in PASSED and value.operands:
+        value = value.operands[0]
     return value
 
 

@@ -413,7 +413,15 @@ def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Ten
     if isinstance(value, Scalar) and value.is_number:
         dtype = dtypes.V_INTEGER if value.kind == "int" else dtypes.V_FLOAT32
         return Tensor(
-            dtype, "number", (value,), node, it.module, value.lo, value.hi, value.assumptions, rank=0
+            dtype,
+            "number",
+            (value,),
+            node,
+            it.module,
+            value.lo,
+            value.hi,
+            value.assumptions,
+            rank=0,
         )
     return None
 

@@ -70,7 +70,9 @@ def constant(it: Interpreter, name: str, node: ast.AST) -> Value | None:
     """A member of a library that is a number or a dtype."""
     found = CONSTANTS.get(name)
     if found is not None:
-        return Scalar(found, "int" if isinstance(found, int) else "float", node=node, home=it.module)
+        return Scalar(
+            found, "int" if isinstance(found, int) else "float", node=node, home=it.module
+        )
     home, _, last = name.rpartition(".")
     if home in ("torch", "numpy"):
         from precision_lint.dataflow.tensors import KEYS
@@ -247,7 +249,9 @@ def _several(
         given = list(given[0].items)
     found = [tensor_of(it, value) for value in given]
     items: list[Value] = [
-        one.but(op="view", operands=(one,), node=node, home=it.module, rank=-1) if one else unknown()
+        one.but(op="view", operands=(one,), node=node, home=it.module, rank=-1)
+        if one
+        else unknown()
         for one in found
     ]
     return Sequence(tuple(items), None, "tuple")
@@ -550,6 +554,10 @@ def _rounded(
     return first
 
 
+def _joined(found: Value | list[Value]) -> Value:
+    return building.join_all(list(found) if isinstance(found, list) else [found])
+
+
 BUILTINS: dict[str, Handler] = {
     "range": _range,
     "zip": _zipped,
@@ -560,11 +568,7 @@ BUILTINS: dict[str, Handler] = {
     "min": _extreme,
     "sum": _sum,
     **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "frozenset"), _listed),
-    "next": lambda it, n, a, k, node: building.join_all(
-        found if isinstance(found := elements(it, a[0], node), list) else [found]
-    )
-    if a
-    else unknown(),
+    "next": lambda it, n, a, k, node: _joined(elements(it, a[0], node)) if a else unknown(),
     "dict": _dict,
     "map": _mapped,
     "getattr": _attribute_of,
@@ -572,7 +576,9 @@ BUILTINS: dict[str, Handler] = {
     **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),
     "abs": _rounded,
     "round": _rounded,
-    "pow": lambda it, n, a, k, node: binary(it, "pow", a[0], a[1], node) if len(a) > 1 else unknown(),
+    "pow": lambda it, n, a, k, node: (
+        binary(it, "pow", a[0], a[1], node) if len(a) > 1 else unknown()
+    ),
 }
 
 

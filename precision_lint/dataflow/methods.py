@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow import building, functions, objects, training
+from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import child, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
@@ -28,7 +29,6 @@ from precision_lint.domains.values import (
     Instance,
     ModuleValue,
     Reference,
-    RegionValue,
     Scalar,
     Sequence,
     Special,
@@ -67,7 +67,7 @@ SHARED = frozenset({
     "ravel", "nonzero", "conj", "diagonal", "trace", "add", "apply", "swapaxes", "argsort",
     "searchsorted", "abs", "sub", "mul", "div", "pow", "add_", "log", "size", "type", "map",
     "update", "insert", "sign", "where", "filter", "unique", "median", "mode", "quantile", "corr",
-    "floor", "ceil", "expand", "select", "unbind", "values", "t", "sample", "select", "diff",
+    "floor", "ceil", "expand", "select", "unbind", "values", "t", "sample", "diff",
 })  # fmt: skip
 """Methods that arrays, data frames and other objects have as well."""
 
@@ -262,14 +262,23 @@ def call_method(
 
 
 def tensor_method(
-    it: Interpreter, value: Tensor, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Tensor,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     """A method of a tensor."""
     if name in CASTS and not arguments:
         return cast(it, value, CASTS[name], node)
     if name == "to":
         vector = building.asked_dtype(it, arguments, keywords)
-        return value if vector is None else cast(it, value, vector, node, _names_dtype(arguments, keywords))
+        return (
+            value
+            if vector is None
+            else cast(it, value, vector, node, _names_dtype(arguments, keywords))
+        )
     if name in KEEPS:
         return value
     if name == "type_as" and arguments:
@@ -311,9 +320,22 @@ def _drawn(
         operation = operations.of_method("fill_")
         if operation is not None:
             return operate(it, operation, [value, *arguments], {}, node, True)
-        lo, hi = (arguments[0].lo, arguments[0].hi) if arguments and isinstance(arguments[0], Scalar) else (-INF, INF)
+        lo, hi = (
+            (arguments[0].lo, arguments[0].hi)
+            if arguments and isinstance(arguments[0], Scalar)
+            else (-INF, INF)
+        )
     made = Tensor(
-        value.dtypes, op, (), node, it.module, lo, hi, value.assumptions, rank=value.rank, data="follows"
+        value.dtypes,
+        op,
+        (),
+        node,
+        it.module,
+        lo,
+        hi,
+        value.assumptions,
+        rank=value.rank,
+        data="follows",
     )
     if isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, made)
@@ -330,7 +352,11 @@ def _names_dtype(arguments: Arguments, keywords: Keywords) -> bool:
 
 def _is_plain(value: DtypeValue) -> bool:
     node = value.node
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr != "dtype"
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.attr != "dtype"
+    )
 
 
 def _typed(
@@ -348,7 +374,12 @@ def _typed(
 
 
 def _copied(
-    it: Interpreter, value: Tensor, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Tensor,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     if name == "clone":
         return value.but(op="clone", operands=(value,), node=node, home=it.module)
@@ -376,7 +407,9 @@ def _answer(
         applied.result = value
         for look in HAZARDS.get("item", ()):
             look(it, applied)
-        return Scalar(None, kind, value.lo, value.hi, value.assumptions, node, it.module, "item", (value,))
+        return Scalar(
+            None, kind, value.lo, value.hi, value.assumptions, node, it.module, "item", (value,)
+        )
     if name == "tolist":
         return Sequence(None, Scalar(None, "number", value.lo, value.hi), "list")
     if name == "size":
@@ -399,7 +432,12 @@ def _answer(
 
 
 def _instance_method(
-    it: Interpreter, value: Instance, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Instance,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     if name == "save_for_backward":
         objects.store(it, value, "saved_tensors", Sequence(tuple(arguments), None, "tuple"))
@@ -417,7 +455,12 @@ def _instance_method(
 
 
 def _unknown_method(
-    it: Interpreter, value: Unknown, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Unknown,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     """A method of an object of an unknown kind: a tensor's, if only tensors have it."""
     symbol = value.symbol
@@ -448,7 +491,18 @@ def _unknown_method(
     if name in ("unscale_", "zero_grad", "get_scale"):
         return _protocol_method(it, value, name, arguments, node)
     operation = operations.of_method(name)
-    shape = name in ("size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool")
+    shape = name in (
+        "size",
+        "numel",
+        "dim",
+        "item",
+        "tolist",
+        "numpy",
+        "type_as",
+        "long",
+        "int",
+        "bool",
+    )
     if operation is not None or shape or name.startswith("new_"):
         made = tensor_of(it, value, node)
         assert made is not None
@@ -495,7 +549,9 @@ def _protocol_method(
     it: Interpreter, value: Unknown, name: str, arguments: Arguments, node: ast.AST
 ) -> Value:
     """A method that only scalers or optimizers have, of an object that nobody saw."""
-    scaler = name in ("unscale_", "scale", "update", "get_scale") or (name == "step" and len(arguments) == 1)
+    scaler = name in ("unscale_", "scale", "update", "get_scale") or (
+        name == "step" and len(arguments) == 1
+    )
     known = value.symbol.attributes.get(("protocol", scaler))
     if known is None:
         known = Special("scaler" if scaler else "optimizer", node, it.module, assume.FLAG, of=value)
@@ -507,7 +563,12 @@ def _protocol_method(
 
 
 def _special_method(
-    it: Interpreter, value: Special, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Special,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     if value.kind == "scaler":
         return training.scaler_method(it, value, name, arguments, node)
@@ -524,7 +585,12 @@ def _special_method(
 
 
 def _sequence_method(
-    it: Interpreter, value: Sequence, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Sequence,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     target = node.func.value if isinstance(node.func, ast.Attribute) else node
     first = arguments[-1] if arguments else unknown()
@@ -533,7 +599,12 @@ def _sequence_method(
         return NONE
     if name in ("extend", "update"):
         more = any_of(first) if isinstance(first, Sequence) else None
-        if isinstance(first, Sequence) and first.items is not None and value.items is not None and not it.depth:
+        if (
+            isinstance(first, Sequence)
+            and first.items is not None
+            and value.items is not None
+            and not it.depth
+        ):
             rebind(it, target, Sequence(value.items + first.items, None, value.kind))
         elif more is not None:
             rebind(it, target, _appended(it, value, more))
@@ -557,7 +628,12 @@ def _appended(it: Interpreter, value: Sequence, item: Value) -> Sequence:
 
 
 def _table_method(
-    it: Interpreter, value: Table, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Table,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     target = node.func.value if isinstance(node.func, ast.Attribute) else node
     first = arguments[0] if arguments else None
@@ -583,24 +659,46 @@ def _table_method(
 
 
 def _array_method(
-    it: Interpreter, value: Array, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Array,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     if name in ("astype", "view"):
         from precision_lint.dataflow.tensors import dtype_of
 
         vector = dtype_of(it, arguments[0] if arguments else keywords.get("dtype"))
-        return Array(vector or dtypes.V_ANY, "astype", (value,), node, it.module, value.lo, value.hi)
+        return Array(
+            vector or dtypes.V_ANY, "astype", (value,), node, it.module, value.lo, value.hi
+        )
     if name in ("item", "tolist"):
         return Scalar(None, "number", value.lo, value.hi)
     if name in ("argmax", "argmin", "argsort", "nonzero"):
         return Array(dtypes.V_INTEGER, name, (value,), node, it.module)
-    kept = name in ("reshape", "copy", "transpose", "flatten", "ravel", "squeeze", "clip", "max", "min")
+    kept = name in (
+        "reshape",
+        "copy",
+        "transpose",
+        "flatten",
+        "ravel",
+        "squeeze",
+        "clip",
+        "max",
+        "min",
+    )
     lo, hi = (value.lo, value.hi) if kept and name != "clip" else (-INF, INF)
     return Array(value.dtypes, name, (value,), node, it.module, lo, hi)
 
 
 def _scalar_method(
-    it: Interpreter, value: Scalar, name: str, arguments: Arguments, keywords: Keywords, node: ast.Call
+    it: Interpreter,
+    value: Scalar,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
 ) -> Value:
     if value.kind == "str":
         if name in ("split", "rsplit", "splitlines"):
@@ -629,7 +727,9 @@ def call_special(
     """Calling a bound method, a partial function, an autograd function."""
     kind = callee.kind
     if kind == "method" and isinstance(node, ast.Call):
-        return call_method(it, callee.fields["of"], callee.fields["name"], arguments, keywords, node)
+        return call_method(
+            it, callee.fields["of"], callee.fields["name"], arguments, keywords, node
+        )
     if kind == "partial":
         given = {**callee.fields["keywords"], **keywords}
         return it.call(callee.fields["of"], [*callee.fields["arguments"], *arguments], given, node)
@@ -640,5 +740,4 @@ def call_special(
     return unknown()
 
 
-building.CALLEES[Special] = call_special
-building.CALLEES[RegionValue] = lambda it, callee, a, k, n: a[0] if a else unknown()
+CALLEES[Special] = call_special

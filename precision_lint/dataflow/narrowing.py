@@ -70,7 +70,9 @@ def _comparison(
 
 def _peek(it: Interpreter, node: ast.expr) -> Value | None:
     """The value of an expression that does nothing; None: it calls something."""
-    if isinstance(node, (ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.UnaryOp)):
+    if isinstance(
+        node, (ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.UnaryOp)
+    ):
         return it.expr(node)
     return None
 

@@ -215,7 +215,10 @@ def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
     if not _is_float(value.dtypes):
         return value
     cast = tuple(
-        [w if x & dtypes.FLOATS or x > dtypes.ANY else x for w, x in zip(vector, value.dtypes, strict=True)]
+        [
+            w if x & dtypes.FLOATS or x > dtypes.ANY else x
+            for w, x in zip(vector, value.dtypes, strict=True)
+        ]
     )
     assumed = value.assumptions
     if owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
@@ -268,7 +271,7 @@ def late_stores(it: Interpreter, cls: Class) -> dict[str, list[Function]]:
             for method in base.methods.values() if isinstance(base, Class) else ():
                 for name in _assigned(method):
                     known.setdefault(name, []).append(method)
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def _assigned(method: Function) -> Iterator[str]:
@@ -350,6 +353,8 @@ def merge_weights(a: Weights, b: Weights) -> Weights:
     return merged
 
 
-def _perhaps(entry: tuple[Dtypes, int, Place | None], root: Root) -> tuple[Dtypes, int, Place | None]:
+def _perhaps(
+    entry: tuple[Dtypes, int, Place | None], root: Root
+) -> tuple[Dtypes, int, Place | None]:
     """A cast that one of two branches makes."""
     return (dtypes.join(entry[0], root.made), entry[1], entry[2])

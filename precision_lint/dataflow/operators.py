@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
-from precision_lint.dataflow.ranges import divide, multiply, power
 from precision_lint.dataflow.protocol import note
+from precision_lint.dataflow.ranges import divide, multiply, power
 from precision_lint.dataflow.tensors import dtype_of, operate
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
@@ -142,7 +142,9 @@ def _operand(it: Interpreter, value: Value) -> Value:
         value.symbol.uses = uses
         return made if made is not None else value
     if isinstance(value, Array):
-        return Tensor(value.dtypes, "from_numpy", (value,), value.node, value.home, value.lo, value.hi)
+        return Tensor(
+            value.dtypes, "from_numpy", (value,), value.node, value.home, value.lo, value.hi
+        )
     return value
 
 
@@ -193,10 +195,10 @@ def _folds(op: str, a: Any, b: Any) -> bool:
     if not all(isinstance(x, (int, float)) for x in (a, b)):
         return op in ("add", "eq", "ne") and isinstance(a, str) and isinstance(b, str)
     if op == "pow":
-        return abs(a) < 1e6 and abs(b) < 64
+        return bool(abs(a) < 1e6 and abs(b) < 64)
     if op in ("bitwise_left_shift",):
-        return 0 <= b < 64
-    return abs(a) < LARGEST and abs(b) < LARGEST
+        return bool(0 <= b < 64)
+    return bool(abs(a) < LARGEST and abs(b) < LARGEST)
 
 
 def _bounds(op: str, a: Scalar, b: Scalar) -> tuple[float, float]:
@@ -292,7 +294,11 @@ def _same_dtype(
     """Whether two dtypes are the same, where that is known in every mode."""
     assumptions = getattr(left, "assumptions", 0) | getattr(right, "assumptions", 0)
     equal: bool | None = None
-    if a is not None and b is not None and not any((x | y) & dtypes.OTHER for x, y in zip(a, b, strict=True)):
+    if (
+        a is not None
+        and b is not None
+        and not any((x | y) & dtypes.OTHER for x, y in zip(a, b, strict=True))
+    ):
         if a == b and all(bin(one).count("1") == 1 for one in a):
             equal = True
         elif not any(x & y for x, y in zip(a, b, strict=True)):

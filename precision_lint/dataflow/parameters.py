@@ -77,9 +77,10 @@ def unseen(
         value = it.evaluate_in(function.module, default)
         if isinstance(value, Scalar) and value.kind != "none":
             return _defaulted(value)
-        if isinstance(value, (DtypeValue, Reference)) and dtype_of(it, value) not in (None, dtypes.V_ANY):
+        named = isinstance(value, (DtypeValue, Reference))
+        if named and dtype_of(it, value) not in (None, dtypes.V_ANY):
             return _some_dtype(it, argument.arg, value)
-        if not (isinstance(value, Scalar) or isinstance(value, Reference)):
+        if not isinstance(value, (Scalar, Reference)):
             return value
     return it.unknown(argument.arg, vector, assumptions)
 
@@ -95,11 +96,10 @@ def _some_dtype(it: Interpreter, label: str, default: Value | None = None) -> Dt
 
 def _defaulted(value: Scalar) -> Scalar:
     """A parameter's default, which is assumed."""
-    made = Scalar(
+    return Scalar(
         value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node, value.home,
         value.op, value.operands,
     )  # fmt: skip
-    return made
 
 
 def _with_default(
@@ -115,7 +115,7 @@ def _with_default(
 
 
 def _annotated(
-    it: Interpreter, node: ast.expr, label: str, vector: Dtypes, assumptions: int
+    it: Interpreter, node: ast.expr, label: str, vector: dtypes.Dtypes, assumptions: int
 ) -> Value | None:
     """What an annotation says; None: nothing."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -151,7 +151,12 @@ def _annotated(
 
 
 def _subscripted(
-    it: Interpreter, node: ast.Subscript, name: str, label: str, vector: Dtypes, assumptions: int
+    it: Interpreter,
+    node: ast.Subscript,
+    name: str,
+    label: str,
+    vector: dtypes.Dtypes,
+    assumptions: int,
 ) -> Value | None:
     inside: Any = node.slice
     if name == "Optional":
@@ -203,7 +208,7 @@ def unseen_object(it: Interpreter, cls: Class) -> Instance:
         known = cls.facts["unseen"] = Instance(cls, {}, Root(dtypes.FOLLOWS))
         it.program.built.append(cls)
         initialise(it, known)
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def initialise(it: Interpreter, made: Instance) -> None:

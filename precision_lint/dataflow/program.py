@@ -168,7 +168,7 @@ class Program:
                 it.variables[top] = Lazy(found, None) if found else Reference(top)
             value = it.variables.get(bound)
             if value.__class__ is Lazy:
-                used.add(value.path)  # type: ignore[union-attr]
+                used.add(value.path)
 
     def _member_of(
         self, it: Interpreter, module: str, name: str, path: str, level: int, node: ast.AST

@@ -274,6 +274,11 @@ def _sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
+def _in_base(base: float, values: list[Value | None]) -> Bounds:
+    lo, hi = _logarithm(values)
+    return lo / math.log(base), hi / math.log(base)
+
+
 BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
     "add": _add,
     "sub": _subtract,
@@ -292,8 +297,8 @@ BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
     "tanh": _increasing(math.tanh, -1.0, 1.0),
     "softplus": _increasing(lambda x: math.log1p(math.exp(x)), 0.0, INF),
     "log": _logarithm,
-    "log2": lambda v: tuple(x / math.log(2) for x in _logarithm(v)),  # type: ignore[return-value]
-    "log10": lambda v: tuple(x / math.log(10) for x in _logarithm(v)),  # type: ignore[return-value]
+    "log2": lambda v: _in_base(2, v),
+    "log10": lambda v: _in_base(10, v),
     "log1p": _log1p,
     "relu": _relu,
     "leaky_relu": _leaky,

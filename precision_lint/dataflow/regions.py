@@ -57,6 +57,7 @@ def make_region(
     node: ast.AST,
 ) -> RegionValue:
     """A context manager of autocast, from the arguments of its constructor."""
+    order: tuple[str, ...]
     if name in LEGACY:
         order = ("enabled", "dtype", "cache_enabled")
     else:
@@ -95,9 +96,7 @@ def _is_union(vector: dtypes.Dtypes) -> bool:
 def _by_mode(vector: dtypes.Dtypes) -> dtypes.Dtypes:
     """In a mode that names a dtype, a choice of dtypes is that one."""
     wanted = {dtypes.AMP16: dtypes.FLOAT16, dtypes.AMPBF: dtypes.BFLOAT16}
-    return tuple(
-        [wanted[i] if i in wanted and x & wanted[i] else x for i, x in enumerate(vector)]
-    )
+    return tuple([wanted[i] if i in wanted and x & wanted[i] else x for i, x in enumerate(vector)])
 
 
 def _device(value: Value | None) -> str:
@@ -178,8 +177,8 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
             before, it.region = it.region, value.fields["region"]
             return lambda: setattr(it, "region", before)
     if isinstance(value, Reference):
-        for look in NAMED:
-            look(it, value.name, node)
+        for named in NAMED:
+            named(it, value.name, node)
     return None
 
 
@@ -216,7 +215,9 @@ def _switches_on(node: ast.AST, module: Module) -> bool:
     if not isinstance(node, ast.Call) or not _names_autocast(node.func, module):
         return False
     return not any(
-        keyword.arg == "enabled" and isinstance(keyword.value, ast.Constant) and not keyword.value.value
+        keyword.arg == "enabled"
+        and isinstance(keyword.value, ast.Constant)
+        and not keyword.value.value
         for keyword in node.keywords
     )
 
@@ -241,15 +242,17 @@ def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
             region = it.expr(node) if isinstance(node, ast.Call) else None
             if not isinstance(region, RegionValue):
                 region = make_region(it, name, [], {}, node)
-            for look in ENTERED:
-                look(it, region, it.region, node)
+            for enters in ENTERED:
+                enters(it, region, it.region, node)
             it.region = entered(it, region)
             own = True
         elif name in NO_GRAD:
             it.no_grad = True
         elif name.rpartition(".")[2] == "custom_fwd" and isinstance(node, ast.Call):
             wanted = {k.arg: it.expr(k.value) for k in node.keywords if k.arg}
-            if "cast_inputs" in wanted and isinstance(wanted["cast_inputs"], (DtypeValue, Reference)):
+            if "cast_inputs" in wanted and isinstance(
+                wanted["cast_inputs"], (DtypeValue, Reference)
+            ):
                 it.region = it.region._replace(dtypes=dtypes.V_OFF, explicit=True)
                 own = True
     return own

@@ -12,7 +12,6 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     NONE,
-    Instance,
     Scalar,
     Special,
     Tensor,
@@ -31,7 +30,9 @@ SCALERS = frozenset({
 OPTIMIZERS_MADE: list[Callable[[Interpreter, Special], None]] = []
 STEPPED: list[Callable[[Interpreter, Special | None, Value, ast.AST], None]] = []
 """What to look for where an optimizer is made, and where it steps (``hazards``)."""
-SCALERS_MADE: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
+SCALERS_MADE: list[
+    Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]
+] = []
 SCALED: list[Callable[[Interpreter, Value, ast.AST, Special], None]] = []
 """What to look for where a scaler is made, and where it scales a loss (``hazards``)."""
 
@@ -44,7 +45,13 @@ def make_scaler(
     node: ast.AST,
 ) -> Value:
     """``GradScaler(...)``; ``enabled`` is its truth, None where a flag decides."""
-    order = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+    order: tuple[str, ...] = (
+        "init_scale",
+        "growth_factor",
+        "backoff_factor",
+        "growth_interval",
+        "enabled",
+    )
     if name.startswith("torch.amp"):
         order = ("device", *order)
     for look in SCALERS_MADE:

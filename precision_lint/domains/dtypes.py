@@ -98,7 +98,7 @@ def promote_sets(a: int, b: int) -> int:
     """The dtypes that an operation on tensors of both sets may give."""
     if a == b:
         return a
-    if a == INTEGER and b > ANY or b == INTEGER and a > ANY:
+    if (a == INTEGER and b > ANY) or (b == INTEGER and a > ANY):
         return max(a, b)  # an unknown float stays as it is
     key = (a & ANY, b & ANY)
     known = _PAIRS.get(key)

@@ -15,13 +15,13 @@ from precision_lint.domains.values import (
     Closure,
     DtypeValue,
     Instance,
-    Table,
     Reference,
     RegionValue,
     Scalar,
     Sequence,
     Special,
     Symbol,
+    Table,
     Tensor,
     Unknown,
     Value,
@@ -41,7 +41,8 @@ def join(a: Value, b: Value) -> Value:
     if kind is b.__class__:
         joined = _SAME.get(kind)
         if joined is not None:
-            return joined(a, b)
+            result: Value = joined(a, b)
+            return result
         return a if kind is Closure and a.function is b.function else unknown()  # type: ignore[attr-defined]
     if a is NONE or (isinstance(a, Scalar) and a.kind == "none"):
         return _optional(b)

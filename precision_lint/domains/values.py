@@ -423,7 +423,7 @@ def number(value: Value | None) -> float | None:
     if value.__class__ is Scalar:
         scalar: Any = value
         if scalar.value.__class__ in (int, float):
-            return scalar.value  # type: ignore[no-any-return]
+            return scalar.value
     elif isinstance(value, Tensor) and value.lo == value.hi and abs(value.lo) < INF:
         return value.lo
     return None

@@ -44,7 +44,7 @@ class Factor(NamedTuple):
     dims: counted from the end.
     """
 
-    index: int
+    place: int
     value: Tensor
     dims: tuple[int, ...]
 
@@ -115,7 +115,8 @@ def _before(value: Tensor, dim: int) -> int | None:
         return None
     if value.op in ("unsqueeze", "squeeze", "index", "expand", "select"):
         return dim if value.op in ("expand", "index") else None
-    keeps = value.op in ("cast", "relu", "sigmoid", "elu", "mul", "add", "sub", "div", "neg", "exp", "clamp", "dropout",
+    keeps = value.op in ("cast", "relu", "sigmoid", "elu", "mul", "add", "sub", "div", "neg",
+                         "exp", "clamp", "dropout",
                          "softmax", "masked_fill", "where", "gelu", "silu", "tanh", "clone", "square",
                          "contiguous", "split", "chunk", "detach", "normalize", "pad", "softplus")  # fmt: skip
     if value.op == "view" or (transparent(value) and value.op in ("element", "unbind", "output")):
@@ -150,7 +151,9 @@ def _flattens(value: Tensor, dim: int) -> bool:
     """Whether a dimension was made of several."""
     if value.op == "flatten":
         start = number(value.operands[1]) if len(value.operands) > 1 else 0
-        return dim == -1 and start is not None and start >= 1 or (dim == -2 and len(value.operands) > 2)
+        return (dim == -1 and start is not None and start >= 1) or (
+            dim == -2 and len(value.operands) > 2
+        )
     if value.op in ("view", "reshape"):
         sizes: Any = value.operands[1:]
         if len(sizes) == 1 and isinstance(sizes[0], Sequence) and sizes[0].items is not None:
@@ -270,7 +273,15 @@ def _are_weights(value: Any) -> bool:
     base = value
     while isinstance(base, Tensor) and transparent(base) and base.op not in ("sum", "mean"):
         base = peel(base.operands[0])
-    return isinstance(base, Tensor) and base.op in ("exp", "relu", "sigmoid", "softplus", "join", "add", "mul")
+    return isinstance(base, Tensor) and base.op in (
+        "exp",
+        "relu",
+        "sigmoid",
+        "softplus",
+        "join",
+        "add",
+        "mul",
+    )
 
 
 def _is_share(value: Any) -> bool:
@@ -280,10 +291,14 @@ def _is_share(value: Any) -> bool:
             return True
         if one.op == "div" and len(one.operands) > 1:
             below = peel(one.operands[1])
-            if isinstance(below, Tensor) and any(b.op in ("sum", "max", "amax", *NORMS) for b in behind(below, 6)):
+            if isinstance(below, Tensor) and any(
+                b.op in ("sum", "max", "amax", *NORMS) for b in behind(below, 6)
+            ):
                 return True
-        if one.op not in ("cast", "index", "view", "masked_fill", "mul", "transpose", "flatten", "unsqueeze", "reshape",
-                          "permute", "clone", "expand", "join", "squeeze", "element", "contiguous"):  # fmt: skip
+        if one.op not in ("cast", "index", "view", "masked_fill", "mul", "transpose", "flatten",
+                          "unsqueeze", "reshape",
+                          "permute", "clone", "expand", "join", "squeeze", "element",
+                          "contiguous"):  # fmt: skip
             return False
     return False
 
@@ -303,7 +318,9 @@ def _normalised(part: Factor) -> bool:
             below = value.operands[1]
             if isinstance(below, (Scalar, Special)) and _counts(below):
                 return True
-            if isinstance(peel(below), Tensor) and any(b.op in ("sum", "cumsum") for b in behind(below, 8)):
+            if isinstance(peel(below), Tensor) and any(
+                b.op in ("sum", "cumsum") for b in behind(below, 8)
+            ):
                 return True
         if value.op == "mul" and len(value.operands) > 1 and _is_reciprocal(value.operands[1]):
             return True
@@ -313,7 +330,17 @@ def _normalised(part: Factor) -> bool:
         if moved is not None and value.op in ("transpose", "t", "permute"):
             moved = _before(value, moved)
             dims = (moved,) if moved is not None else ()
-        if not value.operands or value.op in ("matmul", "linear", "exp", "relu", "sigmoid", "input", "sum", "einsum", "join"):
+        if not value.operands or value.op in (
+            "matmul",
+            "linear",
+            "exp",
+            "relu",
+            "sigmoid",
+            "input",
+            "sum",
+            "einsum",
+            "join",
+        ):
             return _join_normalised(value, part) if value.op == "join" else False
         value = peel(value.operands[0])
     return False
@@ -321,7 +348,7 @@ def _normalised(part: Factor) -> bool:
 
 def _join_normalised(value: Tensor, part: Factor) -> bool:
     return bool(value.operands) and all(
-        isinstance(one, Tensor) and _normalised(Factor(part.index, one, part.dims))
+        isinstance(one, Tensor) and _normalised(Factor(part.place, one, part.dims))
         for one in value.operands
     )
 
@@ -356,7 +383,9 @@ def _lowered_operand(it: Interpreter, applied: Applied, parts: list[Factor]) -> 
         return None
     for part in parts:
         value = peel(part.value)
-        while isinstance(value, Tensor) and transparent(value) and value.op not in ("sum", "square"):
+        while (
+            isinstance(value, Tensor) and transparent(value) and value.op not in ("sum", "square")
+        ):
             value = peel(value.operands[0])
         wide = dtypes.modes_of(part.value.dtypes, FLOAT32)
         if not isinstance(value, Tensor) or not wide or value.flags & PARAMETER:
@@ -395,7 +424,18 @@ def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
                 return
             scaled = scaled or _shrinks(value, index)
             value = peel(value.operands[1 - index])
-        elif value.op in ("masked_fill", "where", "add", "sub", "index", "view", "cast", "clamp", "reshape", "flatten"):
+        elif value.op in (
+            "masked_fill",
+            "where",
+            "add",
+            "sub",
+            "index",
+            "view",
+            "cast",
+            "clamp",
+            "reshape",
+            "flatten",
+        ):
             inner = value.operands[1] if value.op == "where" else value.operands[0]
             other = value.operands[1] if value.op == "add" and len(value.operands) > 1 else None
             inside = peel(other)
@@ -415,7 +455,11 @@ def _scale_of(value: Tensor) -> int | None:
         if isinstance(value.operands[index], Scalar):
             return index
         one = peel(value.operands[index])
-        if isinstance(one, Tensor) and (one.rank == 0 or one.flags & PARAMETER) and value.op == "mul":
+        if (
+            isinstance(one, Tensor)
+            and (one.rank == 0 or one.flags & PARAMETER)
+            and value.op == "mul"
+        ):
             return index
     return None
 
@@ -439,9 +483,7 @@ def _report_late(it: Interpreter, product: Tensor) -> None:
     first, second = operands
     if product.home is not it.module:
         return
-    applied_places = [
-        operand_node(product.node, it.module, i) for i in range(start, start + 2)
-    ]
+    applied_places = [operand_node(product.node, it.module, i) for i in range(start, start + 2)]
     it.retract("large-contraction", product)
     assert product.node is not None
     it.emit(
@@ -461,7 +503,11 @@ def _is_prepared(value: Tensor) -> bool:
     for one in behind(value, 8):
         if one.op in ("normalize", "layer_norm", "rms_norm", "softmax"):
             return True
-        if one.op in ("mul", "div") and len(one.operands) > 1 and isinstance(one.operands[1], Scalar):
+        if (
+            one.op in ("mul", "div")
+            and len(one.operands) > 1
+            and isinstance(one.operands[1], Scalar)
+        ):
             return True
         if one.op in ("linear", "matmul", "input", "conv1d", "conv2d"):
             return False
@@ -490,7 +536,12 @@ def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
         if value is None or all(one == dtypes.FLOAT64 for one in value.dtypes):
             return
         inner = peel(value)
-        if isinstance(inner, Tensor) and inner.op == "weight" and inner.data and len(inner.data) > 2:
+        if (
+            isinstance(inner, Tensor)
+            and inner.op == "weight"
+            and inner.data
+            and len(inner.data) > 2
+        ):
             return  # a layer: the cast may only meet its weights
         operands.append((index, value))
         state = _upcast(value)
@@ -520,7 +571,8 @@ def _follows_weights(value: Tensor) -> bool:
 
 
 THROUGH = frozenset({
-    "transpose", "t", "view", "index", "normalize", "permute", "flatten", "reshape", "mul", "add", "sub", "div", "clone",
+    "transpose", "t", "view", "index", "normalize", "permute", "flatten", "reshape", "mul", "add",
+    "sub", "div", "clone",
     "contiguous", "unsqueeze", "squeeze", "softmax", "neg", "bmm", "matmul", "detach",
 })  # fmt: skip
 
@@ -585,4 +637,3 @@ def left_half(it: Interpreter, applied: Applied) -> None:
             operation=applied.name,
             operands=tuple(operands),
         )
-

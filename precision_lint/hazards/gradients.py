@@ -14,7 +14,9 @@ READS = frozenset({
     "abs", "square", "std", "var", "item", "format", "aminmax", "topk", "quantile", "count_nonzero",
 })  # fmt: skip
 """Operations that ask how large a gradient is."""
-FINITE = frozenset({"isnan", "isinf", "isfinite", "eq", "ne", "logical_or", "logical_not", "bitwise_not"})
+FINITE = frozenset(
+    {"isnan", "isinf", "isfinite", "eq", "ne", "logical_or", "logical_not", "bitwise_not"}
+)
 
 
 def _gradient(value: object) -> bool:
@@ -66,5 +68,6 @@ def _adds_foreign(applied: Applied) -> bool:
         return False
     made = [one.op for one in behind(other, 12)]
     return "grad" not in made and any(
-        op in ("randn_like", "randn", "normal", "rand_like", "weight", "parameter", "sign") for op in made
+        op in ("randn_like", "randn", "normal", "rand_like", "weight", "parameter", "sign")
+        for op in made
     )

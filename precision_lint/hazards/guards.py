@@ -542,7 +542,9 @@ def chosen_infinity(it: Interpreter, applied: Applied) -> None:
         logarithm = next((one for one in behind(value, 8) if one.op in LOGARITHMS), None)
         if applied.result.flags & DETACHED:
             if logarithm is not None:
-                it.retract("log-guard", logarithm)  # it is chosen where it is finite, without gradient
+                it.retract(
+                    "log-guard", logarithm
+                )  # it is chosen where it is finite, without gradient
         elif logarithm is not None:
             _masked(it, applied, logarithm, logarithm.operands[0], "where")
         elif isinstance(value, Tensor) and value.op == "div" and len(value.operands) > 1:
@@ -592,9 +594,11 @@ def _logarithm(value: Any) -> Tensor | None:
         if inner.op in ("log", "log2", "log10"):
             return inner
         scaled = inner.op in ("mul", "add", "sub") and number(inner.operands[1]) is not None
-        if inner.op == "neg" or scaled:
-            inner = peel(inner.operands[0])
-        elif inner.op in ("cast", "index", "view") and inner.operands:
+        if (
+            inner.op == "neg"
+            or scaled
+            or (inner.op in ("cast", "index", "view") and inner.operands)
+        ):
             inner = peel(inner.operands[0])
         else:
             return None
@@ -606,7 +610,9 @@ def _unguarded(value: Any) -> Any:
     return guard.base if guard is not None else value
 
 
-COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne", "logical_and", "logical_not", "isfinite"})
+COMPARISONS = frozenset(
+    {"gt", "ge", "lt", "le", "eq", "ne", "logical_and", "logical_not", "isfinite"}
+)
 
 
 def _is_mask(value: Any) -> bool:

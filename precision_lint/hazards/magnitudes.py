@@ -15,7 +15,23 @@ USUAL: dict[str, float] = {
     "randn": 6.0, "randn_like": 6.0, "normal": 6.0, "weight": 16.0, "embedding": 16.0,
 }  # fmt: skip
 """Magnitudes that are hardly ever exceeded, though nothing forbids it."""
-KEEPS = frozenset({"mul", "add", "sub", "neg", "mean", "amax", "max", "cat", "stack", "dropout", "relu", "abs", "where"})
+KEEPS = frozenset(
+    {
+        "mul",
+        "add",
+        "sub",
+        "neg",
+        "mean",
+        "amax",
+        "max",
+        "cat",
+        "stack",
+        "dropout",
+        "relu",
+        "abs",
+        "where",
+    }
+)
 
 
 def magnitude(value: Any, depth: int = 6) -> float:
@@ -40,7 +56,15 @@ def _of_parts(value: Tensor, depth: int) -> float:
     parts = value.operands
     if value.op == "join":
         return max(magnitude(one, depth) for one in parts)
-    if transparent(value) or value.op in ("neg", "mean", "dropout", "relu", "leaky_relu", "gelu", "silu"):
+    if transparent(value) or value.op in (
+        "neg",
+        "mean",
+        "dropout",
+        "relu",
+        "leaky_relu",
+        "gelu",
+        "silu",
+    ):
         if value.op in ("sum", "cumsum", "norm", "linalg.norm", "linalg.vector_norm", "square"):
             return INF
         return magnitude(parts[0], depth)

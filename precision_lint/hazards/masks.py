@@ -39,7 +39,9 @@ def fill_overflow(it: Interpreter, applied: Applied) -> None:
             continue
         vector = applied.result.dtypes if applied.name != "clamp" else target.dtypes
         modes = _modes_of(fill, vector, applied.name)
-        if modes and not (applied.name in ("mul", "add", "sub") and not _is_mask_value(fill, applied)):
+        if modes and not (
+            applied.name in ("mul", "add", "sub") and not _is_mask_value(fill, applied)
+        ):
             _report(it, applied, target, fill, modes)
             return
 
@@ -56,10 +58,7 @@ def _pairs(applied: Applied) -> list[tuple[Tensor | None, Value | None]]:
         indices.append((0, 2))
     if applied.name in ("mul", "add"):
         indices.append((1, 0))
-    return [
-        (applied.tensor(a), values[b] if len(values) > b else None)
-        for a, b in indices
-    ]
+    return [(applied.tensor(a), values[b] if len(values) > b else None) for a, b in indices]
 
 
 def _modes_of(fill: Scalar, vector: dtypes.Dtypes, name: str) -> int:
@@ -72,9 +71,7 @@ def _modes_of(fill: Scalar, vector: dtypes.Dtypes, name: str) -> int:
             continue
         if constant is not None:
             big = FLOAT16_OVERFLOWS <= abs(constant) < INF
-            if big and dtype & FLOAT16:
-                found |= 1 << mode
-            elif big and dtype & BFLOAT16 and abs(constant) > 3.39e38:
+            if (big and dtype & FLOAT16) or (big and dtype & BFLOAT16 and abs(constant) > 3.39e38):
                 found |= 1 << mode
         elif fill.op in EXTREMES and fill.operands:
             limit = fill.operands[0].dtypes[mode]
@@ -92,12 +89,10 @@ def _is_mask_value(fill: Scalar, applied: Applied) -> bool:
     if applied.name in ("add", "sub"):
         return constant <= -FLOAT16_OVERFLOWS
     other = applied.tensor(0) or applied.tensor(1)
-    return constant <= -FLOAT16_OVERFLOWS or (other is not None and 0 <= other.lo and other.hi <= 1)
+    return constant <= -FLOAT16_OVERFLOWS or (other is not None and other.lo >= 0 and other.hi <= 1)
 
 
-def _report(
-    it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, modes: int
-) -> None:
+def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, modes: int) -> None:
     node = None
     index = FILLED[applied.name][1]
     if applied.name == "where":
@@ -105,7 +100,9 @@ def _report(
     elif len(applied.values) > 1 and applied.values[0] is fill:
         index = 0
     node = operand_node(applied.node, it.module, index, "value")
-    receiver = operand_node(applied.node, it.module, FILLED[applied.name][0] if applied.name != "where" else 3 - index)
+    receiver = operand_node(
+        applied.node, it.module, FILLED[applied.name][0] if applied.name != "where" else 3 - index
+    )
     it.emit(
         "fill-overflow",
         applied.node,

@@ -117,7 +117,12 @@ def parted(it: Interpreter, applied: Applied) -> None:
 def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
     """Where the ``autograd.Function`` stands whose backward this is, and where its methods begin."""
     cls = it.backward
-    if cls is None or it.function is None or it.function.cls is not cls or cls.module is not it.module:
+    if (
+        cls is None
+        or it.function is None
+        or it.function.cls is not cls
+        or cls.module is not it.module
+    ):
         return None
     methods = [cls.methods.get(name) for name in ("forward", "backward")]
     spans = [Place(it.module.path, m.node.lineno, m.node.col_offset, m.node.lineno, m.node.col_offset)
@@ -452,7 +457,8 @@ def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
 
 
 @hazard("sum", "mean", "mse_loss", "l1_loss", "smooth_l1_loss", "cross_entropy", "binary_cross_entropy",
-        "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "argmax", "topk", "gt", "lt", "ge", "le")  # fmt: skip
+        "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "argmax", "topk", "gt", "lt",
+        "ge", "le")  # fmt: skip
 def measured(it: Interpreter, applied: Applied) -> None:
     """A loss, a metric or a comparison does not go into a layer: float32 is what one wants there."""
     ends = applied.name not in ("sum", "mean") or applied.result.rank == 0
@@ -460,5 +466,3 @@ def measured(it: Interpreter, applied: Applied) -> None:
         for value in applied.values[:2]:
             for one in _arithmetic(value):
                 _retract(it, one)
-
-

@@ -134,7 +134,9 @@ def _box_area(it: Interpreter, applied: Applied) -> None:
         _report(it, "box-area", applied, first, modes, needed)
 
 
-LIMITED = frozenset({"clamp", "clamp_min", "relu", "maximum", "abs", "cast", "view", "unsqueeze", "squeeze"})
+LIMITED = frozenset(
+    {"clamp", "clamp_min", "relu", "maximum", "abs", "cast", "view", "unsqueeze", "squeeze"}
+)
 
 
 def _are_sides(first: Tensor, second: Tensor) -> bool:
@@ -269,7 +271,12 @@ def mean_by_hand(it: Interpreter, applied: Applied) -> None:
     if not sized or not isinstance(value, Tensor) or total.home is not it.module:
         return
     modes = half_modes(value.dtypes) & half_modes(total.dtypes)
-    if not modes or not (_one_sign(value) or value.op == "input") or _adds_up_to_one(value):
+    if (
+        total.node is None
+        or not modes
+        or not (_one_sign(value) or value.op == "input")
+        or _adds_up_to_one(value)
+    ):
         return
     place = operand_place(it, total, 0)
     it.emit(
@@ -308,7 +315,9 @@ def _is_logarithm(value: Tensor) -> bool:
     scaled = factor(value)
     if scaled is not None and abs(scaled[1]) <= 0.5:
         return True
-    return any(one.op in ("log", "log_softmax", "logsigmoid", "logsumexp") for one in behind(value, 6))
+    return any(
+        one.op in ("log", "log_softmax", "logsigmoid", "logsumexp") for one in behind(value, 6)
+    )
 
 
 # casts
@@ -334,7 +343,9 @@ def late_cast(it: Interpreter, applied: Applied) -> None:
         it.retract(kind, value)
 
 
-GROWING = frozenset({"sum", "nansum", "square", "cdist", "exp", "cumsum", "prod", "pow", "mul", "pairwise_distance"})
+GROWING = frozenset(
+    {"sum", "nansum", "square", "cdist", "exp", "cumsum", "prod", "pow", "mul", "pairwise_distance"}
+)
 SMALL = frozenset({"mean", "softmax", "sigmoid"})
 
 
@@ -370,7 +381,11 @@ def _receiver(it: Interpreter, applied: Applied) -> Place | None:
 def _grows(value: Tensor) -> bool:
     """Whether an operation makes values that are much larger than what it is given."""
     if value.op not in GROWING:
-        return value.op in ("squeeze", "view", "index") and bool(value.operands) and _grows_inside(value)
+        return (
+            value.op in ("squeeze", "view", "index")
+            and bool(value.operands)
+            and _grows_inside(value)
+        )
     if value.op == "mul":
         return is_square(value) is not None or _are_sides(*value.operands[:2])
     if value.op == "pow":
@@ -378,7 +393,7 @@ def _grows(value: Tensor) -> bool:
         return exponent is not None and exponent >= 2
     if value.op in ("sum", "nansum", "cumsum"):
         inner = peel(value.operands[0])
-        return isinstance(inner, Tensor) and not (0 <= inner.lo and inner.hi <= 1)
+        return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)
     return True
 
 
@@ -432,9 +447,7 @@ def norm_by_hand(it: Interpreter, applied: Applied) -> None:
 def _spread(scale: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
     """What is measured, and its squares or variance, in ``rsqrt(mean(x ** 2) + eps)``."""
     inner: Any = None
-    if name == "mul" and scale.op == "rsqrt":
-        inner = scale.operands[0]
-    elif name == "div" and scale.op == "sqrt":
+    if (name == "mul" and scale.op == "rsqrt") or (name == "div" and scale.op == "sqrt"):
         inner = scale.operands[0]
     elif scale.op == "pow" and len(scale.operands) > 1:
         exponent = number(scale.operands[1])
@@ -485,7 +498,9 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
     if base is None or mean.op != left.op or not mean.operands:
         return
     others = zip(left.operands[1:], mean.operands[1:], strict=False)
-    if not same(mean.operands[0], base) or not all(x is y or same(x, y) or x is None for x, y in others):
+    if not same(mean.operands[0], base) or not all(
+        x is y or same(x, y) or x is None for x, y in others
+    ):
         return
     modes = dtypes.modes_of(squares.dtypes, LOW)
     for one in (squares, right):
@@ -540,6 +555,8 @@ def half_softmax(it: Interpreter, applied: Applied) -> None:
     if applied.name == "logsigmoid" and value.op != "sub":
         return
     modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
-    if value.flags & GRADIENT or value.flags & DETACHED and applied.name == "logsigmoid":
+    if value.flags & GRADIENT or (value.flags & DETACHED and applied.name == "logsigmoid"):
         return
-    _report(it, "half-softmax", applied, value, modes, 0, reduction=text(applied["reduction"]) or "")
+    _report(
+        it, "half-softmax", applied, value, modes, 0, reduction=text(applied["reduction"]) or ""
+    )

@@ -25,7 +25,9 @@ def is_function(node: ast.Call, home: Module) -> bool:
     return isinstance(value, (Reference, ModuleValue)) or value.__class__.__name__ == "Lazy"
 
 
-def operand_node(node: ast.AST | None, home: Module | None, index: int, name: str = "") -> ast.expr | None:
+def operand_node(
+    node: ast.AST | None, home: Module | None, index: int, name: str = ""
+) -> ast.expr | None:
     """The expression of an operand: by its position, or by the name of its parameter."""
     if home is None:
         return None
@@ -67,13 +69,19 @@ def made_at(it: Interpreter, value: Any) -> Place | None:
     return it.place(node, value.home) if node is not None and value.home is not None else None
 
 
-def upcast_places(it: Interpreter, value: Any, fallback: ast.AST | None = None) -> tuple[Place, ...]:
+def upcast_places(
+    it: Interpreter, value: Any, fallback: ast.AST | None = None
+) -> tuple[Place, ...]:
     """Where ``.float()`` has to go so that a value is made in float32: at the operand of every
     operation that may have made it, or at ``fallback`` where one is out of sight."""
     found: list[Place] = []
     for one in alternatives(value):
         place = None
-        if isinstance(one, Tensor) and one.home is it.module and one.op not in ("input", "argument"):
+        if (
+            isinstance(one, Tensor)
+            and one.home is it.module
+            and one.op not in ("input", "argument")
+        ):
             place = operand_place(it, one, 0)
         if place is None:
             return (it.place(fallback),) if fallback is not None else ()

@@ -35,7 +35,8 @@ from precision_lint.syntax.program import scan
 from precision_lint.torchmodel import amp
 
 LOSSES = (
-    "cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "kl_div",
+    "cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    "binary_cross_entropy_with_logits", "kl_div",
     "nll_loss", "gaussian_nll_loss", "cosine_embedding_loss", "triplet_margin_loss", "poisson_nll_loss",
     "margin_ranking_loss", "ctc_loss", "soft_margin_loss", "hinge_embedding_loss",
 )  # fmt: skip
@@ -224,7 +225,12 @@ def scaler_arguments(
     order = amp.SCALER if current else amp.SCALER[1:]
     what = _unknown_keyword(keywords, order, name)
     first = arguments[0] if arguments else None
-    if what is None and current and isinstance(first, Scalar) and first.kind in ("bool", "int", "float"):
+    if (
+        what is None
+        and current
+        and isinstance(first, Scalar)
+        and first.kind in ("bool", "int", "float")
+    ):
         what = "a flag or a number where the device is expected"
     elif what is None and not current and isinstance(first, Scalar):
         if first.kind in ("bool", "str"):
@@ -236,7 +242,9 @@ def scaler_arguments(
 def joined(it: Interpreter, node: ast.AST) -> None:
     """``with autocast(...) and no_grad():`` one of the two is never entered."""
     if not it.caught:
-        _report(it, node, "a region that is joined by a word instead of a comma: it is not entered", 0)
+        _report(
+            it, node, "a region that is joined by a word instead of a comma: it is not entered", 0
+        )
 
 
 DROPPED.append(joined)
@@ -255,9 +263,7 @@ SCALERS_MADE.append(scaler_arguments)
 # devices
 
 
-def device_mismatch(
-    it: Interpreter, value: RegionValue, before: Region, node: ast.AST
-) -> None:
+def device_mismatch(it: Interpreter, value: RegionValue, before: Region, node: ast.AST) -> None:
     """``autocast("cpu", enabled=False)`` inside a CUDA region: nothing is switched off."""
     if value.dtypes != dtypes.V_OFF or not value.device or not before.explicit:
         return
@@ -281,7 +287,11 @@ def _both_left(it: Interpreter, before: Region) -> None:
     """The region of the right device is left as well: both were meant."""
     if before.outer is not None and before.device == before.outer.device:
         for key, event in list(it.events.items()):
-            if key[0] == "device-mismatch" and before.sites and event.facts["opened"] == before.sites[0]:
+            if (
+                key[0] == "device-mismatch"
+                and before.sites
+                and event.facts["opened"] == before.sites[0]
+            ):
                 del it.events[key]
 
 
@@ -383,7 +393,11 @@ def scaled_loss_read(it: Interpreter, applied: Applied) -> None:
         return  # the function divides by the scale
     for one in behind(value, 6):
         if one.op == "scaled":
-            it.emit("scaled-loss-read", applied.node, ALL_MODES, one.assumptions, scaled=made_at(it, one))
+            it.emit(
+                "scaled-loss-read",
+                applied.node,
+                ALL_MODES,
+                one.assumptions,
+                scaled=made_at(it, one),
+            )
             return
-
-

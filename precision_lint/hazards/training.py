@@ -76,7 +76,9 @@ def _weights(it: Interpreter, owner: Value) -> tuple[dtypes.Dtypes, Place | None
         return vector, place
     if isinstance(owner, Unknown) and owner.symbol.node is not None:
         symbol = owner.symbol
-        return symbol.vector, it.place(symbol.node, symbol.home) if symbol.node is not None else None
+        return symbol.vector, it.place(
+            symbol.node, symbol.home
+        ) if symbol.node is not None else None
     return dtypes.V_ANY, None
 
 
@@ -86,7 +88,10 @@ def optimizer_made(it: Interpreter, made: Special) -> None:
     half, assumptions, place = trained_dtype(it, made["parameters"])
     if not half or known is None or made.node is None:
         return
-    given = {**dict(zip(known.parameters[1:], made["arguments"][1:], strict=False)), **made["keywords"]}
+    given = {
+        **dict(zip(known.parameters[1:], made["arguments"][1:], strict=False)),
+        **made["keywords"],
+    }
     if half & FLOAT16 and known.has_eps:
         epsilon = number(given.get("eps")) if "eps" in given else float(str(known.defaults["eps"]))
         if epsilon is not None and epsilon <= VANISHES:
@@ -109,7 +114,11 @@ OPTIMIZERS_MADE.append(optimizer_made)
 
 def scaler_steps(it: Interpreter, scaler: Special | None, optimizer: Value, node: ast.AST) -> None:
     """A scaler that unscales float16 gradients."""
-    if scaler is None or not isinstance(optimizer, Special) or scaler.fields.get("enabled") is False:
+    if (
+        scaler is None
+        or not isinstance(optimizer, Special)
+        or scaler.fields.get("enabled") is False
+    ):
         return
     half, assumptions, place = trained_dtype(it, optimizer.fields.get("parameters"))
     if half & FLOAT16:
@@ -118,7 +127,9 @@ def scaler_steps(it: Interpreter, scaler: Special | None, optimizer: Value, node
             place or it.place(node),
             ALL_MODES,
             assumptions | scaler.assumptions,
-            optimizer=it.place(optimizer.node, optimizer.home) if optimizer.node is not None else None,
+            optimizer=it.place(optimizer.node, optimizer.home)
+            if optimizer.node is not None
+            else None,
             step=it.place(node),
         )
 
@@ -143,21 +154,32 @@ def steps_in_regions(it: Interpreter, trace: list[Step]) -> None:
     """Steps and backward passes inside of autocast regions."""
     made = {id(step.objects[0]) for step in flat(trace) if step.kind == "new-optimizer"}
     used = {_identity(s.objects[0]) for s in flat(trace) if s.kind == "zero" and s.objects}
-    used |= {_identity(s.objects[1]) for s in flat(trace) if s.kind == "step" and len(s.objects) > 1}
+    used |= {
+        _identity(s.objects[1]) for s in flat(trace) if s.kind == "step" and len(s.objects) > 1
+    }
     for step, around in _with_regions(trace, []):
         region = around.value
         if not any(region.dtypes) or region.dtypes == dtypes.V_OFF:
             continue
         modes = dtypes.regions_on(region.dtypes)
         if step.kind == "backward" and not around.loops and not around.calls:
-            it.emit_at("backward-in-region", step.place, modes, region.assumptions, region=around.place)
+            it.emit_at(
+                "backward-in-region", step.place, modes, region.assumptions, region=around.place
+            )
         elif step.kind in ("step", "plain-step") and around.loops and region.cache:
             optimizer = step.objects[-1] if step.kind == "step" else step.objects[0]
             inside = {one.kind for loop in around.loops for one in flat(loop.blocks[0])}
             known = id(optimizer) in made or _identity(optimizer) in used
             if known and "backward" in inside and "cache-cleared" not in inside:
                 place = step.place if around.calls else around.place
-                it.emit_at("step-in-region", place, modes, region.assumptions, step=step.place, region=around.place)
+                it.emit_at(
+                    "step-in-region",
+                    place,
+                    modes,
+                    region.assumptions,
+                    step=step.place,
+                    region=around.place,
+                )
 
 
 FINISHED.append(steps_in_regions)
@@ -185,7 +207,10 @@ def _with_regions(trace: list[Step], regions: list[Around]) -> Iterator[tuple[St
         else:
             looping = (step,) if step.kind in ("loop", "unrolled") else ()
             calling = int(step.kind == "call")
-            inner = [one._replace(loops=one.loops + looping, calls=one.calls + calling) for one in regions]
+            inner = [
+                one._replace(loops=one.loops + looping, calls=one.calls + calling)
+                for one in regions
+            ]
             for block in step.blocks:
                 yield from _with_regions(block, list(inner))
     del regions[len(regions) - opened :]
@@ -199,7 +224,11 @@ def scaled_bfloat16(it: Interpreter, loss: Value, node: ast.AST, scaler: Special
     if scaler.fields.get("enabled") is False:
         return
     found = [one.dtypes[CODE] for one in behind(loss, 60) if one.flags & REGIONAL]
-    low = [one & (FLOAT16 | BFLOAT16) for one in found if one & (FLOAT16 | BFLOAT16) and not one & OTHER]
+    low = [
+        one & (FLOAT16 | BFLOAT16)
+        for one in found
+        if one & (FLOAT16 | BFLOAT16) and not one & OTHER
+    ]
     if low and all(one == BFLOAT16 for one in low):
         made = it.place(scaler.node, scaler.home) if scaler.node is not None else None
         flag = assume.MAGNITUDE if scaler.assumptions and "of" not in scaler.fields else 0
@@ -226,7 +255,12 @@ def unscaled_training(it: Interpreter, trace: list[Step]) -> None:
     """A loop that trains in a float16 region without a scaler."""
     steps = list(flat(trace))
     kinds = {step.kind for step in steps}
-    if "plain-step" not in kinds or kinds & {"scale", "framework-backward", "scale-used", "new-scaler"}:
+    if "plain-step" not in kinds or kinds & {
+        "scale",
+        "framework-backward",
+        "scale-used",
+        "new-scaler",
+    }:
         return
     for step in steps:
         loss = step.objects[0] if step.kind == "backward" and step.objects else None
@@ -246,7 +280,9 @@ def _multiplied(loss: Value) -> bool:
     """Whether a loss is scaled by hand: multiplied by a number that is large or not known."""
     for one in behind(loss, 4):
         for part in one.operands if one.op == "mul" else ():
-            if isinstance(part, (Scalar, Unknown)) and (number(part) is None or abs(number(part) or 0) >= 16):
+            if isinstance(part, (Scalar, Unknown)) and (
+                number(part) is None or abs(number(part) or 0) >= 16
+            ):
                 return True
     return False
 
@@ -290,5 +326,3 @@ def _in_reach(it: Interpreter) -> Iterator[Special]:
             for part in list(value.attributes.values()):
                 if isinstance(part, Special) and part.kind == "scaler":
                     yield part
-
-

@@ -24,7 +24,7 @@ UNDERFLOW = frozenset({
 INNER = frozenset({
     "index", "element", "view", "output", "unbind", "cast", "clone", "parameter", "mean", "amax", "max",
     "sum", "nansum", "cumsum", "dropout", "abs", "gather", "index_select", "median", "topk", "sort",
-    "sqrt", "square", "std", "var", "norm", "linalg.norm", "linalg.vector_norm", "amin", "min", 
+    "sqrt", "square", "std", "var", "norm", "linalg.norm", "linalg.vector_norm", "amin", "min",
     "interpolate", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d", "identity",
 })  # fmt: skip
 """Operations whose result is zero where (all of) their operand is, and positive where it is positive."""
@@ -93,7 +93,11 @@ def _constant(value: Any) -> float | None:
     if isinstance(value, Tensor) and value.op in ("full", "full_like", "new_full", "tensor"):
         if value.lo == value.hi and abs(value.lo) < INF:
             return value.lo
-    if isinstance(value, Scalar) and value.op in ("finfo.eps", "finfo.tiny", "finfo.smallest_normal"):
+    if isinstance(value, Scalar) and value.op in (
+        "finfo.eps",
+        "finfo.tiny",
+        "finfo.smallest_normal",
+    ):
         return _limit(value)
     return None
 
@@ -247,7 +251,13 @@ def below_own_maximum(value: Any) -> bool:
     if not isinstance(value, Tensor) or value.op != "sub" or len(value.operands) < 2:
         return False
     taken = peel(value.operands[1])
-    while isinstance(taken, Tensor) and taken.op in ("detach", "output", "view", "unsqueeze", "index"):
+    while isinstance(taken, Tensor) and taken.op in (
+        "detach",
+        "output",
+        "view",
+        "unsqueeze",
+        "index",
+    ):
         taken = peel(taken.operands[0])
     if not isinstance(taken, Tensor) or taken.op not in MAXIMA:
         return False

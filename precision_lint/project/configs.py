@@ -41,10 +41,8 @@ def statements(name: str, data: bytes) -> list[Statement]:
         return []
     text = data.decode("utf-8-sig", "replace")
     is_json = name.endswith(".json")
-    if name.endswith((".yaml", ".yml")):
-        entries = _yaml(text)
-    else:
-        entries = _nested(text, _load(text, is_json))
+    yaml = name.endswith((".yaml", ".yml"))
+    entries = _yaml(text) if yaml else _nested(text, _load(text, is_json))
     found: dict[tuple[Kind, Strength, frozenset[str]], Statement] = {}
     for entry, said in settings(entries, weak=is_json):
         key = (said.kind, said.strength, said.dtypes)

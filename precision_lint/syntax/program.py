@@ -237,7 +237,7 @@ class Scan:
     def _attribute(self, node: ast.Attribute, me: str) -> None:
         self.names.add(node.attr)
         if node.ctx.__class__ is ast.Store and node.value.__class__ is ast.Name:
-            if node.value.id == me:  # type: ignore[attr-defined]
+            if node.value.id == me:
                 self.stored.add(node.attr)
 
 
@@ -249,4 +249,4 @@ def scan(function: Function) -> Scan:
     known = function.facts.get("scan")
     if known is None:
         known = function.facts["scan"] = Scan(function)
-    return known  # type: ignore[no-any-return]
+    return known

@@ -6,7 +6,8 @@ AUTOCAST = ("device_type", "dtype", "enabled", "cache_enabled")
 LEGACY_AUTOCAST = ("enabled", "dtype", "cache_enabled")
 SCALER = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
 DEVICES = frozenset({
-    "cuda", "cpu", "xpu", "mps", "hpu", "npu", "mtia", "maia", "xla", "ipu", "privateuseone", "meta", "mlu", "musa",
+    "cuda", "cpu", "xpu", "mps", "hpu", "npu", "mtia", "maia", "xla", "ipu", "privateuseone",
+    "meta", "mlu", "musa",
 })  # fmt: skip
 """Types of devices that autocast takes; the last ones come with extensions."""
 DEPRECATED: dict[str, tuple[str, tuple[int, int], str]] = {

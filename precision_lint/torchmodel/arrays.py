@@ -39,7 +39,8 @@ NAMED: dict[str, Dtypes] = {
 FIXED = {"float64": V_FLOAT64, "int": V_INTEGER, "bool": V_BOOLEAN, "complex": V_COMPLEX}
 BINARY = frozenset({
     "add", "subtract", "multiply", "divide", "true_divide", "power", "pow", "maximum", "minimum", "fmax",
-    "fmin", "arctan2", "atan2", "hypot", "mod", "remainder", "fmod", "floor_divide", "copysign", "where", "matmul",
+    "fmin", "arctan2", "atan2", "hypot", "mod", "remainder", "fmod", "floor_divide", "copysign",
+    "where", "matmul",
     "dot", "inner", "outer", "kron", "tensordot", "vdot", "cross", "logaddexp", "logaddexp2", "heaviside",
     "nextafter", "linalg.solve", "concatenate", "stack", "vstack", "hstack", "dstack", "column_stack",
     "bitwise_and", "bitwise_or", "bitwise_xor", "einsum", "vecdot", "matvec", "vecmat", "gcd", "lcm",
@@ -48,7 +49,8 @@ BINARY = frozenset({
 SKIPPED = {"where": 1, "einsum": 1}
 """How many arguments come before those."""
 SAME = frozenset({
-    "copy", "flatten", "ravel", "reshape", "transpose", "squeeze", "swapaxes", "repeat", "take", "clip", "round",
+    "copy", "flatten", "ravel", "reshape", "transpose", "squeeze", "swapaxes", "repeat", "take",
+    "clip", "round",
     "max", "min", "diagonal", "compress", "choose", "byteswap", "T", "flat", "view", "newbyteorder",
 })  # fmt: skip
 """Methods and attributes of arrays that keep the dtype."""
@@ -133,9 +135,7 @@ def result(name: str, operands: Sequence[Dtypes], weak: Sequence[bool] = ()) -> 
     return _counted(vector) if how == "int_like" else vector
 
 
-def _together(
-    given: Sequence[Dtypes], numbers: Sequence[bool], known: bool
-) -> Dtypes:
+def _together(given: Sequence[Dtypes], numbers: Sequence[bool], known: bool) -> Dtypes:
     """Promotion of arrays and numbers; a float64 beside a float32 may be a number, if nobody knows."""
     strong = [one for one, number in zip(given, numbers, strict=True) if not number]
     vector = strong[0] if strong else given[0]

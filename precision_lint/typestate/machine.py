@@ -12,7 +12,15 @@ from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import Step, flat
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import ALL_MODES, AMP16
-from precision_lint.domains.values import Closure, Instance, Sequence, Special, Tensor, Unknown, Value
+from precision_lint.domains.values import (
+    Closure,
+    Instance,
+    Sequence,
+    Special,
+    Tensor,
+    Unknown,
+    Value,
+)
 from precision_lint.events import Place
 from precision_lint.typestate.states import (
     STEPPED,
@@ -61,12 +69,16 @@ class Machine:
         self.optimizers = {self.key(one): one for one in _optimizers(trace, "new-optimizer")}
         self.shared = {self.key(one) for one in _optimizers(trace, "")}
         steps = list(flat(trace))
-        self.calls = {kind: [s for s in steps if s.kind == kind] for kind in ("step", "unscale", "update")}
+        self.calls = {
+            kind: [s for s in steps if s.kind == kind] for kind in ("step", "unscale", "update")
+        }
         self.plain_steps = any(step.kind == "plain-step" for step in steps)
         self.by_hand = any(step.kind == "scale-used" for step in steps)
         self.scaling = {self.key(step.objects[0]) for step in steps if step.kind == "scale"}
         self.made = {self.key(step.objects[0]) for step in steps if step.kind == "new-scaler"}
-        self.cleared = {self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects}
+        self.cleared = {
+            self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
+        }
         self.loops = dict(_nesting(trace, ()))
         self.run(trace, frozenset({State()}))
 
@@ -281,9 +293,15 @@ class Machine:
         level = len(self.frames) if level is None else level
         if isinstance(loss, Sequence):
             parts = loss.items if loss.items is not None else (loss.element,)
-            return next((s for part in parts if (s := self.scaler_of(part, level)) is not None), None)
+            return next(
+                (s for part in parts if (s := self.scaler_of(part, level)) is not None), None
+            )
         for one in behind(loss, 40):
-            if one.op == "scaled" and len(one.operands) > 1 and isinstance(one.operands[1], Special):
+            if (
+                one.op == "scaled"
+                and len(one.operands) > 1
+                and isinstance(one.operands[1], Special)
+            ):
                 return one.operands[1]
             if one.op == "argument" and not one.operands and level:
                 found = self.scaler_of(dict(self.frames[level - 1].given).get(one.data), level - 1)
@@ -352,16 +370,15 @@ class Machine:
         early = [s for s in states if s.updated is not None and s.waiting and not s.lost]
         if early and early[0].updated is not None:
             self.report("update-order", early[0].updated, early, how="between")
-        zeroed = [s for s in states if s.zeroed is not None and self._clears(s.zeroed[0], optimizer)]
+        zeroed = [
+            s for s in states if s.zeroed is not None and self._clears(s.zeroed[0], optimizer)
+        ]
         if len(zeroed) < len(states):
             zeroed = [s for s in zeroed if not s.clean]
         if zeroed and zeroed[0].zeroed is not None:
             some = assume.BRANCH if len(zeroed) < len(states) else 0
             self.report("zeroed-gradients", zeroed[0].zeroed[1], zeroed, some, step=step.place)
-        return [
-            s.divided(optimizer, STEPPED)._replace(plain=None, zeroed=None)
-            for s in states
-        ]
+        return [s.divided(optimizer, STEPPED)._replace(plain=None, zeroed=None) for s in states]
 
     def _unscaled_loss(self, step: Step, states: States) -> None:
         """A step that divides gradients which nothing multiplied."""
@@ -374,14 +391,23 @@ class Machine:
         plain = [s for s in states if s.plain is not None]
         alone = [s for s in plain if s.scaled is None]
         if plain and len(alone) == len(states) and alone[0].plain is not None:
-            self.report("unscaled-backward", alone[0].plain, alone, _scaler_of(step), step=step.place, beside=False)
+            self.report(
+                "unscaled-backward",
+                alone[0].plain,
+                alone,
+                _scaler_of(step),
+                step=step.place,
+                beside=False,
+            )
         elif alone and not _scaler_of(step) and alone[0].plain is not None:
             place = alone[0].plain
-            self.report("unscaled-backward", place, alone, assume.BRANCH, step=step.place, beside=False)
+            self.report(
+                "unscaled-backward", place, alone, assume.BRANCH, step=step.place, beside=False
+            )
         elif len(plain) == len(states) and not alone and not self.plain_steps:
-            place = plain[0].plain
-            if place is not None and all(s.waiting for s in plain):
-                self.report("unscaled-backward", place, plain, step=step.place, beside=True)
+            beside = plain[0].plain
+            if beside is not None and all(s.waiting for s in plain):
+                self.report("unscaled-backward", beside, plain, step=step.place, beside=True)
 
     def plain_step(self, step: Step, states: States) -> Iterable[State]:
         """``optimizer.step()``"""
@@ -414,15 +440,17 @@ class Machine:
         twice = [s for s in states if not s.optimizers and s.updated is not None and not s.waiting]
         if twice and len(twice) == len(states) and not any(s.lost for s in states):
             self.report("update-order", step.place, twice, how="again")
-        beside = any(self.loops.get(id(one)) == self.loops.get(id(step)) for one in self.calls["step"])
+        beside = any(
+            self.loops.get(id(one)) == self.loops.get(id(step)) for one in self.calls["step"]
+        )
         if stepped and without and beside and not any(s.lost for s in states):
             self.report("update-order", step.place, without, assume.BRANCH, how="without-step")
         return [
             s._replace(
                 optimizers=(),
                 updated=step.place if s.scaled is not None else None,
-                waiting=s.waiting and not any(done == STEPPED for _, done in s.optimizers)
-                or s.waiting and self._others_wait(s),
+                waiting=(s.waiting and not any(done == STEPPED for _, done in s.optimizers))
+                or (s.waiting and self._others_wait(s)),
             )
             for s in states
         ]
@@ -451,7 +479,9 @@ class Machine:
                 continue
             if "double-unscale" in self.stopped or any(key in s.clean for s in states):
                 continue
-            held = [self.key(one) for one in owners_of(optimizer.fields.get("parameters", optimizer))]
+            held = [
+                self.key(one) for one in owners_of(optimizer.fields.get("parameters", optimizer))
+            ]
             if key in clipped or any(one in clipped for one in held):
                 self.report("partial-unscale", step.place, states)
                 return
@@ -490,7 +520,9 @@ class Machine:
         known = self.optimizers.get(optimizer)
         if not isinstance(known, Special):
             return False
-        return any(self.key(one) == cleared for one in owners_of(known.fields.get("parameters", known)))
+        return any(
+            self.key(one) == cleared for one in owners_of(known.fields.get("parameters", known))
+        )
 
     def handed(self, step: Step, states: States) -> Iterable[State]:
         """A scaler is handed to something that nobody has seen."""
@@ -557,7 +589,11 @@ def _nesting(trace: list[Step], loops: tuple[int, ...]) -> Iterable[tuple[int, t
 def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
     """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
     for step in flat(trace):
-        if step.kind in ("unscale", "step") and len(step.objects) > 1 and step.objects[1] is not None:
+        if (
+            step.kind in ("unscale", "step")
+            and len(step.objects) > 1
+            and step.objects[1] is not None
+        ):
             yield step.objects[1]
         elif step.kind == made and step.objects[0] is not None:
             yield step.objects[0]
@@ -579,5 +615,7 @@ def _next_element(entry: State, state: State, varying: list[Any]) -> State:
 def _bound(node: ast.AST) -> frozenset[str]:
     """Names that a loop binds: conditions on them are new in each iteration."""
     return frozenset(
-        one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
     )

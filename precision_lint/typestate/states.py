@@ -17,8 +17,8 @@ class State(NamedTuple):
 
     scaled: the backward whose gradients a loss scale multiplies; framework: by a framework, inside.
     assumptions: those behind the scaler.  plain: a backward without a scale.  waiting: no step has used the
-    gradients of ``scaled`` yet.  level: calls around that backward.  clean: optimizers whose gradients were divided by
-    the scale since.  optimizers: what was done to each since the last ``update``.
+    gradients of ``scaled`` yet.  level: calls around that backward.  clean: optimizers whose gradients
+    were divided by the scale since.  optimizers: what was done to each since the last ``update``.
     zeroed: what was set to zero while gradients were waiting, and where.  updated: an ``update`` since
     the backward.  looked: the gradients were inspected.  lost: somebody else had the scaler.
     known: conditions that hold on this path.
@@ -94,7 +94,13 @@ def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
         yield key, truth is holds
 
 
-OPPOSITE = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In, ast.GtE: ast.Lt, ast.LtE: ast.Gt}
+OPPOSITE = {
+    ast.NotEq: ast.Eq,
+    ast.IsNot: ast.Is,
+    ast.NotIn: ast.In,
+    ast.GtE: ast.Lt,
+    ast.LtE: ast.Gt,
+}
 
 
 def _key(test: ast.expr) -> tuple[str, bool]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from precision_lint.project.amp import Project
 
 Names = dict[str, Any]
