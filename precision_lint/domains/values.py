@@ -224,16 +224,21 @@ NONE = Scalar(None, "none")
 
 
 class DtypeValue(Value):
-    """A ``torch.dtype`` (or NumPy's), written at ``node``."""
+    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is."""
 
-    __slots__ = ("dtypes", "home", "node")
+    __slots__ = ("dtypes", "home", "node", "source")
 
     def __init__(
-        self, dtypes: Dtypes, node: ast.AST | None = None, home: Module | None = None
+        self,
+        dtypes: Dtypes,
+        node: ast.AST | None = None,
+        home: Module | None = None,
+        source: Tensor | None = None,
     ) -> None:
         self.dtypes = dtypes
         self.node = node
         self.home = home
+        self.source = source
 
 
 class Sequence(Value):
