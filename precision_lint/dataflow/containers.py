@@ -180,6 +180,10 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Special) and value.kind == "shape":
         return size_of(value.fields["of"], index)
     if isinstance(value, Unknown):
+        if _has_dimensions(node) and not value.symbol.uses & Symbol.ARRAY:
+            made = tensor_of(it, value, node)
+            assert made is not None
+            return _indexed(it, made, index, node)
         if isinstance(index, Scalar) and index.value is not None:
             return child(it, value, index.value)
         return child(it, value, "[]")
@@ -238,6 +242,14 @@ def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
         return _part(value, str(place), items.items[place])
     found = any_of(items)
     return _part(value, "*", found) if found is not None else unknown()
+
+
+def _has_dimensions(node: ast.Subscript) -> bool:
+    """Whether a subscript is of several dimensions: only tensors and arrays have them."""
+    return isinstance(node.slice, ast.Tuple) and any(
+        isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value in (None, ...))
+        for part in node.slice.elts
+    )
 
 
 def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) -> Value:
