@@ -182,8 +182,6 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
     if product.node is None or product.home is not it.module or _on_cpu(angle):
         return
     modes = _half(product)
-    if product.op not in LISTED:
-        modes &= _rounded_modes(angle) | 0
     if not modes:
         return
     assumptions = product.assumptions
@@ -193,7 +191,7 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
             source = part.operands[1] if part.op == "cast" and len(part.operands) > 1 else None
             if isinstance(source, DtypeValue) and source.source is not None:
                 assumptions |= source.source.assumptions
-    if not angle.proven and not _counts(angle):
+    if not _counts(angle) and _follows_positions(angle):
         assumptions |= assume.SIZE
     for one in angle.operands:
         for part in behind(one, 6):
@@ -210,7 +208,7 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
         product.node,
         modes,
         assumptions,
-        about=product,
+        about=angle.frequencies,
         half="float16" if any(d & FLOAT16 for d in product.dtypes) else "bfloat16",
         listed=product.op in LISTED and not _low_operands(angle),
         operands=tuple(places),
@@ -229,15 +227,21 @@ def _low_operands(angle: Angle) -> bool:
     return any(dtypes.modes_of(one.dtypes, LOW) for one in angle.operands)
 
 
-def _rounded_modes(angle: Angle) -> int:
-    """Mask of the modes in which both operands were rounded: the product is half by that."""
-    return _half(angle.product)
-
-
 def _counts(angle: Angle) -> bool:
     """Whether the frequencies are multiplied by whole numbers, rather than by a time from 0 to 1."""
     other = angle.operands[0] if angle.operands[1] is angle.frequencies else angle.operands[1]
     return _is_count(other)
+
+
+def _follows_positions(angle: Angle) -> bool:
+    """Whether the frequencies take the dtype of what they are multiplied by: then that are floats."""
+    other = angle.operands[0] if angle.operands[1] is angle.frequencies else angle.operands[1]
+    behind_other = [id(one) for one in behind(other, 6)]
+    for part in _chain(angle.frequencies):
+        given = part.operands[1] if part.op == "cast" and len(part.operands) > 1 else None
+        if isinstance(given, DtypeValue) and given.source is not None and id(peel(given.source)) in behind_other:
+            return True
+    return False
 
 
 def _rounded(it: Interpreter, angle: Angle) -> Place | None:
