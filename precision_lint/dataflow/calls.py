@@ -20,7 +20,7 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     Region,
 )
-from precision_lint.dataflow.parameters import drives, unseen, unseen_object
+from precision_lint.dataflow.parameters import drives, is_outside, unseen, unseen_object
 from precision_lint.dataflow.protocol import Step, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -161,7 +161,7 @@ def run(
     region, driver = it.region, False
     if arguments is None:
         driver = drives(it, function)
-        region = regions_outside(it) if driver else ENTRY
+        region = regions_outside(it) if driver or is_outside(it, function) else ENTRY
         key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
     else:
         key = (
