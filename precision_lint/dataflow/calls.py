@@ -160,8 +160,8 @@ def run(
     key_of = Key(it)
     region, driver = it.region, False
     if arguments is None:
-        driver = drives(it, function)
-        region = regions_outside(it) if driver or is_outside(it, function) else ENTRY
+        driver = drives(it, function) or is_outside(it, function)
+        region = regions_outside(it) if driver else ENTRY
         key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
     else:
         key = (

@@ -30,7 +30,8 @@ FEATURE_MAPS = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid"
 INVERSES = frozenset({"linalg.inv", "inverse", "linalg.pinv", "pinverse", "linalg.inv_ex"})
 BOUNDED = frozenset({"clamp", "clamp_min", "maximum", "abs", "cast", "add", "where"})
 SPOKEN = re.compile(
-    r"intrins|extrins|camera|(^|_)(k|pose|poses|rot|rots|rotation|rotations|homograph\w*|c2w|w2c|cam2\w+|\w+2cam)(_|$)"
+    r"(?i:intrins|extrins|camera)|(^|_)K(_|$)|"
+    r"(^|_)(poses?|rots?|rotations?|homograph\w*|c2w|w2c|cam2\w+|\w+2cam)(_|$)"
 )
 """Names of geometry, which say so without proof."""
 SAID = "names of geometry"
@@ -157,7 +158,8 @@ def _chained(product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
         inner = core(one)
         if isinstance(inner, Tensor) and inner.op == "join":
             if any(isinstance(part, Tensor) and peel(part).node is product.node for part in inner.operands):
-                return all(not core(f).flags & (PARAMETER | LEARNED) for f in factors)
+                named = any(peel(f).op == "cast" and peel(f).data == "explicit" for f in factors)
+                return not named and all(not core(f).flags & (PARAMETER | LEARNED) for f in factors)
     return False
 
 
@@ -165,7 +167,7 @@ def _is_spoken(value: Tensor) -> bool:
     inner = core(value)
     if not isinstance(inner, Tensor) or inner.symbol is None or not _is_data(inner):
         return False
-    return SPOKEN.search(inner.symbol.label.lower()) is not None
+    return SPOKEN.search(inner.symbol.label) is not None
 
 
 # perspective
