@@ -20,7 +20,7 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     Region,
 )
-from precision_lint.dataflow.parameters import drives, unseen, unseen_object
+from precision_lint.dataflow.parameters import drives, is_outside, unseen, unseen_object
 from precision_lint.dataflow.protocol import Step, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -158,7 +158,7 @@ def run(
     key_of = Key(it)
     region, driver = it.region, False
     if arguments is None:
-        driver = drives(it, function)
+        driver = drives(it, function) or is_outside(it, function)
         region = regions_outside(it) if driver or regions.opens(function) else ENTRY
         key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
     else:

@@ -187,7 +187,8 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Special) and value.kind == "parameters":
         return _parameter(it, value, node)
     if isinstance(value, Unknown):
-        if ("cast of", "") in value.symbol.attributes or _is_array_index(index):
+        array = value.symbol.uses & Symbol.ARRAY
+        if ("cast of", "") in value.symbol.attributes or (_has_dimensions(node) and not array):
             made = tensor_of(it, value, node)
             value.symbol.uses |= Symbol.TENSOR
             return unknown() if made is None else _indexed(it, made, index, node)
@@ -263,6 +264,15 @@ def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
         return _part(value, str(place), items.items[place])
     found = any_of(items)
     return _part(value, "*", found) if found is not None else unknown()
+
+
+def _has_dimensions(node: ast.Subscript) -> bool:
+    """Whether a subscript is of several dimensions: only tensors and arrays have them."""
+    return isinstance(node.slice, ast.Tuple) and any(
+        isinstance(part, ast.Slice)
+        or (isinstance(part, ast.Constant) and part.value in (None, ...))
+        for part in node.slice.elts
+    )
 
 
 def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) -> Value:

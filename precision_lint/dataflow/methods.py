@@ -83,7 +83,7 @@ def attribute(it: Interpreter, value: Value, name: str, node: ast.AST) -> Value:
 
 def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Value:
     if name == "dtype":
-        return DtypeValue(value.dtypes, node, it.module)
+        return DtypeValue(value.dtypes, node, it.module, source=value)
     if name == "shape":
         return Special("shape", node, it.module, of=value)
     if name == "device":
@@ -133,7 +133,7 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
     if name == "dtype":
         made = tensor_of(it, value, node)
         assert made is not None
-        return DtypeValue(made.dtypes, node, it.module)
+        return DtypeValue(made.dtypes, node, it.module, source=made)
     if name == "shape":
         return Special("shape", node, it.module, of=value)
     if name == "device":
@@ -274,16 +274,16 @@ def tensor_method(
         return cast(it, value, CASTS[name], node)
     if name == "to":
         vector = building.asked_dtype(it, arguments, keywords)
-        return (
-            value
-            if vector is None
-            else cast(it, value, vector, node, _names_dtype(arguments, keywords))
+        if vector is None:
+            return value
+        return cast(
+            it, value, vector, node, _names_dtype(arguments, keywords), _source(arguments, keywords)
         )
     if name in KEEPS:
         return value
     if name == "type_as" and arguments:
         other = tensor_of(it, arguments[0])
-        return cast(it, value, other.dtypes, node, False) if other is not None else value
+        return cast(it, value, other.dtypes, node, False, other) if other is not None else value
     if name == "type":
         return _typed(it, value, arguments, keywords, node)
     if name in DRAWS:
@@ -340,6 +340,16 @@ def _drawn(
     if isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, made)
     return made
+
+
+def _source(arguments: Arguments, keywords: Keywords) -> Tensor | None:
+    """The tensor whose dtype ``to`` is given."""
+    for given in (*arguments, *keywords.values()):
+        if isinstance(given, DtypeValue) and given.source is not None:
+            return given.source
+        if isinstance(given, Tensor):
+            return given
+    return None
 
 
 def _names_dtype(arguments: Arguments, keywords: Keywords) -> bool:

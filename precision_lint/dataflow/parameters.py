@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import is_module
+from precision_lint.dataflow.objects import is_a, is_module
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -60,6 +60,48 @@ def drives(it: Interpreter, function: Function) -> bool:
             wanted = TRAINS
         known = function.facts["drives"] = not used.isdisjoint(wanted)
     return bool(known)
+
+
+DATASETS = (
+    "torch.utils.data.Dataset", "torch.utils.data.IterableDataset", "torch.utils.data.dataset.Dataset",
+)  # fmt: skip
+
+
+def is_outside(it: Interpreter, function: Function) -> bool:
+    """Whether autocast never reaches a function: loaders run data sets, and backward has left the region."""
+    known = function.facts.get("outside")
+    if known is None:
+        cls = function.cls
+        known = cls is not None and (
+            is_a(it, cls, *DATASETS)
+            or (
+                function.name == "backward"
+                and is_a(it, cls, *FUNCTIONS)
+                and not _returns_to_region(cls)
+            )
+        )
+        function.facts["outside"] = known
+    return bool(known)
+
+
+FUNCTIONS = ("torch.autograd.Function", "torch.autograd.function.Function")
+
+
+def _returns_to_region(cls: Class) -> bool:
+    """Whether ``custom_bwd`` brings back the region of a forward that casts nothing up."""
+    forward, backward = cls.methods.get("forward"), cls.methods.get("backward")
+    if forward is None or backward is None or not getattr(backward.node, "decorator_list", []):
+        return False
+    texts = [ast.dump(one) for one in getattr(backward.node, "decorator_list", [])]
+    if not any("custom_bwd" in text for text in texts):
+        return False
+    keywords = [
+        k.arg
+        for one in getattr(forward.node, "decorator_list", [])
+        if isinstance(one, ast.Call)
+        for k in one.keywords
+    ]
+    return "cast_inputs" not in keywords
 
 
 def unseen(

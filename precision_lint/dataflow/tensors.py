@@ -474,13 +474,22 @@ def followed(symbol: Symbol) -> Dtypes:
 
 
 def cast(
-    it: Interpreter, value: Tensor, vector: Dtypes, node: ast.AST, explicit: bool = True
+    it: Interpreter,
+    value: Tensor,
+    vector: Dtypes,
+    node: ast.AST,
+    explicit: bool = True,
+    source: Tensor | None = None,
 ) -> Tensor:
-    """A tensor in another dtype; ``explicit``: the code names it (``.half()``, ``.to(torch.float16)``)."""
+    """A tensor in another dtype; ``explicit``: the code names it (``.half()``, ``.to(torch.float16)``).
+
+    source: the tensor whose dtype it takes.
+    """
+    followed = (DtypeValue(vector, source=source),) if source is not None else ()
     made = Tensor(
         vector,
         "cast",
-        (value,),
+        (value, *followed),
         node,
         it.module,
         value.lo,

@@ -224,9 +224,9 @@ NONE = Scalar(None, "none")
 
 
 class DtypeValue(Value):
-    """A ``torch.dtype`` (or NumPy's), written at ``node``."""
+    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is."""
 
-    __slots__ = ("assumptions", "dtypes", "home", "node")
+    __slots__ = ("assumptions", "dtypes", "home", "node", "source")
 
     def __init__(
         self,
@@ -234,11 +234,13 @@ class DtypeValue(Value):
         node: ast.AST | None = None,
         home: Module | None = None,
         assumptions: int = 0,
+        source: Tensor | None = None,
     ) -> None:
         self.assumptions = assumptions
         self.dtypes = dtypes
         self.node = node
         self.home = home
+        self.source = source
 
 
 class Sequence(Value):

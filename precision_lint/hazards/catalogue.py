@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from precision_lint.hazards import (
     contractions,
+    counting,
+    geometry,
     gradients,
     guards,
     kernels,
@@ -11,6 +13,7 @@ from precision_lint.hazards import (
     mismatch,
     operations,
     overflow,
+    positions,
     regions,
     training,
 )
@@ -18,6 +21,8 @@ from precision_lint.typestate import reports
 
 __all__ = [
     "contractions",
+    "counting",
+    "geometry",
     "gradients",
     "guards",
     "kernels",
@@ -25,6 +30,7 @@ __all__ = [
     "mismatch",
     "operations",
     "overflow",
+    "positions",
     "regions",
     "reports",
     "training",

@@ -1,0 +1,302 @@
+"""Integers that half does not hold: positions, identities and flat indices beyond 2048 or 256."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import BFLOAT16, BOOLEAN, FLOAT16, INTEGER, LOW, MODES, OTHER
+from precision_lint.domains.values import INF, DtypeValue, Scalar, Sequence, Tensor, number
+from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.rounding import EXACT
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
+KEEPS = frozenset({
+    "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "repeat_interleave",
+    "index", "gather", "index_select", "element", "expand", "transpose", "flatten", "output", "unbind",
+    "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax", "amin", "meshgrid", "roll", "mul",
+    *POOLS,
+})  # fmt: skip
+"""Operations whose result holds numbers that their operand held."""
+
+
+class Counted(NamedTuple):
+    """Where integers are made in, or cast to, half.
+
+    modes: those in which two of them may coincide.  bound: the largest; inf: unknown.
+    """
+
+    value: Tensor
+    modes: int
+    bound: float
+    assumptions: int
+
+
+def integral_modes(value: Tensor) -> int:
+    """Mask of the modes in which a tensor surely holds integers, by its dtype."""
+    found = 0
+    for mode, one in enumerate(value.dtypes):
+        if one == INTEGER or one == INTEGER | BOOLEAN:
+            found |= 1 << mode
+    return found
+
+
+def coinciding(value: Tensor, bound: float) -> int:
+    """Mask of the modes in which a tensor is half, and integers up to a bound coincide."""
+    found = 0
+    for mode in range(len(MODES)):
+        one = value.dtypes[mode]
+        if one & OTHER:
+            continue
+        if (one & FLOAT16 and bound > EXACT[FLOAT16]) or (
+            one & BFLOAT16 and bound > EXACT[BFLOAT16]
+        ):
+            found |= 1 << mode
+    return found
+
+
+def rounded_integers(value: Any) -> Iterator[Counted]:
+    """The places where the integers that a value holds became half."""
+    pending, seen = [peel(value)], set[int]()
+    while pending and len(seen) < 40:
+        one = pending.pop()
+        if not isinstance(one, Tensor) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        point = _point(one)
+        if point is not None:
+            yield point
+        elif one.op in KEEPS or _is_view(one) or _shifts(one):
+            pending.extend(_kept(one))
+
+
+def _point(value: Tensor) -> Counted | None:
+    """Integers that are made in half right here."""
+    if value.op in ("arange", "range"):
+        if any(_fraction(one) for one in value.operands):
+            return None
+        modes = coinciding(value, value.hi)
+        return Counted(value, modes, value.hi, _sized(value)) if modes else None
+    if value.op != "cast" or not value.operands:
+        return None
+    source = peel(value.operands[0])
+    if not isinstance(source, Tensor):
+        return None
+    modes = integral_modes(source) & coinciding(value, source.hi)
+    return Counted(value, modes, source.hi, _sized(source)) if modes else None
+
+
+def _fraction(value: Any) -> bool:
+    """Whether a number need not be whole."""
+    if not isinstance(value, Scalar):
+        return False
+    return value.kind == "float" or value.op == "div"
+
+
+def _sized(value: Tensor) -> int:
+    """What has to be assumed for integers to be as many as that."""
+    for one in behind(value, 8):
+        if one.op in ("arange", "range"):
+            if value.hi < INF or any(_of_tensor(part) for part in one.operands):
+                return 0
+            return assume.SIZE
+    return 0
+
+
+def _of_tensor(value: Any) -> bool:
+    """Whether a number is a size of a tensor, or computed of one."""
+    if not isinstance(value, Scalar):
+        return False
+    return value.op in ("size", "numel") or any(_of_tensor(one) for one in value.operands)
+
+
+def _is_view(value: Tensor) -> bool:
+    return value.op in (
+        "view",
+        "reshape",
+        "unsqueeze",
+        "squeeze",
+        "repeat",
+        "permute",
+        "t",
+        "tile",
+        "select",
+    )
+
+
+def _shifts(value: Tensor) -> bool:
+    """Whether a constant is added."""
+    return value.op in ("add", "sub") and any(number(one) is not None for one in value.operands[:2])
+
+
+def _kept(value: Tensor) -> list[Any]:
+    """The operands whose numbers a result holds."""
+    parts = value.operands
+    if value.op in ("cat", "stack"):
+        return list(parts[0].items or ()) if parts and isinstance(parts[0], Sequence) else []
+    if value.op == "join":
+        return [peel(one) for one in parts]
+    if value.op == "where":
+        return [peel(one) for one in parts[1:3]]
+    if value.op == "mul":  # by a mask
+        return [peel(parts[0])] if len(parts) > 1 and _is_mask(parts[1]) else []
+    return [peel(one) for one in parts[: 2 if _shifts(value) else 1]]
+
+
+def _is_mask(value: Any) -> bool:
+    value = peel(value)
+    return isinstance(value, Tensor) and (
+        value.dtypes == dtypes.V_BOOLEAN or 0 <= value.lo <= value.hi <= 1
+    )
+
+
+def _report(it: Interpreter, one: Counted, ends: str, other: Tensor | None = None) -> None:
+    """other: what the integers are compared with; where they take its dtype, it may hold integers too."""
+    value = one.value
+    if value.node is None or value.home is not it.module:
+        return
+    source = _source(value)
+    receiver = operand_node(value.node, it.module, 0) if value.op == "cast" else None
+    it.emit(
+        "integers-in-half",
+        value.node,
+        one.modes,
+        value.assumptions | one.assumptions | (source.assumptions if source is not None else 0),
+        about=source if other is not None and _is_of(other, source) else None,
+        ends=ends,
+        half="bfloat16" if all(not d & FLOAT16 for d in value.dtypes) else "float16",
+        named=source is None,
+        receiver=it.place(receiver) if receiver is not None else None,
+        dtype=_dtype_keyword(it, value),
+    )
+
+
+def _is_of(value: Tensor, source: Tensor | None) -> bool:
+    return any(one is peel(source) for one in behind(value, 12))
+
+
+def _source(value: Tensor) -> Tensor | None:
+    """The tensor whose dtype was taken."""
+    for part in value.operands:
+        if isinstance(part, DtypeValue) and part.source is not None:
+            return part.source
+    return None
+
+
+def _dtype_keyword(it: Interpreter, value: Tensor) -> Any:
+    for keyword in getattr(value.node, "keywords", ()):
+        if keyword.arg == "dtype":
+            return it.place(keyword.value, value.home)
+    return None
+
+
+@hazard(*COMPARISONS)
+def compared(it: Interpreter, applied: Applied) -> None:
+    """Integers in half that are compared: neighbours are equal."""
+    for index in (0, 1):
+        for one in rounded_integers(applied.tensor(index)):
+            _report(it, one, "masks and comparisons", applied.tensor(1 - index))
+
+
+@hazard("cast")
+def made_whole(it: Interpreter, applied: Applied) -> None:
+    """Integers in half that are turned back into integers, and those that are known to be too many."""
+    value = peel(applied.tensor(0))
+    if not isinstance(value, Tensor):
+        return
+    if applied.result.dtypes == dtypes.V_INTEGER:
+        for one in rounded_integers(value):
+            _report(it, one, "the integers made of them")
+        _flat_index(it, value)
+        return
+    one = _point(applied.result)
+    if one is not None and one.bound < INF:
+        _report(it, one, "neighbours")
+
+
+@hazard(*POOLS)
+def spread(it: Interpreter, applied: Applied) -> None:
+    """Labels of cells that spread through maxima of their neighbours."""
+    for one in rounded_integers(applied.tensor(0)):
+        _report(it, one, "labels")
+
+
+# flat indices
+
+
+def _flat_index(it: Interpreter, value: Tensor) -> None:
+    """``(row * width + column).long()`` in half."""
+    for total in behind(value, 6):
+        if total.op == "add" and len(total.operands) > 1:
+            break
+        if total.op not in KEEPS and not _is_view(total):
+            return
+    else:
+        return
+    for row, column in (total.operands[:2], total.operands[1::-1]):
+        row, column = peel(row), peel(column)
+        if not isinstance(row, Tensor) or not isinstance(column, Tensor) or row.op != "mul":
+            continue
+        for index in (0, 1):
+            line, stride = peel(row.operands[index]), row.operands[1 - index]
+            if isinstance(line, Tensor) and _is_stride(stride) and _are_cells(line, column):
+                _emit_index(it, total, row, line)
+                return
+
+
+def _is_stride(value: Any) -> bool:
+    """Whether a number may be the length of a row."""
+    value = peel(value)
+    known = number(value)
+    if known is not None:
+        return abs(known) > 16
+    return isinstance(value, Scalar) or (
+        isinstance(value, Tensor) and value.op in ("input", "number") and value.rank <= 0
+    )
+
+
+def _are_cells(row: Tensor, column: Tensor) -> bool:
+    """Whether two values are the row and the column of one cell."""
+    whole = ("floor", "round", "trunc", "ceil")
+    if row.op in whole and column.op in whole:
+        return True
+    first, second = _coordinate(row), _coordinate(column)
+    return first is not None and second is not None and same(first, second)
+
+
+def _coordinate(value: Tensor) -> Any:
+    while value.op in ("floor", "round", "trunc", "clamp", "cast") and isinstance(
+        peel(value.operands[0]), Tensor
+    ):
+        value = peel(value.operands[0])
+    return (
+        peel(value.operands[0])
+        if value.op in ("index", "unbind", "select") and value.operands
+        else None
+    )
+
+
+def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> None:
+    modes = coinciding(line, INF)
+    for mode, one in enumerate(total.dtypes):
+        if one & dtypes.WIDE and not one & (LOW | OTHER):
+            modes &= ~(1 << mode)
+    if total.hi <= EXACT[BFLOAT16] or total.node is None or total.home is not it.module:
+        return
+    places = [operand_node(row.node, it.module, 0), operand_node(total.node, it.module, 1)]
+    it.emit(
+        "flat-index",
+        total.node,
+        modes,
+        total.assumptions,
+        about=line,
+        half="bfloat16" if all(not d & FLOAT16 for d in total.dtypes) else "float16",
+        upcast=tuple(it.place(n) for n in places if n is not None) if line.op != "cast" else (),
+        made=made_at(it, line),
+    )

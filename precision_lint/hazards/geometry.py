@@ -1,0 +1,347 @@
+"""Products of geometry in half: cameras, poses, rotations, and matrices that were computed once.
+
+What is geometry shows in what is done: a quotient by the last coordinate, a coordinate of ones, the
+inverse of a matrix, the corner of a 4 x 4 matrix, frames that are chained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import FLOAT64, INTEGER, LOW, WIDE
+from precision_lint.domains.values import (
+    BUFFER,
+    LEARNED,
+    PARAMETER,
+    Array,
+    Sequence,
+    Tensor,
+    number,
+)
+from precision_lint.events import Place
+from precision_lint.hazards.contractions import PRODUCTS
+from precision_lint.hazards.places import operand_node
+
+RESHAPED = frozenset({
+    "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten", "expand", "index",
+    "clone", "detach", "swapaxes", "select", "repeat", "element", "output", "unflatten", "rearrange",
+})  # fmt: skip
+FEATURE_MAPS = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid", "gelu"})
+"""What kernels and attention are made of."""
+INVERSES = frozenset({"linalg.inv", "inverse", "linalg.pinv", "pinverse", "linalg.inv_ex"})
+BOUNDED = frozenset({"clamp", "clamp_min", "maximum", "abs", "cast", "add", "where"})
+SPOKEN = re.compile(
+    r"(?i:intrins|extrins|camera)|(^|_)K(_|$)|"
+    r"(^|_)(poses?|rots?|rotations?|homograph\w*|c2w|w2c|cam2\w+|\w+2cam)(_|$)"
+)
+"""Names of geometry, which say so without proof."""
+SAID = "names of geometry"
+
+
+def core(value: Any) -> Any:
+    """An operand before it was reshaped."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in RESHAPED and value.operands:
+        value = peel(value.operands[0])
+    return value
+
+
+def pair(product: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The two factors of a product."""
+    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
+    parts = [peel(one) for one in product.operands[start : start + 2]]
+    if len(parts) < 2 or not all(isinstance(one, Tensor) for one in parts):
+        return None
+    return parts[0], parts[1]
+
+
+@hazard(*PRODUCTS)
+def geometry_product(it: Interpreter, applied: Applied) -> None:
+    """A product whose operands show that it is geometry."""
+    factors = pair(applied.result)
+    if factors is None:
+        return
+    reason = next(
+        (r for one, other in (factors, factors[::-1]) if (r := _reason(one, other))), None
+    )
+    if reason is not None:
+        _report(it, applied.result, reason)
+    elif _chained(applied.result, factors):
+        _report(it, applied.result, "frames that are chained")
+    elif any(_is_spoken(one) for one in factors):
+        _report(it, applied.result, SAID, assume.NAME)
+
+
+COMPOSED = ("an inverse", "the rotation of a pose", "a matrix that was composed")
+
+
+def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
+    """Why a factor is geometry."""
+    inner = core(one)
+    if not isinstance(inner, Tensor):
+        return None
+    if _is_homogeneous(inner):
+        return "homogeneous coordinates"
+    if inner.op in INVERSES:
+        return "an inverse"
+    if _is_corner(one):
+        return "the rotation of a pose"
+    if _is_precomputed(inner):
+        return "constant matrix"
+    if inner.op in PRODUCTS and depth:
+        factors = pair(inner)
+        if factors is not None and any(_reason(f, f, depth - 1) in COMPOSED for f in factors):
+            return "a matrix that was composed"
+    if inner.op == "sub" and _is_offset(inner):
+        return "points relative to an origin"
+    if _is_column(one) and _is_data(core(other)):
+        return "a matrix times one vector"
+    return None
+
+
+def _is_homogeneous(value: Tensor) -> bool:
+    """Whether a coordinate of ones was added."""
+    if value.op == "pad" and len(value.operands) > 3:
+        return number(value.operands[3]) == 1
+    if (
+        value.op not in ("cat", "concat", "stack", "hstack")
+        or not value.operands
+        or not isinstance(value.operands[0], Sequence)
+    ):
+        return False
+    items = [peel(one) for one in value.operands[0].items or ()]
+    return len(items) > 1 and any(
+        isinstance(one, Tensor) and one.lo == one.hi == 1 for one in items
+    )
+
+
+def _is_corner(value: Tensor) -> bool:
+    """Whether a factor is the upper left corner of a larger matrix (``pose[:, :3, :3]``)."""
+    for _ in range(6):
+        if value.op == "index" and isinstance(value.data, tuple) and len(value.data) >= 2:
+            last = value.data[-2:]
+            if (
+                last[0] == last[1]
+                and isinstance(last[0], tuple)
+                and last[0][1] in (None, 0)
+                and last[0][2] in (2, 3)
+            ):
+                return True
+        if (
+            value.op not in RESHAPED
+            or not value.operands
+            or not isinstance(peel(value.operands[0]), Tensor)
+        ):
+            return False
+        value = peel(value.operands[0])
+    return False
+
+
+def _is_precomputed(value: Tensor) -> bool:
+    """Whether a matrix was computed with NumPy."""
+    if value.flags & PARAMETER and not value.flags & BUFFER:
+        return False
+    if value.op not in ("from_numpy", "tensor", "as_tensor"):
+        return False
+    if value.flags & BUFFER:
+        return value.op == "from_numpy" or any(isinstance(part, Array) for part in value.operands)
+    return any(isinstance(part, Array) and part.op != "input" for part in value.operands)
+
+
+def _is_offset(value: Tensor) -> bool:
+    """Whether each of some points is taken relative to each of some others."""
+    sides = [peel(one) for one in value.operands[:2]]
+    if not all(
+        isinstance(one, Tensor) and one.op == "unsqueeze" and len(one.operands) > 1 for one in sides
+    ):
+        return False
+    dims = [number(one.operands[1]) for one in sides]
+    return None not in dims and dims[0] != dims[1]
+
+
+def _is_column(value: Tensor) -> bool:
+    """Whether a factor is one vector, written as a column."""
+    if value.op == "unsqueeze" and len(value.operands) > 1 and number(value.operands[1]) == -1:
+        inner = core(value)
+        return isinstance(inner, Tensor) and _is_data(inner)
+    return False
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a tensor is neither a weight nor what a layer gives."""
+    return (
+        isinstance(value, Tensor)
+        and not value.flags & (PARAMETER | LEARNED)
+        and value.op in ("input", "join", "sub", "index")
+    )
+
+
+def _chained(product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
+    """Whether a factor is the product of the round before (``frame = frame @ step``)."""
+    for one in factors:
+        inner = core(one)
+        if isinstance(inner, Tensor) and inner.op == "join":
+            if any(
+                isinstance(part, Tensor) and peel(part).node is product.node
+                for part in inner.operands
+            ):
+                named = any(peel(f).op == "cast" and peel(f).data == "explicit" for f in factors)
+                return not named and all(not core(f).flags & (PARAMETER | LEARNED) for f in factors)
+    return False
+
+
+def _is_spoken(value: Tensor) -> bool:
+    inner = core(value)
+    if not isinstance(inner, Tensor) or inner.symbol is None or not _is_data(inner):
+        return False
+    return SPOKEN.search(inner.symbol.label) is not None
+
+
+# perspective
+
+
+@hazard("div")
+def perspective(it: Interpreter, applied: Applied) -> None:
+    """``uvw[..., :2] / uvw[..., 2:]``: the products behind are projections."""
+    above, below = peel(applied.tensor(0)), peel(applied.tensor(1))
+    point, depth = _columns(above), _columns(below)
+    if point is None or depth is None or not same(point[0], depth[0]):
+        return
+    if not _first_columns(point[1]) or not _last_column(depth[1]):
+        return
+    for product in _products(point[0]):
+        _report(it, product, "a perspective divide")
+
+
+def _columns(value: Any) -> tuple[Any, Any] | None:
+    """A tensor and which of its last columns are taken."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in BOUNDED and value.operands:
+        value = peel(value.operands[0])
+    while isinstance(value, Tensor) and value.op in ("unsqueeze", "expand", "cast"):
+        value = peel(value.operands[0])
+    if (
+        not isinstance(value, Tensor)
+        or value.op != "index"
+        or not isinstance(value.data, tuple)
+        or not value.data
+    ):
+        return None
+    return peel(value.operands[0]), value.data[-1] if value.data[-1] != "new" else value.data[-2]
+
+
+def _first_columns(part: Any) -> bool:
+    return (isinstance(part, tuple) and part[1] in (None, 0) and part[2] in (2, -1)) or part in (
+        0,
+        1,
+    )
+
+
+def _last_column(part: Any) -> bool:
+    if isinstance(part, tuple):
+        return part[1] in (2, -1) and part[2] in (None, 3)
+    return part in (2, -1)
+
+
+def _products(value: Any) -> Iterator[Tensor]:
+    """The products that a value is made of, across sums, reshapes and further products."""
+    pending, seen = [peel(value)], set[int]()
+    while pending and len(seen) < 24:
+        one = pending.pop()
+        if not isinstance(one, Tensor) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.op in PRODUCTS:
+            yield one
+            factors = pair(one)
+            pending += list(factors or ())
+        elif one.op in RESHAPED or one.op in ("add", "sub", "join"):
+            pending += [
+                peel(part) for part in (one.operands if one.op == "join" else one.operands[:2])
+            ]
+
+
+# reports
+
+
+def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0) -> None:
+    factors = pair(product)
+    if factors is None or product.node is None or product.home is not it.module:
+        return
+    if any(_is_exempt(one) for one in factors):
+        return
+    raises = 0
+    for one, other in (factors, factors[::-1]):
+        raises |= dtypes.modes_of(one.dtypes, LOW) & dtypes.surely(other.dtypes, WIDE)
+    raises &= ~dtypes.regions_on(it.region.dtypes)
+    modes = dtypes.modes_of(product.dtypes, LOW) | raises
+    if any(_follows(one, other) for one, other in (factors, factors[::-1])):
+        assumptions |= assume.MAGNITUDE
+    region = any(dtypes.modes_of(one.dtypes, WIDE) & modes for one in factors) or bool(
+        dtypes.regions_on(it.region.dtypes)
+    )
+    if not modes:
+        return
+    it.emit(
+        "geometry-product",
+        product.node,
+        modes,
+        factors[0].assumptions | factors[1].assumptions | product.assumptions | assumptions,
+        operation=product.op,
+        reason=reason,
+        region=region,
+        raises=bool(raises & modes),
+        operands=_roots(it, product),
+        device=it.region.device if it.region.explicit else "",
+    )
+    event = it.events.get(("geometry-product", it.place(product.node), None))
+    if event is not None and event.facts["reason"] == SAID != reason:
+        event.facts["reason"] = reason
+
+
+def _follows(one: Tensor, other: Tensor) -> bool:
+    """Whether a factor is cast to the dtype of the other one, on purpose."""
+    for _ in range(6):
+        if one.op == "cast" and len(one.operands) > 1:
+            source = getattr(one.operands[1], "source", None)
+            return source is not None and core(source) is core(other)
+        if (
+            one.op not in RESHAPED
+            or not one.operands
+            or not isinstance(peel(one.operands[0]), Tensor)
+        ):
+            return False
+        one = peel(one.operands[0])
+    return False
+
+
+def _is_exempt(value: Tensor) -> bool:
+    """Factors that are no coordinates: weights, shares, directions, what stays wide."""
+    if all(one & (FLOAT64 | INTEGER) and not one & ~(FLOAT64 | INTEGER) for one in value.dtypes):
+        return True
+    inner = core(value)
+    if isinstance(inner, Tensor):
+        if inner.op in ("softmax", "normalize", "weight", "one_hot"):
+            return True
+        if any(part.op in FEATURE_MAPS for part in behind(inner, 3)):
+            return True
+        return bool(inner.flags & PARAMETER and not inner.flags & BUFFER)
+    return False
+
+
+def _roots(it: Interpreter, product: Tensor) -> tuple[Place, ...]:
+    """Where the factors are written."""
+    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
+    found = []
+    for index in range(start, start + 2):
+        node = operand_node(product.node, it.module, index)
+        if node is not None:
+            found.append(it.place(node))
+    return tuple(found)
