@@ -113,6 +113,8 @@ def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
     vector = dtypes.V_ANY
     if isinstance(owner, Instance):
         vector, _ = objects.weights_of(it, owner)
+    elif isinstance(owner, Unknown) and owner.symbol.node is not None:
+        vector = owner.symbol.vector
     weight = Tensor(vector, "weight", (), node, it.module, flags=PARAMETER, data=value)
     return Sequence((Scalar(None, "str"), weight), None) if value.fields.get("named") else weight
 

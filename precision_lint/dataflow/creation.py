@@ -237,8 +237,16 @@ def _range(
             return first[0], max(last[1] - (1.0 if whole else 0.0), first[0])
         return -INF, INF
     if creation.kind == "int" and creation.name.startswith("randint"):
-        return -INF, INF
+        return _between(creation, arguments)
     return creation.lo, creation.hi
+
+
+def _between(creation: Creation, arguments: list[Value]) -> tuple[float, float]:
+    """Bounds of ``randint(high, size)`` and ``randint(low, high, size)``."""
+    ends = arguments[1:] if creation.name.endswith("_like") else arguments
+    if len(ends) > 1 and isinstance(ends[1], Scalar) and ends[1].is_number:
+        return bounds_of(ends[0])[0], bounds_of(ends[1])[1] - 1
+    return (0.0, bounds_of(ends[0])[1] - 1) if ends else (-INF, INF)
 
 
 def _reach(creation: Creation, lo: float, hi: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from precision_lint.domains import dtypes
 from precision_lint.domains.values import Scalar, Sequence, Tensor, Value, number
 
 PASSED = frozenset({"argument", "call"})
@@ -145,12 +146,21 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
             continue
         seen.add(id(one))
         yield one
-        if one.op in KNOWN or (one.op == "cast" and one.data == "explicit"):
+        if one.op in KNOWN or (one.op == "cast" and _settles(one)):
             continue
         parts = one.operands[:1] if one.op in FIRST else one.operands
         if one.op in ("where", "embedding"):
             parts = one.operands[1:]
         pending.extend(peel(part) for part in parts)
+
+
+def _settles(cast: Tensor) -> bool:
+    """Whether a cast makes floats whatever it is given, or is of what holds none."""
+    inner = peel(cast.operands[0]) if cast.operands else None
+    whole = dtypes.INTEGER | dtypes.BOOLEAN
+    return cast.data == "explicit" or (
+        isinstance(inner, Tensor) and all(one and not one & ~whole for one in inner.dtypes)
+    )
 
 
 def factor(value: Tensor) -> tuple[Any, float] | None:

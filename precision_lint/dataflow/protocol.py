@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import Special, Tensor, Value
+from precision_lint.domains.values import GRADIENT, Special, Tensor, Value
 from precision_lint.events import Place
 
 
@@ -50,6 +50,10 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
         for one in given
     ):
         note(it, "unknown-call", node, callee, *given)
+    for one in given:
+        # raw gradients are summed over machines; what was converted is looked at
+        if isinstance(one, Tensor) and one.flags & GRADIENT and one.op != "grad":
+            note(it, "read", node, one)
 
 
 HANDED = frozenset({"scaler", "optimizer", "scaled", "parameters"})

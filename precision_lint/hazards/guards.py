@@ -523,12 +523,27 @@ def masked_infinity(it: Interpreter, applied: Applied) -> None:
     for index in (0, 1):
         value, mask = applied.tensor(index), applied.tensor(1 - index)
         logarithm = _logarithm(value)
+        if logarithm is None and mask is not None:
+            logarithm = _masked_logarithm(value, mask)
         if logarithm is None or mask is None:
             continue
         if same(_unguarded(logarithm.operands[0]), _unguarded(mask)):
             it.bounded(logarithm)  # x * log(x + eps): the gradient is bounded
         elif _is_mask(mask):
             _masked(it, applied, logarithm, logarithm.operands[0], "mul")
+
+
+def _masked_logarithm(value: Any, mask: Tensor) -> Tensor | None:
+    """The logarithm, somewhere in a value, of what a mask was made of (``(x > 0)``)."""
+    test = peel(mask)
+    while isinstance(test, Tensor) and test.op in ("cast", "index", "view", "unsqueeze"):
+        test = peel(test.operands[0])
+    if not isinstance(test, Tensor) or test.op not in COMPARISONS:
+        return None
+    for one in behind(value, 10):
+        if one.op in LOGARITHMS and any(same(one.operands[0], part) for part in test.operands):
+            return one
+    return None
 
 
 LOGARITHMS = frozenset({"log", "log2", "log10"})

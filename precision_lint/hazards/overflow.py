@@ -546,6 +546,15 @@ def finished_schedule(it: Interpreter, applied: Applied) -> None:
 # logarithms of softmax
 
 
+@hazard("softmax")
+def half_probabilities(it: Interpreter, applied: Applied) -> None:
+    """Probabilities of classes, straight from a layer, in half."""
+    value = peel(applied.tensor(0))
+    if isinstance(value, Tensor) and value.op == "linear":
+        modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
+        _report(it, "half-softmax", applied, value, modes, 0, reduction="")
+
+
 @hazard("log_softmax", "cross_entropy", "nll_loss", "logsigmoid")
 def half_softmax(it: Interpreter, applied: Applied) -> None:
     """Log probabilities in half: three digits, of numbers between 0 and -20."""

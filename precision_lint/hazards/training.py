@@ -99,7 +99,7 @@ def optimizer_made(it: Interpreter, made: Special) -> None:
                 "optimizer-epsilon", made.node, ALL_MODES, assumptions, name=made["name"],
                 epsilon=epsilon, default="eps" not in given, cast=place,
             )  # fmt: skip
-        return
+            return
     rate = number(given.get("lr")) if "lr" in given else None
     dtype = FLOAT16 if half & FLOAT16 else BFLOAT16
     if rate is None or rate <= COARSE[dtype]:

@@ -58,7 +58,7 @@ class Flow:
 class Machine:
     """Follows one function's trace."""
 
-    def __init__(self, it: Interpreter, trace: list[Step]) -> None:
+    def __init__(self, it: Interpreter, trace: list[Step], start: State) -> None:
         self.it = it
         self.renamed: list[dict[int, int]] = []
         self.frames: list[Step] = []
@@ -80,7 +80,7 @@ class Machine:
             self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
         }
         self.loops = dict(_nesting(trace, ()))
-        self.run(trace, frozenset({State()}))
+        self.run(trace, frozenset({start}))
 
     # objects
 

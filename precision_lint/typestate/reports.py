@@ -5,16 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.objects import ancestry
 from precision_lint.dataflow.protocol import FINISHED
+from precision_lint.domains.values import Closure
 from precision_lint.typestate.machine import Machine
+from precision_lint.typestate.states import State
 
 SCALED = frozenset({"scale", "unscale", "step", "update", "framework-backward", "backward"})
 
 
 def follow(it: Interpreter, trace: list[Any]) -> None:
     """Follow a trace that has to do with scaled gradients."""
-    if _speaks(trace):
-        Machine(it, trace)
+    start = _start(it, trace)
+    if _speaks(trace) or start.scaled is not None:
+        Machine(it, trace, start)
+
+
+HOOKS = frozenset({"on_after_backward"})
+"""Methods that Lightning calls between a backward that it scaled and its own unscaling."""
+FRAMEWORK = ("LightningModule", "Callback")
+
+
+def _start(it: Interpreter, trace: list[Any]) -> State:
+    """The state in which a function begins: in a framework's hook gradients are scaled in float16."""
+    called = trace[0].objects[0] if trace and trace[0].kind == "call" else None
+    function = called.function if isinstance(called, Closure) else None
+    if function is None or function.name not in HOOKS or function.cls is None:
+        return State()
+    bases = [one.rpartition(".")[2] for one in ancestry(it, function.cls) if isinstance(one, str)]
+    if not any(base in FRAMEWORK for base in bases):
+        return State()
+    return State(scaled=it.place(function.node, function.module), framework=True, waiting=True, level=1)
 
 
 def _speaks(trace: list[Any]) -> bool:
