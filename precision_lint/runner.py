@@ -41,7 +41,7 @@ from precision_lint.api import (
 from precision_lint.baseline import Counts
 from precision_lint.cache import DIRECTORY, Cache, digest, stamp
 from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
-from precision_lint.engine import Engine, Facts, Signs, Told, deep_recursion
+from precision_lint.engine import Engine, Facts, Together, Told, deep_recursion
 from precision_lint.project import files
 from precision_lint.project.code import Code, Imports
 from precision_lint.source import Failure, Source, may_hold_tensors
@@ -396,7 +396,11 @@ def interpreted(
         for root, names in wanted.items()
     }
     facts = _facts(every, projects, caches, imports, workers)
-    return {root: _together(found, wanted[root], imports[root]) for root, found in facts.items()}
+    told: dict[Path, dict[str, Told]] = {}
+    for root, found in facts.items():
+        whole = Together(found, imports[root].reach)
+        told[root] = {name: whole.told(name) for name in wanted[root]}
+    return told
 
 
 def _facts(
@@ -434,21 +438,6 @@ def _facts(
     for root in wanted:
         caches[root].put(new[root])
     return facts
-
-
-def _together(
-    facts: Mapping[str, Facts], names: Iterable[str], imports: Imports
-) -> dict[str, Told]:
-    signs = Signs({sign for found in facts.values() for sign in found.signs}, imports.reach)
-    roots: dict[str, list[str]] = {name: [name] for name in names}
-    for root, found in sorted(facts.items()):
-        for name in found.events:
-            if name != root and name in roots:
-                roots[name].append(root)
-    return {
-        name: engine.together(name, {root: facts[root] for root in own}, signs)
-        for name, own in roots.items()
-    }
 
 
 def cache_of(root: Path, settings: Settings) -> Cache:
