@@ -191,12 +191,42 @@ def told(
 
     imports: what a file imports, directly or not.
     """
-    roots = [root for root, found in facts.items() if name in found.events]
-    if name in facts and name not in roots:
-        roots.append(name)
-    roots.sort(key=lambda root: (root != name, root))
-    signs = {sign for found in facts.values() for sign in found.signs}
-    return together(name, {root: facts[root] for root in roots}, Signs(signs, imports))
+    return Together(facts, imports).told(name)
+
+
+class Together:
+    """The facts of all files that were interpreted.
+
+    imports: what a file imports, directly or not.
+    """
+
+    def __init__(
+        self, facts: Mapping[str, Facts], imports: Callable[[str], Iterable[str]] = lambda _: ()
+    ) -> None:
+        self._facts = facts
+        self._signs = Signs({sign for found in facts.values() for sign in found.signs}, imports)
+        self._roots: dict[str, list[str]] = {}
+        self._called: dict[str, set[Function]] = {}
+        for root, found in sorted(facts.items()):
+            for name in found.events:
+                self._roots.setdefault(name, []).append(root)
+            for function in found.called:
+                self._called.setdefault(function[0], set()).add(function)
+
+    def told(self, name: str) -> Told:
+        """What they say of one file."""
+        roots = dict.fromkeys([name, *self._roots.get(name, ())])
+        facts = [self._facts[root] for root in roots if root in self._facts]
+        called = (self._called.get(root, set()) for root in roots)
+        own = self._facts.get(name)
+        return Told(
+            tuple(found.events[name] for found in facts if name in found.events),
+            tuple(roots),
+            self._signs.here(name),
+            self._signs.around(name),
+            frozenset().union(*called),
+            own.failure if own is not None else "",
+        )
 
 
 class Signs:
@@ -217,20 +247,6 @@ class Signs:
         importers = [path for path, found in self._imports.items() if name in found]
         others = (s for path, found in self._by_file.items() if path != name for s in found)
         return force(name, others, importers)
-
-
-def together(name: str, facts: Mapping[str, Facts], signs: Signs) -> Told:
-    """The same, from the facts of the files that came to this one."""
-    called = frozenset().union(*(found.called for found in facts.values()))
-    own = facts.get(name)
-    return Told(
-        tuple(found.events[name] for found in facts.values() if name in found.events),
-        tuple(facts),
-        signs.here(name),
-        signs.around(name),
-        frozenset(one for one in called if one[0] in facts),
-        own.failure if own is not None else "",
-    )
 
 
 def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> Told:
@@ -391,8 +407,8 @@ def _fix(plain: dict[str, Any]) -> Fix:
 __all__ = [
     "Engine",
     "Facts",
-    "Signs",
     "Strength",
+    "Together",
     "Told",
     "again",
     "decode",
@@ -400,6 +416,5 @@ __all__ = [
     "lint",
     "located",
     "merged",
-    "together",
     "told",
 ]

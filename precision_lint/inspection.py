@@ -13,6 +13,7 @@ from precision_lint import source
 from precision_lint.api import Applicability, Confidence, Diagnostic
 from precision_lint.config import ConfigError, Resolver
 from precision_lint.engine import Told, deep_recursion
+from precision_lint.gathering import cache_of, collector_off, interpreted
 from precision_lint.observing import Description, Observation, describe
 from precision_lint.project import files
 from precision_lint.project.code import Code
@@ -20,9 +21,6 @@ from precision_lint.runner import (
     Job,
     Judge,
     Mode,
-    cache_of,
-    collector_off,
-    interpreted,
     is_relevant,
     job_of,
 )

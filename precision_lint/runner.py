@@ -21,14 +21,23 @@ import os
 import re
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_lint import baseline, engine, notebook, pool, progress, registry, source, suppress
+from precision_lint import (
+    baseline,
+    engine,
+    gathering,
+    notebook,
+    pool,
+    progress,
+    registry,
+    source,
+    suppress,
+)
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -39,26 +48,17 @@ from precision_lint.api import (
     Silenced,
 )
 from precision_lint.baseline import Counts
-from precision_lint.cache import DIRECTORY, Cache, digest, stamp
+from precision_lint.cache import Cache, digest, stamp
 from precision_lint.config import ALWAYS, CRASH, Resolver, Settings
-from precision_lint.engine import Engine, Facts, Signs, Told, deep_recursion
+from precision_lint.engine import Engine, Told, deep_recursion
 from precision_lint.project import files
-from precision_lint.project.code import Code, Imports
+from precision_lint.project.code import Code
 from precision_lint.source import Failure, Source, may_hold_tensors
 
-POOL_FROM = 64
-"""Files to analyse from which on processes pay for their start."""
-COLLECT_EVERY = 32
-"""Files after which memory is collected."""
-IMPORTERS = 64
-"""Files that are interpreted besides those that were named, because they import them."""
-NO_ANSWER = "its process ended without an answer"
 SUPPRESSION = re.compile(
     rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
 )
 
-
-_judged = 0
 
 Before = Callable[[Path], Counts]
 """What there was in a file, by its absolute path, before a branch changed it."""
@@ -161,16 +161,9 @@ def _deserves_a_look(name: str, data: bytes) -> bool:
     return not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
 
 
-def _reason(error: BaseException) -> str:
-    """An error in one line, with the place that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ") + place
-
-
 def _crash(name: str, error: BaseException) -> Diagnostic:
     """The internal diagnostic for a file on which the analysis itself failed."""
-    return _failed(name, _reason(error))
+    return _failed(name, gathering.reason(error))
 
 
 def _failed(name: str, reason: str) -> Diagnostic:
@@ -185,27 +178,6 @@ def _failed(name: str, reason: str) -> Diagnostic:
         confidence=Confidence.CERTAIN,
         internal=True,
     )
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    # a tree is many young objects and no garbage: collecting while it grows only costs
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _collect_now_and_then() -> None:
-    """Free what earlier files left; what is still there now is not looked at again."""
-    global _judged
-    _judged += 1
-    if _judged % COLLECT_EVERY == 0:
-        gc.collect()
-        gc.freeze()
 
 
 def diagnose(text: Source, job: Job, found: Sequence[Diagnostic]) -> Outcome:
@@ -308,7 +280,7 @@ def _analyse(task: Task, data: bytes, code: Code) -> Outcome:
 def _judge(task: Task, data: bytes, code: Code) -> Outcome:
     """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
     try:
-        with collector_off(), deep_recursion():
+        with gathering.collector_off(), deep_recursion():
             return _analyse(task, data, code)
     except Exception as error:
         return Outcome([_crash(task.job.name, error)])
@@ -317,7 +289,7 @@ def _judge(task: Task, data: bytes, code: Code) -> Outcome:
 def _run(tasks: Sequence[Task], projects: Mapping[Path, Code]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
     frozen = gc.get_freeze_count()
-    with collector_off():
+    with gathering.collector_off():
         outcomes = []
         for task in tasks:
             outcomes.append(_run_one(task, projects))
@@ -328,7 +300,7 @@ def _run(tasks: Sequence[Task], projects: Mapping[Path, Code]) -> list[Outcome]:
 
 
 def _run_one(task: Task, projects: Mapping[Path, Code]) -> Outcome:
-    _collect_now_and_then()
+    gathering.collect_now_and_then()
     job = task.job
     data = source.load(job.path, job.name)
     if isinstance(data, Failure):
@@ -348,113 +320,7 @@ def _run_one(task: Task, projects: Mapping[Path, Code]) -> Outcome:
 
 
 def _died(task: Task) -> Outcome:
-    return Outcome([_crash(task.job.name, ChildProcessError(NO_ANSWER))])
-
-
-# facts
-
-_engines: dict[Path, Engine] = {}
-"""In a worker, or for the length of a run: what interprets the files of each project."""
-
-
-def _interpret(items: Sequence[tuple[Path, str]], projects: Mapping[Path, Code]) -> list[Facts]:
-    """The facts of some files, each named by its project's root and its name there."""
-    found = []
-    with collector_off(), deep_recursion():
-        for root, name in items:
-            _collect_now_and_then()
-            found.append(_facts_of(projects[root], root, name))
-            progress.step()
-    return found
-
-
-def _facts_of(code: Code, root: Path, name: str) -> Facts:
-    engine = _engines.get(root)
-    if engine is None or engine.code is not code:
-        engine = _engines[root] = Engine(code)
-    try:
-        return engine.facts(name)
-    except Exception as error:
-        _engines.pop(root, None)  # what it was about to do is in no good state
-        return Facts(failure=_reason(error))
-
-
-def _lost(item: tuple[Path, str]) -> Facts:
-    return Facts(failure=_reason(ChildProcessError(NO_ANSWER)))
-
-
-def interpreted(
-    wanted: Mapping[Path, Sequence[str]],
-    projects: Mapping[Path, Code],
-    caches: Mapping[Path, Cache],
-    workers: int = 1,
-) -> dict[Path, dict[str, Told]]:
-    """What is known of some files of each project, from them and from files that import them."""
-    imports = {root: Imports(projects[root], caches[root]) for root in wanted}
-    every = {
-        root: list(dict.fromkeys([*names, *imports[root].importers(names, IMPORTERS)]))
-        for root, names in wanted.items()
-    }
-    facts = _facts(every, projects, caches, imports, workers)
-    return {root: _together(found, wanted[root], imports[root]) for root, found in facts.items()}
-
-
-def _facts(
-    wanted: Mapping[Path, Sequence[str]],
-    projects: Mapping[Path, Code],
-    caches: Mapping[Path, Cache],
-    imports: Mapping[Path, Imports],
-    workers: int,
-) -> dict[Path, dict[str, Facts]]:
-    """The facts of some files of each project, from the cache or by interpreting them."""
-    facts: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
-    keys: dict[tuple[Path, str], bytes] = {}
-    kinds = " ".join(engine.listened()).encode()
-    for root, names in wanted.items():
-        own = {name: digest(b"facts", kinds, imports[root].digest(name)) for name in names}
-        before = caches[root].get(own.values())
-        for name, key in own.items():
-            known = Facts.decode(before[key]) if key in before else None
-            if known is not None:
-                facts[root][name] = known
-            else:
-                keys[root, name] = key
-    items = list(keys)
-    progress.begin("Interpreting", len(items))
-    if workers > 1 and len(items) > POOL_FROM:
-        answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers)
-    else:
-        answers = _interpret(items, projects)
-        _engines.clear()
-    new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
-    for (root, name), found in zip(items, answers, strict=True):
-        facts[root][name] = found
-        if not found.failure:
-            new[root][keys[root, name]] = found.encode()
-    for root in wanted:
-        caches[root].put(new[root])
-    return facts
-
-
-def _together(
-    facts: Mapping[str, Facts], names: Iterable[str], imports: Imports
-) -> dict[str, Told]:
-    signs = Signs({sign for found in facts.values() for sign in found.signs}, imports.reach)
-    roots: dict[str, list[str]] = {name: [name] for name in names}
-    for root, found in sorted(facts.items()):
-        for name in found.events:
-            if name != root and name in roots:
-                roots[name].append(root)
-    return {
-        name: engine.together(name, {root: facts[root] for root in own}, signs)
-        for name, own in roots.items()
-    }
-
-
-def cache_of(root: Path, settings: Settings) -> Cache:
-    """What was computed of a project's files before; to be closed."""
-    directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
-    return Cache(None if settings.no_cache else directory)
+    return Outcome([_crash(task.job.name, ChildProcessError(gathering.NO_ANSWER))])
 
 
 @functools.cache
@@ -573,14 +439,14 @@ def _outcomes(
     projects: dict[Path, Code] = {}
     wanted: dict[Path, list[str]] = {}
     with ExitStack() as stack:
-        caches = {root: cache_of(root, settings) for root, settings in roots.items()}
+        caches = {root: gathering.cache_of(root, settings) for root, settings in roots.items()}
         for cache in caches.values():
             stack.enter_context(closing(cache))
         for root, settings in roots.items():
             named = [job.path for job, _ in jobs if job.root == root and job.path in relevant]
             projects[root] = code = Code.of(root, settings, named)
             wanted[root] = [code.name(path) for path in named]
-        told = interpreted(wanted, projects, caches, workers)
+        told = gathering.interpreted(wanted, projects, caches, workers)
         tasks: list[Task] = []
         keys: list[bytes] = []
         for job, contents in jobs:
@@ -594,7 +460,7 @@ def _outcomes(
             keys.append(key)
         progress.begin("Judging", len(tasks))
         todo = sum(task.known is not None and task.before is None for task in tasks)
-        if workers > 1 and todo > POOL_FROM:
+        if workers > 1 and todo > gathering.POOL_FROM:
             outcomes = pool.run(_run, tasks, projects, lost=_died, workers=workers)
         else:
             outcomes = _run(tasks, projects)
@@ -632,16 +498,11 @@ def check_stdin(
     if is_relevant(notebook.python(job.name, data), job.codes) and isinstance(text, Source):
         relative = code.name(path)
         code = code.with_text(relative, text)
-        with closing(Cache(None) if alone else cache_of(root, settings)) as cache:
-            task = Task(job, alone_known(code, root, relative, cache))
+        with closing(Cache(None) if alone else gathering.cache_of(root, settings)) as cache:
+            task = Task(job, gathering.alone_known(code, root, relative, cache))
     outcome = _judge(task, data, code)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
         result.stdin = outcome.text.encode()
     _add(result, job, outcome)
     return _finish(result, started)
-
-
-def alone_known(code: Code, root: Path, name: str, cache: Cache) -> Told:
-    """What is known of one file of a project, with what it imports."""
-    return interpreted({root: [name]}, {root: code}, {root: cache})[root][name]

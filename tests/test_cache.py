@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from precision_lint import cache, runner
+from precision_lint import cache, gathering
 from precision_lint.api import Confidence
 from precision_lint.cache import DIRECTORY, Cache, digest
 from precision_lint.engine import Engine, Facts, decode, encode
@@ -317,6 +317,6 @@ def test_processes_judge_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     users = {f"t{i}.py": TRAIN.replace("g(", f"g{i}(") for i in range(8)}
     projects.write(root, {"util.py": UTIL, **users})
     alone = run(root, None).diagnostics
-    monkeypatch.setattr(runner, "POOL_FROM", 1)
+    monkeypatch.setattr(gathering, "POOL_FROM", 1)
     both = projects.check(root, confidence=Confidence.POSSIBLE, workers=2)
     assert both.diagnostics == alone != []

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from precision_lint import dispatch, registry
+from precision_lint import engine, registry
 from precision_lint.api import Confidence, Diagnostic
 from precision_lint.harness.policy import cuda_policy
 from precision_lint.harness.redirect import redirected
+from precision_lint.precision.modes import force
+from precision_lint.project.code import Code
 from precision_lint.source import Source, decode
 from tests.doc_examples import EXAMPLES, HALF, Example, Names, finite
 
@@ -49,7 +53,11 @@ def run(text: str, example: Example) -> tuple[Names, str]:
 def found(text: str, example: Example) -> list[Diagnostic]:
     source = decode(example.module(text).encode(), "model.py")
     assert isinstance(source, Source)
-    return dispatch.lint(source, list(registry.rules().values()), example.project)
+    code = Code(Path(), {"model.py"}, (example.release, None), {"model.py": source})
+    with engine.deep_recursion():
+        known = engine.told("model.py", {"model.py": engine.Engine(code).facts("model.py")})
+        known = replace(known, around=force("model.py", (), stated=("amp-float16", "float16")))
+        return engine.lint(source, code, "model.py", known, list(registry.rules().values()))
 
 
 def shown(found: list[Diagnostic]) -> set[str]:

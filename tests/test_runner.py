@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from precision_lint import engine, pool, progress, runner
+from precision_lint import engine, gathering, pool, progress, runner
 from precision_lint.api import Confidence, Severity
 from precision_lint.config import Overrides, Resolver, Settings
 from precision_lint.engine import Told
@@ -375,7 +375,7 @@ def test_stdin_of_an_excluded_name_passes_through() -> None:
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(runner, "POOL_FROM", 8)
+    monkeypatch.setattr(gathering, "POOL_FROM", 8)
     for number in range(40):
         bad = number % 3 == 0
         Path(f"m{number:02}.py").write_text("import torch\n" + "def f(:\n" * bad)
@@ -490,12 +490,12 @@ def test_a_worker_that_dies_costs_one_file(many: int) -> None:
         "import json, multiprocessing, pytest\n"
         "from pathlib import Path\n"
         "multiprocessing.set_start_method('fork')\n"
-        "from precision_lint import runner\n"
+        "from precision_lint import gathering, runner\n"
         "from precision_lint.config import Resolver\n"
         "from tests import standins\n"
         "with pytest.MonkeyPatch.context() as patch:\n"
         "    standins.install(patch)\n"
-        "    patch.setattr(runner, 'POOL_FROM', 8)\n"
+        "    patch.setattr(gathering, 'POOL_FROM', 8)\n"
         "    result = runner.check([Path('.')], Resolver(), workers=2)\n"
         "    print(json.dumps([(d.filename, d.code, d.message) for d in result.diagnostics]))\n"
     )

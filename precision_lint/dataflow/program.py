@@ -8,7 +8,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import precision_lint.hazards.catalogue  # noqa: F401  (what is looked for registers itself)
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
     libraries,
@@ -49,6 +48,8 @@ class Program:
     """
 
     def __init__(self, layout: Layout, read: Callable[[str], ast.Module | None]) -> None:
+        import precision_lint.hazards.catalogue  # noqa: F401  (late: hazards look at dataflow)
+
         self.layout = layout
         self.imports: dict[str, set[str]] = {}
         """Files of the project that each file imports."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_lint import engine, fixer, runner
+from precision_lint import engine, fixer, gathering, runner
 from precision_lint.api import Applicability, Diagnostic
 from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, close
 from precision_lint.engine import Engine, Told
@@ -121,7 +121,7 @@ class Session:
         judge = self._judge(path, source)
         if judge is None:
             return Found(source)
-        with runner.collector_off(), engine.deep_recursion():
+        with gathering.collector_off(), engine.deep_recursion():
             outcome = judge.outcome(source, judge.find(source))
         return Found(source, tuple(outcome.diagnostics))
 
@@ -133,7 +133,7 @@ class Session:
             return None
         name = judge.code.name(path)
         code = judge.code.with_text(name, source)
-        with runner.collector_off(), engine.deep_recursion():
+        with gathering.collector_off(), engine.deep_recursion():
             return describe(source, tree, code, name, judge.known, row)
 
     def fixed(self, path: Path, text: str) -> str:
@@ -173,14 +173,14 @@ class Session:
         if current is None or current.base is not code or name not in current.code.layout.paths:
             current = self._engines[root] = _Engine(code, name, source)
         current.code.texts[name] = source
-        with runner.collector_off(), engine.deep_recursion():
+        with gathering.collector_off(), engine.deep_recursion():
             return engine.again(current, name, saved[1], CALLERS)
 
     def _known(self, root: Path, code: Code, name: str) -> Told:
         """What is known of a file as it is saved."""
         settings = self._resolver(root if root.is_dir() else root.parent)
-        with self._interpreting, closing(runner.cache_of(root, settings)) as cache:
-            return runner.alone_known(code, root, name, cache)
+        with self._interpreting, closing(gathering.cache_of(root, settings)) as cache:
+            return gathering.alone_known(code, root, name, cache)
 
 
 class _Engine(Engine):

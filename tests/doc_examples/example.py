@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from precision_lint.project.amp import Project
 
 Names = dict[str, Any]
 Check = Callable[[Names], bool]
 HALF = torch.float16
-MIXED = Project().with_file(
-    "train.py", b"import torch\nscaler = torch.amp.GradScaler()\nmodel.half()\n"
-)
 MODULE = """\
 import copy
 import math
@@ -59,7 +55,7 @@ class Example:
     the installed torch shows no harm at all.  region: the dtype of the autocast region around them.
     before: code in front of both, in the same function and region.  after: code behind them,
     outside of the region.  layers: the body of the module's constructor.  prelude: classes and
-    functions of the file.  project: what is known of the project around it.  deprecated: whether
+    functions of the file.  release: the least torch of the project around it.  deprecated: whether
     torch's warnings of old names are part of the example; otherwise they are errors.
     """
 
@@ -72,7 +68,7 @@ class Example:
     after: str = ""
     layers: str = ""
     prelude: str = ""
-    project: Project = MIXED
+    release: tuple[int, ...] | None = None
     deprecated: bool = False
 
     def module(self, block: str) -> str:

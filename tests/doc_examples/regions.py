@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from .example import (
     HALF,
-    MIXED,
     Example,
     Names,
     copies,
@@ -129,13 +126,13 @@ EXAMPLES: dict[str, Example] = {
     "MP212": Example(
         lambda: {"model": linear(), "batch": torch.rand(2, 4)},
         raises="is deprecated",
-        project=replace(MIXED, torch=(2, 4)),
+        release=(2, 4),
     ),
     "MP213": Example(
         lambda: {"model": linear(), "earlier": wave(2, 4), "frame": wave(2, 4, step=1.3)},
         after="out.sum().backward()",
         harmless="torch before 2.10 left the weights without gradients",
-        project=replace(MIXED, torch=(2, 4)),
+        release=(2, 4),
     ),
     "MP214": Example(
         lambda: {"pred_boxes": torch.rand(3, 4).half(), "target_boxes": torch.rand(5, 4).half()},

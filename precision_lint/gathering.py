@@ -1,0 +1,151 @@
+"""What is known of files: their facts, from the cache or by interpreting them, put together."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from precision_lint import engine, pool, progress
+from precision_lint.cache import DIRECTORY, Cache, digest
+from precision_lint.config import Settings
+from precision_lint.engine import Engine, Facts, Together, Told, deep_recursion
+from precision_lint.project.code import Code, Imports
+
+POOL_FROM = 64
+"""Files to work on from which on processes pay for their start."""
+COLLECT_EVERY = 32
+"""Files after which memory is collected."""
+IMPORTERS = 64
+"""Files that are interpreted besides those that were named, because they import them."""
+NO_ANSWER = "its process ended without an answer"
+
+_worked = 0
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ") + place
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    # a tree is many young objects and no garbage: collecting while it grows only costs
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def collect_now_and_then() -> None:
+    """Free what earlier files left; what is still there now is not looked at again."""
+    global _worked
+    _worked += 1
+    if _worked % COLLECT_EVERY == 0:
+        gc.collect()
+        gc.freeze()
+
+
+_engines: dict[Path, Engine] = {}
+"""In a worker, or for the length of a run: what interprets the files of each project."""
+
+
+def _interpret(items: Sequence[tuple[Path, str]], projects: Mapping[Path, Code]) -> list[Facts]:
+    """The facts of some files, each named by its project's root and its name there."""
+    found = []
+    with collector_off(), deep_recursion():
+        for root, name in items:
+            collect_now_and_then()
+            found.append(_facts_of(projects[root], root, name))
+            progress.step()
+    return found
+
+
+def _facts_of(code: Code, root: Path, name: str) -> Facts:
+    engine = _engines.get(root)
+    if engine is None or engine.code is not code:
+        engine = _engines[root] = Engine(code)
+    try:
+        return engine.facts(name)
+    except Exception as error:
+        _engines.pop(root, None)  # what it was about to do is in no good state
+        return Facts(failure=reason(error))
+
+
+def _lost(item: tuple[Path, str]) -> Facts:
+    return Facts(failure=reason(ChildProcessError(NO_ANSWER)))
+
+
+def interpreted(
+    wanted: Mapping[Path, Sequence[str]],
+    projects: Mapping[Path, Code],
+    caches: Mapping[Path, Cache],
+    workers: int = 1,
+) -> dict[Path, dict[str, Told]]:
+    """What is known of some files of each project, from them and from files that import them."""
+    imports = {root: Imports(projects[root], caches[root]) for root in wanted}
+    every = {
+        root: list(dict.fromkeys([*names, *imports[root].importers(names, IMPORTERS)]))
+        for root, names in wanted.items()
+    }
+    facts = _facts(every, projects, caches, imports, workers)
+    told: dict[Path, dict[str, Told]] = {}
+    for root, found in facts.items():
+        whole = Together(found, imports[root].reach)
+        told[root] = {name: whole.told(name) for name in wanted[root]}
+    return told
+
+
+def _facts(
+    wanted: Mapping[Path, Sequence[str]],
+    projects: Mapping[Path, Code],
+    caches: Mapping[Path, Cache],
+    imports: Mapping[Path, Imports],
+    workers: int,
+) -> dict[Path, dict[str, Facts]]:
+    """The facts of some files of each project, from the cache or by interpreting them."""
+    facts: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
+    keys: dict[tuple[Path, str], bytes] = {}
+    kinds = " ".join(engine.listened()).encode()
+    for root, names in wanted.items():
+        own = {name: digest(b"facts", kinds, imports[root].digest(name)) for name in names}
+        before = caches[root].get(own.values())
+        for name, key in own.items():
+            known = Facts.decode(before[key]) if key in before else None
+            if known is not None:
+                facts[root][name] = known
+            else:
+                keys[root, name] = key
+    items = list(keys)
+    progress.begin("Interpreting", len(items))
+    if workers > 1 and len(items) > POOL_FROM:
+        answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers)
+    else:
+        answers = _interpret(items, projects)
+        _engines.clear()
+    new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
+    for (root, name), found in zip(items, answers, strict=True):
+        facts[root][name] = found
+        if not found.failure:
+            new[root][keys[root, name]] = found.encode()
+    for root in wanted:
+        caches[root].put(new[root])
+    return facts
+
+
+def cache_of(root: Path, settings: Settings) -> Cache:
+    """What was computed of a project's files before; to be closed."""
+    directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
+    return Cache(None if settings.no_cache else directory)
+
+
+def alone_known(code: Code, root: Path, name: str, cache: Cache) -> Told:
+    """What is known of one file of a project, with what it imports."""
+    return interpreted({root: [name]}, {root: code}, {root: cache})[root][name]
