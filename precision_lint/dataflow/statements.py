@@ -25,6 +25,8 @@ from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import ClassValue, Closure, Scalar, Tensor, Value, truth
 
+STORED: list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]] = []
+"""What to look for where a value is stored (``hazards``)."""
 UNROLL = 8
 """Items of a sequence that a loop is interpreted for one by one."""
 
@@ -52,6 +54,8 @@ def _expr(it: Interpreter, node: ast.Expr) -> bool:
 def _assign(it: Interpreter, node: ast.Assign) -> bool:
     value = it.expr(node.value)
     for target in node.targets:
+        for look in STORED:
+            look(it, target, value, node)
         assign(it, target, value, node)
     return False
 
@@ -68,6 +72,8 @@ def _augmented(it: Interpreter, node: ast.AugAssign) -> bool:
     old = it.expr(node.target)
     value = it.expr(node.value)
     result = binary(it, BINARY[node.op.__class__], old, value, node, True)
+    for look in STORED:
+        look(it, node.target, result, node)
     assign(it, node.target, result, node)
     return False
 
