@@ -113,7 +113,7 @@ def unseen(
         if isinstance(value, Scalar) and value.kind != "none":
             return _defaulted(value)
         if isinstance(value, DtypeValue):
-            return DtypeValue(_any_dtype(it, argument.arg), default, function.module)
+            return DtypeValue(_by_default(it, argument.arg, value.dtypes, default, function), default, function.module)
         if not (isinstance(value, Scalar) or isinstance(value, Reference)):
             return value
     return it.unknown(argument.arg, vector, assumptions)
@@ -121,6 +121,18 @@ def unseen(
 
 def _any_dtype(it: Interpreter, label: str) -> Dtypes:
     return dtypes.everywhere(dtypes.symbol(Symbol(label, dtypes.V_ANY, 0).number))
+
+
+def _by_default(
+    it: Interpreter, label: str, given: Dtypes, node: ast.AST, function: Function
+) -> Dtypes:
+    """A dtype that callers may choose: in the mode of its default it is that."""
+    vector = list(_any_dtype(it, label))
+    for dtype, mode in ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF)):
+        if given[dtypes.CODE] == dtype:
+            vector[mode] = dtype
+            it.sign(mode, f"a dtype that is {dtypes.NAMES[dtype]} by default", node, function.module)
+    return tuple(vector)
 
 
 def _defaulted(value: Scalar) -> Scalar:

@@ -113,7 +113,6 @@ def _report(it: Interpreter, blend: Blend, node: ast.AST, inplace: bool) -> None
             node,
             modes,
             kept.assumptions,
-            about=kept,
             half="float16" if low & FLOAT16 else "bfloat16",
             kept=made_at(it, kept),
         )
@@ -156,6 +155,8 @@ def _holds(target: Any, value: Tensor) -> bool:
     if not isinstance(target, Tensor):
         return False
     pieces = [one for one in behind(target, 4) if one is target or target.op in LOOSE]
+    if target.op == "weight":
+        return any(one.op == "weight" and one.data is target.data for one in behind(value, 6))
     return any(one is piece or same(one, piece) for one in behind(value, 6) for piece in pieces)
 
 
