@@ -229,6 +229,7 @@ def loop(
     node: ast.For | ast.AsyncFor | ast.While,
     bind: Callable[[], None],
     endless: bool = False,
+    source: Value | None = None,
 ) -> bool:
     """Interpret a loop's body until its facts no longer change.
 
@@ -240,7 +241,7 @@ def loop(
     it.depth += 1
     for number in range(ROUNDS):
         it.variables = dict(entry)
-        it.loop = Loop()
+        it.loop = Loop(source)
         it.trace = []
         bind()
         states = [] if it.block(node.body) else [it.variables]
@@ -285,7 +286,8 @@ def _top(value: Value) -> Value:
 
 @statement(ast.For, ast.AsyncFor)
 def _for(it: Interpreter, node: ast.For) -> bool:
-    found = elements(it, it.expr(node.iter), node.iter)
+    source = it.expr(node.iter)
+    found = elements(it, source, node.iter)
     if isinstance(found, list):
         if len(found) <= UNROLL and not _uniform(found):
             return _unrolled(it, node, found)
@@ -296,7 +298,7 @@ def _for(it: Interpreter, node: ast.For) -> bool:
             return it.block(node.orelse) if node.orelse else False
         found = joined
     element = found
-    return loop(it, node, lambda: assign(it, node.target, element, node))
+    return loop(it, node, lambda: assign(it, node.target, element, node), source=source)
 
 
 def _uniform(items: list[Value]) -> bool:

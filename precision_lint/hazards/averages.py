@@ -9,9 +9,22 @@ from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.statements import STORED
 from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import BFLOAT16, FLOAT16, LOW, MODES, OTHER
-from precision_lint.domains.values import GRADIENT, Scalar, Tensor, Unknown, Value, number
+from precision_lint.domains.values import (
+    BUFFER,
+    GRADIENT,
+    Array,
+    DtypeValue,
+    Scalar,
+    Special,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+)
 from precision_lint.hazards.places import made_at
 
 SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
@@ -181,3 +194,165 @@ def _is_kept(it: Interpreter, target: ast.expr, kept: Tensor) -> bool:
 
 
 STORED.append(stored)
+
+
+# totals
+
+
+MANY = 256
+"""So many rounds of a loop may lose terms."""
+CREATED = frozenset({"zeros", "zeros_like", "new_zeros", "full", "new_full", "full_like", "empty", "uniform"})
+
+
+def rounds(it: Interpreter) -> int | None:
+    """What has to be assumed for the loop at hand to have many rounds; None: it has few."""
+    source = it.loop.source if it.loop is not None else None
+    return _rounds_of(source)
+
+
+def _rounds_of(source: Any) -> int | None:
+    if isinstance(source, Tensor):
+        return 0
+    if isinstance(source, Array):
+        return 0
+    if isinstance(source, Unknown):
+        element = source.symbol.attributes.get("*")
+        called = isinstance(element, Unknown) and element.symbol.uses & Symbol.CALLED
+        return None if called else 0
+    if not isinstance(source, Special):
+        return None
+    if source.kind == "range":
+        bound = source.fields.get("bound")
+        if isinstance(bound, Scalar) and bound.hi <= MANY:
+            return None
+        return 0 if _of_size(bound) else assume.SIZE
+    if source.kind == "enumerate":
+        return _rounds_of(source.fields["of"])
+    if source.kind == "zip":
+        found = [_rounds_of(part) for part in source.fields["of"]]
+        return None if None in found else max((one or 0 for one in found), default=0)
+    return None
+
+
+def _of_size(value: Any) -> bool:
+    if not isinstance(value, Scalar):
+        return False
+    return value.op in ("size", "numel", "len") or any(_of_size(one) for one in value.operands)
+
+
+def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
+    """``total = total + term`` and ``total += term`` in a loop."""
+    if not isinstance(target, ast.Name) or not it.depth or not isinstance(value, Tensor):
+        return
+    if value.op != "add" or len(value.operands) < 2:
+        return
+    before = it.variables.get(target.id)
+    sides = [peel(one) for one in value.operands[:2]]
+    old = peel(before)
+    number_first = next((i for i, one in enumerate(sides) if one is old), None)
+    if number_first is None or before is None:
+        return
+    term = sides[1 - number_first]
+    needed = rounds(it)
+    if needed is None or not isinstance(term, Tensor) or _depends(term, old):
+        return
+    if not _starts_empty(old):
+        return
+    modes = dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(term.dtypes, LOW)
+    if modes:
+        _report_total(it, node, modes, term.assumptions | needed, target, value, term)
+
+
+def _depends(term: Tensor, total: Any) -> bool:
+    """Whether a term is computed of the total: a state that moves, not a sum."""
+    return any(one is total for one in behind(term, 40)) if isinstance(total, Tensor) else False
+
+
+def _starts_empty(total: Any) -> bool:
+    """Whether a total starts as a number, or as zeros."""
+    if isinstance(total, Scalar):
+        return True
+    pending, seen = [total], set[int]()
+    while pending and len(seen) < 12:
+        one = peel(pending.pop())
+        if isinstance(one, Scalar):
+            return True
+        if not isinstance(one, Tensor) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.op in CREATED:
+            return True
+        if one.op in ("join", "add", "cast", "index_put"):
+            pending += one.operands[:8]
+    return False
+
+
+def _report_total(
+    it: Interpreter, node: ast.AST, modes: int, assumptions: int, target: ast.expr, total: Any, term: Any
+) -> None:
+    low = 0
+    for mode in range(len(MODES)):
+        low |= total.dtypes[mode] & LOW if modes >> mode & 1 else 0
+    source = _written_term(node)
+    it.emit(
+        "half-total",
+        node,
+        modes,
+        assumptions,
+        about=term if isinstance(term, Tensor) else None,
+        half="float16" if low & FLOAT16 else "bfloat16",
+        total=it.place(target),
+        term=it.place(source) if source is not None else None,
+    )
+
+
+def _written_term(node: ast.AST) -> ast.expr | None:
+    if isinstance(node, ast.AugAssign):
+        return node.value
+    value = getattr(node, "value", None)
+    return value.right if isinstance(value, ast.BinOp) else None
+
+
+def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
+    """``buffer[place] += term`` in a loop, into a buffer that is made half."""
+    if not isinstance(target, ast.Subscript) or not it.depth:
+        return
+    if not isinstance(value, (Tensor, Array)) or value.op != "add" or len(value.operands) < 2:
+        return
+    buffer = peel(it.expr(target.value))
+    first = peel(value.operands[0])
+    if not isinstance(buffer, (Tensor, Array)) or getattr(first, "op", "") != "index":
+        return
+    if not _starts_empty(buffer) and not isinstance(buffer, Array) and not buffer.flags & BUFFER:
+        return
+    if peel(first.operands[0]) is not buffer and not same(first.operands[0], buffer):
+        return
+    modes = dtypes.modes_of(buffer.dtypes, LOW)
+    if modes & 1:
+        _report_total(it, node, modes, 0, target.value, buffer, None)
+
+
+STORED += [summed, placed]
+
+
+@hazard("index_add", "index_put", "scatter_add")
+def added_by_index(it: Interpreter, applied: Applied) -> None:
+    """``counts.index_add_(0, index, ones)`` into half."""
+    if not applied.inplace or applied.name == "scatter_add" or not isinstance(applied.node, ast.Call):
+        return
+    if applied.name == "index_put":
+        flag = applied["accumulate"]
+        if not (isinstance(flag, Scalar) and flag.value is True):
+            return
+    total = peel(applied.tensor(0))
+    if not isinstance(total, Tensor) or not _starts_empty(total):
+        return
+    modes = dtypes.modes_of(total.dtypes, LOW)
+    function = applied.node.func
+    target = function.value if isinstance(function, ast.Attribute) else applied.node
+    if modes:
+        assumptions = total.assumptions
+        for part in total.operands:
+            if isinstance(part, DtypeValue) and part.source is not None:
+                assumptions |= part.source.assumptions
+        _report_total(it, applied.node, modes, assumptions, target, total, None)
