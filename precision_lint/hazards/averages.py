@@ -345,7 +345,7 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
         if not (isinstance(flag, Scalar) and flag.value is True):
             return
     total = peel(applied.tensor(0))
-    if not isinstance(total, Tensor) or not _starts_empty(total):
+    if not isinstance(total, Tensor) or not _starts_empty(total) or (it.depth and rounds(it) is None):
         return
     modes = dtypes.modes_of(total.dtypes, LOW)
     function = applied.node.func
