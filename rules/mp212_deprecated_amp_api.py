@@ -53,7 +53,7 @@ class DeprecatedAmpApi(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        if at.torch_version is None or at.torch_version < facts["since"]:
+        if at.torch_version is not None and at.torch_version < facts["since"]:
             return
         if at.torch_pinned is not None and at.torch_pinned < (2, 4):
             return  # where the old names do not warn yet

@@ -14,8 +14,12 @@ from precision_lint.runner import Mode
 from tests import projects
 from tests.projects import found
 
-LOSS = "import torch\n\n\ndef loss(x):\n    p = x.sigmoid()\n    return torch.log(p + 1e-8).mean()\n"
-STEP = "def step(model, x):\n    with torch.autocast('cuda', dtype=torch.float16):\n        {call}\n"
+LOSS = (
+    "import torch\n\n\ndef loss(x):\n    p = x.sigmoid()\n    return torch.log(p + 1e-8).mean()\n"
+)
+STEP = (
+    "def step(model, x):\n    with torch.autocast('cuda', dtype=torch.float16):\n        {call}\n"
+)
 FLAGGED = ["loss.py:6 MP301"]
 SHAPES = {
     "from the module": ("from loss import loss\n", "loss(model(x).half())"),

@@ -368,7 +368,9 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
     owner = it.expr(target.value)
     for look in STORES:
         look(it, owner, target, value, node)
-    if isinstance(owner, Instance):
+    if isinstance(owner, Tensor) and target.attr == "data":
+        rebind(it, target.value, value)
+    elif isinstance(owner, Instance):
         objects.store(it, owner, target.attr, value)
     elif isinstance(owner, Unknown):
         it.variables[("of", owner.symbol.number, target.attr)] = value

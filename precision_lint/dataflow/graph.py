@@ -146,7 +146,7 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
             continue
         seen.add(id(one))
         yield one
-        if one.op in KNOWN or (one.op == "cast" and _settles(one)):
+        if one.op in KNOWN or one.op == "input" or (one.op == "cast" and _settles(one)):
             continue
         parts = one.operands[:1] if one.op in FIRST else one.operands
         if one.op in ("where", "embedding"):

@@ -73,11 +73,12 @@ class Call(NamedTuple):
 
 
 class Loop:
-    """States that leave a loop's body early."""
+    """States that leave a loop's body early; ``source``: what the loop goes over."""
 
-    __slots__ = ("breaks", "continues")
+    __slots__ = ("breaks", "continues", "source")
 
-    def __init__(self) -> None:
+    def __init__(self, source: Value | None = None) -> None:
+        self.source = source
         self.breaks: list[Environment] = []
         self.continues: list[Environment] = []
 

@@ -390,11 +390,11 @@ def _range(
 ) -> Value:
     ends = [v if isinstance(v, Scalar) else Scalar(None, "int") for v in arguments]
     if len(ends) == 1:
-        return Special("range", node, it.module, lo=0, hi=max(ends[0].hi - 1, 0))
+        return Special("range", node, it.module, lo=0, hi=max(ends[0].hi - 1, 0), bound=ends[0])
     if len(ends) >= 2:
         if len(ends) > 2 and ends[2].lo < 0:
-            return Special("range", node, it.module, lo=ends[1].lo, hi=ends[0].hi)
-        return Special("range", node, it.module, lo=ends[0].lo, hi=ends[1].hi)
+            return Special("range", node, it.module, lo=ends[1].lo, hi=ends[0].hi, bound=ends[0])
+        return Special("range", node, it.module, lo=ends[0].lo, hi=ends[1].hi, bound=ends[1])
     return Special("range", node, it.module, lo=0, hi=INF)
 
 

@@ -119,7 +119,9 @@ def _dtype_is(
         if isinstance(known, Unknown):
             known = known.symbol.tensor
         if isinstance(known, Tensor):
-            it.variables[owner.id] = known.but(dtypes=tuple(kept), symbol=None)
+            it.variables[owner.id] = known.but(
+                dtypes=tuple(kept), symbol=None, operands=known.operands or (known,)
+            )
     elif isinstance(node, ast.Name):
         it.variables[node.id] = DtypeValue(tuple(kept), value.node, value.home)
 

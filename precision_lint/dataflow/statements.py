@@ -34,6 +34,8 @@ from precision_lint.domains.values import (
     truth,
 )
 
+STORED: list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]] = []
+"""What to look for where a value is stored (``hazards``)."""
 UNROLL = 8
 """Items of a sequence that a loop is interpreted for one by one."""
 
@@ -61,6 +63,8 @@ def _expr(it: Interpreter, node: ast.Expr) -> bool:
 def _assign(it: Interpreter, node: ast.Assign) -> bool:
     value = it.expr(node.value)
     for target in node.targets:
+        for look in STORED:
+            look(it, target, value, node)
         assign(it, target, value, node)
     return False
 
@@ -77,6 +81,8 @@ def _augmented(it: Interpreter, node: ast.AugAssign) -> bool:
     old = it.expr(node.target)
     value = it.expr(node.value)
     result = binary(it, BINARY[node.op.__class__], old, value, node, True)
+    for look in STORED:
+        look(it, node.target, result, node)
     assign(it, node.target, result, node)
     return False
 
@@ -235,6 +241,7 @@ def loop(
     bind: Callable[[], None],
     endless: bool = False,
     element: Value | None = None,
+    source: Value | None = None,
 ) -> bool:
     """Interpret a loop's body until its facts no longer change.
 
@@ -247,7 +254,7 @@ def loop(
     it.depth += 1
     for number in range(ROUNDS):
         it.variables = dict(entry)
-        it.loop = Loop()
+        it.loop = Loop(source)
         it.trace = []
         bind()
         states = [] if it.block(node.body) else [it.variables]
@@ -299,7 +306,8 @@ def _top(value: Value) -> Value:
 
 @statement(ast.For, ast.AsyncFor)
 def _for(it: Interpreter, node: ast.For) -> bool:
-    found = elements(it, it.expr(node.iter), node.iter)
+    source = it.expr(node.iter)
+    found = elements(it, source, node.iter)
     if isinstance(found, list):
         if len(found) <= UNROLL and not _uniform(found):
             return _unrolled(it, node, found)
@@ -310,7 +318,9 @@ def _for(it: Interpreter, node: ast.For) -> bool:
             return it.block(node.orelse) if node.orelse else False
         found = joined
     element = found
-    return loop(it, node, lambda: assign(it, node.target, element, node), element=element)
+    return loop(
+        it, node, lambda: assign(it, node.target, element, node), element=element, source=source
+    )
 
 
 def _uniform(items: list[Value]) -> bool:

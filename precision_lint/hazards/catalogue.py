@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from precision_lint.hazards import (
+    averages,
     contractions,
     counting,
     geometry,
@@ -20,6 +21,7 @@ from precision_lint.hazards import (
 from precision_lint.typestate import reports
 
 __all__ = [
+    "averages",
     "contractions",
     "counting",
     "geometry",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,7 +12,15 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import BFLOAT16, BOOLEAN, FLOAT16, INTEGER, LOW, MODES, OTHER
-from precision_lint.domains.values import INF, DtypeValue, Scalar, Sequence, Tensor, number
+from precision_lint.domains.values import (
+    GRADIENT,
+    INF,
+    DtypeValue,
+    Scalar,
+    Sequence,
+    Tensor,
+    number,
+)
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.rounding import EXACT
 
@@ -300,3 +309,91 @@ def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> No
         upcast=tuple(it.place(n) for n in places if n is not None) if line.op != "cast" else (),
         made=made_at(it, line),
     )
+
+
+# soft targets
+
+
+REGRESSIONS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
+WHOLE = frozenset({"floor", "trunc", "ceil", "round"})
+
+
+def _cut_off(value: Any) -> Tensor | None:
+    """The cast to integers of what may have fractions, where a value is its result."""
+    value = peel(value)
+    while (
+        isinstance(value, Tensor)
+        and (_is_view(value) or value.op in ("clamp", "index"))
+        and value.operands
+    ):
+        value = peel(value.operands[0])
+    if not isinstance(value, Tensor) or value.op != "cast" or value.dtypes != dtypes.V_INTEGER:
+        return None
+    source = peel(value.operands[0])
+    if not isinstance(source, Tensor) or source.op in WHOLE or source.flags & GRADIENT:
+        return None
+    if any(one & (INTEGER | BOOLEAN) and not one & OTHER for one in source.dtypes):
+        return None
+    return value
+
+
+def _report_cut(it: Interpreter, cut: Tensor, harm: str, node: ast.AST) -> None:
+    if cut.node is None or cut.home is not it.module:
+        return
+    receiver = operand_node(cut.node, it.module, 0)
+    it.emit(
+        "cut-target",
+        cut.node,
+        dtypes.ALL_MODES,
+        cut.assumptions,
+        harm=harm,
+        receiver=it.place(receiver) if receiver is not None else None,
+        use=it.place(node),
+    )
+
+
+@hazard(*REGRESSIONS)
+def regressed(it: Interpreter, applied: Applied) -> None:
+    """A target of a regression that is cut off to integers."""
+    cut = _cut_off(applied.tensor(1))
+    if cut is not None:
+        _report_cut(it, cut, f"{applied.name} compares with whole numbers", applied.node)
+
+
+@hazard("sub")
+def interpolated(it: Interpreter, applied: Applied) -> None:
+    """``target - target.long()``: the fraction of what has none left."""
+    for index in (0, 1):
+        cut = _cut_off(applied.tensor(index))
+        other = peel(applied.tensor(1 - index))
+        if (
+            cut is not None
+            and isinstance(other, Tensor)
+            and other is not cut
+            and _is_neighbour(other, cut)
+        ):
+            _report_cut(it, cut, "its interpolation is of nothing", applied.node)
+
+
+def _is_neighbour(value: Tensor, whole: Tensor) -> bool:
+    """Whether a value is a number rounded down, or the next one."""
+    rounded = False
+    for _ in range(6):
+        if value is whole:
+            return rounded
+        if not value.operands:
+            return False
+        rounded = (
+            rounded
+            or value.op in WHOLE
+            or (value.op == "cast" and value.dtypes == dtypes.V_INTEGER)
+        )
+        if value.op not in (*WHOLE, "cast", "clamp", "view") and not _shifts(value):
+            return False
+        following = next(
+            (peel(one) for one in value.operands[:2] if isinstance(peel(one), Tensor)), None
+        )
+        if following is None:
+            return False
+        value = following
+    return False

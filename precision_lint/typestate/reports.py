@@ -35,7 +35,9 @@ def _start(it: Interpreter, trace: list[Any]) -> State:
     bases = [one.rpartition(".")[2] for one in ancestry(it, function.cls) if isinstance(one, str)]
     if not any(base in FRAMEWORK for base in bases):
         return State()
-    return State(scaled=it.place(function.node, function.module), framework=True, waiting=True, level=1)
+    return State(
+        scaled=it.place(function.node, function.module), framework=True, waiting=True, level=1
+    )
 
 
 def _speaks(trace: list[Any]) -> bool:

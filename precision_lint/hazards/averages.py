@@ -1,0 +1,382 @@
+"""Averages and totals that are kept in half, where small steps are rounded away."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, NamedTuple
+
+from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.statements import STORED
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import BFLOAT16, FLOAT16, LOW, MODES, OTHER
+from precision_lint.domains.values import (
+    BUFFER,
+    GRADIENT,
+    Array,
+    DtypeValue,
+    Scalar,
+    Special,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+)
+from precision_lint.hazards.places import made_at
+
+SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
+"""From which share of what is kept on steps get lost."""
+LOOSE = frozenset({"cast", "view", "detach", "clone", "index", "element", "join"})
+
+
+class Blend(NamedTuple):
+    """``share * kept + (1 - share) * new``."""
+
+    kept: Tensor
+    new: Tensor
+    share: Any
+
+
+def complement(a: Any, b: Any) -> bool:
+    """Whether two factors add up to 1."""
+    first, second = number(a), number(b)
+    if first is not None and second is not None:
+        return abs(first + second - 1) < 1e-9
+    for one, other in ((a, b), (b, a)):
+        one = peel(one)
+        parts = getattr(one, "operands", ())
+        if getattr(one, "op", "") == "sub" and len(parts) > 1 and number(parts[0]) == 1:
+            if same(parts[1], other) or _is_symbol(parts[1], other):
+                return True
+    return False
+
+
+def _is_symbol(a: Any, b: Any) -> bool:
+    """Whether two values are one unknown object."""
+    symbols = [
+        one.symbol if isinstance(one, (Unknown, Tensor)) else None for one in (peel(a), peel(b))
+    ]
+    return symbols[0] is not None and symbols[0] is symbols[1]
+
+
+def blends(value: Any) -> list[Blend]:
+    """A value as a blend of two tensors, in both directions."""
+    value = peel(value)
+    if not isinstance(value, Tensor):
+        return []
+    if value.op == "join":
+        return [blend for one in value.operands for blend in blends(one)]
+    if value.op == "cast":
+        return blends(value.operands[0])
+    if value.op == "lerp" and len(value.operands) > 2:
+        kept, new = peel(value.operands[0]), peel(value.operands[1])
+        return (
+            [Blend(kept, new, None)] if isinstance(kept, Tensor) and isinstance(new, Tensor) else []
+        )
+    if value.op != "add" or len(value.operands) < 2:
+        return []
+    first, second = _terms(value.operands[0]), _terms(value.operands[1])
+    if len(value.operands) > 2 and value.operands[2] is not None:
+        second = [(peel(value.operands[1]), value.operands[2])]
+    found = []
+    for kept, share in first:
+        for new, rest in second:
+            if isinstance(kept, Tensor) and isinstance(new, Tensor) and complement(share, rest):
+                found += [Blend(kept, new, share), Blend(new, kept, rest)]
+    return found
+
+
+def _terms(value: Any) -> list[tuple[Any, Any]]:
+    """A product as a tensor and its factor, in both orders."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or value.op != "mul" or len(value.operands) < 2:
+        return []
+    a, b = (peel(one) for one in value.operands[:2])
+    return [(a, b), (b, a)]
+
+
+def _slow_modes(blend: Blend, modes: int) -> int:
+    """Mask of the modes in which the share of what is kept loses steps."""
+    share = number(blend.share)
+    if share is None:
+        return modes
+    found = 0
+    for mode in range(len(MODES)):
+        one = blend.kept.dtypes[mode]
+        if one & OTHER or not modes >> mode & 1:
+            continue
+        if any(one & dtype and share >= least for dtype, least in SLOWEST.items()) and share < 1:
+            found |= 1 << mode
+    return found
+
+
+def _report(it: Interpreter, blend: Blend, node: ast.AST, inplace: bool) -> None:
+    kept, new = blend.kept, blend.new
+    if (kept.flags | new.flags) & GRADIENT:
+        return  # what optimizers keep
+    modes = dtypes.modes_of(kept.dtypes, LOW)
+    if not inplace:
+        modes &= ~dtypes.modes_of(new.dtypes, dtypes.WIDE) | dtypes.modes_of(new.dtypes, LOW)
+    modes = _slow_modes(blend, modes)
+    if modes:
+        low = 0
+        for mode in range(len(MODES)):
+            low |= kept.dtypes[mode] & LOW if modes >> mode & 1 else 0
+        it.emit(
+            "slow-average",
+            node,
+            modes,
+            kept.assumptions,
+            half="float16" if low & FLOAT16 else "bfloat16",
+            kept=made_at(it, kept),
+        )
+
+
+@hazard("add", "lerp")
+def updated(it: Interpreter, applied: Applied) -> None:
+    """``kept.mul_(decay).add_(new, alpha=1 - decay)`` and ``kept.lerp_(new, 1 - decay)``."""
+    if not applied.inplace:
+        return
+    found = blends(applied.result)
+    if found:
+        share = found[0].share
+        if applied.name == "lerp":
+            weight = number(applied.values[2] if len(applied.values) > 2 else None)
+            share = Scalar(1 - weight, "float") if weight is not None else None
+        kept = applied.tensor(0)
+        assert kept is not None
+        _report(it, Blend(kept, found[0].new, share), applied.node, True)
+
+
+@hazard("cast")
+def copied(it: Interpreter, applied: Applied) -> None:
+    """``kept.copy_(decay * kept + (1 - decay) * new)``"""
+    function = getattr(applied.node, "func", None)
+    if not isinstance(function, ast.Attribute) or function.attr != "copy_":
+        return
+    target = it.expr(function.value)
+    for blend in blends(applied.tensor(0)):
+        if _holds(target, blend.kept):
+            _report(
+                it, Blend(applied.result.but(op="kept"), blend.new, blend.share), applied.node, True
+            )
+            return
+
+
+def _holds(target: Any, value: Tensor) -> bool:
+    """Whether a value is what a place holds, or was made of it by casts."""
+    if isinstance(target, Unknown):
+        return any(one.symbol is target.symbol for one in behind(value, 6))
+    target = peel(target)
+    if not isinstance(target, Tensor):
+        return False
+    pieces = [one for one in behind(target, 4) if one is target or target.op in LOOSE]
+    if target.op == "weight":
+        return any(one.op == "weight" and one.data is target.data for one in behind(value, 6))
+    return any(one is piece or same(one, piece) for one in behind(value, 6) for piece in pieces)
+
+
+def stored(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
+    """``kept[i] = decay * kept[i] + (1 - decay) * new``"""
+    if not isinstance(target, (ast.Subscript, ast.Attribute)):
+        return
+    for blend in blends(value):
+        if _is_kept(it, target, blend.kept):
+            _report(it, blend, node, False)
+
+
+def _is_kept(it: Interpreter, target: ast.expr, kept: Tensor) -> bool:
+    """Whether a tensor is, or comes from, what it is stored in."""
+    if _holds(it.expr(target), kept):
+        return True
+    holder = it.expr(target.value) if isinstance(target, ast.Subscript) else None
+    if isinstance(holder, Unknown):
+        parts = {
+            id(one.symbol) for one in holder.symbol.attributes.values() if isinstance(one, Unknown)
+        }
+        return any(id(one.symbol) in parts for one in behind(kept, 6) if one.symbol is not None)
+    return isinstance(holder, Tensor) and any(one is peel(holder) for one in behind(kept, 6))
+
+
+STORED.append(stored)
+
+
+# totals
+
+
+MANY = 256
+"""So many rounds of a loop may lose terms."""
+CREATED = frozenset(
+    {"zeros", "zeros_like", "new_zeros", "full", "new_full", "full_like", "empty", "uniform"}
+)
+
+
+def rounds(it: Interpreter) -> int | None:
+    """What has to be assumed for the loop at hand to have many rounds; None: it has few."""
+    source = it.loop.source if it.loop is not None else None
+    return _rounds_of(source)
+
+
+def _rounds_of(source: Any) -> int | None:
+    if isinstance(source, Tensor):
+        return 0
+    if isinstance(source, Array):
+        return 0
+    if isinstance(source, Unknown):
+        element = source.symbol.attributes.get("*")
+        called = isinstance(element, Unknown) and element.symbol.uses & Symbol.CALLED
+        return None if called else 0
+    if not isinstance(source, Special):
+        return None
+    if source.kind == "range":
+        bound = source.fields.get("bound")
+        if isinstance(bound, Scalar) and bound.hi <= MANY:
+            return None
+        return 0 if _of_size(bound) else assume.SIZE
+    if source.kind == "enumerate":
+        return _rounds_of(source.fields["of"])
+    if source.kind == "zip":
+        found = [_rounds_of(part) for part in source.fields["of"]]
+        return None if None in found else max((one or 0 for one in found), default=0)
+    return None
+
+
+def _of_size(value: Any) -> bool:
+    if not isinstance(value, Scalar):
+        return False
+    return value.op in ("size", "numel", "len") or any(_of_size(one) for one in value.operands)
+
+
+def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
+    """``total = total + term`` and ``total += term`` in a loop."""
+    if not isinstance(target, ast.Name) or not it.depth or not isinstance(value, Tensor):
+        return
+    if value.op != "add" or len(value.operands) < 2:
+        return
+    before = it.variables.get(target.id)
+    sides = [peel(one) for one in value.operands[:2]]
+    old = peel(before)
+    number_first = next((i for i, one in enumerate(sides) if one is old), None)
+    if number_first is None or before is None:
+        return
+    term = sides[1 - number_first]
+    needed = rounds(it)
+    if needed is None or not isinstance(term, Tensor) or _depends(term, old):
+        return
+    if not _starts_empty(old):
+        return
+    modes = dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(term.dtypes, LOW)
+    if modes:
+        _report_total(it, node, modes, term.assumptions | needed, target, value, term)
+
+
+def _depends(term: Tensor, total: Any) -> bool:
+    """Whether a term is computed of the total: a state that moves, not a sum."""
+    return any(one is total for one in behind(term, 40)) if isinstance(total, Tensor) else False
+
+
+def _starts_empty(total: Any) -> bool:
+    """Whether a total starts as a number, or as zeros."""
+    if isinstance(total, Scalar):
+        return True
+    pending, seen = [total], set[int]()
+    while pending and len(seen) < 12:
+        one = peel(pending.pop())
+        if isinstance(one, Scalar):
+            return True
+        if not isinstance(one, Tensor) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.op in CREATED:
+            return True
+        if one.op in ("join", "add", "cast", "index_put"):
+            pending += one.operands[:8]
+    return False
+
+
+def _report_total(
+    it: Interpreter,
+    node: ast.AST,
+    modes: int,
+    assumptions: int,
+    target: ast.expr,
+    total: Any,
+    term: Any,
+) -> None:
+    low = 0
+    for mode in range(len(MODES)):
+        low |= total.dtypes[mode] & LOW if modes >> mode & 1 else 0
+    source = _written_term(node)
+    it.emit(
+        "half-total",
+        node,
+        modes,
+        assumptions,
+        about=term if isinstance(term, Tensor) else None,
+        half="float16" if low & FLOAT16 else "bfloat16",
+        total=it.place(target),
+        term=it.place(source) if source is not None else None,
+    )
+
+
+def _written_term(node: ast.AST) -> ast.expr | None:
+    if isinstance(node, ast.AugAssign):
+        return node.value
+    value = getattr(node, "value", None)
+    return value.right if isinstance(value, ast.BinOp) else None
+
+
+def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
+    """``buffer[place] += term`` in a loop, into a buffer that is made half."""
+    if not isinstance(target, ast.Subscript) or not it.depth:
+        return
+    if not isinstance(value, (Tensor, Array)) or value.op != "add" or len(value.operands) < 2:
+        return
+    buffer = peel(it.expr(target.value))
+    first = peel(value.operands[0])
+    if not isinstance(buffer, (Tensor, Array)) or getattr(first, "op", "") != "index":
+        return
+    if not _starts_empty(buffer) and not isinstance(buffer, Array) and not buffer.flags & BUFFER:
+        return
+    if peel(first.operands[0]) is not buffer and not same(first.operands[0], buffer):
+        return
+    modes = dtypes.modes_of(buffer.dtypes, LOW)
+    if modes & 1:
+        _report_total(it, node, modes, 0, target.value, buffer, None)
+
+
+STORED += [summed, placed]
+
+
+@hazard("index_add", "index_put", "scatter_add")
+def added_by_index(it: Interpreter, applied: Applied) -> None:
+    """``counts.index_add_(0, index, ones)`` into half."""
+    if (
+        not applied.inplace
+        or applied.name == "scatter_add"
+        or not isinstance(applied.node, ast.Call)
+    ):
+        return
+    if applied.name == "index_put":
+        flag = applied["accumulate"]
+        if not (isinstance(flag, Scalar) and flag.value is True):
+            return
+    total = peel(applied.tensor(0))
+    if (
+        not isinstance(total, Tensor)
+        or not _starts_empty(total)
+        or (it.depth and rounds(it) is None)
+    ):
+        return
+    modes = dtypes.modes_of(total.dtypes, LOW)
+    function = applied.node.func
+    target = function.value if isinstance(function, ast.Attribute) else applied.node
+    if modes:
+        assumptions = total.assumptions
+        for part in total.operands:
+            if isinstance(part, DtypeValue) and part.source is not None:
+                assumptions |= part.source.assumptions
+        _report_total(it, applied.node, modes, assumptions, target, total, None)

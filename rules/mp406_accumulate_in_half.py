@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+
+
+class AccumulateInHalf(Rule):
+    """Sum that is kept in half precision over many additions, and stops growing.
+
+    ## What it flags
+    - `total += x` and `total = total + x` in a loop over batches, chunks or time steps, where both
+      are half: the total starts as a Python number and becomes a half tensor with the first term,
+      or it is created in the dtype of the activations;
+    - `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
+      the votes and weights of overlapping windows;
+    - `index_add_` and `index_put_(..., accumulate=True)` into half counts, histograms, and sums of
+      clusters or segments.
+
+    It stays silent where the terms are float32 (`.item()`, `.float()`, losses under autocast; what
+    a model returns as its loss is `possible`), for a float32 total (adding in place keeps its
+    dtype), for sums over the layers of a model and other short loops, and for one operation that
+    adds up by itself (`sum`, `cumsum`), which does so in float32 inside.
+
+    ## Why it breaks
+    The sum of a half number and a term below half a unit of its last place is the number itself:
+    counting ones ends at 2,048 in float16 and at 256 in bfloat16. The mean of 3,000 equal losses is
+    a third too small in float16 and a tenth of itself in bfloat16. `index_add_` does the same,
+    row by row.
+
+    ## Example
+    ```python
+    total = 0.0
+    for batch in loader:
+        total += model(batch).mean()
+    ```
+    Use instead:
+    ```python
+    total = 0.0
+    for batch in loader:
+        total += model(batch).mean().float()
+    ```
+
+    ## Fix safety
+    Safe: `.float()` on a float32 term does nothing. A total that is created in half is created in
+    float32 instead; there is no fix where it goes on into a layer. For a log, `.item()` is right as
+    well and frees the graph.
+
+    ## How to silence
+    `# precision-lint: ignore[MP406] reason` or `# noqa: MP406` on the line.
+
+    ## Sources
+    Higham, The Accuracy of Floating Point Summation (1993); measured for torch 2.13 on the CPU.
+    """
+
+    code = "MP406"
+    name = "accumulate-in-half"
+    severity = Severity.WARNING
+    applicability = Applicability.SAFE
+    listens = ("half-total",)
+
+    def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        facts = event.facts
+        edits = at.upcast((facts["term"],)) if facts["term"] is not None else None
+        fix = at.fix("add up in float32", edits)
+        yield Finding(
+            f"{at.text(facts['total'])} adds up in {facts['half']}: terms of 1 are lost from "
+            f"{EXACT[facts['half']]} on",
+            fix=fix,
+        )
+
+
+EXACT = {"float16": 2048, "bfloat16": 256}
+"""Up to where every integer has a number of its own."""
