@@ -67,6 +67,8 @@ class EpsInDenominator(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if facts["clamped"] and facts["fate"] == "zero":
+            return  # the guard is the finding (MP308)
         related = []
         if facts["epsilon_at"] is not None:
             related.append(Link(f"this is {facts['epsilon']:g}", facts["epsilon_at"]))

@@ -58,10 +58,14 @@ class GuardBelowHalfRange(Rule):
     name = "guard-below-half-range"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    listens = ("lost-guard",)
+    listens = ("lost-guard", "weak-denominator")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "weak-denominator":
+            if facts["clamped"] and facts["fate"] == "zero":
+                yield _divided(event, at)
+            return
         related: tuple[Link, ...] = ()
         if facts["limit_at"] is not None:
             related = (Link(f"this is {facts['limit']:g}", facts["limit_at"]),)
@@ -72,3 +76,15 @@ class GuardBelowHalfRange(Rule):
             fix=at.fix("upcast what is limited", at.upcast(facts["upcast"])),
             related=related,
         )
+
+
+def _divided(event: Event, at: Context) -> Finding:
+    """A limit that is 0 in half, below a quotient."""
+    facts = event.facts
+    place = facts["epsilon_at"]
+    return Finding(
+        f"limit {facts['epsilon']:g} is 0 in float16, so clamp keeps nothing away from it",
+        place if place is not None and place.path == at.path else None,
+        at.fix("upcast what is limited", at.upcast(dict.fromkeys(facts["upcast"]))),
+        (Link("the quotient is here", event.place),),
+    )
