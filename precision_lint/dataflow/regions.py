@@ -20,7 +20,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
-from precision_lint.syntax.program import Function, Module
+from precision_lint.syntax.program import Function, Module, scan
 
 LEGACY = {
     "torch.cuda.amp.autocast": "cuda",
@@ -205,10 +205,24 @@ def opens(function: Function) -> bool:
     """Whether a function switches autocast on by itself, so that its callers do not."""
     known = function.facts.get("opens")
     if known is None:
+        speaks = not _spellings(function.module).isdisjoint(scan(function).names)
+        calls = [*getattr(function.node, "decorator_list", ()), *function.body] if speaks else []
         known = function.facts["opens"] = any(
-            _switches_on(node, function.module) for node in ast.walk(function.node)
+            _switches_on(node, function.module) for call in calls for node in ast.walk(call)
         )
     return bool(known)
+
+
+def _spellings(module: Module) -> set[str]:
+    """Names of autocast in a file."""
+    known = module.facts.get("autocast")
+    if known is None:
+        known = module.facts["autocast"] = {"autocast"} | {
+            name
+            for name, value in module.variables.items()
+            if isinstance(value, Reference) and is_autocast(value.name)
+        }
+    return known  # type: ignore[no-any-return]
 
 
 def _switches_on(node: ast.AST, module: Module) -> bool:

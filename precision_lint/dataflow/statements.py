@@ -123,6 +123,13 @@ def _if(it: Interpreter, node: ast.If) -> bool:
 
 def _asks_version(test: ast.expr) -> bool:
     """Whether a test asks which names a library has."""
+    known = getattr(test, "asks_version", None)
+    if known is None:
+        known = test.asks_version = _mentions_version(test)  # type: ignore[attr-defined]
+    return bool(known)
+
+
+def _mentions_version(test: ast.expr) -> bool:
     return any(
         (isinstance(one, ast.Name) and one.id == "hasattr")
         or (isinstance(one, ast.Attribute) and one.attr == "__version__")

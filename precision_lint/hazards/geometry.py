@@ -234,7 +234,8 @@ def _columns(value: Any) -> tuple[Any, Any] | None:
         or not value.data
     ):
         return None
-    return peel(value.operands[0]), value.data[-1] if value.data[-1] != "new" else value.data[-2]
+    kept = [one for one in value.data if one != "new"]
+    return (peel(value.operands[0]), kept[-1]) if kept else None
 
 
 def _first_columns(part: Any) -> bool:

@@ -109,8 +109,16 @@ def _key(test: ast.expr) -> tuple[str, bool]:
         plain = OPPOSITE.get(test.ops[0].__class__)
         if plain is not None:
             other = ast.Compare(test.left, [plain()], test.comparators)
-            return ast.dump(other), False
-    return ast.dump(test), True
+            return _dumped(test, other), False
+    return _dumped(test, test), True
+
+
+def _dumped(node: ast.expr, plain: ast.expr) -> str:
+    """A text that two equal conditions share; it is kept with the node."""
+    known = getattr(node, "condition", None)
+    if known is None:
+        known = node.condition = ast.dump(plain)  # type: ignore[attr-defined]
+    return str(known)
 
 
 def lasting(known: Known, changing: frozenset[str]) -> Known:
