@@ -16,7 +16,7 @@ from precision_lint.project.code import Code, Imports
 
 POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
-COLLECT_EVERY = 32
+COLLECT_EVERY = 48
 """Files after which memory is collected."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
@@ -45,12 +45,11 @@ def collector_off() -> Iterator[None]:
 
 
 def collect_now_and_then() -> None:
-    """Free what earlier files left; what is still there now is not looked at again."""
+    """Free what earlier files left."""
     global _worked
     _worked += 1
     if _worked % COLLECT_EVERY == 0:
         gc.collect()
-        gc.freeze()
 
 
 _engines: dict[Path, Engine] = {}

@@ -164,7 +164,11 @@ class Observation:
     def expression(self, node: ast.expr, text: str, start: Position) -> Expression | None:
         """The same of an expression in words; None where nothing is known."""
         seen = self._seen.get(_key(node) or (ast.AST, 0, 0, 0, 0))
-        if seen is None or seen.value is None or isinstance(node, ast.Constant):
+        if (
+            seen is None
+            or seen.value is None
+            or isinstance(getattr(node, "operand", node), ast.Constant)
+        ):
             return None
         value, known = seen.value, _known(seen.value)
         by_mode = _dtypes(value)

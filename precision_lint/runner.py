@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import gc
 import os
 import re
 import sys
@@ -288,14 +287,11 @@ def _judge(task: Task, data: bytes, code: Code) -> Outcome:
 
 def _run(tasks: Sequence[Task], projects: Mapping[Path, Code]) -> list[Outcome]:
     """Read, judge and, in ``Mode.FIX``, write each file."""
-    frozen = gc.get_freeze_count()
+    outcomes = []
     with gathering.collector_off():
-        outcomes = []
         for task in tasks:
             outcomes.append(_run_one(task, projects))
             progress.step()
-    if not frozen:
-        gc.unfreeze()
     return outcomes
 
 

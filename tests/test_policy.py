@@ -177,7 +177,7 @@ def test_every_operator_that_cuda_registers_is_listed() -> None:
 
 
 def test_facts_are_those_of_the_installed_torch() -> None:
-    script = ROOT / "scripts" / "make_torchfacts.py"
+    script = ROOT / "scripts" / "make_autocast.py"
     found = subprocess.run(
         [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
     )
@@ -185,7 +185,7 @@ def test_facts_are_those_of_the_installed_torch() -> None:
 
 
 def test_facts_hold_each_operator_once_and_sorted() -> None:
-    path = ROOT / "precision_lint" / "torchfacts" / "autocast.json"
+    path = ROOT / "precision_lint" / "torchmodel" / "autocast.json"
     facts = json.loads(path.read_text(encoding="utf-8"))["autocast"]
     assert set(facts) == {"cpu", "cuda", "xpu"}
     for lists in facts.values():

@@ -368,7 +368,7 @@ def _math(
     if function is not None and values and None not in values:
         try:
             found = function(*values)
-        except (ValueError, TypeError, OverflowError):
+        except (ValueError, TypeError, ArithmeticError):
             return Scalar(None, "float")
         kind = "int" if isinstance(found, int) else "float"
         return Scalar(found, kind, assumptions=assumptions, node=node, home=it.module)

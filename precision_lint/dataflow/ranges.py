@@ -347,7 +347,7 @@ def result_bounds(name: str, values: list[Value | None], view: bool, declared: B
     if function is not None and values:
         try:
             lo, hi = function(values)
-        except IndexError:
+        except (IndexError, ValueError):  # too few operands
             return declared
         return max(lo, declared[0]), min(hi, declared[1])
     if view and values:

@@ -254,9 +254,7 @@ class Server:
 
     def _read(self, path: Path) -> None:
         self._session.learn(path)
-        gc.unfreeze()  # a project is large and stays: collecting must not walk through it
-        gc.collect()
-        gc.freeze()
+        gc.collect()  # what was known before
 
     def _check_all(self, root: Path | None = None) -> None:
         for uri in [document.uri for document in self.lsp.workspace.text_documents.values()]:

@@ -1,17 +1,12 @@
-"""Regenerate the files in ``precision_lint/torchfacts`` out of the installed torch.
+"""Regenerate autocast's lists in ``precision_lint/torchmodel`` out of the installed torch.
 
-    python scripts/make_torchfacts.py [--check]
+    python scripts/make_autocast.py [--check]
 
 No list is copied from a document.
 
 ``autocast.json``: every operator that has an autocast kernel for a device is called once with
 stand-in arguments, and the casts that the kernel makes before the operator runs are read off.
 Tensors of ``cuda`` and ``xpu`` are fake, so no device is needed.
-
-``kernels.json``: every operator of torch's own test suite that takes float32 is called with the
-suite's samples in float16 and bfloat16 on the CPU; missing is what runs for none of them.  For CUDA
-it is what the suite declares for a recent device, less what is made of operators that exist.
-``autocast`` has the CPU where its autocast makes the operator run.
 """
 
 from __future__ import annotations
@@ -20,21 +15,16 @@ import argparse
 import json
 import logging
 import sys
-import unittest
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-FOLDER = Path(__file__).parent.parent / "precision_lint" / "torchfacts"
+FOLDER = Path(__file__).parent.parent / "precision_lint" / "torchmodel"
 LOW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-SAMPLES = 12
 DEVICES = ("cpu", "cuda", "xpu")
 POLICIES = ("lower", "fp32", "fp32_set_opt_dtype", "promote", "banned")
 
@@ -141,103 +131,14 @@ def lists(device: str) -> dict[str, list[str]]:
     return {name: sorted(found[name]) for name in POLICIES}
 
 
-def suite() -> list[Any]:
-    """The operators of torch's test suite, as it describes them for a recent CUDA device."""
-    stub: Any = ModuleType("expecttest")  # a dependency of its test cases, which are not run
-    stub.TestCase = unittest.TestCase
-    sys.modules.setdefault("expecttest", stub)
-    from torch.testing._internal import common_cuda
-
-    for name in list(vars(common_cuda)):
-        if name.startswith("SM") and name.endswith("OrLater"):
-            setattr(common_cuda, name, True)
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return list(op_db)
-
-
-def samples(op: Any) -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """Some arguments in float32 on which an operator runs; none of them empty."""
-    torch.manual_seed(0)
-    count = 0
-    for sample in op.sample_inputs("cpu", torch.float32):
-        parts = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-        tensors = [p for p in parts if isinstance(p, torch.Tensor)]
-        if not tensors or any(t.numel() == 0 for t in tensors):
-            continue
-        if runs(op.op, (sample.input, sample.args, sample.kwargs), torch.float32):
-            yield sample.input, sample.args, sample.kwargs
-            count += 1
-        if count == SAMPLES:
-            return
-
-
-def runs(op: Callable[..., Any], arguments: Any, dtype: torch.dtype) -> bool:
-    """Whether an operator takes arguments in a dtype."""
-
-    def cast(part: Any) -> Any:
-        float32 = isinstance(part, torch.Tensor) and part.dtype == torch.float32
-        return part.detach().to(dtype) if float32 else part
-
-    first, rest, keywords = pytree.tree_map(cast, arguments)
-    try:
-        with torch.no_grad():
-            op(first, *rest, **keywords)
-    except Exception:  # of many types: no kernel, a check of its own, a library's refusal
-        return False
-    return True
-
-
-def spellings(op: Any, given: list[Any]) -> list[str]:
-    """Names below ``torch`` by which an operator is called: its own, aliases, those of old."""
-    names = {name.removeprefix("torch.") for name in (op.name, *(a.name for a in op.aliases))}
-    last = op.name.rpartition(".")[2]
-    if op.name.startswith("linalg.") and last not in names:
-        older = getattr(torch, last, None)
-        if callable(older) and runs(older, given[0], torch.float32):
-            if not any(runs(older, arguments, torch.float16) for arguments in given):
-                names.add(last)
-    names |= {f"Tensor.{n}" for n in names if "." not in n and hasattr(torch.Tensor, n)}
-    return sorted(names)
-
-
-def kernels() -> dict[str, dict[str, list[str]]]:
-    """What an operator lacks by its name: dtypes by device, and other names for it."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for op in suite():
-        if torch.float32 not in op.dtypes or op.name.startswith(("signal.", "_", "sparse.")):
-            continue
-        declared = [n for n, d in LOW.items() if {d} - {*op.dtypes} or {d} - {*op.dtypesIfCUDA}]
-        given = list(samples(op)) if declared else []
-        if not given:
-            continue
-        absent = [n for n, d in LOW.items() if not any(runs(op.op, g, d) for g in given)]
-        cpu = [n for n in absent if LOW[n] not in op.dtypes]
-        cuda = [
-            n for n, d in LOW.items()
-            if d not in op.dtypesIfCUDA and (n in cpu or d in op.dtypes)
-        ]  # fmt: skip
-        variant = f".{op.variant_test_name}" if op.variant_test_name else ""
-        if (cpu or cuda) and not variant:
-            found[op.name] = {"cpu": cpu, "cuda": cuda, "names": spellings(op, given)}
-            with torch.autocast("cpu", torch.bfloat16):
-                lifted = all(runs(op.op, given[0], d) for d in LOW.values())
-            found[op.name]["autocast"] = ["cpu"] if lifted else []
-    return found
-
-
 def facts() -> dict[str, dict[str, Any]]:
     """What the files hold, by name."""
     logging.getLogger("torch._subclasses.fake_tensor").disabled = True  # it reports every misfit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         devices = {device: lists(device) for device in DEVICES}
-        absent = kernels()
     version = torch.__version__.partition("+")[0]
-    return {
-        "autocast.json": {"torch": version, "autocast": devices},
-        "kernels.json": {"torch": version, "missing": absent},
-    }
+    return {"autocast.json": {"torch": version, "autocast": devices}}
 
 
 def main() -> int:
@@ -251,7 +152,7 @@ def main() -> int:
             target.write_text(text, encoding="utf-8")
         elif target.read_text(encoding="utf-8") != text:
             print(
-                f"{target}: differs from torch {torch.__version__}; run scripts/make_torchfacts.py"
+                f"{target}: differs from torch {torch.__version__}; run scripts/make_autocast.py"
             )
             return 1
     return 0
