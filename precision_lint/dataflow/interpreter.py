@@ -301,7 +301,11 @@ class Interpreter:
             modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
         )
         event.variants.append(variant)
-        symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]
+        symbols = [
+            one.symbol
+            for one in floats_behind(about)
+            if one.symbol is not None and not one.assumptions & assume.NETWORK
+        ]
         if symbols:
             self.pending.append((variant, symbols))
 

@@ -210,7 +210,6 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
                 found.append(one)
         return found
     floats = operation.floats or operation.policy.get("cuda") == "lower"
-    floats = floats or (operation.result == "floating" and len(operation.operands) == 1)
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else 0)
     for index in operation.operands:
         value = values[index] if index < len(values) else None

@@ -6,6 +6,10 @@ An expectation is a comment on the line where a diagnostic starts.
 to a confidence (``certain``, ``likely``, ``possible``) or a severity (``error``, ``warning``,
 ``info``); a semicolon separates several.  ``# ok: MP301 reason`` marks a line that looks like the
 hazard and is none: nothing of that code may be reported there.
+
+Two comments keep the analysis honest about itself.  ``# missed: MP301`` marks a hazard that it does not
+find, ``# wrong: MP301 reason`` an alarm that it raises and should not; a test holds that both are still
+so, and that they do not become more.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ Lint = Callable[[Source], list[Diagnostic]]
 
 _EXPECT = re.compile(r"#\s*expect:([^#]*)")
 _OK = re.compile(r"#\s*ok:([^#]*)")
+_MISSED = re.compile(r"#\s*missed:\s*(MP\d{3})")
+_WRONG = re.compile(r"#\s*wrong:\s*(MP\d{3})")
 _CODE = re.compile(r"MP\d{3}")
 _CONFIDENCES = {confidence.value: confidence for confidence in Confidence}
 _SEVERITIES = {severity.value: severity for severity in Severity}
@@ -96,6 +102,15 @@ def negatives(text: str) -> list[Negative]:
             if not _CODE.fullmatch(code) or not reason.strip():
                 raise BadExpectation(f"row {row}: '# ok:' needs a code and a reason; write both")
             found.append(Negative(row, code, reason.strip()))
+    return found
+
+
+def shortcomings(text: str) -> tuple[set[tuple[int, str]], set[tuple[int, str]]]:
+    """Rows and codes of what the analysis misses, and of alarms that are wrong."""
+    found: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
+    for row, comment in comments(text):
+        for kind, pattern in zip(found, (_MISSED, _WRONG), strict=True):
+            kind.update((row, match[1]) for match in pattern.finditer(comment))
     return found
 
 
@@ -215,7 +230,8 @@ def unmet(
                 break
         else:
             missed.append(want)
-    return missed, left
+    wrong = shortcomings(text)[1]
+    return missed, [d for d in left if (d.start.row, d.code) not in wrong]
 
 
 def goldens(fixture: Fixture, source: Source, lint: Lint) -> dict[Path, bytes | None]:

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import alternatives, behind, is_square, peel
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.objects import is_a
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT32, LOW
 from precision_lint.domains.values import (
+    BUFFER,
     INF,
     PARAMETER,
     Scalar,
@@ -29,6 +31,7 @@ from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.rounding import FLOAT16_MAX
 from precision_lint.hazards.zeros import NORMS, transparent
 
+FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
 PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "addmm", "einsum", "mv", "addbmm")
 FEATURES, POSITIONS, UNKNOWN = "features", "positions", "unknown"
 LAYERS = frozenset({"linear", "layer_norm", "rms_norm", "recurrent"})
@@ -170,11 +173,17 @@ def _flattens(value: Tensor, dim: int) -> bool:
 # large contractions
 
 
+def _in_function(it: Interpreter) -> bool:
+    """Whether this is the backward of an ``autograd.Function``: gradients of weights sum over all rows."""
+    cls = it.function.cls if it.function is not None else None
+    return cls is not None and is_a(it, cls, *FUNCTION)
+
+
 @hazard(*PRODUCTS)
 def large_contraction(it: Interpreter, applied: Applied) -> None:
     """A sum over many positions in float16, of terms that do not add up to 1."""
     parts = factors(applied)
-    if len(parts) != 2:
+    if len(parts) != 2 or it.backward is not None or _in_function(it):
         return
     modes = half_modes(applied.result.dtypes)
     if not modes or any(_any_wide64(part.value) for part in parts):
@@ -220,7 +229,7 @@ def _operand_places(it: Interpreter, applied: Applied) -> tuple[Any, ...]:
 def _why_large(parts: list[Factor]) -> str | None:
     """Why the sum has many terms that add up: over positions, or over several dimensions."""
     a, b = parts
-    if any(_normalised(part) for part in parts):
+    if any(_normalised(part) or _is_weight(part.value) for part in parts):
         return None
     if min(len(a.dims), len(b.dims)) >= 2:
         return "dimensions"
@@ -238,6 +247,27 @@ def _why_large(parts: list[Factor]) -> str | None:
     if (_are_weights(a.value) or _are_weights(b.value)) and FEATURES not in kinds:
         return "weights"
     return None
+
+
+def _is_weight(value: Any, depth: int = 8) -> bool:
+    """Whether a tensor is a layer's own weight: what is summed over are features."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or not depth:
+        return False
+    if (value.flags & PARAMETER and not value.flags & BUFFER) or value.op == "weight":
+        return True
+    moved = value.op in (
+        "transpose",
+        "t",
+        "permute",
+        "view",
+        "reshape",
+        "cast",
+        "index",
+        "mm",
+        "matmul",
+    )
+    return moved and bool(value.operands) and _is_weight(value.operands[0], depth - 1)
 
 
 def _second_to_last(part: Factor) -> bool:
