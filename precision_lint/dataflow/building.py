@@ -314,7 +314,7 @@ def network(
     made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
     made.symbol.node, made.symbol.home = node, it.module
     if it.region.explicit and dtypes.regions_on(it.region.dtypes):
-        made.symbol.flags |= REGIONAL
+        made.symbol.flags |= REGIONAL | it.region.mark
     if it.region.explicit:
         made.symbol.assumptions |= it.region.assumptions
     return made

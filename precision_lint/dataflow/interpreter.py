@@ -60,6 +60,10 @@ class Region(NamedTuple):
     """The state around it."""
     disabled: bool = False
     """``enabled=False`` inside a region that is on."""
+    mark: int = 0
+    """Flags of what is computed inside (``IN_FLOAT16``, ``IN_BFLOAT16``)."""
+    switch: Value | None = None
+    """The flag that decides whether it is on."""
 
 
 class Call(NamedTuple):
@@ -115,6 +119,8 @@ class Interpreter:
         self.loop: Loop | None = None
         self.depth = 0
         """Loops around the current statement, in this function."""
+        self.loops = 0
+        """Loops around the current statement, in all functions that led here."""
         self.no_grad = False
         self.caught = 0
         """Blocks around whose errors are expected."""
@@ -122,6 +128,8 @@ class Interpreter:
         """Branches around that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
+        self.notes: dict[Any, Any] = {}
+        """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
         """Models that were called without gradient, by region."""
         self.driver = False

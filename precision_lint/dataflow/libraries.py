@@ -144,6 +144,8 @@ def _emptied(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     it.quiet.clear()
+    for look in regions.EMPTIED:
+        look(it)
     return NONE
 
 

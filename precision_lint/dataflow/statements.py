@@ -239,6 +239,7 @@ def loop(
     trace, outer_loop = it.trace, it.loop
     outer_missing, it.missing = it.missing, False
     it.depth += 1
+    it.loops += 1
     for number in range(ROUNDS):
         it.variables = dict(entry)
         it.loop = Loop(source)
@@ -259,6 +260,7 @@ def loop(
     body_trace, breaks = it.trace, it.loop.breaks if it.loop else []
     it.trace = trace
     it.depth -= 1
+    it.loops -= 1
     it.missing = outer_missing
     it.variables = dict(after)
     it.loop = outer_loop
@@ -312,6 +314,7 @@ def _unrolled(it: Interpreter, node: ast.For, items: list[Value]) -> bool:
     rounds: list[list[Any]] = []
     breaks: list[Environment] = []
     it.depth += 1
+    it.loops += 1
     left = False
     for item in items:
         it.loop = Loop()
@@ -324,6 +327,7 @@ def _unrolled(it: Interpreter, node: ast.For, items: list[Value]) -> bool:
             left = True
             break
     it.depth -= 1
+    it.loops -= 1
     it.trace, it.loop = trace, outer
     or_else: list[Any] = []
     if not left and node.orelse:

@@ -31,6 +31,11 @@ SCALERS = frozenset({
 SCALERS_MADE: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
 SCALED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
 """What to look for where a scaler is made, and where it scales a loss (``hazards``)."""
+SCALES: list[Callable[[Interpreter, Special, Value, ast.AST], None]] = []
+"""The same, with the scaler."""
+BACKWARD: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+STEPPED: list[Callable[[Interpreter, Special, ast.AST], None]] = []
+"""What to look for at a backward pass, and where an optimizer moves the weights."""
 
 
 def make_scaler(
@@ -88,6 +93,8 @@ def scaler_method(
         note(it, "scale", node, owner, first)
         for look in SCALED:
             look(it, first, node)
+        for found in SCALES:
+            found(it, owner, first, node)
         if isinstance(first, Tensor):
             return Tensor(
                 first.dtypes, "scaled", (first, owner), node, it.module,
@@ -96,6 +103,8 @@ def scaler_method(
         return Special("scaled", node, it.module, of=first, scaler=owner)
     if name in ("unscale_", "step", "update"):
         note(it, {"unscale_": "unscale"}.get(name, name), node, owner, *arguments)
+        for look in STEPPED if name == "step" else ():
+            look(it, owner, node)
         return NONE if name != "step" else unknown()
     if name in ("get_scale", "_get_scale_async"):
         return Scalar(None, "float", 0, op="scale", operands=(owner,))
@@ -113,6 +122,8 @@ def optimizer_method(
     """A method of an optimizer."""
     if name == "step":
         note(it, "plain-step", node, owner, *arguments)
+        for look in STEPPED if not arguments else ():
+            look(it, owner, node)
         return unknown()
     if name == "zero_grad":
         note(it, "zero", node, owner)
@@ -126,6 +137,8 @@ def optimizer_method(
 def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
     """``loss.backward()``"""
     note(it, "backward", node, loss)
+    for look in BACKWARD:
+        look(it, loss, node)
     return NONE
 
 

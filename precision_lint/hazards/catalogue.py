@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from precision_lint.hazards import averages, contractions, counting, geometry, guards, masks, overflow, positions, regions
+from precision_lint.hazards import averages, contractions, counting, geometry, guards, masks, overflow, positions, regions, training
 
-__all__ = ["averages", "contractions", "counting", "geometry", "guards", "masks", "overflow", "positions", "regions"]
+__all__ = ["averages", "contractions", "counting", "geometry", "guards", "masks", "overflow", "positions", "regions", "training"]
