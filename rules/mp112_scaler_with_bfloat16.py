@@ -65,10 +65,16 @@ class ScalerWithBfloat16(Rule):
     listens = ("bfloat16-scaler",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        facts = event.facts
         edits = at.add_keyword(event.place, "enabled", "False")
         reason = "a disabled scaler does not skip steps whose gradients are inf or nan"
-        yield Finding(
-            "the loss is scaled although autocast runs in bfloat16, which needs no scale",
-            fix=at.fix("disable the scaler", edits, reason),
-            related=(Link("the loss is scaled here", event.facts["scaled"]),),
-        )
+        fix = at.fix("disable the scaler", edits, reason) if facts["taken"] is None else None
+        message = "the loss is scaled although autocast runs in bfloat16, which needs no scale"
+        if facts["taken"]:
+            message = "this scaler is handed over for bfloat16, which needs no scale"
+        elif facts["taken"] is False:
+            message = (
+                f"the loss is scaled where {at.text(facts['scaled'])} holds for bfloat16, which "
+                "needs no scale"
+            )
+        yield Finding(message, fix=fix, related=(Link("it says so here", facts["scaled"]),))

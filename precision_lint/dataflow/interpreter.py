@@ -128,6 +128,8 @@ class Interpreter:
         """Branches around that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
+        self.tests: list[ast.expr] = []
+        """Conditions that hold here, outermost first."""
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}

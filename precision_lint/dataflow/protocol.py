@@ -6,6 +6,7 @@ A trace is a list of steps in order of execution.  ``typestate`` reads it; here 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
@@ -41,8 +42,12 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
     """Record that an optimizer or scaler is handed to something that nobody has seen."""
     if any(isinstance(one, Special) and one.kind in HANDED for one in given):
         note(it, "unknown-call", node, callee, *given)
+        for look in HANDED_OVER:
+            look(it, node, given)
 
 
+HANDED_OVER: list[Callable[[Interpreter, ast.AST, list[Value]], None]] = []
+"""What to look for there (``hazards``)."""
 HANDED = frozenset({"scaler", "optimizer", "scaled", "parameters"})
 
 

@@ -91,7 +91,9 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.compatible += version
     it.narrow(node.test, True)
     it.trace = []
+    it.tests.append(node.test)
     first_ends = it.block(node.body)
+    it.tests.pop()
     first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
     it.variables, it.live, it.weights = before, live, weights
     it.narrow(node.test, False)

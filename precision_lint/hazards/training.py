@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter, Region
+from precision_lint.dataflow.protocol import HANDED_OVER
 from precision_lint.dataflow.regions import EMPTIED, ENTERED
 from precision_lint.dataflow.training import BACKWARD, SCALERS_MADE, SCALES, STEPPED
 from precision_lint.domains import assumptions as assume
@@ -16,6 +17,7 @@ from precision_lint.domains.dtypes import ALL_MODES, CODE
 from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
+    DtypeValue,
     RegionValue,
     Scalar,
     Special,
@@ -23,6 +25,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     number,
+    text,
 )
 from precision_lint.events import Place
 
@@ -113,6 +116,11 @@ def left_region(it: Interpreter, value: RegionValue, region: Region, node: ast.A
     """Note that something is kept in float32."""
     if value.dtypes == dtypes.V_OFF and dtypes.regions_on(region.dtypes):
         _notes(it)[KEPT] = True
+        for event in it.events.values():
+            if event.kind == "backward-in-region" and event.place.path == it.module.path and event.facts["decorated"]:
+                event.facts["kept"] = True
+                for variant in event.variants:
+                    variant.assumptions &= ~assume.KIND
 
 
 def backward_inside(it: Interpreter, loss: Value, node: ast.AST) -> None:
@@ -133,6 +141,7 @@ def backward_inside(it: Interpreter, loss: Value, node: ast.AST) -> None:
         region=region.sites[0],
         here=here,
         kept=kept,
+        decorated=_decorates(it, region.sites[0]) and not _holds_forward(node, loss),
     )
 
 
@@ -230,6 +239,10 @@ def scaler_made(
 ) -> None:
     """A scaler in the file: losses may be scaled elsewhere."""
     enabled = keywords.get("enabled")
+    written = next((k.value for k in getattr(node, "keywords", ()) if k.arg == "enabled"), None)
+    if written is None or not isinstance(written, (ast.Constant, ast.Compare)) or isinstance(enabled, Scalar):
+        if not (isinstance(enabled, Scalar) and enabled.value is False):
+            asked_for(it, written, node)
     if isinstance(enabled, Scalar) and enabled.value is False:
         return
     _notes(it)[it.module.path, "scaler"] = True
@@ -262,8 +275,34 @@ def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) ->
         ALL_MODES,
         assumptions,
         scaled=it.place(node),
-        device=None,
+        taken=None,
     )
+
+
+BRAIN = frozenset({"bf16", "bf16-mixed", "bf16-true", "bfloat16", "torch.bfloat16"})
+"""How settings spell bfloat16."""
+
+
+def handed_over(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
+    """A scaler that is handed to something together with bfloat16."""
+    brain = any(
+        text(one) in BRAIN or (isinstance(one, DtypeValue) and one.dtypes == dtypes.V_BFLOAT16) for one in given
+    )
+    for one in given if brain else ():
+        if isinstance(one, Special) and one.kind == "scaler" and one.fields.get("enabled") is True:
+            if one.node is not None and one.home is it.module:
+                it.emit(
+                    "bfloat16-scaler", one.node, ALL_MODES, assume.LIBRARY, scaled=it.place(node), taken=True
+                )
+
+
+def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
+    """A scaler that is on where a setting says bfloat16."""
+    for test in (*it.tests, *((enabled,) if enabled is not None else ())):
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In):
+            listed = getattr(test.comparators[0], "elts", ())
+            if any(isinstance(one, ast.Constant) and one.value in BRAIN for one in listed):
+                it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=it.place(test), taken=False)
 
 
 def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
@@ -276,5 +315,6 @@ BACKWARD += [went_back, backward_inside, unscaled]
 STEPPED += [stepped, weights_move]
 EMPTIED.append(emptied)
 ENTERED += [left_region, switched]
+HANDED_OVER.append(handed_over)
 SCALES.append(scaled)
 SCALERS_MADE.append(scaler_made)
