@@ -143,7 +143,7 @@ def _is_mask(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.dtypes == dtypes.V_BOOLEAN or 0 <= value.lo <= value.hi <= 1)
 
 
-def _report(it: Interpreter, one: Counted, ends: str, other: Tensor | None = None) -> None:
+def report_integers(it: Interpreter, one: Counted, ends: str, other: Tensor | None = None) -> None:
     """other: what the integers are compared with; where they take its dtype, it may hold integers too."""
     value = one.value
     if value.node is None or value.home is not it.module:
@@ -188,7 +188,7 @@ def compared(it: Interpreter, applied: Applied) -> None:
     """Integers in half that are compared: neighbours are equal."""
     for index in (0, 1):
         for one in rounded_integers(applied.tensor(index)):
-            _report(it, one, "masks and comparisons", applied.tensor(1 - index))
+            report_integers(it, one, "masks and comparisons", applied.tensor(1 - index))
 
 
 @hazard("cast")
@@ -199,19 +199,19 @@ def made_whole(it: Interpreter, applied: Applied) -> None:
         return
     if applied.result.dtypes == dtypes.V_INTEGER:
         for one in rounded_integers(value):
-            _report(it, one, "the integers made of them")
+            report_integers(it, one, "the integers made of them")
         _flat_index(it, value)
         return
     one = _point(applied.result)
     if one is not None and one.bound < INF:
-        _report(it, one, "neighbours")
+        report_integers(it, one, "neighbours")
 
 
 @hazard(*POOLS)
 def spread(it: Interpreter, applied: Applied) -> None:
     """Labels of cells that spread through maxima of their neighbours."""
     for one in rounded_integers(applied.tensor(0)):
-        _report(it, one, "labels")
+        report_integers(it, one, "labels")
 
 
 # flat indices
@@ -344,7 +344,7 @@ def _is_neighbour(value: Tensor, whole: Tensor) -> bool:
             return rounded
         if not value.operands:
             return False
-        rounded = rounded or value.op in WHOLE or (value.op == "cast" and value.dtypes == dtypes.V_INTEGER)
+        rounded = rounded or value.op in WHOLE or _shifts(value) or (value.op == "cast" and value.dtypes == dtypes.V_INTEGER)
         if value.op not in (*WHOLE, "cast", "clamp", "view") and not _shifts(value):
             return False
         following = next((peel(one) for one in value.operands[:2] if isinstance(peel(one), Tensor)), None)

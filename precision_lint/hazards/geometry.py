@@ -17,7 +17,8 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT64, INTEGER, LOW, WIDE
 from precision_lint.domains.values import BUFFER, LEARNED, PARAMETER, Array, Sequence, Tensor, number
-from precision_lint.hazards.contractions import PRODUCTS
+from precision_lint.hazards.contractions import FEATURES, PRODUCTS, kind_of
+from precision_lint.hazards.contractions import factors as summed_over
 from precision_lint.hazards.places import operand_node
 from precision_lint.events import Place
 
@@ -34,7 +35,7 @@ SPOKEN = re.compile(
     r"(^|_)(poses?|rots?|rotations?|homograph\w*|c2w|w2c|cam2\w+|\w+2cam)(_|$)"
 )
 """Names of geometry, which say so without proof."""
-SAID = "names of geometry"
+SAID, CONSTANT = "names of geometry", "constant matrix"
 
 
 def core(value: Any) -> Any:
@@ -61,6 +62,8 @@ def geometry_product(it: Interpreter, applied: Applied) -> None:
     if factors is None:
         return
     reason = next((r for one, other in (factors, factors[::-1]) if (r := _reason(one, other))), None)
+    if reason == CONSTANT and any(kind_of(f.value, f.dims[0]) == FEATURES for f in summed_over(applied) if f.dims):
+        return  # a projection of features, which need no more than three digits
     if reason is not None:
         _report(it, applied.result, reason)
     elif _chained(applied.result, factors):
@@ -79,12 +82,12 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
         return None
     if _is_homogeneous(inner):
         return "homogeneous coordinates"
-    if inner.op in INVERSES:
+    if inner.op in INVERSES and not any(part.flags & (LEARNED | PARAMETER) for part in behind(inner, 16)):
         return "an inverse"
     if _is_corner(one):
         return "the rotation of a pose"
     if _is_precomputed(inner):
-        return "constant matrix"
+        return CONSTANT
     if inner.op in PRODUCTS and depth:
         factors = pair(inner)
         if factors is not None and any(_reason(f, f, depth - 1) in COMPOSED for f in factors):

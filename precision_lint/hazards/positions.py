@@ -13,7 +13,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW
 from precision_lint.domains.values import BUFFER, PARAMETER, DtypeValue, Scalar, Sequence, Tensor, number, text
 from precision_lint.events import Place
-from precision_lint.hazards.counting import integral_modes
+from precision_lint.hazards.counting import integral_modes, report_integers, rounded_integers
 from precision_lint.hazards.places import made_at, operand_node
 
 LISTED = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
@@ -151,6 +151,10 @@ def turned(it: Interpreter, applied: Applied) -> None:
         angle = angle_of(product)
         if angle is not None:
             _report(it, angle, made_at_turn(it, applied, product))
+            continue
+        for operand in product.operands[:2]:
+            for one in rounded_integers(operand):
+                report_integers(it, one, "neighbours")
 
 
 def made_at_turn(it: Interpreter, applied: Applied, product: Tensor) -> Place | None:
