@@ -86,4 +86,6 @@ def _fix(event: Event, at: Context) -> Fix | None:
     if edits is None:
         return None
     reason = "every use of a weight casts it again; better move the region around the forward pass"
-    return at.shown("keep no casts, or move the region around the forward pass alone", reason, edits)
+    return at.shown(
+        "keep no casts, or move the region around the forward pass alone", reason, edits
+    )

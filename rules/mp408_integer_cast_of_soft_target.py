@@ -52,10 +52,16 @@ class IntegerCastOfSoftTarget(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         receiver = at.text(facts["receiver"]) if facts["receiver"] is not None else "a target"
-        edits = at.replace({event.place: f"{receiver}.float()"}) if facts["receiver"] is not None else None
+        edits = (
+            at.replace({event.place: f"{receiver}.float()"})
+            if facts["receiver"] is not None
+            else None
+        )
         fix = None
         if edits is not None:
-            fix = at.shown("keep the fractions", "the loss becomes another one, in float32 as well", edits)
+            fix = at.shown(
+                "keep the fractions", "the loss becomes another one, in float32 as well", edits
+            )
         yield Finding(
             f"{receiver[:40]} loses its fractions: {facts['harm']}",
             fix=fix,

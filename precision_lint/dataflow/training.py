@@ -103,8 +103,8 @@ def scaler_method(
         return Special("scaled", node, it.module, of=first, scaler=owner)
     if name in ("unscale_", "step", "update"):
         note(it, {"unscale_": "unscale"}.get(name, name), node, owner, *arguments)
-        for look in STEPPED if name == "step" else ():
-            look(it, owner, node)
+        for moved in STEPPED if name == "step" else ():
+            moved(it, owner, node)
         return NONE if name != "step" else unknown()
     if name in ("get_scale", "_get_scale_async"):
         return Scalar(None, "float", 0, op="scale", operands=(owner,))
@@ -122,8 +122,8 @@ def optimizer_method(
     """A method of an optimizer."""
     if name == "step":
         note(it, "plain-step", node, owner, *arguments)
-        for look in STEPPED if not arguments else ():
-            look(it, owner, node)
+        for moved in STEPPED if not arguments else ():
+            moved(it, owner, node)
         return unknown()
     if name == "zero_grad":
         note(it, "zero", node, owner)

@@ -47,7 +47,7 @@ def complement(a: Any, b: Any) -> bool:
         return abs(first + second - 1) < 1e-9
     for one, other in ((a, b), (b, a)):
         one = peel(one)
-        parts = getattr(one, "operands", ())
+        parts: Any = getattr(one, "operands", ())
         if getattr(one, "op", "") == "sub" and len(parts) > 1 and number(parts[0]) == 1:
             if same(parts[1], other) or _is_symbol(parts[1], other):
                 return True
@@ -56,7 +56,9 @@ def complement(a: Any, b: Any) -> bool:
 
 def _is_symbol(a: Any, b: Any) -> bool:
     """Whether two values are one unknown object."""
-    symbols = [one.symbol if isinstance(one, (Unknown, Tensor)) else None for one in (peel(a), peel(b))]
+    symbols = [
+        one.symbol if isinstance(one, (Unknown, Tensor)) else None for one in (peel(a), peel(b))
+    ]
     return symbols[0] is not None and symbols[0] is symbols[1]
 
 
@@ -71,7 +73,9 @@ def blends(value: Any) -> list[Blend]:
         return blends(value.operands[0])
     if value.op == "lerp" and len(value.operands) > 2:
         kept, new = peel(value.operands[0]), peel(value.operands[1])
-        return [Blend(kept, new, None)] if isinstance(kept, Tensor) and isinstance(new, Tensor) else []
+        return (
+            [Blend(kept, new, None)] if isinstance(kept, Tensor) and isinstance(new, Tensor) else []
+        )
     if value.op != "add" or len(value.operands) < 2:
         return []
     first, second = _terms(value.operands[0]), _terms(value.operands[1])
@@ -156,7 +160,9 @@ def copied(it: Interpreter, applied: Applied) -> None:
     target = it.expr(function.value)
     for blend in blends(applied.tensor(0)):
         if _holds(target, blend.kept):
-            _report(it, Blend(applied.result.but(op="kept"), blend.new, blend.share), applied.node, True)
+            _report(
+                it, Blend(applied.result.but(op="kept"), blend.new, blend.share), applied.node, True
+            )
             return
 
 
@@ -188,7 +194,9 @@ def _is_kept(it: Interpreter, target: ast.expr, kept: Tensor) -> bool:
         return True
     holder = it.expr(target.value) if isinstance(target, ast.Subscript) else None
     if isinstance(holder, Unknown):
-        parts = {id(one.symbol) for one in holder.symbol.attributes.values() if isinstance(one, Unknown)}
+        parts = {
+            id(one.symbol) for one in holder.symbol.attributes.values() if isinstance(one, Unknown)
+        }
         return any(id(one.symbol) in parts for one in behind(kept, 6) if one.symbol is not None)
     return isinstance(holder, Tensor) and any(one is peel(holder) for one in behind(kept, 6))
 
@@ -201,7 +209,9 @@ STORED.append(stored)
 
 MANY = 256
 """So many rounds of a loop may lose terms."""
-CREATED = frozenset({"zeros", "zeros_like", "new_zeros", "full", "new_full", "full_like", "empty", "uniform"})
+CREATED = frozenset(
+    {"zeros", "zeros_like", "new_zeros", "full", "new_full", "full_like", "empty", "uniform"}
+)
 
 
 def rounds(it: Interpreter) -> int | None:
@@ -288,7 +298,13 @@ def _starts_empty(total: Any) -> bool:
 
 
 def _report_total(
-    it: Interpreter, node: ast.AST, modes: int, assumptions: int, target: ast.expr, total: Any, term: Any
+    it: Interpreter,
+    node: ast.AST,
+    modes: int,
+    assumptions: int,
+    target: ast.expr,
+    total: Any,
+    term: Any,
 ) -> None:
     low = 0
     for mode in range(len(MODES)):
@@ -338,14 +354,22 @@ STORED += [summed, placed]
 @hazard("index_add", "index_put", "scatter_add")
 def added_by_index(it: Interpreter, applied: Applied) -> None:
     """``counts.index_add_(0, index, ones)`` into half."""
-    if not applied.inplace or applied.name == "scatter_add" or not isinstance(applied.node, ast.Call):
+    if (
+        not applied.inplace
+        or applied.name == "scatter_add"
+        or not isinstance(applied.node, ast.Call)
+    ):
         return
     if applied.name == "index_put":
         flag = applied["accumulate"]
         if not (isinstance(flag, Scalar) and flag.value is True):
             return
     total = peel(applied.tensor(0))
-    if not isinstance(total, Tensor) or not _starts_empty(total) or (it.depth and rounds(it) is None):
+    if (
+        not isinstance(total, Tensor)
+        or not _starts_empty(total)
+        or (it.depth and rounds(it) is None)
+    ):
         return
     modes = dtypes.modes_of(total.dtypes, LOW)
     function = applied.node.func

@@ -12,17 +12,25 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import BFLOAT16, BOOLEAN, FLOAT16, INTEGER, LOW, MODES, OTHER
-from precision_lint.domains.values import GRADIENT, INF, DtypeValue, Scalar, Sequence, Tensor, number
+from precision_lint.domains.values import (
+    GRADIENT,
+    INF,
+    DtypeValue,
+    Scalar,
+    Sequence,
+    Tensor,
+    number,
+)
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.rounding import EXACT
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
 KEEPS = frozenset({
-    "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "repeat_interleave",
-    "index", "gather", "index_select", "element", "expand", "transpose", "flatten", "output", "unbind",
-    "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax", "amin", "meshgrid", "roll", "mul",
-    *POOLS,
+    "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "index",
+    "repeat_interleave", "gather", "index_select", "element", "expand", "transpose", "flatten",
+    "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax", "amin",
+    "meshgrid", "roll", "mul", *POOLS,
 })  # fmt: skip
 """Operations whose result holds numbers that their operand held."""
 
@@ -55,7 +63,9 @@ def coinciding(value: Tensor, bound: float) -> int:
         one = value.dtypes[mode]
         if one & OTHER:
             continue
-        if one & FLOAT16 and bound > EXACT[FLOAT16] or one & BFLOAT16 and bound > EXACT[BFLOAT16]:
+        if (one & FLOAT16 and bound > EXACT[FLOAT16]) or (
+            one & BFLOAT16 and bound > EXACT[BFLOAT16]
+        ):
             found |= 1 << mode
     return found
 
@@ -116,7 +126,17 @@ def _of_tensor(value: Any) -> bool:
 
 
 def _is_view(value: Tensor) -> bool:
-    return value.op in ("view", "reshape", "unsqueeze", "squeeze", "repeat", "permute", "t", "tile", "select")
+    return value.op in (
+        "view",
+        "reshape",
+        "unsqueeze",
+        "squeeze",
+        "repeat",
+        "permute",
+        "t",
+        "tile",
+        "select",
+    )
 
 
 def _shifts(value: Tensor) -> bool:
@@ -140,11 +160,13 @@ def _kept(value: Tensor) -> list[Any]:
 
 def _is_mask(value: Any) -> bool:
     value = peel(value)
-    return isinstance(value, Tensor) and (value.dtypes == dtypes.V_BOOLEAN or 0 <= value.lo <= value.hi <= 1)
+    return isinstance(value, Tensor) and (
+        value.dtypes == dtypes.V_BOOLEAN or 0 <= value.lo <= value.hi <= 1
+    )
 
 
 def report_integers(it: Interpreter, one: Counted, ends: str, other: Tensor | None = None) -> None:
-    """other: what the integers are compared with; where they take its dtype, it may hold integers too."""
+    """other: what they are compared with; where they take its dtype, it may hold integers too."""
     value = one.value
     if value.node is None or value.home is not it.module:
         return
@@ -193,7 +215,7 @@ def compared(it: Interpreter, applied: Applied) -> None:
 
 @hazard("cast")
 def made_whole(it: Interpreter, applied: Applied) -> None:
-    """Integers in half that are turned back into integers, and those that are known to be too many."""
+    """Integers in half that are turned back into integers, or known to be too many."""
     value = peel(applied.tensor(0))
     if not isinstance(value, Tensor):
         return
@@ -202,9 +224,9 @@ def made_whole(it: Interpreter, applied: Applied) -> None:
             report_integers(it, one, "the integers made of them")
         _flat_index(it, value)
         return
-    one = _point(applied.result)
-    if one is not None and one.bound < INF:
-        report_integers(it, one, "neighbours")
+    point = _point(applied.result)
+    if point is not None and point.bound < INF:
+        report_integers(it, point, "neighbours")
 
 
 @hazard(*POOLS)
@@ -243,7 +265,9 @@ def _is_stride(value: Any) -> bool:
     known = number(value)
     if known is not None:
         return abs(known) > 16
-    return isinstance(value, Scalar) or (isinstance(value, Tensor) and value.op in ("input", "number") and value.rank <= 0)
+    return isinstance(value, Scalar) or (
+        isinstance(value, Tensor) and value.op in ("input", "number") and value.rank <= 0
+    )
 
 
 def _are_cells(row: Tensor, column: Tensor) -> bool:
@@ -256,9 +280,15 @@ def _are_cells(row: Tensor, column: Tensor) -> bool:
 
 
 def _coordinate(value: Tensor) -> Any:
-    while value.op in ("floor", "round", "trunc", "clamp", "cast") and isinstance(peel(value.operands[0]), Tensor):
+    while value.op in ("floor", "round", "trunc", "clamp", "cast") and isinstance(
+        peel(value.operands[0]), Tensor
+    ):
         value = peel(value.operands[0])
-    return peel(value.operands[0]) if value.op in ("index", "unbind", "select") and value.operands else None
+    return (
+        peel(value.operands[0])
+        if value.op in ("index", "unbind", "select") and value.operands
+        else None
+    )
 
 
 def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> None:
@@ -291,7 +321,11 @@ WHOLE = frozenset({"floor", "trunc", "ceil", "round"})
 def _cut_off(value: Any) -> Tensor | None:
     """The cast to integers of what may have fractions, where a value is its result."""
     value = peel(value)
-    while isinstance(value, Tensor) and (_is_view(value) or value.op in ("clamp", "index")) and value.operands:
+    while (
+        isinstance(value, Tensor)
+        and (_is_view(value) or value.op in ("clamp", "index"))
+        and value.operands
+    ):
         value = peel(value.operands[0])
     if not isinstance(value, Tensor) or value.op != "cast" or value.dtypes != dtypes.V_INTEGER:
         return None
@@ -332,7 +366,12 @@ def interpolated(it: Interpreter, applied: Applied) -> None:
     for index in (0, 1):
         cut = _cut_off(applied.tensor(index))
         other = peel(applied.tensor(1 - index))
-        if cut is not None and isinstance(other, Tensor) and other is not cut and _is_neighbour(other, cut):
+        if (
+            cut is not None
+            and isinstance(other, Tensor)
+            and other is not cut
+            and _is_neighbour(other, cut)
+        ):
             _report_cut(it, cut, "its interpolation is of nothing", applied.node)
 
 
@@ -344,10 +383,17 @@ def _is_neighbour(value: Tensor, whole: Tensor) -> bool:
             return rounded
         if not value.operands:
             return False
-        rounded = rounded or value.op in WHOLE or _shifts(value) or (value.op == "cast" and value.dtypes == dtypes.V_INTEGER)
+        rounded = (
+            rounded
+            or value.op in WHOLE
+            or _shifts(value)
+            or (value.op == "cast" and value.dtypes == dtypes.V_INTEGER)
+        )
         if value.op not in (*WHOLE, "cast", "clamp", "view") and not _shifts(value):
             return False
-        following = next((peel(one) for one in value.operands[:2] if isinstance(peel(one), Tensor)), None)
+        following = next(
+            (peel(one) for one in value.operands[:2] if isinstance(peel(one), Tensor)), None
+        )
         if following is None:
             return False
         value = following

@@ -16,15 +16,24 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT64, INTEGER, LOW, WIDE
-from precision_lint.domains.values import BUFFER, LEARNED, PARAMETER, Array, Sequence, Tensor, number
+from precision_lint.domains.values import (
+    BUFFER,
+    LEARNED,
+    PARAMETER,
+    Array,
+    Sequence,
+    Tensor,
+    number,
+)
+from precision_lint.events import Place
 from precision_lint.hazards.contractions import FEATURES, PRODUCTS, kind_of
 from precision_lint.hazards.contractions import factors as summed_over
 from precision_lint.hazards.places import operand_node
-from precision_lint.events import Place
 
 RESHAPED = frozenset({
-    "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten", "expand", "index",
-    "clone", "detach", "swapaxes", "select", "repeat", "element", "output", "unflatten", "rearrange",
+    "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten",
+    "expand", "index", "clone", "detach", "swapaxes", "select", "repeat", "element", "output",
+    "unflatten", "rearrange",
 })  # fmt: skip
 FEATURE_MAPS = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid", "gelu"})
 """What kernels and attention are made of."""
@@ -61,8 +70,12 @@ def geometry_product(it: Interpreter, applied: Applied) -> None:
     factors = pair(applied.result)
     if factors is None:
         return
-    reason = next((r for one, other in (factors, factors[::-1]) if (r := _reason(one, other))), None)
-    if reason == CONSTANT and any(kind_of(f.value, f.dims[0]) == FEATURES for f in summed_over(applied) if f.dims):
+    reason = next(
+        (r for one, other in (factors, factors[::-1]) if (r := _reason(one, other))), None
+    )
+    if reason == CONSTANT and any(
+        kind_of(f.value, f.dims[0]) == FEATURES for f in summed_over(applied) if f.dims
+    ):
         return  # a projection of features, which need no more than three digits
     if reason is not None:
         _report(it, applied.result, reason)
@@ -82,7 +95,9 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
         return None
     if _is_homogeneous(inner):
         return "homogeneous coordinates"
-    if inner.op in INVERSES and not any(part.flags & (LEARNED | PARAMETER) for part in behind(inner, 16)):
+    if inner.op in INVERSES and not any(
+        part.flags & (LEARNED | PARAMETER) for part in behind(inner, 16)
+    ):
         return "an inverse"
     if _is_corner(one):
         return "the rotation of a pose"
@@ -103,10 +118,16 @@ def _is_homogeneous(value: Tensor) -> bool:
     """Whether a coordinate of ones was added."""
     if value.op == "pad" and len(value.operands) > 3:
         return number(value.operands[3]) == 1
-    if value.op not in ("cat", "concat", "stack", "hstack") or not value.operands or not isinstance(value.operands[0], Sequence):
+    if (
+        value.op not in ("cat", "concat", "stack", "hstack")
+        or not value.operands
+        or not isinstance(value.operands[0], Sequence)
+    ):
         return False
     items = [peel(one) for one in value.operands[0].items or ()]
-    return len(items) > 1 and any(isinstance(one, Tensor) and one.lo == one.hi == 1 for one in items)
+    return len(items) > 1 and any(
+        isinstance(one, Tensor) and one.lo == one.hi == 1 for one in items
+    )
 
 
 def _is_corner(value: Tensor) -> bool:
@@ -114,9 +135,18 @@ def _is_corner(value: Tensor) -> bool:
     for _ in range(6):
         if value.op == "index" and isinstance(value.data, tuple) and len(value.data) >= 2:
             last = value.data[-2:]
-            if last[0] == last[1] and isinstance(last[0], tuple) and last[0][1] in (None, 0) and last[0][2] in (2, 3):
+            if (
+                last[0] == last[1]
+                and isinstance(last[0], tuple)
+                and last[0][1] in (None, 0)
+                and last[0][2] in (2, 3)
+            ):
                 return True
-        if value.op not in RESHAPED or not value.operands or not isinstance(peel(value.operands[0]), Tensor):
+        if (
+            value.op not in RESHAPED
+            or not value.operands
+            or not isinstance(peel(value.operands[0]), Tensor)
+        ):
             return False
         value = peel(value.operands[0])
     return False
@@ -136,7 +166,9 @@ def _is_precomputed(value: Tensor) -> bool:
 def _is_offset(value: Tensor) -> bool:
     """Whether each of some points is taken relative to each of some others."""
     sides = [peel(one) for one in value.operands[:2]]
-    if not all(isinstance(one, Tensor) and one.op == "unsqueeze" and len(one.operands) > 1 for one in sides):
+    if not all(
+        isinstance(one, Tensor) and one.op == "unsqueeze" and len(one.operands) > 1 for one in sides
+    ):
         return False
     dims = [number(one.operands[1]) for one in sides]
     return None not in dims and dims[0] != dims[1]
@@ -152,7 +184,11 @@ def _is_column(value: Tensor) -> bool:
 
 def _is_data(value: Any) -> bool:
     """Whether a tensor is neither a weight nor what a layer gives."""
-    return isinstance(value, Tensor) and not value.flags & (PARAMETER | LEARNED) and value.op in ("input", "join", "sub", "index")
+    return (
+        isinstance(value, Tensor)
+        and not value.flags & (PARAMETER | LEARNED)
+        and value.op in ("input", "join", "sub", "index")
+    )
 
 
 def _chained(product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
@@ -160,7 +196,10 @@ def _chained(product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
     for one in factors:
         inner = core(one)
         if isinstance(inner, Tensor) and inner.op == "join":
-            if any(isinstance(part, Tensor) and peel(part).node is product.node for part in inner.operands):
+            if any(
+                isinstance(part, Tensor) and peel(part).node is product.node
+                for part in inner.operands
+            ):
                 named = any(peel(f).op == "cast" and peel(f).data == "explicit" for f in factors)
                 return not named and all(not core(f).flags & (PARAMETER | LEARNED) for f in factors)
     return False
@@ -196,13 +235,21 @@ def _columns(value: Any) -> tuple[Any, Any] | None:
         value = peel(value.operands[0])
     while isinstance(value, Tensor) and value.op in ("unsqueeze", "expand", "cast"):
         value = peel(value.operands[0])
-    if not isinstance(value, Tensor) or value.op != "index" or not isinstance(value.data, tuple) or not value.data:
+    if (
+        not isinstance(value, Tensor)
+        or value.op != "index"
+        or not isinstance(value.data, tuple)
+        or not value.data
+    ):
         return None
     return peel(value.operands[0]), value.data[-1] if value.data[-1] != "new" else value.data[-2]
 
 
 def _first_columns(part: Any) -> bool:
-    return isinstance(part, tuple) and part[1] in (None, 0) and part[2] in (2, -1) or part in (0, 1)
+    return (isinstance(part, tuple) and part[1] in (None, 0) and part[2] in (2, -1)) or part in (
+        0,
+        1,
+    )
 
 
 def _last_column(part: Any) -> bool:
@@ -224,7 +271,9 @@ def _products(value: Any) -> Iterator[Tensor]:
             factors = pair(one)
             pending += list(factors or ())
         elif one.op in RESHAPED or one.op in ("add", "sub", "join"):
-            pending += [peel(part) for part in (one.operands if one.op == "join" else one.operands[:2])]
+            pending += [
+                peel(part) for part in (one.operands if one.op == "join" else one.operands[:2])
+            ]
 
 
 # reports
@@ -243,7 +292,9 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
     modes = dtypes.modes_of(product.dtypes, LOW) | raises
     if any(_follows(one, other) for one, other in (factors, factors[::-1])):
         assumptions |= assume.MAGNITUDE
-    region = any(dtypes.modes_of(one.dtypes, WIDE) & modes for one in factors) or bool(dtypes.regions_on(it.region.dtypes))
+    region = any(dtypes.modes_of(one.dtypes, WIDE) & modes for one in factors) or bool(
+        dtypes.regions_on(it.region.dtypes)
+    )
     if not modes:
         return
     it.emit(
@@ -269,7 +320,11 @@ def _follows(one: Tensor, other: Tensor) -> bool:
         if one.op == "cast" and len(one.operands) > 1:
             source = getattr(one.operands[1], "source", None)
             return source is not None and core(source) is core(other)
-        if one.op not in RESHAPED or not one.operands or not isinstance(peel(one.operands[0]), Tensor):
+        if (
+            one.op not in RESHAPED
+            or not one.operands
+            or not isinstance(peel(one.operands[0]), Tensor)
+        ):
             return False
         one = peel(one.operands[0])
     return False

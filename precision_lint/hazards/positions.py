@@ -11,7 +11,16 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW
-from precision_lint.domains.values import BUFFER, PARAMETER, DtypeValue, Scalar, Sequence, Tensor, number, text
+from precision_lint.domains.values import (
+    BUFFER,
+    PARAMETER,
+    DtypeValue,
+    Scalar,
+    Sequence,
+    Tensor,
+    number,
+    text,
+)
 from precision_lint.events import Place
 from precision_lint.hazards.counting import integral_modes, report_integers, rounded_integers
 from precision_lint.hazards.places import made_at, operand_node
@@ -20,8 +29,9 @@ LISTED = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
 """Products that autocast runs in half."""
 MULTIPLIED = LISTED | {"mul", "outer"}
 RESHAPED = frozenset({
-    "cast", "cat", "stack", "transpose", "index", "expand", "clone", "detach", "flatten", "join", "element", "output",
-    "repeat_interleave", "view", "reshape", "unsqueeze", "squeeze", "permute", "t", "repeat", "tile", "select",
+    "cast", "cat", "stack", "transpose", "index", "expand", "clone", "detach", "flatten", "join",
+    "element", "output", "repeat_interleave", "view", "reshape", "unsqueeze", "squeeze", "permute",
+    "t", "repeat", "tile", "select",
 })  # fmt: skip
 RANGES = frozenset({"arange", "range", "linspace"})
 
@@ -55,7 +65,14 @@ def is_spectrum(value: Any) -> bool:
             value = first if isinstance(first, Tensor) else peel(value.operands[1])
         elif value.op == "join":
             return any(is_spectrum(one) for one in value.operands)
-        elif value.op in RESHAPED or value.op in ("div", "neg", "reciprocal", "mul", "where", "buffer"):
+        elif value.op in RESHAPED or value.op in (
+            "div",
+            "neg",
+            "reciprocal",
+            "mul",
+            "where",
+            "buffer",
+        ):
             value = peel(value.operands[0])
         else:
             return False
@@ -70,7 +87,12 @@ def _of_range(value: Any) -> bool:
 def _source(value: Any) -> Tensor | None:
     """What an operand was before it was reshaped and cast."""
     value = peel(value)
-    while isinstance(value, Tensor) and value.op in RESHAPED and value.op not in ("cat", "stack", "join") and value.operands:
+    while (
+        isinstance(value, Tensor)
+        and value.op in RESHAPED
+        and value.op not in ("cat", "stack", "join")
+        and value.operands
+    ):
         value = peel(value.operands[0])
     return value if isinstance(value, Tensor) else None
 
@@ -96,7 +118,12 @@ def angle_of(product: Tensor) -> Angle | None:
             return Angle(product, pair, one, True)
     for one, other in (pair, pair[::-1]):
         source = _source(one)
-        if source is not None and source.flags & PARAMETER and source.flags & BUFFER and _is_count(other):
+        if (
+            source is not None
+            and source.flags & PARAMETER
+            and source.flags & BUFFER
+            and _is_count(other)
+        ):
             return Angle(product, pair, one, False)
     if product.op == "outer" or all(_is_cast(one) for one in pair):
         return Angle(product, pair, pair[1], False)
@@ -136,7 +163,9 @@ def _products(value: Any) -> list[Tensor]:
         elif one.op in ("cat", "stack") and one.operands and isinstance(one.operands[0], Sequence):
             pending += [peel(part) for part in one.operands[0].items or ()]
         elif one.op in RESHAPED:
-            pending += [peel(part) for part in (one.operands if one.op == "join" else one.operands[:1])]
+            pending += [
+                peel(part) for part in (one.operands if one.op == "join" else one.operands[:1])
+            ]
     return found
 
 
@@ -232,18 +261,22 @@ def _low_operands(angle: Angle) -> bool:
 
 
 def _counts(angle: Angle) -> bool:
-    """Whether the frequencies are multiplied by whole numbers, rather than by a time from 0 to 1."""
+    """Whether the frequencies are multiplied by whole numbers, not by a time from 0 to 1."""
     other = angle.operands[0] if angle.operands[1] is angle.frequencies else angle.operands[1]
     return _is_count(other)
 
 
 def _follows_positions(angle: Angle) -> bool:
-    """Whether the frequencies take the dtype of what they are multiplied by: then that are floats."""
+    """Whether the frequencies take the dtype of what they multiply: then these are floats."""
     other = angle.operands[0] if angle.operands[1] is angle.frequencies else angle.operands[1]
     behind_other = [id(one) for one in behind(other, 6)]
     for part in _chain(angle.frequencies):
         given = part.operands[1] if part.op == "cast" and len(part.operands) > 1 else None
-        if isinstance(given, DtypeValue) and given.source is not None and id(peel(given.source)) in behind_other:
+        if (
+            isinstance(given, DtypeValue)
+            and given.source is not None
+            and id(peel(given.source)) in behind_other
+        ):
             return True
     return False
 
@@ -260,7 +293,11 @@ def _rounded(it: Interpreter, angle: Angle) -> Place | None:
 def _on_cpu(angle: Angle) -> bool:
     """Whether both operands are made here without a device: CUDA's autocast leaves these alone."""
     for one in angle.operands:
-        leaves = [part for part in behind(one, 24) if not any(isinstance(peel(o), Tensor) for o in part.operands)]
+        leaves = [
+            part
+            for part in behind(one, 24)
+            if not any(isinstance(peel(o), Tensor) for o in part.operands)
+        ]
         if not leaves:
             return False
         for leaf in leaves:

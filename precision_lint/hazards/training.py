@@ -1,4 +1,4 @@
-"""Training steps and the regions around them: casts that are kept, backward passes, losses without a scale."""
+"""Training steps and the regions around them: casts that are kept, losses without a scale."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def emptied(it: Interpreter) -> None:
         return
     site = region.sites[-1]
     _notes(it).setdefault(EMPTY, set()).add(site)
-    for key in [k for k, e in it.events.items() if k[0] == "stale-casts" and e.facts["region"] == site]:
+    for key in [
+        k for k, e in it.events.items() if k[0] == "stale-casts" and e.facts["region"] == site
+    ]:
         del it.events[key]
 
 
@@ -117,7 +119,11 @@ def left_region(it: Interpreter, value: RegionValue, region: Region, node: ast.A
     if value.dtypes == dtypes.V_OFF and dtypes.regions_on(region.dtypes):
         _notes(it)[KEPT] = True
         for event in it.events.values():
-            if event.kind == "backward-in-region" and event.place.path == it.module.path and event.facts["decorated"]:
+            if (
+                event.kind == "backward-in-region"
+                and event.place.path == it.module.path
+                and event.facts["decorated"]
+            ):
                 event.facts["kept"] = True
                 for variant in event.variants:
                     variant.assumptions &= ~assume.KIND
@@ -126,7 +132,12 @@ def left_region(it: Interpreter, value: RegionValue, region: Region, node: ast.A
 def backward_inside(it: Interpreter, loss: Value, node: ast.AST) -> None:
     """``loss.backward()`` in a region."""
     region = it.region
-    if not region.explicit or region.dtypes == dtypes.V_OFF or not region.sites or it.loops > region.loop:
+    if (
+        not region.explicit
+        or region.dtypes == dtypes.V_OFF
+        or not region.sites
+        or it.loops > region.loop
+    ):
         return
     here = _within(it, region.sites[0])
     kept = bool(_notes(it).get(KEPT))
@@ -240,7 +251,11 @@ def scaler_made(
     """A scaler in the file: losses may be scaled elsewhere."""
     enabled = keywords.get("enabled")
     written = next((k.value for k in getattr(node, "keywords", ()) if k.arg == "enabled"), None)
-    if written is None or not isinstance(written, (ast.Constant, ast.Compare)) or isinstance(enabled, Scalar):
+    if (
+        written is None
+        or not isinstance(written, (ast.Constant, ast.Compare))
+        or isinstance(enabled, Scalar)
+    ):
         if not (isinstance(enabled, Scalar) and enabled.value is False):
             asked_for(it, written, node)
     if isinstance(enabled, Scalar) and enabled.value is False:
@@ -257,7 +272,11 @@ def scaler_made(
 def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) -> None:
     """A loss of bfloat16 regions alone that is scaled."""
     flags, _ = _marks(loss)
-    if flags & (IN_FLOAT16 | IN_BFLOAT16) != IN_BFLOAT16 or owner.node is None or owner.home is not it.module:
+    if (
+        flags & (IN_FLOAT16 | IN_BFLOAT16) != IN_BFLOAT16
+        or owner.node is None
+        or owner.home is not it.module
+    ):
         return
     enabled = owner.fields.get("enabled", True)
     test = owner.fields.get("test")
@@ -286,13 +305,19 @@ BRAIN = frozenset({"bf16", "bf16-mixed", "bf16-true", "bfloat16", "torch.bfloat1
 def handed_over(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
     """A scaler that is handed to something together with bfloat16."""
     brain = any(
-        text(one) in BRAIN or (isinstance(one, DtypeValue) and one.dtypes == dtypes.V_BFLOAT16) for one in given
+        text(one) in BRAIN or (isinstance(one, DtypeValue) and one.dtypes == dtypes.V_BFLOAT16)
+        for one in given
     )
     for one in given if brain else ():
         if isinstance(one, Special) and one.kind == "scaler" and one.fields.get("enabled") is True:
             if one.node is not None and one.home is it.module:
                 it.emit(
-                    "bfloat16-scaler", one.node, ALL_MODES, assume.LIBRARY, scaled=it.place(node), taken=True
+                    "bfloat16-scaler",
+                    one.node,
+                    ALL_MODES,
+                    assume.LIBRARY,
+                    scaled=it.place(node),
+                    taken=True,
                 )
 
 
@@ -302,7 +327,14 @@ def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In):
             listed = getattr(test.comparators[0], "elts", ())
             if any(isinstance(one, ast.Constant) and one.value in BRAIN for one in listed):
-                it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=it.place(test), taken=False)
+                it.emit(
+                    "bfloat16-scaler",
+                    node,
+                    ALL_MODES,
+                    assume.BRANCH,
+                    scaled=it.place(test),
+                    taken=False,
+                )
 
 
 def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
