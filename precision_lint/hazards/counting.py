@@ -291,6 +291,11 @@ def _coordinate(value: Tensor) -> Any:
     )
 
 
+def _named_half(value: Tensor) -> bool:
+    """Whether the code itself names a half dtype, so that there is no float32 run."""
+    return any(one.op == "cast" and one.data == "explicit" for one in behind(value, 4))
+
+
 def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> None:
     modes = coinciding(line, INF)
     for mode, one in enumerate(total.dtypes):
@@ -306,7 +311,7 @@ def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> No
         total.assumptions,
         about=line,
         half="bfloat16" if all(not d & FLOAT16 for d in total.dtypes) else "float16",
-        upcast=tuple(it.place(n) for n in places if n is not None) if line.op != "cast" else (),
+        upcast=tuple(it.place(n) for n in places if n is not None) if not _named_half(line) else (),
         made=made_at(it, line),
     )
 

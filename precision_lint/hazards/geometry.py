@@ -25,10 +25,9 @@ from precision_lint.domains.values import (
     Tensor,
     number,
 )
-from precision_lint.events import Place
 from precision_lint.hazards.contractions import FEATURES, PRODUCTS, kind_of
 from precision_lint.hazards.contractions import factors as summed_over
-from precision_lint.hazards.places import operand_node
+from precision_lint.hazards.places import anchor, roots
 
 RESHAPED = frozenset({
     "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten",
@@ -297,6 +296,7 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
     )
     if not modes:
         return
+    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
     it.emit(
         "geometry-product",
         product.node,
@@ -306,8 +306,8 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
         reason=reason,
         region=region,
         raises=bool(raises & modes),
-        operands=_roots(it, product),
-        device=it.region.device if it.region.explicit else "",
+        operands=roots(it, product, range(start, start + 2)),
+        anchor=anchor(it, product, start),
     )
     event = it.events.get(("geometry-product", it.place(product.node), None))
     if event is not None and event.facts["reason"] == SAID != reason:
@@ -342,14 +342,3 @@ def _is_exempt(value: Tensor) -> bool:
             return True
         return bool(inner.flags & PARAMETER and not inner.flags & BUFFER)
     return False
-
-
-def _roots(it: Interpreter, product: Tensor) -> tuple[Place, ...]:
-    """Where the factors are written."""
-    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
-    found = []
-    for index in range(start, start + 2):
-        node = operand_node(product.node, it.module, index)
-        if node is not None:
-            found.append(it.place(node))
-    return tuple(found)

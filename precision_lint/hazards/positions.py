@@ -23,7 +23,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Place
 from precision_lint.hazards.counting import integral_modes, report_integers, rounded_integers
-from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.places import anchor, made_at, roots
 
 LISTED = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
 """Products that autocast runs in half."""
@@ -229,13 +229,7 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
     for one in angle.operands:
         for part in behind(one, 6):
             it.retract("integers-in-half", part)
-    places = []
     start = {"einsum": 1, "baddbmm": 1}.get(product.op, 0)
-    for index in (start, start + 1):
-        node = operand_node(product.node, it.module, index)
-        if node is not None:
-            places.append(it.place(node))
-    device = it.region.device if it.region.explicit else ""
     it.emit(
         "rotary-angle",
         product.node,
@@ -243,21 +237,17 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
         assumptions,
         about=angle.frequencies,
         half="float16" if any(d & FLOAT16 for d in product.dtypes) else "bfloat16",
-        listed=product.op in LISTED and not _low_operands(angle),
-        operands=tuple(places),
+        listed=product.op in LISTED and bool(modes & dtypes.AMP_MODES),
+        operands=roots(it, product, range(start, start + 2)),
+        anchor=anchor(it, product, start),
         rounded=rounded,
         turn=turn,
-        device=device,
         frequencies=made_at(it, angle.frequencies),
     )
 
 
 def _half(product: Tensor) -> int:
     return dtypes.modes_of(product.dtypes, LOW)
-
-
-def _low_operands(angle: Angle) -> bool:
-    return any(dtypes.modes_of(one.dtypes, LOW) for one in angle.operands)
 
 
 def _counts(angle: Angle) -> bool:
