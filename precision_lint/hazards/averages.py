@@ -282,7 +282,11 @@ def _depends(term: Tensor, total: Any) -> bool:
 
 def _is_number(total: Any) -> bool:
     """Whether a total starts as a Python number."""
-    return not any(one.op in CREATED for one in behind(total, 12)) if isinstance(total, Tensor) else True
+    return (
+        not any(one.op in CREATED for one in behind(total, 12))
+        if isinstance(total, Tensor)
+        else True
+    )
 
 
 def _starts_empty(total: Any) -> bool:

@@ -30,11 +30,7 @@ from precision_lint.domains.values import (
 from precision_lint.events import Place
 
 HELD, KEPT, UNSCALED, SCALING, EMPTY = "held", "kept", "unscaled", "scaling", "empty"
-
-
-def _notes(it: Interpreter) -> dict[Any, Any]:
-    """What was seen so far in this run, for one analysis."""
-    return it.notes
+SWITCHES = "switches"
 
 
 def outermost(region: Region) -> Region | None:
@@ -71,18 +67,18 @@ def _within(it: Interpreter, place: Place) -> bool:
 
 def went_back(it: Interpreter, loss: Value, node: ast.AST) -> None:
     """Note in how many loops the last backward pass was."""
-    _notes(it)[HELD] = (it.loops, outermost(it.region))
+    it.notes[HELD] = (it.loops, outermost(it.region))
 
 
 def stepped(it: Interpreter, owner: Special, node: ast.AST) -> None:
     """An optimizer's step in a loop that one region is around."""
     region = outermost(it.region)
-    loops, around = _notes(it).get(HELD, (0, None))
+    loops, around = it.notes.get(HELD, (0, None))
     if region is None or around is None or region.sites != around.sites or not region.sites:
         return
     if it.loops <= region.loop or loops <= region.loop or not region.cache:
         return
-    if region.sites[-1] in _notes(it).get(EMPTY, ()):
+    if region.sites[-1] in it.notes.get(EMPTY, ()):
         return
     modes = dtypes.regions_on(region.dtypes)
     site = region.sites[-1]
@@ -104,7 +100,7 @@ def emptied(it: Interpreter) -> None:
     if region is None or not region.sites:
         return
     site = region.sites[-1]
-    _notes(it).setdefault(EMPTY, set()).add(site)
+    it.notes.setdefault(EMPTY, set()).add(site)
     for key in [
         k for k, e in it.events.items() if k[0] == "stale-casts" and e.facts["region"] == site
     ]:
@@ -117,7 +113,7 @@ def emptied(it: Interpreter) -> None:
 def left_region(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
     """Note that something is kept in float32."""
     if value.dtypes == dtypes.V_OFF and dtypes.regions_on(region.dtypes):
-        _notes(it)[KEPT] = True
+        it.notes[it.module.path, KEPT] = True
         for event in it.events.values():
             if (
                 event.kind == "backward-in-region"
@@ -140,7 +136,7 @@ def backward_inside(it: Interpreter, loss: Value, node: ast.AST) -> None:
     ):
         return
     here = _within(it, region.sites[0])
-    kept = bool(_notes(it).get(KEPT))
+    kept = bool(it.notes.get((it.module.path, KEPT)))
     assumptions = region.assumptions
     if (not here and not (kept and _decorates(it, region.sites[0]))) or _holds_forward(node, loss):
         assumptions |= assume.KIND
@@ -186,9 +182,9 @@ def unscaled(it: Interpreter, loss: Value, node: ast.AST) -> None:
     flags, assumptions = _marks(value)
     if not flags & IN_FLOAT16 or flags & IN_BFLOAT16 or _by_hand(value):
         return
-    if not off and (it.module.path, "scaler") in _notes(it):
+    if not off and (it.module.path, "scaler") in it.notes:
         return
-    entries = _notes(it).setdefault((UNSCALED, it.function), [])
+    entries = it.notes.setdefault((UNSCALED, it.function), [])
     entries.append((node, assumptions, off))
     it.emit("unscaled-loss", node, ALL_MODES, assumptions | assume.KIND, off=off)
 
@@ -230,16 +226,16 @@ def _by_hand(value: Value) -> bool:
 
 def weights_move(it: Interpreter, owner: Special, node: ast.AST) -> None:
     """The gradients of a loss without a scale are used."""
-    for back, assumptions, off in _notes(it).get((UNSCALED, it.function), ()):
-        if (it.module.path, it.function, SCALING) not in _notes(it) or off:
+    for back, assumptions, off in it.notes.get((UNSCALED, it.function), ()):
+        if (it.module.path, it.function, SCALING) not in it.notes or off:
             it.emit("unscaled-loss", back, ALL_MODES, assumptions, off=off)
 
 
 def scaled(it: Interpreter, owner: Special, loss: Value, node: ast.AST) -> None:
     """A loss is scaled: other losses of the function need not be."""
     if owner.fields.get("enabled") is not False:
-        _notes(it)[it.module.path, it.function, SCALING] = True
-        for back, _, off in _notes(it).get((UNSCALED, it.function), ()):
+        it.notes[it.module.path, it.function, SCALING] = True
+        for back, _, off in it.notes.get((UNSCALED, it.function), ()):
             if not off:
                 it.retract_at("unscaled-loss", back)
     _in_bfloat16(it, owner, loss, node)
@@ -260,7 +256,7 @@ def scaler_made(
             asked_for(it, written, node)
     if isinstance(enabled, Scalar) and enabled.value is False:
         return
-    _notes(it)[it.module.path, "scaler"] = True
+    it.notes[it.module.path, "scaler"] = True
     for key in [k for k in it.events if k[0] == "unscaled-loss" and k[1].path == it.module.path]:
         if not it.events[key].facts["off"]:
             del it.events[key]
@@ -282,7 +278,7 @@ def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) ->
     test = owner.fields.get("test")
     if enabled is False or "given" not in owner.fields:
         return
-    switches = _notes(it).get("switches", [])
+    switches = it.notes.get((it.module.path, SWITCHES), [])
     assumptions = 0
     if enabled is None:
         if not any(same(test, one) or test is one for one in switches):
@@ -340,7 +336,7 @@ def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
 def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
     """Note the flags that regions of bfloat16 depend on."""
     if value.switch is not None and value.dtypes[CODE] & dtypes.BFLOAT16:
-        _notes(it).setdefault("switches", []).append(value.switch)
+        it.notes.setdefault((it.module.path, SWITCHES), []).append(value.switch)
 
 
 BACKWARD += [went_back, backward_inside, unscaled]
