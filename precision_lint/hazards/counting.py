@@ -29,8 +29,8 @@ POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
 KEEPS = frozenset({
     "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "index",
     "repeat_interleave", "gather", "index_select", "element", "expand", "transpose", "flatten",
-    "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax", "amin",
-    "meshgrid", "roll", "mul", *POOLS,
+    "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax",
+    "amin", "meshgrid", "roll", "mul", *POOLS,
 })  # fmt: skip
 """Operations whose result holds numbers that their operand held."""
 

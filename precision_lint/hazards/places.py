@@ -73,17 +73,18 @@ def root_node(node: ast.expr, home: Module) -> ast.expr | None:
     while True:
         if isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
             node = node.value
-        elif not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        function = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or not isinstance(function, ast.Attribute):
             return node
-        elif is_function(node, home):
-            if node.func.attr not in INVERSES or not node.args:
+        if is_function(node, home):
+            if function.attr not in INVERSES or not node.args:
                 return node
             node = node.args[0]
-        elif node.func.attr in VIEWS:
-            node = node.func.value
+        elif function.attr in VIEWS:
+            node = function.value
         else:
-            upcast = node.func.attr == "float" and not node.args
-            return None if upcast else node
+            return None if function.attr == "float" and not node.args else node
 
 
 def roots(it: Interpreter, value: Tensor, indices: range) -> tuple[Place, ...]:
@@ -91,7 +92,9 @@ def roots(it: Interpreter, value: Tensor, indices: range) -> tuple[Place, ...]:
     found = []
     for index in indices:
         node = operand_node(value.node, value.home, index)
-        root = root_node(node, value.home) if node is not None and value.home is not None else None
+        if node is None or value.home is None:
+            continue
+        root = root_node(node, value.home)
         if root is not None:
             found.append(it.place(root, value.home))
     return tuple(found)
@@ -100,8 +103,8 @@ def roots(it: Interpreter, value: Tensor, indices: range) -> tuple[Place, ...]:
 def anchor(it: Interpreter, value: Tensor, index: int) -> Place | None:
     """Where the tensor is written that an operand is made of by views and casts."""
     node: ast.AST | None = operand_node(value.node, value.home, index)
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and value.home is not None:
-        if is_function(node, value.home):
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if value.home is None or is_function(node, value.home):
             return None
         node = node.func.value
     return it.place(node, value.home) if node is not None else None
