@@ -70,7 +70,9 @@ class BackwardUnderAutocast(Rule):
         message = "the backward pass stands in the autocast region, which PyTorch advises against"
         if facts["kept"]:
             message += ": what was kept in float32 multiplies in half there"
+        edits = at.end_region(event.place) if facts["here"] else None
         yield Finding(
             message,
+            fix=at.fix("end the region before it", edits),
             related=(Link("the region opens here", facts["region"]),),
         )
