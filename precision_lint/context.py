@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from precision_lint.api import Applicability, Edit, Fix, Place
 from precision_lint.slices import Editor
 from precision_lint.source import Source
+from precision_lint.syntax import region_end
 from precision_lint.syntax.tree import Tree
 
 Edits = tuple[Edit, ...]
@@ -165,6 +166,16 @@ class Context:
         bound = None if whole else self.fresh(name, node)
         edits = self.edit.without_autocast(statement, node, known, header, bound)
         return None if edits is None else (*imports, *edits)
+
+    def end_region(self, call: Place) -> Edits | None:
+        """End the ``with`` around a backward pass in front of it."""
+        node = self.tree.expression(call)
+        statement = self.tree.statement(node) if node is not None else None
+        parent = self.tree.parent(statement) if statement is not None else None
+        if node is None or not isinstance(parent, (ast.With, ast.AsyncWith)):
+            return None
+        moved = region_end.behind(parent.body, node)
+        return self.edit.outdent(moved, self.edit.indentation(parent)) if moved else None
 
     def device_of(self, call: Place, device: str) -> Edits | None:
         """Put another device type into a call of ``autocast``."""

@@ -169,6 +169,21 @@ class Editor:
     def indentation(self, statement: ast.stmt) -> str:
         return self.source.text[self.source.lines[statement.lineno - 1] : self.offset(statement)]
 
+    def outdent(self, moved: Sequence[ast.stmt], indent: str) -> Edits | None:
+        """Bring consecutive statements to an indentation."""
+        inner = self.indentation(moved[0])
+        if indent.strip() or inner.strip() or not inner.startswith(indent):
+            return None
+        extra, lines, text = len(inner) - len(indent), self.source.lines, self.source.text
+        edits = []
+        for row in range(moved[0].lineno, (moved[-1].end_lineno or 0) + 1):
+            start = lines[row - 1] + len(indent)
+            if text[start : start + extra] == inner[len(indent) :]:
+                edits.append(Edit(start, start + extra, ""))
+            elif text[lines[row - 1] :].split("\n", 1)[0].strip():
+                return None
+        return tuple(edits)
+
     def insert_before(self, statement: ast.stmt, *lines: str) -> Edits | None:
         """New lines in front of a statement, at its indentation."""
         indent = self.indentation(statement)

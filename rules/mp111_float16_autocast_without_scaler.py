@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
 
 
 class Float16AutocastWithoutScaler(Rule):
@@ -62,9 +62,11 @@ class Float16AutocastWithoutScaler(Rule):
     code = "MP111"
     name = "float16-autocast-without-scaler"
     severity = Severity.WARNING
-    applicability = None
-    listens = ("unscaled-training",)
+    applicability = Applicability.UNSAFE
+    listens = ("unscaled-loss",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
-        yield Finding("the loss of a float16 region is not scaled: gradients below 6e-8 become 0")
+        message = "the loss of a float16 region is not scaled: gradients below 6e-8 become 0"
+        if event.facts["off"]:
+            message = "the scaler of a float16 loss is off: gradients below 6e-8 become 0"
+        yield Finding(message)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
 
 
 class ScalerWithBfloat16(Rule):
@@ -61,14 +61,20 @@ class ScalerWithBfloat16(Rule):
     code = "MP112"
     name = "scaler-with-bfloat16"
     severity = Severity.WARNING
-    applicability = None
-    listens = ("bfloat16-scaled",)
+    applicability = Applicability.UNSAFE
+    listens = ("bfloat16-scaler",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
-        made = event.facts["scaler"]
-        yield Finding(
-            "the loss is scaled although autocast runs in bfloat16, which needs no scale",
-            made if made is not None and made.path == at.path else None,
-            related=(Link("the loss is scaled here", event.place),),
-        )
+        facts = event.facts
+        edits = at.add_keyword(event.place, "enabled", "False")
+        reason = "a disabled scaler does not skip steps whose gradients are inf or nan"
+        fix = at.fix("disable the scaler", edits, reason) if facts["taken"] is None else None
+        message = "the loss is scaled although autocast runs in bfloat16, which needs no scale"
+        if facts["taken"]:
+            message = "this scaler is handed over for bfloat16, which needs no scale"
+        elif facts["taken"] is False:
+            message = (
+                f"the loss is scaled where {at.text(facts['scaled'])} holds for bfloat16, which "
+                "needs no scale"
+            )
+        yield Finding(message, fix=fix, related=(Link("it says so here", facts["scaled"]),))

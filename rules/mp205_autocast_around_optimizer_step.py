@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class AutocastAroundOptimizerStep(Rule):
@@ -62,17 +62,30 @@ class AutocastAroundOptimizerStep(Rule):
     code = "MP205"
     name = "autocast-around-optimizer-step"
     severity = Severity.ERROR
-    applicability = None
-    listens = ("step-in-region",)
-    supersedes = ("MP211",)
+    applicability = Applicability.SAFE
+    listens = ("stale-casts",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
+        facts = event.facts
         yield Finding(
-            "one autocast region around the training loop keeps the casts of the first iteration: the "
-            "steps change weights that no forward pass sees",
+            "one autocast region around the training loop keeps the casts of the first iteration: "
+            "the steps change weights that no forward pass sees",
+            fix=_fix(event, at),
             related=(
-                Link("the region opens here", event.facts["region"]),
-                Link("the weights are changed here", event.facts["step"]),
+                Link("the region is opened once, here", facts["region"]),
+                Link("the weights change here", facts["step"]),
             ),
         )
+
+
+def _fix(event: Event, at: Context) -> Fix | None:
+    """Keep no casts."""
+    if not event.facts["here"]:
+        return None
+    edits = at.add_keyword(event.place, "cache_enabled", "False")
+    if edits is None:
+        return None
+    reason = "every use of a weight casts it again; better move the region around the forward pass"
+    return at.shown(
+        "keep no casts, or move the region around the forward pass alone", reason, edits
+    )

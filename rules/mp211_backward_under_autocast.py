@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
 
 
 class BackwardUnderAutocast(Rule):
@@ -62,13 +62,17 @@ class BackwardUnderAutocast(Rule):
     code = "MP211"
     name = "backward-under-autocast"
     severity = Severity.INFO
-    applicability = None
+    applicability = Applicability.SAFE
     listens = ("backward-in-region",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
-        region = event.facts["region"]
+        facts = event.facts
+        message = "the backward pass stands in the autocast region, which PyTorch advises against"
+        if facts["kept"]:
+            message += ": what was kept in float32 multiplies in half there"
+        edits = at.end_region(event.place) if facts["here"] else None
         yield Finding(
-            "the backward pass stands in the autocast region, which PyTorch advises against",
-            related=() if region is None else (Link("the autocast region opens here", region),),
+            message,
+            fix=at.fix("end the region before it", edits),
+            related=(Link("the region opens here", facts["region"]),),
         )

@@ -73,7 +73,9 @@ class RotaryTableInHalf(Rule):
         fix = None
         if facts["listed"]:
             harm = "autocast casts positions and frequencies down, float32 or not"
-            device = f'"{facts["device"]}"' if facts["device"] else None
+            device = None
+            if not facts["operands"] and facts["anchor"] is not None:
+                device = f"{at.text(facts['anchor'])}.device.type"
             edits = at.without_autocast(event.place, facts["operands"], device, "angles")
             fix = at.fix("multiply in float32 outside of autocast", edits)
         elif facts["rounded"] is not None:

@@ -67,6 +67,6 @@ class EmaInHalf(Rule):
         kept = at.text(facts["kept"])[:40] if facts["kept"] is not None else ""
         stuck = "0.25" if facts["half"] == "float16" else "0.031"
         yield Finding(
-            f"moving average {kept or 'of weights'} in {facts['half']} stops moving: with a decay of "
-            f"0.9999 at {stuck} of the way",
+            f"moving average {kept or 'of weights'} in {facts['half']} stops moving: with a decay "
+            f"of 0.9999 at {stuck} of the way",
         )

@@ -73,7 +73,9 @@ class IntrinsicsMatmul(Rule):
             harm = "may run in half: pixels move by up to 1.7 (float16), 13.4 (bfloat16)"
             if facts["raises"]:
                 harm = "mixes half and float32: it raises, and geometry needs float32"
-        device = f'"{facts["device"]}"' if facts["device"] else None
+        device = None
+        if not facts["operands"] and facts["anchor"] is not None:
+            device = f"{at.text(facts['anchor'])}.device.type"
         edits = at.without_autocast(event.place, facts["operands"], device, "product")
         yield Finding(
             f"{what} in {facts['operation']} {harm}",

@@ -18,6 +18,7 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     BUFFER,
+    IN_BFLOAT16,
     LEARNED,
     PARAMETER,
     REGIONAL,
@@ -345,8 +346,10 @@ def network(
     known = not weights[0] & dtypes.OTHER
     made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
     made.symbol.node, made.symbol.home = node, it.module
+    if weights[dtypes.CODE] == dtypes.BFLOAT16 and not it.region.mark:
+        made.symbol.flags |= IN_BFLOAT16
     if it.region.explicit and dtypes.regions_on(it.region.dtypes):
-        made.symbol.flags |= REGIONAL
+        made.symbol.flags |= REGIONAL | it.region.mark
     if it.region.explicit:
         made.symbol.assumptions |= it.region.assumptions
     return made

@@ -62,6 +62,10 @@ class Region(NamedTuple):
     """``enabled=False`` inside a region that is on."""
     guessed: bool = False
     """The device is only known at run time."""
+    mark: int = 0
+    """Flags of what is computed inside (``IN_FLOAT16``, ``IN_BFLOAT16``)."""
+    switch: Value | None = None
+    """The flag that decides whether it is on."""
 
 
 class Call(NamedTuple):
@@ -117,6 +121,8 @@ class Interpreter:
         self.loop: Loop | None = None
         self.depth = 0
         """Loops around the current statement, in this function."""
+        self.loops = 0
+        """Loops around the current statement, in all functions that led here."""
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
@@ -126,6 +132,10 @@ class Interpreter:
         """Branches around that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
+        self.tests: list[ast.expr] = []
+        """Conditions that hold here, outermost first."""
+        self.notes: dict[Any, Any] = {}
+        """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
         """Models that were called without gradient, by region."""
         self.driver = False

@@ -10,6 +10,7 @@ from precision_lint.dataflow import building, objects, regions, training
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
+from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.ranges import hull
@@ -92,9 +93,31 @@ def library(
     handler = ROOTS.get(root)
     if name in SAME:
         return arguments[0] if arguments else unknown()
+    if name.rpartition(".")[2] == "FullyShardedDataParallel":
+        return _sharded(it, arguments, keywords, node)
     if handler is not None:
         return handler(it, name, arguments, keywords, node)
     return _foreign(it, name, arguments, keywords, node)
+
+
+def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
+    """A model whose parameters and buffers are cast as ``mixed_precision`` says."""
+    given = keywords.get("mixed_precision")
+    if isinstance(given, Special) and given.kind == "mixed-precision":
+        show_cast(it, given.fields["dtypes"], node)
+    elif isinstance(given, Scalar) and given.value is True:  # fairscale
+        show_cast(it, dtypes.V_FLOAT16, node)
+    return arguments[0] if arguments else unknown()
+
+
+def _mixed_precision(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``MixedPrecision(param_dtype=...)``"""
+    asked = dtype_of(it, keywords.get("param_dtype", arguments[0] if arguments else None))
+    if asked is None:
+        return unknown()
+    return Special("mixed-precision", node, it.module, dtypes=asked)
 
 
 # torch
@@ -150,7 +173,8 @@ def _emptied(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     it.quiet.clear()
-    note(it, "cache-cleared", node)
+    for look in regions.EMPTIED:
+        look(it)
     return NONE
 
 
@@ -272,6 +296,7 @@ def _promoted(
 
 TORCH: dict[str, Handler] = {
     "torch.clear_autocast_cache": _emptied,
+    "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
     "torch.finfo": _finfo,
     "torch.iinfo": _finfo,
     "torch.nn.Parameter": _parameter,

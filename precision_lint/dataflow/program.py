@@ -255,7 +255,8 @@ class Program:
     def _guarded(self, work: Callable[[], Any]) -> None:
         """Do some work within the budget of one function."""
         it = self.interpreter
-        it.steps, it.limit = 0, STEPS
+        it.steps, it.limit, it.loops = 0, STEPS, 0
+        it.tests.clear()
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()
         it.stored.clear()

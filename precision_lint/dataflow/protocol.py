@@ -50,12 +50,16 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
         for one in given
     ):
         note(it, "unknown-call", node, callee, *given)
+        for look in HANDED_OVER:
+            look(it, node, given)
     for one in given:
         # raw gradients are summed over machines; what was converted is looked at
         if isinstance(one, Tensor) and one.flags & GRADIENT and one.op != "grad":
             note(it, "read", node, one)
 
 
+HANDED_OVER: list[Callable[[Interpreter, ast.AST, list[Value]], None]] = []
+"""What to look for there (``hazards``)."""
 HANDED = frozenset({"scaler", "optimizer", "scaled", "parameters"})
 
 

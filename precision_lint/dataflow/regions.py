@@ -11,6 +11,8 @@ from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.values import (
+    IN_BFLOAT16,
+    IN_FLOAT16,
     DtypeValue,
     Reference,
     RegionValue,
@@ -86,7 +88,7 @@ def make_region(
         vector = tuple([0 if i in OFF_IN_HALF else x for i, x in enumerate(vector)])
     cached = given.get("cache_enabled")
     cache = not (isinstance(cached, Scalar) and cached.value is False)
-    return RegionValue(vector, device, assumptions, cache, node, it.module)
+    return RegionValue(vector, device, assumptions, cache, node, it.module, given.get("enabled"))
 
 
 def _is_union(vector: dtypes.Dtypes) -> bool:
@@ -141,10 +143,29 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
         sites[:6],
         True,
         value.cache,
-        it.depth,
+        it.loops,
         before,
         off and before.dtypes != dtypes.V_OFF,
         not value.device and (before.guessed or not before.explicit),
+        _mark(value),
+        value.switch,
+    )
+
+
+def _mark(value: RegionValue) -> int:
+    """What is noted of values that a region computes."""
+    asked = value.dtypes[dtypes.CODE] & ~dtypes.MAYBE
+    if asked == dtypes.BFLOAT16:
+        return IN_BFLOAT16
+    if asked != dtypes.FLOAT16:
+        return 0
+    return IN_FLOAT16 if value.device or _names_dtype(value.node) else 0
+
+
+def _names_dtype(node: ast.AST | None) -> bool:
+    """Whether a region is given its dtype: the default depends on the device."""
+    return isinstance(node, ast.Call) and (
+        len(node.args) > 1 or any(k.arg == "dtype" for k in node.keywords)
     )
 
 
@@ -191,6 +212,8 @@ DROPPED: list[Callable[[Interpreter, ast.AST], None]] = []
 """What to look for where an expression gives up a region (``hazards``)."""
 NAMED: list[Callable[[Interpreter, str, ast.AST], None]] = []
 """What to look for at a decorator, by its dotted name (``hazards``)."""
+EMPTIED: list[Callable[[Interpreter], None]] = []
+"""What to do where autocast's cache is emptied (``hazards``)."""
 ENTERED: list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]] = []
 """What to look for where a region is entered (``hazards``)."""
 
@@ -222,7 +245,7 @@ def _spellings(module: Module) -> set[str]:
             for name, value in module.variables.items()
             if isinstance(value, Reference) and is_autocast(value.name)
         }
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def _switches_on(node: ast.AST, module: Module) -> bool:

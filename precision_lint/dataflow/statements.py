@@ -100,7 +100,9 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.compatible += version
     it.narrow(node.test, True)
     it.trace = []
+    it.tests.append(node.test)
     first_ends = it.block(node.body)
+    it.tests.pop()
     first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
     it.variables, it.live, it.weights = before, live, weights
     it.narrow(node.test, False)
@@ -259,6 +261,7 @@ def loop(
     trace, outer_loop = it.trace, it.loop
     outer_missing, it.missing = it.missing, False
     it.depth += 1
+    it.loops += 1
     for number in range(ROUNDS):
         it.variables = dict(entry)
         it.loop = Loop(source)
@@ -279,6 +282,7 @@ def loop(
     body_trace, breaks = it.trace, it.loop.breaks if it.loop else []
     it.trace = trace
     it.depth -= 1
+    it.loops -= 1
     it.missing = outer_missing
     it.variables = dict(after)
     it.loop = outer_loop
@@ -343,6 +347,7 @@ def _unrolled(it: Interpreter, node: ast.For, items: list[Value]) -> bool:
     rounds: list[list[Any]] = []
     breaks: list[Environment] = []
     it.depth += 1
+    it.loops += 1
     left = False
     for item in items:
         it.loop = Loop()
@@ -355,6 +360,7 @@ def _unrolled(it: Interpreter, node: ast.For, items: list[Value]) -> bool:
             left = True
             break
     it.depth -= 1
+    it.loops -= 1
     it.trace, it.loop = trace, outer
     or_else: list[Any] = []
     if not left and node.orelse:

@@ -15,6 +15,8 @@ from precision_lint.domains.joining import any_of
 from precision_lint.domains.values import (
     DETACHED,
     GRADIENT,
+    IN_BFLOAT16,
+    IN_FLOAT16,
     LEARNED,
     REGIONAL,
     SOME_RANK,
@@ -54,6 +56,10 @@ FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH
 
 SCALELESS = frozenset({"sign", "sgn", "normalize", "argmax", "argmin", "argsort"})
 """Operations whose result says nothing of the size of what goes in."""
+
+
+KEPT_FLAGS = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16
+"""What a result has of its operands."""
 
 
 class Applied:
@@ -179,7 +185,16 @@ def operate(
         lo,
         hi,
         assumptions,
-        flags & (DETACHED | GRADIENT | REGIONAL | (LEARNED if operation.view else 0))
+        it.region.mark
+        | flags
+        & (
+            DETACHED
+            | GRADIENT
+            | REGIONAL
+            | IN_FLOAT16
+            | IN_BFLOAT16
+            | (LEARNED if operation.view else 0)
+        )
         | (REGIONAL if applied.policy == "lower" else 0)
         | (DETACHED if it.no_grad else 0),
         _rank(operation, tensors, values),

@@ -28,13 +28,18 @@ SCALERS = frozenset({
 
 
 OPTIMIZERS_MADE: list[Callable[[Interpreter, Special], None]] = []
-STEPPED: list[Callable[[Interpreter, Special | None, Value, ast.AST], None]] = []
+HANDLED: list[Callable[[Interpreter, Special, Value, ast.AST], None]] = []
 """What to look for where an optimizer is made, and where it steps (``hazards``)."""
 SCALERS_MADE: list[
     Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]
 ] = []
 SCALED: list[Callable[[Interpreter, Value, ast.AST, Special], None]] = []
 """What to look for where a scaler is made, and where it scales a loss (``hazards``)."""
+SCALES: list[Callable[[Interpreter, Special, Value, ast.AST], None]] = []
+"""The same, with the scaler."""
+BACKWARD: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+STEPPED: list[Callable[[Interpreter, Special, ast.AST], None]] = []
+"""What to look for at a backward pass, and where an optimizer moves the weights."""
 
 
 def make_scaler(
@@ -100,6 +105,8 @@ def scaler_method(
         note(it, "scale", node, owner, first)
         for look in SCALED:
             look(it, first, node, owner)
+        for found in SCALES:
+            found(it, owner, first, node)
         loss = tensor_of(it, first) if isinstance(first, Unknown) else first
         if isinstance(loss, Tensor):
             first = loss
@@ -111,8 +118,10 @@ def scaler_method(
     if name in ("unscale_", "step", "update"):
         note(it, {"unscale_": "unscale"}.get(name, name), node, owner, *arguments)
         if first is not None and name != "update":
-            for stepped in STEPPED:
-                stepped(it, owner, first, node)
+            for handled in HANDLED:
+                handled(it, owner, first, node)
+        for moved in STEPPED if name == "step" else ():
+            moved(it, owner, node)
         return NONE if name != "step" else unknown()
     if name in ("get_scale", "_get_scale_async"):
         return Scalar(None, "float", 0, op="scale", operands=(owner,))
@@ -130,8 +139,8 @@ def optimizer_method(
     """A method of an optimizer."""
     if name == "step":
         note(it, "plain-step", node, owner, *arguments)
-        for look in STEPPED:
-            look(it, None, owner, node)
+        for moved in STEPPED if not arguments else ():
+            moved(it, owner, node)
         return unknown()
     if name == "zero_grad":
         note(it, "zero", node, owner)
@@ -145,6 +154,8 @@ def optimizer_method(
 def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
     """``loss.backward()``"""
     note(it, "backward", node, loss)
+    for look in BACKWARD:
+        look(it, loss, node)
     return NONE
 
 

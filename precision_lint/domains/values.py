@@ -30,6 +30,8 @@ LEARNED = 1 << 4
 """An output of a layer with weights, or of a model."""
 REGIONAL = 1 << 5
 """Made half by an autocast region."""
+IN_FLOAT16, IN_BFLOAT16 = 1 << 6, 1 << 7
+"""Computed, by whatever it was made of, in a region that says float16, or bfloat16."""
 SHARED = DETACHED
 """Flags that both operands must have for a result to have them."""
 
@@ -371,10 +373,11 @@ class Instance(Value):
 class RegionValue(Value):
     """A context manager of autocast that has not been entered.
 
-    dtypes: what it casts to by mode (``OFF``: switched off; ``MAYBE``: perhaps off).
+    dtypes: what it casts to by mode (``OFF``: switched off; ``MAYBE``: perhaps off).  switch: what decides
+    whether it is on.
     """
 
-    __slots__ = ("assumptions", "cache", "device", "dtypes", "home", "node")
+    __slots__ = ("assumptions", "cache", "device", "dtypes", "home", "node", "switch")
 
     def __init__(
         self,
@@ -384,6 +387,7 @@ class RegionValue(Value):
         cache: bool = True,
         node: ast.AST | None = None,
         home: Module | None = None,
+        switch: Value | None = None,
     ) -> None:
         self.dtypes = dtypes
         self.device = device
@@ -391,6 +395,7 @@ class RegionValue(Value):
         self.cache = cache
         self.node = node
         self.home = home
+        self.switch = switch
 
 
 class Special(Value):

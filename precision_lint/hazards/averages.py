@@ -47,7 +47,7 @@ def complement(a: Any, b: Any) -> bool:
         return abs(first + second - 1) < 1e-9
     for one, other in ((a, b), (b, a)):
         one = peel(one)
-        parts = getattr(one, "operands", ())
+        parts: Any = getattr(one, "operands", ())
         if getattr(one, "op", "") == "sub" and len(parts) > 1 and number(parts[0]) == 1:
             if same(parts[1], other) or _is_symbol(parts[1], other):
                 return True
@@ -270,12 +270,23 @@ def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
         return
     modes = dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(term.dtypes, LOW)
     if modes:
-        _report_total(it, node, modes, term.assumptions | needed, target, value, term)
+        _report_total(
+            it, node, modes, term.assumptions | needed, target, value, term, _is_number(old)
+        )
 
 
 def _depends(term: Tensor, total: Any) -> bool:
     """Whether a term is computed of the total: a state that moves, not a sum."""
     return any(one is total for one in behind(term, 40)) if isinstance(total, Tensor) else False
+
+
+def _is_number(total: Any) -> bool:
+    """Whether a total starts as a Python number."""
+    return (
+        not any(one.op in CREATED for one in behind(total, 12))
+        if isinstance(total, Tensor)
+        else True
+    )
 
 
 def _starts_empty(total: Any) -> bool:
@@ -305,11 +316,13 @@ def _report_total(
     target: ast.expr,
     total: Any,
     term: Any,
+    plain: bool = False,
 ) -> None:
+    """plain: the total starts as a number, so that it takes the dtype of its terms."""
     low = 0
     for mode in range(len(MODES)):
         low |= total.dtypes[mode] & LOW if modes >> mode & 1 else 0
-    source = _written_term(node)
+    source = _written_term(node) if plain else None
     it.emit(
         "half-total",
         node,

@@ -27,10 +27,10 @@ from precision_lint.hazards.rounding import EXACT
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
 KEEPS = frozenset({
-    "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "repeat_interleave",
-    "index", "gather", "index_select", "element", "expand", "transpose", "flatten", "output", "unbind",
-    "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax", "amin", "meshgrid", "roll", "mul",
-    *POOLS,
+    "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "index",
+    "repeat_interleave", "gather", "index_select", "element", "expand", "transpose", "flatten",
+    "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax",
+    "amin", "meshgrid", "roll", "mul", *POOLS,
 })  # fmt: skip
 """Operations whose result holds numbers that their operand held."""
 
@@ -165,8 +165,8 @@ def _is_mask(value: Any) -> bool:
     )
 
 
-def _report(it: Interpreter, one: Counted, ends: str, other: Tensor | None = None) -> None:
-    """other: what the integers are compared with; where they take its dtype, it may hold integers too."""
+def report_integers(it: Interpreter, one: Counted, ends: str, other: Tensor | None = None) -> None:
+    """other: what they are compared with; where they take its dtype, it may hold integers too."""
     value = one.value
     if value.node is None or value.home is not it.module:
         return
@@ -210,30 +210,30 @@ def compared(it: Interpreter, applied: Applied) -> None:
     """Integers in half that are compared: neighbours are equal."""
     for index in (0, 1):
         for one in rounded_integers(applied.tensor(index)):
-            _report(it, one, "masks and comparisons", applied.tensor(1 - index))
+            report_integers(it, one, "masks and comparisons", applied.tensor(1 - index))
 
 
 @hazard("cast")
 def made_whole(it: Interpreter, applied: Applied) -> None:
-    """Integers in half that are turned back into integers, and those that are known to be too many."""
+    """Integers in half that are turned back into integers, or known to be too many."""
     value = peel(applied.tensor(0))
     if not isinstance(value, Tensor):
         return
     if applied.result.dtypes == dtypes.V_INTEGER:
         for one in rounded_integers(value):
-            _report(it, one, "the integers made of them")
+            report_integers(it, one, "the integers made of them")
         _flat_index(it, value)
         return
-    one = _point(applied.result)
-    if one is not None and one.bound < INF:
-        _report(it, one, "neighbours")
+    point = _point(applied.result)
+    if point is not None and point.bound < INF:
+        report_integers(it, point, "neighbours")
 
 
 @hazard(*POOLS)
 def spread(it: Interpreter, applied: Applied) -> None:
     """Labels of cells that spread through maxima of their neighbours."""
     for one in rounded_integers(applied.tensor(0)):
-        _report(it, one, "labels")
+        report_integers(it, one, "labels")
 
 
 # flat indices
@@ -291,6 +291,11 @@ def _coordinate(value: Tensor) -> Any:
     )
 
 
+def _named_half(value: Tensor) -> bool:
+    """Whether the code itself names a half dtype, so that there is no float32 run."""
+    return any(one.op == "cast" and one.data == "explicit" for one in behind(value, 4))
+
+
 def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> None:
     modes = coinciding(line, INF)
     for mode, one in enumerate(total.dtypes):
@@ -306,7 +311,7 @@ def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> No
         total.assumptions,
         about=line,
         half="bfloat16" if all(not d & FLOAT16 for d in total.dtypes) else "float16",
-        upcast=tuple(it.place(n) for n in places if n is not None) if line.op != "cast" else (),
+        upcast=tuple(it.place(n) for n in places if n is not None) if not _named_half(line) else (),
         made=made_at(it, line),
     )
 
@@ -386,6 +391,7 @@ def _is_neighbour(value: Tensor, whole: Tensor) -> bool:
         rounded = (
             rounded
             or value.op in WHOLE
+            or _shifts(value)
             or (value.op == "cast" and value.dtypes == dtypes.V_INTEGER)
         )
         if value.op not in (*WHOLE, "cast", "clamp", "view") and not _shifts(value):

@@ -25,13 +25,14 @@ from precision_lint.domains.values import (
     Tensor,
     number,
 )
-from precision_lint.events import Place
-from precision_lint.hazards.contractions import PRODUCTS
-from precision_lint.hazards.places import operand_node
+from precision_lint.hazards.contractions import FEATURES, PRODUCTS, kind_of
+from precision_lint.hazards.contractions import factors as summed_over
+from precision_lint.hazards.places import anchor, roots
 
 RESHAPED = frozenset({
-    "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten", "expand", "index",
-    "clone", "detach", "swapaxes", "select", "repeat", "element", "output", "unflatten", "rearrange",
+    "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten",
+    "expand", "index", "clone", "detach", "swapaxes", "select", "repeat", "element", "output",
+    "unflatten", "rearrange",
 })  # fmt: skip
 FEATURE_MAPS = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid", "gelu"})
 """What kernels and attention are made of."""
@@ -42,7 +43,7 @@ SPOKEN = re.compile(
     r"(^|_)(poses?|rots?|rotations?|homograph\w*|c2w|w2c|cam2\w+|\w+2cam)(_|$)"
 )
 """Names of geometry, which say so without proof."""
-SAID = "names of geometry"
+SAID, CONSTANT = "names of geometry", "constant matrix"
 
 
 def core(value: Any) -> Any:
@@ -71,6 +72,10 @@ def geometry_product(it: Interpreter, applied: Applied) -> None:
     reason = next(
         (r for one, other in (factors, factors[::-1]) if (r := _reason(one, other))), None
     )
+    if reason == CONSTANT and any(
+        kind_of(f.value, f.dims[0]) == FEATURES for f in summed_over(applied) if f.dims
+    ):
+        return  # a projection of features, which need no more than three digits
     if reason is not None:
         _report(it, applied.result, reason)
     elif _chained(applied.result, factors):
@@ -89,12 +94,14 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
         return None
     if _is_homogeneous(inner):
         return "homogeneous coordinates"
-    if inner.op in INVERSES:
+    if inner.op in INVERSES and not any(
+        part.flags & (LEARNED | PARAMETER) for part in behind(inner, 16)
+    ):
         return "an inverse"
     if _is_corner(one):
         return "the rotation of a pose"
     if _is_precomputed(inner):
-        return "constant matrix"
+        return CONSTANT
     if inner.op in PRODUCTS and depth:
         factors = pair(inner)
         if factors is not None and any(_reason(f, f, depth - 1) in COMPOSED for f in factors):
@@ -290,6 +297,7 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
     )
     if not modes:
         return
+    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
     it.emit(
         "geometry-product",
         product.node,
@@ -299,8 +307,8 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
         reason=reason,
         region=region,
         raises=bool(raises & modes),
-        operands=_roots(it, product),
-        device=it.region.device if it.region.explicit else "",
+        operands=roots(it, product, range(start, start + 2)),
+        anchor=anchor(it, product, start),
     )
     event = it.events.get(("geometry-product", it.place(product.node), None))
     if event is not None and event.facts["reason"] == SAID != reason:
@@ -335,14 +343,3 @@ def _is_exempt(value: Tensor) -> bool:
             return True
         return bool(inner.flags & PARAMETER and not inner.flags & BUFFER)
     return False
-
-
-def _roots(it: Interpreter, product: Tensor) -> tuple[Place, ...]:
-    """Where the factors are written."""
-    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
-    found = []
-    for index in range(start, start + 2):
-        node = operand_node(product.node, it.module, index)
-        if node is not None:
-            found.append(it.place(node))
-    return tuple(found)

@@ -62,6 +62,56 @@ def operand_place(it: Interpreter, value: Any, index: int, name: str = "") -> Pl
     return it.place(node, value.home) if node is not None else None
 
 
+VIEWS = frozenset({
+    "transpose", "permute", "unsqueeze", "squeeze", "swapaxes", "t", "expand", "view", "reshape",
+    "inverse", "pinverse",
+})  # fmt: skip
+ATTRIBUTES = frozenset({"T", "mT", "H", "mH"})
+INVERSES = frozenset({"inverse", "pinverse", "inv", "pinv"})
+
+
+def root_node(node: ast.expr, home: Module) -> ast.expr | None:
+    """An operand below its views and inverses, where an upcast belongs; None: it has one."""
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
+            node = node.value
+            continue
+        function = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or not isinstance(function, ast.Attribute):
+            return node
+        if is_function(node, home):
+            if function.attr not in INVERSES or not node.args:
+                return node
+            node = node.args[0]
+        elif function.attr in VIEWS:
+            node = function.value
+        else:
+            return None if function.attr == "float" and not node.args else node
+
+
+def roots(it: Interpreter, value: Tensor, indices: range) -> tuple[Place, ...]:
+    """Where the operands of a product that need an upcast are written."""
+    found = []
+    for index in indices:
+        node = operand_node(value.node, value.home, index)
+        if node is None or value.home is None:
+            continue
+        root = root_node(node, value.home)
+        if root is not None:
+            found.append(it.place(root, value.home))
+    return tuple(found)
+
+
+def anchor(it: Interpreter, value: Tensor, index: int) -> Place | None:
+    """Where the tensor is written that an operand is made of by views and casts."""
+    node: ast.AST | None = operand_node(value.node, value.home, index)
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if value.home is None or is_function(node, value.home):
+            return None
+        node = node.func.value
+    return it.place(node, value.home) if node is not None else None
+
+
 def made_at(it: Interpreter, value: Any) -> Place | None:
     """Where a value was made."""
     value = peel(value)

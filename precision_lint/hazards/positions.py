@@ -22,15 +22,16 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
-from precision_lint.hazards.counting import integral_modes
-from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.counting import integral_modes, report_integers, rounded_integers
+from precision_lint.hazards.places import anchor, made_at, roots
 
 LISTED = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
 """Products that autocast runs in half."""
 MULTIPLIED = LISTED | {"mul", "outer"}
 RESHAPED = frozenset({
-    "cast", "cat", "stack", "transpose", "index", "expand", "clone", "detach", "flatten", "join", "element", "output",
-    "repeat_interleave", "view", "reshape", "unsqueeze", "squeeze", "permute", "t", "repeat", "tile", "select",
+    "cast", "cat", "stack", "transpose", "index", "expand", "clone", "detach", "flatten", "join",
+    "element", "output", "repeat_interleave", "view", "reshape", "unsqueeze", "squeeze", "permute",
+    "t", "repeat", "tile", "select",
 })  # fmt: skip
 RANGES = frozenset({"arange", "range", "linspace"})
 
@@ -99,10 +100,9 @@ def _source(value: Any) -> Tensor | None:
 def _is_count(value: Any) -> bool:
     """Whether a tensor holds whole numbers, whatever its dtype."""
     value = peel(value)
-    for one in behind(value, 10):
-        if one.op in RANGES or integral_modes(one) == dtypes.ALL_MODES:
-            return True
-    return False
+    return any(
+        one.op in RANGES or integral_modes(one) == dtypes.ALL_MODES for one in behind(value, 10)
+    )
 
 
 def angle_of(product: Tensor) -> Angle | None:
@@ -179,6 +179,10 @@ def turned(it: Interpreter, applied: Applied) -> None:
         angle = angle_of(product)
         if angle is not None:
             _report(it, angle, made_at_turn(it, applied, product))
+            continue
+        for operand in product.operands[:2]:
+            for one in rounded_integers(operand):
+                report_integers(it, one, "neighbours")
 
 
 def made_at_turn(it: Interpreter, applied: Applied, product: Tensor) -> Place | None:
@@ -224,13 +228,7 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
     for one in angle.operands:
         for part in behind(one, 6):
             it.retract("integers-in-half", part)
-    places = []
     start = {"einsum": 1, "baddbmm": 1}.get(product.op, 0)
-    for index in (start, start + 1):
-        node = operand_node(product.node, it.module, index)
-        if node is not None:
-            places.append(it.place(node))
-    device = it.region.device if it.region.explicit else ""
     it.emit(
         "rotary-angle",
         product.node,
@@ -238,11 +236,11 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
         assumptions,
         about=angle.frequencies,
         half="float16" if any(d & FLOAT16 for d in product.dtypes) else "bfloat16",
-        listed=product.op in LISTED and not _low_operands(angle),
-        operands=tuple(places),
+        listed=product.op in LISTED and bool(modes & dtypes.AMP_MODES),
+        operands=roots(it, product, range(start, start + 2)),
+        anchor=anchor(it, product, start),
         rounded=rounded,
         turn=turn,
-        device=device,
         frequencies=made_at(it, angle.frequencies),
     )
 
@@ -251,18 +249,14 @@ def _half(product: Tensor) -> int:
     return dtypes.modes_of(product.dtypes, LOW)
 
 
-def _low_operands(angle: Angle) -> bool:
-    return any(dtypes.modes_of(one.dtypes, LOW) for one in angle.operands)
-
-
 def _counts(angle: Angle) -> bool:
-    """Whether the frequencies are multiplied by whole numbers, rather than by a time from 0 to 1."""
+    """Whether the frequencies are multiplied by whole numbers, not by a time from 0 to 1."""
     other = angle.operands[0] if angle.operands[1] is angle.frequencies else angle.operands[1]
     return _is_count(other)
 
 
 def _follows_positions(angle: Angle) -> bool:
-    """Whether the frequencies take the dtype of what they are multiplied by: then that are floats."""
+    """Whether the frequencies take the dtype of what they multiply: then these are floats."""
     other = angle.operands[0] if angle.operands[1] is angle.frequencies else angle.operands[1]
     behind_other = [id(one) for one in behind(other, 6)]
     for part in _chain(angle.frequencies):

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from precision_lint.dataflow.graph import behind
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SAVED
 from precision_lint.dataflow.objects import weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
-from precision_lint.dataflow.protocol import FINISHED, Step, flat
-from precision_lint.dataflow.training import OPTIMIZERS_MADE, SCALED, STEPPED
+from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OTHER
 from precision_lint.domains.values import (
     PARAMETER,
-    REGIONAL,
     Instance,
-    RegionValue,
-    Scalar,
     Sequence,
     Special,
     Table,
@@ -134,108 +129,10 @@ def scaler_steps(it: Interpreter, scaler: Special | None, optimizer: Value, node
         )
 
 
-STEPPED.append(scaler_steps)
-
-
-# regions
-
-
-class Around(NamedTuple):
-    """A region around a step: the loops and calls between its beginning and the step."""
-
-    value: RegionValue
-    node: ast.AST
-    place: Place
-    loops: tuple[Step, ...] = ()
-    calls: int = 0
-
-
-def steps_in_regions(it: Interpreter, trace: list[Step]) -> None:
-    """Steps and backward passes inside of autocast regions."""
-    made = {id(step.objects[0]) for step in flat(trace) if step.kind == "new-optimizer"}
-    used = {_identity(s.objects[0]) for s in flat(trace) if s.kind == "zero" and s.objects}
-    used |= {
-        _identity(s.objects[1]) for s in flat(trace) if s.kind == "step" and len(s.objects) > 1
-    }
-    for step, around in _with_regions(trace, []):
-        region = around.value
-        if not any(region.dtypes) or region.dtypes == dtypes.V_OFF:
-            continue
-        modes = dtypes.regions_on(region.dtypes)
-        if step.kind == "backward" and not around.loops and not around.calls:
-            it.emit_at(
-                "backward-in-region", step.place, modes, region.assumptions, region=around.place
-            )
-        elif step.kind in ("step", "plain-step") and around.loops and region.cache:
-            optimizer = step.objects[-1] if step.kind == "step" else step.objects[0]
-            inside = {one.kind for loop in around.loops for one in flat(loop.blocks[0])}
-            known = id(optimizer) in made or _identity(optimizer) in used
-            if known and "backward" in inside and "cache-cleared" not in inside:
-                place = step.place if around.calls else around.place
-                it.emit_at(
-                    "step-in-region",
-                    place,
-                    modes,
-                    region.assumptions,
-                    step=step.place,
-                    region=around.place,
-                )
-
-
-FINISHED.append(steps_in_regions)
-
-
-def _identity(value: Value | None) -> Any:
-    if isinstance(value, Special) and isinstance(value.fields.get("of"), Unknown):
-        value = value.fields["of"]
-    return value.symbol.number if isinstance(value, Unknown) else id(value)
-
-
-def _with_regions(trace: list[Step], regions: list[Around]) -> Iterator[tuple[Step, Around]]:
-    """Each step inside of a region, with the innermost one."""
-    opened = 0
-    for step in trace:
-        if step.kind == "enter" and isinstance(step.objects[0], RegionValue):
-            regions.append(Around(step.objects[0], step.node, step.place))
-            opened += 1
-        elif step.kind == "leave" and opened:
-            regions.pop()
-            opened -= 1
-        elif not step.blocks:
-            if regions:
-                yield step, regions[-1]
-        else:
-            looping = (step,) if step.kind in ("loop", "unrolled") else ()
-            calling = int(step.kind == "call")
-            inner = [
-                one._replace(loops=one.loops + looping, calls=one.calls + calling)
-                for one in regions
-            ]
-            for block in step.blocks:
-                yield from _with_regions(block, list(inner))
-    del regions[len(regions) - opened :]
+HANDLED.append(scaler_steps)
 
 
 # scalers
-
-
-def scaled_bfloat16(it: Interpreter, loss: Value, node: ast.AST, scaler: Special) -> None:
-    """A loss of a bfloat16 region that is scaled."""
-    if scaler.fields.get("enabled") is False:
-        return
-    found = [one.dtypes[CODE] for one in behind(loss, 60) if one.flags & REGIONAL]
-    low = [
-        one & (FLOAT16 | BFLOAT16)
-        for one in found
-        if one & (FLOAT16 | BFLOAT16) and not one & OTHER
-    ]
-    if low and all(one == BFLOAT16 for one in low):
-        made = it.place(scaler.node, scaler.home) if scaler.node is not None else None
-        flag = assume.MAGNITUDE if scaler.assumptions and "of" not in scaler.fields else 0
-        it.emit("bfloat16-scaled", node, ALL_MODES, scaler.assumptions | flag, scaler=made)
-
-
-SCALED.append(scaled_bfloat16)
 
 
 def scaler_truth(it: Interpreter, value: Value, node: ast.AST) -> None:
@@ -249,42 +146,6 @@ def scaler_truth(it: Interpreter, value: Value, node: ast.AST) -> None:
 
 
 TESTED.append(scaler_truth)
-
-
-def unscaled_training(it: Interpreter, trace: list[Step]) -> None:
-    """A loop that trains in a float16 region without a scaler."""
-    steps = list(flat(trace))
-    kinds = {step.kind for step in steps}
-    if "plain-step" not in kinds or kinds & {
-        "scale",
-        "framework-backward",
-        "scale-used",
-        "new-scaler",
-    }:
-        return
-    for step in steps:
-        loss = step.objects[0] if step.kind == "backward" and step.objects else None
-        if loss is not None and _of_float16_region(loss) and not _multiplied(loss):
-            it.emit_at("unscaled-training", step.place, ALL_MODES, 0)
-
-
-FINISHED.append(unscaled_training)
-
-
-def _of_float16_region(loss: Value) -> bool:
-    found = [one.dtypes[CODE] for one in behind(loss, 60) if one.flags & REGIONAL]
-    return any(one & FLOAT16 and not one & (OTHER | BFLOAT16) for one in found)
-
-
-def _multiplied(loss: Value) -> bool:
-    """Whether a loss is scaled by hand: multiplied by a number that is large or not known."""
-    for one in behind(loss, 4):
-        for part in one.operands if one.op == "mul" else ():
-            if isinstance(part, (Scalar, Unknown)) and (
-                number(part) is None or abs(number(part) or 0) >= 16
-            ):
-                return True
-    return False
 
 
 # checkpoints

@@ -1,0 +1,348 @@
+"""Training steps and the regions around them: casts that are kept, losses without a scale."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.interpreter import Interpreter, Region
+from precision_lint.dataflow.protocol import HANDED_OVER
+from precision_lint.dataflow.regions import EMPTIED, ENTERED
+from precision_lint.dataflow.training import BACKWARD, SCALERS_MADE, SCALES, STEPPED
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import ALL_MODES, CODE
+from precision_lint.domains.values import (
+    IN_BFLOAT16,
+    IN_FLOAT16,
+    DtypeValue,
+    RegionValue,
+    Scalar,
+    Special,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+    text,
+)
+from precision_lint.events import Place
+
+HELD, KEPT, UNSCALED, SCALING, EMPTY = "held", "kept", "unscaled", "scaling", "empty"
+SWITCHES = "switches"
+
+
+def outermost(region: Region) -> Region | None:
+    """The region whose end empties autocast's cache."""
+    found = None
+    one: Region | None = region
+    while one is not None and one.explicit:
+        found = one
+        one = one.outer
+    return found
+
+
+def _node_at(place: Place) -> ast.AST:
+    """A node that stands at a place."""
+    node = ast.Pass()
+    node.lineno, node.col_offset = place.row, place.column
+    node.end_lineno, node.end_col_offset = place.end_row, place.end_column
+    return node
+
+
+def _within(it: Interpreter, place: Place) -> bool:
+    """Whether a place is in the body of the function at hand."""
+    if place.path != it.module.path:
+        return False
+    if it.function is None:
+        return True
+    body = it.function.body
+    last = getattr(it.function.node, "end_lineno", None) or place.row
+    return bool(body) and body[0].lineno <= place.row <= last
+
+
+# casts that are kept
+
+
+def went_back(it: Interpreter, loss: Value, node: ast.AST) -> None:
+    """Note in how many loops the last backward pass was."""
+    it.notes[HELD] = (it.loops, outermost(it.region))
+
+
+def stepped(it: Interpreter, owner: Special, node: ast.AST) -> None:
+    """An optimizer's step in a loop that one region is around."""
+    region = outermost(it.region)
+    loops, around = it.notes.get(HELD, (0, None))
+    if region is None or around is None or region.sites != around.sites or not region.sites:
+        return
+    if it.loops <= region.loop or loops <= region.loop or not region.cache:
+        return
+    if region.sites[-1] in it.notes.get(EMPTY, ()):
+        return
+    modes = dtypes.regions_on(region.dtypes)
+    site = region.sites[-1]
+    here = _within(it, site)
+    it.emit(
+        "stale-casts",
+        _node_at(site) if here else node,
+        modes,
+        region.assumptions,
+        region=site,
+        step=it.place(node),
+        here=here,
+    )
+
+
+def emptied(it: Interpreter) -> None:
+    """The cache is emptied: what was said of the regions around does not hold."""
+    region = outermost(it.region)
+    if region is None or not region.sites:
+        return
+    site = region.sites[-1]
+    it.notes.setdefault(EMPTY, set()).add(site)
+    for key in [
+        k for k, e in it.events.items() if k[0] == "stale-casts" and e.facts["region"] == site
+    ]:
+        del it.events[key]
+
+
+# backward passes under autocast
+
+
+def left_region(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
+    """Note that something is kept in float32."""
+    if value.dtypes == dtypes.V_OFF and dtypes.regions_on(region.dtypes):
+        it.notes[it.module.path, KEPT] = True
+        for event in it.events.values():
+            if (
+                event.kind == "backward-in-region"
+                and event.place.path == it.module.path
+                and event.facts["decorated"]
+            ):
+                event.facts["kept"] = True
+                for variant in event.variants:
+                    variant.assumptions &= ~assume.KIND
+
+
+def backward_inside(it: Interpreter, loss: Value, node: ast.AST) -> None:
+    """``loss.backward()`` in a region."""
+    region = it.region
+    if (
+        not region.explicit
+        or region.dtypes == dtypes.V_OFF
+        or not region.sites
+        or it.loops > region.loop
+    ):
+        return
+    here = _within(it, region.sites[0])
+    kept = bool(it.notes.get((it.module.path, KEPT)))
+    assumptions = region.assumptions
+    if (not here and not (kept and _decorates(it, region.sites[0]))) or _holds_forward(node, loss):
+        assumptions |= assume.KIND
+    it.emit(
+        "backward-in-region",
+        node,
+        dtypes.regions_on(region.dtypes),
+        assumptions,
+        region=region.sites[0],
+        here=here,
+        kept=kept,
+        decorated=_decorates(it, region.sites[0]) and not _holds_forward(node, loss),
+    )
+
+
+def _decorates(it: Interpreter, place: Place) -> bool:
+    """Whether a region is opened by a decorator of the function at hand."""
+    listed = getattr(it.function.node, "decorator_list", []) if it.function is not None else []
+    return any(one.lineno == place.row for one in listed)
+
+
+def _holds_forward(node: ast.AST, loss: Value) -> bool:
+    """Whether the loss is computed in the same statement."""
+    inner: Any = loss.fields.get("of") if isinstance(loss, Special) else peel(loss)
+    if isinstance(inner, Tensor) and inner.op == "scaled":
+        inner = peel(inner.operands[0])
+    if isinstance(inner, Unknown):
+        made = inner.symbol.node
+    else:
+        made = inner.node if isinstance(inner, Tensor) else None
+    return made is not None and any(one is made for one in ast.walk(node))
+
+
+# losses without a scale
+
+
+def unscaled(it: Interpreter, loss: Value, node: ast.AST) -> None:
+    """The backward pass of a loss that was computed in float16."""
+    found = _loss(loss)
+    if found is None:
+        return
+    value, off = found
+    flags, assumptions = _marks(value)
+    if not flags & IN_FLOAT16 or flags & IN_BFLOAT16 or _by_hand(value):
+        return
+    if not off and (it.module.path, "scaler") in it.notes:
+        return
+    entries = it.notes.setdefault((UNSCALED, it.function), [])
+    entries.append((node, assumptions, off))
+    it.emit("unscaled-loss", node, ALL_MODES, assumptions | assume.KIND, off=off)
+
+
+def _loss(loss: Value) -> tuple[Value, bool] | None:
+    """The loss, and whether a scaler that is off scales it; None: a scaler scales it."""
+    if isinstance(loss, Special) and loss.kind == "scaled":
+        scaler = loss.fields["scaler"]
+        return (loss.fields["of"], True) if scaler.fields.get("enabled") is False else None
+    value = peel(loss)
+    if isinstance(value, Tensor) and value.op == "scaled":
+        scaler = value.operands[1]
+        off = isinstance(scaler, Special) and scaler.fields.get("enabled") is False
+        return (value.operands[0], True) if off else None
+    return loss, False
+
+
+def _marks(value: Value) -> tuple[int, int]:
+    """In which regions a value was computed, and what that rests on."""
+    if isinstance(value, Tensor):
+        return value.flags, value.assumptions
+    if isinstance(value, Unknown):
+        return value.symbol.flags, value.symbol.assumptions
+    return 0, 0
+
+
+def _by_hand(value: Value) -> bool:
+    """Whether a loss is multiplied by a large number."""
+    for one in behind(value, 12):
+        if one.op == "mul":
+            for part in one.operands[:2]:
+                factor = number(part)
+                if factor is not None and factor >= 16:
+                    return True
+                if isinstance(part, Scalar) and factor is None:
+                    return True
+    return False
+
+
+def weights_move(it: Interpreter, owner: Special, node: ast.AST) -> None:
+    """The gradients of a loss without a scale are used."""
+    for back, assumptions, off in it.notes.get((UNSCALED, it.function), ()):
+        if (it.module.path, it.function, SCALING) not in it.notes or off:
+            it.emit("unscaled-loss", back, ALL_MODES, assumptions, off=off)
+
+
+def scaled(it: Interpreter, owner: Special, loss: Value, node: ast.AST) -> None:
+    """A loss is scaled: other losses of the function need not be."""
+    if owner.fields.get("enabled") is not False:
+        it.notes[it.module.path, it.function, SCALING] = True
+        for back, _, off in it.notes.get((UNSCALED, it.function), ()):
+            if not off:
+                it.retract_at("unscaled-loss", back)
+    _in_bfloat16(it, owner, loss, node)
+
+
+def scaler_made(
+    it: Interpreter, name: str, arguments: list[Value], keywords: Mapping[str, Value], node: ast.AST
+) -> None:
+    """A scaler in the file: losses may be scaled elsewhere."""
+    enabled = keywords.get("enabled")
+    written = next((k.value for k in getattr(node, "keywords", ()) if k.arg == "enabled"), None)
+    if (
+        written is None
+        or not isinstance(written, (ast.Constant, ast.Compare))
+        or isinstance(enabled, Scalar)
+    ):
+        if not (isinstance(enabled, Scalar) and enabled.value is False):
+            asked_for(it, written, node)
+    if isinstance(enabled, Scalar) and enabled.value is False:
+        return
+    it.notes[it.module.path, "scaler"] = True
+    for key in [k for k in it.events if k[0] == "unscaled-loss" and k[1].path == it.module.path]:
+        if not it.events[key].facts["off"]:
+            del it.events[key]
+
+
+# scalers in bfloat16
+
+
+def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) -> None:
+    """A loss of bfloat16 regions alone that is scaled."""
+    flags, _ = _marks(loss)
+    if (
+        flags & (IN_FLOAT16 | IN_BFLOAT16) != IN_BFLOAT16
+        or owner.node is None
+        or owner.home is not it.module
+    ):
+        return
+    enabled = owner.fields.get("enabled", True)
+    test = owner.fields.get("test")
+    if enabled is False or "given" not in owner.fields:
+        return
+    switches = it.notes.get((it.module.path, SWITCHES), [])
+    assumptions = 0
+    if enabled is None:
+        if not any(same(test, one) or test is one for one in switches):
+            return
+        assumptions = assume.FLAG
+    it.emit(
+        "bfloat16-scaler",
+        owner.node,
+        ALL_MODES,
+        assumptions,
+        scaled=it.place(node),
+        taken=None,
+    )
+
+
+BRAIN = frozenset({"bf16", "bf16-mixed", "bf16-true", "bfloat16", "torch.bfloat16"})
+"""How settings spell bfloat16."""
+
+
+def handed_over(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
+    """A scaler that is handed to something together with bfloat16."""
+    brain = any(
+        text(one) in BRAIN or (isinstance(one, DtypeValue) and one.dtypes == dtypes.V_BFLOAT16)
+        for one in given
+    )
+    for one in given if brain else ():
+        if isinstance(one, Special) and one.kind == "scaler" and one.fields.get("enabled") is True:
+            if one.node is not None and one.home is it.module:
+                it.emit(
+                    "bfloat16-scaler",
+                    one.node,
+                    ALL_MODES,
+                    assume.LIBRARY,
+                    scaled=it.place(node),
+                    taken=True,
+                )
+
+
+def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
+    """A scaler that is on where a setting says bfloat16."""
+    for test in (*it.tests, *((enabled,) if enabled is not None else ())):
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In):
+            listed = getattr(test.comparators[0], "elts", ())
+            if any(isinstance(one, ast.Constant) and one.value in BRAIN for one in listed):
+                it.emit(
+                    "bfloat16-scaler",
+                    node,
+                    ALL_MODES,
+                    assume.BRANCH,
+                    scaled=it.place(test),
+                    taken=False,
+                )
+
+
+def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
+    """Note the flags that regions of bfloat16 depend on."""
+    if value.switch is not None and value.dtypes[CODE] & dtypes.BFLOAT16:
+        it.notes.setdefault((it.module.path, SWITCHES), []).append(value.switch)
+
+
+BACKWARD += [went_back, backward_inside, unscaled]
+STEPPED += [stepped, weights_move]
+EMPTIED.append(emptied)
+ENTERED += [left_region, switched]
+HANDED_OVER.append(handed_over)
+SCALES.append(scaled)
+SCALERS_MADE.append(scaler_made)
