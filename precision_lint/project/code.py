@@ -9,7 +9,7 @@ from pathlib import Path
 
 from precision_lint import source
 from precision_lint.cache import Cache, digest
-from precision_lint.project import files, requirements
+from precision_lint.project import configs, files, requirements
 from precision_lint.project.requirements import Release
 from precision_lint.source import Failure, Source
 from precision_lint.syntax.imports import Layout
@@ -28,7 +28,7 @@ class Code:
     """The files of a project by their names: paths relative to its root, with ``/``.
 
     texts: what stands in place of what is on disk.  torch: the least release that must work, and
-    the newest that is pinned; None: it is not known.
+    the newest that is pinned; None: it is not known.  settings: configuration files.
     """
 
     def __init__(
@@ -37,8 +37,10 @@ class Code:
         names: Collection[str],
         torch: Releases = (None, None),
         texts: Mapping[str, Source] | None = None,
+        settings: Collection[str] = (),
     ) -> None:
         self.root = root
+        self.settings = tuple(settings)
         self.texts = dict(texts or {})
         self.layout = Layout({*names, *self.texts})
         self.torch = torch
@@ -47,9 +49,10 @@ class Code:
     def of(cls, root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
         """The project below a root, which may be a file, and what else was named."""
         home = root if root.is_dir() else root.parent
-        members = {*named, *files.below(root, settings)}
+        members = {*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))}
         names = {path.relative_to(home).as_posix() for path in members if path.is_relative_to(home)}
-        return cls(home, names, releases(root, settings))
+        said = sorted(name for name in names if configs.is_config(name))
+        return cls(home, names.difference(said), releases(root, settings), None, said)
 
     @classmethod
     def alone(cls, path: Path, settings: Settings) -> Code:
@@ -73,7 +76,8 @@ class Code:
 
     def with_text(self, name: str, text: Source) -> Code:
         """This project with another text of one file."""
-        return Code(self.root, self.layout.paths, self.torch, {**self.texts, name: text})
+        texts = {**self.texts, name: text}
+        return Code(self.root, self.layout.paths, self.torch, texts, self.settings)
 
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file; None where it cannot be read or does not parse."""
