@@ -18,7 +18,7 @@ import pytest_lsp
 from lsprotocol import types
 from pytest_lsp import LanguageClient
 
-LONG = 60
+LONG = 120
 """Seconds after which a server that says nothing counts as broken."""
 SERVER = [sys.executable, "-m", "precision_lint", "lsp", "--stdio"]
 LOSS = """\
@@ -391,7 +391,7 @@ async def test_settings_of_the_client(editor: Editor) -> None:
 
 @talking
 async def test_reading_a_large_project_shows_progress(editor: Editor) -> None:
-    functions = "".join(f"def f{n}(x):\n    return torch.relu(x)\n\n\n" for n in range(60))
+    functions = "".join(f"def f{n}(x):\n    return torch.relu(x)\n\n\n" for n in range(250))
     for number in range(80):
         (editor.root / f"m{number}.py").write_text(f"import torch\nimport loss  # {number}\n\n\n{functions}")
     await editor.start()

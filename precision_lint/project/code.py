@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from precision_lint.config import Settings
 
 
+_HALF = re.compile(rb"autocast|float16|half|GradScaler")
 Releases = tuple[Release | None, Release | None]
 Statement = tuple[int, str, list[str]]
 """An import: dots in front, the module, and the names that are taken from it."""
@@ -115,7 +117,8 @@ class Imports:
         self._found: dict[str, tuple[str, ...]] = {}
         self._contents: dict[str, bytes] = {}
         self._digests: dict[str, bytes] = {}
-        self._tensors: set[str] = set()
+        self._tensors: dict[str, bool] = {}
+        """Files with tensors: whether they say something of half precision."""
 
     def of(self, name: str) -> tuple[str, ...]:
         """The files of the project that one names in its imports."""
@@ -124,7 +127,10 @@ class Imports:
         return self._found[name]
 
     def importers(self, names: Collection[str], limit: int) -> list[str]:
-        """Files with tensors that import one of some, directly or not; the nearest ``limit``."""
+        """Files with tensors that import one of some, directly or not; ``limit`` of them.
+
+        Those that say something of half precision come first, then the nearest.
+        """
         everything = sorted(self._code.layout.paths)
         self._read([name for name in everything if name not in self._found])
         users: dict[str, list[str]] = {}
@@ -133,10 +139,11 @@ class Imports:
                 users.setdefault(other, []).append(name)
         found: list[str] = []
         seen, pending = set(names), list(names)
-        while pending and len(found) < limit:
+        while pending:
             pending = sorted({one for name in pending for one in users.get(name, ())} - seen)
             seen.update(pending)
             found += [name for name in pending if name in self._tensors]
+        found.sort(key=lambda name: not self._tensors[name])
         return found[:limit]
 
     def reach(self, name: str) -> set[str]:
@@ -162,7 +169,7 @@ class Imports:
             data = self._code.data(name)
             self._contents[name] = digest(data)
             if source.may_hold_tensors(data):
-                self._tensors.add(name)
+                self._tensors[name] = _HALF.search(data) is not None
             if b"import" in data:
                 keys[name] = digest(b"imports", _encoded(name.rpartition(".")[2]), data)
         before = self._cache.get(keys.values())
