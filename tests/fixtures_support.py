@@ -13,7 +13,6 @@ import tokenize
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from precision_lint.api import Applicability, Diagnostic, Position, Rule
 from precision_lint.harness.expectations import (
@@ -24,7 +23,6 @@ from precision_lint.harness.expectations import (
     expectations,
     fixed,
     goldens,
-    linter,
     negatives,
     shown,
     unmet,

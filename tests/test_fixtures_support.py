@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from precision_lint.api import (
     Applicability,
     Confidence,
-    Context,
     Diagnostic,
     Edit,
     Evidence,
-    Finding,
     Fix,
     Position,
     Rule,
