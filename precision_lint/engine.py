@@ -197,14 +197,18 @@ def told(
 class Together:
     """The facts of all files that were interpreted.
 
-    imports: what a file imports, directly or not.
+    imports: what a file imports, directly or not.  suggested: signs besides those of the code.
     """
 
     def __init__(
-        self, facts: Mapping[str, Facts], imports: Callable[[str], Iterable[str]] = lambda _: ()
+        self,
+        facts: Mapping[str, Facts],
+        imports: Callable[[str], Iterable[str]] = lambda _: (),
+        suggested: Iterable[Sign] = (),
     ) -> None:
         self._facts = facts
-        self._signs = Signs({sign for found in facts.values() for sign in found.signs}, imports)
+        signs = {sign for found in facts.values() for sign in found.signs}.union(suggested)
+        self._signs = Signs(signs, imports)
         self._roots: dict[str, list[str]] = {}
         self._called: dict[str, set[Function]] = {}
         for root, found in sorted(facts.items()):
@@ -236,7 +240,8 @@ class Signs:
         self._by_file: dict[str, list[Sign]] = {}
         for sign in sorted(signs, key=lambda one: (one.place, one.mode, one.text)):
             self._by_file.setdefault(sign.place.path, []).append(sign)
-        self._imports = {path: frozenset(imports(path)) for path in self._by_file}
+        code = (path for path in self._by_file if path.endswith((".py", ".pyi", ".ipynb")))
+        self._imports = {path: frozenset(imports(path)) for path in code}
 
     def here(self, name: str) -> Force:
         """The modes that a file itself shows."""

@@ -12,6 +12,7 @@ from precision_lint import engine, pool, progress
 from precision_lint.cache import DIRECTORY, Cache, digest
 from precision_lint.config import Settings
 from precision_lint.engine import Engine, Facts, Together, Told, deep_recursion
+from precision_lint.project import suggested as suggestions
 from precision_lint.project.code import Code, Imports
 
 POOL_FROM = 64
@@ -97,7 +98,8 @@ def interpreted(
     facts = _facts(every, projects, caches, imports, workers)
     told: dict[Path, dict[str, Told]] = {}
     for root, found in facts.items():
-        whole = Together(found, imports[root].reach)
+        suggested = suggestions.signs(projects[root], caches[root])
+        whole = Together(found, imports[root].reach, suggested)
         told[root] = {name: whole.told(name) for name in wanted[root]}
     return told
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
 
 
 class DoubleUnscale(Rule):
@@ -57,7 +57,7 @@ class DoubleUnscale(Rule):
     code = "MP103"
     name = "double-unscale"
     severity = Severity.ERROR
-    applicability = None
+    applicability = Applicability.UNSAFE
     listens = ("double-unscale",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -69,7 +69,11 @@ class DoubleUnscale(Rule):
         )
         yield Finding(
             f"the optimizer is unscaled {when}: this raises RuntimeError",
-            fix=None,
+            fix=at.fix(
+                "remove the second unscale_",
+                at.remove(event.place),
+                "another optimizer may have been meant",
+            ),
             related=_backward(event),
         )
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class OptimizerStepBypassesScaler(Rule):
@@ -59,7 +59,7 @@ class OptimizerStepBypassesScaler(Rule):
     code = "MP104"
     name = "optimizer-step-bypasses-scaler"
     severity = Severity.ERROR
-    applicability = None
+    applicability = Applicability.SAFE
     listens = ("plain-step",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -78,9 +78,27 @@ class OptimizerStepBypassesScaler(Rule):
                 "the optimizer steps with gradients that are still multiplied by the loss scale "
                 "(65536 at first)"
             )
-        yield Finding(message, related=_backward(event))
+        yield Finding(message, fix=_stepped(event, at), related=_backward(event))
 
 
 def _backward(event: Event) -> tuple[Link, ...]:
     backward = event.facts["backward"]
     return () if backward is None else (Link("the loss is scaled here", backward),)
+
+
+def _stepped(event: Event, at: Context) -> Fix | None:
+    """Step with the scaler that has scaled the loss, and update it."""
+    facts = event.facts
+    optimizer = at.receiver(event.place)
+    scalers = {at.text(place) for place in facts["scalers"] if place.path == at.path}
+    named = optimizer is not None and at.is_name(optimizer) and len(scalers) == 1
+    if facts["done"] is not None or optimizer is None or not named or facts["steps"]:
+        return None
+    scaler = scalers.pop()
+    if not all(at.is_name(place) for place in facts["scalers"]):
+        return None
+    edits = at.replace({event.place: f"{scaler}.step({at.text(optimizer)})"})
+    if edits is not None and not facts["updates"]:
+        updated = at.insert_after(event.place, f"{scaler}.update()")
+        edits = None if updated is None else (*edits, *updated)
+    return at.fix(f"step with {scaler}", edits)

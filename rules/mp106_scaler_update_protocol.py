@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class ScalerUpdateProtocol(Rule):
@@ -60,7 +60,7 @@ class ScalerUpdateProtocol(Rule):
     code = "MP106"
     name = "scaler-update-protocol"
     severity = Severity.ERROR
-    applicability = None
+    applicability = Applicability.SAFE
     listens = ("update-order",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -74,9 +74,21 @@ class ScalerUpdateProtocol(Rule):
             "gradients that are added up",
             "again": "the scale is updated a second time after one step: this raises",
         }[event.facts["how"]]
-        yield Finding(message, related=_backward(event))
+        yield Finding(message, fix=_updated(event, at), related=_backward(event))
 
 
 def _backward(event: Event) -> tuple[Link, ...]:
     backward = event.facts["backward"]
     return () if backward is None else (Link("the loss is scaled here", backward),)
+
+
+def _updated(event: Event, at: Context) -> Fix | None:
+    """Update the scaler after its only step."""
+    facts = event.facts
+    if facts["how"] != "second-step" or facts["updates"] or len(facts["steps"]) != 1:
+        return None
+    place, scaler, _ = facts["steps"][0]
+    if place.path != at.path or not at.is_name(scaler):
+        return None
+    edits = at.insert_after(place, f"{at.text(scaler)}.update()")
+    return at.fix("update the scaler after its steps", edits)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class PartialUnscale(Rule):
@@ -56,7 +56,7 @@ class PartialUnscale(Rule):
     code = "MP107"
     name = "partial-unscale"
     severity = Severity.ERROR
-    applicability = None
+    applicability = Applicability.SAFE
     listens = ("partial-unscale",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -64,6 +64,7 @@ class PartialUnscale(Rule):
         yield Finding(
             "gradients of one optimizer are clipped while still multiplied by the loss scale: only "
             "another one was unscaled",
+            fix=_unscaled(event, at),
             related=_backward(event),
         )
 
@@ -71,3 +72,16 @@ class PartialUnscale(Rule):
 def _backward(event: Event) -> tuple[Link, ...]:
     backward = event.facts["backward"]
     return () if backward is None else (Link("the loss is scaled here", backward),)
+
+
+def _unscaled(event: Event, at: Context) -> Fix | None:
+    """Unscale the optimizer whose parameters are clipped."""
+    missing = event.facts["missing"]
+    if missing is None or missing[0].path != at.path:
+        return None
+    step, scaler, optimizer = missing
+    if not at.is_name(scaler) or not at.is_name(optimizer):
+        return None
+    name = at.text(optimizer)
+    edits = at.insert_beside(event.place, step, f"{at.text(scaler)}.unscale_({name})")
+    return at.fix(f"unscale {name} before the clip", edits)

@@ -128,3 +128,15 @@ def test_a_file_on_which_the_interpreter_fails_costs_only_itself(
     assert found(result) == [*FLAGGED, "other.py:1 MP003"]
     assert "KeyError: 'lost'" in result.diagnostics[1].message
     assert result.internal
+
+
+def test_settings_of_a_trainer_are_told(tmp_path: Path) -> None:
+    projects.write(tmp_path, {"loss.py": LOSS, "conf/train.yaml": "trainer:\n  precision: 16-mixed\n"})
+    for _ in range(2):
+        result = projects.check(
+            tmp_path, confidence=Confidence.POSSIBLE, cache_dir=tmp_path / "cache"
+        )
+        (one,) = result.diagnostics
+        (said,) = [link for link in one.evidence if link.filename]
+        assert said.message.startswith("the project's settings say Lightning config: trainer.pre")
+        assert said.start is not None and said.start.row == 2

@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "precision": {"api", "domains", "events"},
     "context": {"api", "slices", "source", "syntax"},
     "analysis": {"api", "context", "precision", "source"},
-    "project": {"cache", "notebook", "patterns", "source", "syntax"},
+    "project": {"cache", "domains", "events", "notebook", "patterns", "source", "syntax"},
     "engine": {
         "analysis", "api", "dataflow", "domains", "events", "hazards", "precision", "project",
         "registry", "source",

@@ -104,9 +104,9 @@ def test_a_bar_over_a_long_run(project: Path, jobs: str) -> None:
     projects.write(project, {f"n{number}.py": TEXT for number in range(63)})  # enough for two
     shown = at_terminal(*run("--no-cache", "-j", jobs, "--output-format", "concise"), cwd=project)
     bar, end, report = shown.rpartition("\x1b[2K")
-    for part in ("Looking around", "Reading the project", "Linting", "70/70"):
+    for part in ("Interpreting", "Judging", "70/70"):
         assert part in bar, part
-    assert end and report.count("MP301") == 70 and "Linting" not in report
+    assert end and report.count("MP301") == 70 and "Judging" not in report
 
 
 def test_a_short_run_shows_no_bar(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_no_bar_where_nobody_looks(project: Path) -> None:
         at_terminal(*words, cwd=project, TERM="dumb"),
         at_terminal(*run("--no-cache", "-j", "1", "--statistics", "-q"), cwd=project),
     ):
-        assert "\x1b" not in plain and "Linting" not in plain
+        assert "\x1b" not in plain and "Judging" not in plain
         assert plain.startswith("7  MP301  [*]  eps-before-log")
 
 

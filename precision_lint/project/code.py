@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from precision_lint import source
 from precision_lint.cache import Cache, digest
-from precision_lint.project import files, requirements
+from precision_lint.project import configs, files, requirements
 from precision_lint.project.requirements import Release
 from precision_lint.source import Failure, Source
 from precision_lint.syntax.imports import Layout
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from precision_lint.config import Settings
 
 
+_HALF = re.compile(rb"autocast|float16|half|GradScaler")
 Releases = tuple[Release | None, Release | None]
 Statement = tuple[int, str, list[str]]
 """An import: dots in front, the module, and the names that are taken from it."""
@@ -28,7 +30,7 @@ class Code:
     """The files of a project by their names: paths relative to its root, with ``/``.
 
     texts: what stands in place of what is on disk.  torch: the least release that must work, and
-    the newest that is pinned; None: it is not known.
+    the newest that is pinned; None: it is not known.  settings: configuration files.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class Code:
         names: Collection[str],
         torch: Releases = (None, None),
         texts: Mapping[str, Source] | None = None,
+        settings: Collection[str] = (),
     ) -> None:
         self.root = root
+        self.settings = tuple(settings)
         self.texts = dict(texts or {})
         self.layout = Layout({*names, *self.texts})
         self.torch = torch
@@ -47,9 +51,10 @@ class Code:
     def of(cls, root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
         """The project below a root, which may be a file, and what else was named."""
         home = root if root.is_dir() else root.parent
-        members = {*named, *files.below(root, settings)}
+        members = {*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))}
         names = {path.relative_to(home).as_posix() for path in members if path.is_relative_to(home)}
-        return cls(home, names, releases(root, settings))
+        said = sorted(name for name in names if configs.is_config(name))
+        return cls(home, names.difference(said), releases(root, settings), None, said)
 
     @classmethod
     def alone(cls, path: Path, settings: Settings) -> Code:
@@ -73,7 +78,8 @@ class Code:
 
     def with_text(self, name: str, text: Source) -> Code:
         """This project with another text of one file."""
-        return Code(self.root, self.layout.paths, self.torch, {**self.texts, name: text})
+        texts = {**self.texts, name: text}
+        return Code(self.root, self.layout.paths, self.torch, texts, self.settings)
 
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file; None where it cannot be read or does not parse."""
@@ -111,7 +117,8 @@ class Imports:
         self._found: dict[str, tuple[str, ...]] = {}
         self._contents: dict[str, bytes] = {}
         self._digests: dict[str, bytes] = {}
-        self._tensors: set[str] = set()
+        self._tensors: dict[str, bool] = {}
+        """Files with tensors: whether they say something of half precision."""
 
     def of(self, name: str) -> tuple[str, ...]:
         """The files of the project that one names in its imports."""
@@ -120,7 +127,10 @@ class Imports:
         return self._found[name]
 
     def importers(self, names: Collection[str], limit: int) -> list[str]:
-        """Files with tensors that import one of some, directly or not; the nearest ``limit``."""
+        """Files with tensors that import one of some, directly or not; ``limit`` of them.
+
+        Those that say something of half precision come first, then the nearest.
+        """
         everything = sorted(self._code.layout.paths)
         self._read([name for name in everything if name not in self._found])
         users: dict[str, list[str]] = {}
@@ -129,10 +139,11 @@ class Imports:
                 users.setdefault(other, []).append(name)
         found: list[str] = []
         seen, pending = set(names), list(names)
-        while pending and len(found) < limit:
+        while pending:
             pending = sorted({one for name in pending for one in users.get(name, ())} - seen)
             seen.update(pending)
             found += [name for name in pending if name in self._tensors]
+        found.sort(key=lambda name: not self._tensors[name])
         return found[:limit]
 
     def reach(self, name: str) -> set[str]:
@@ -158,7 +169,7 @@ class Imports:
             data = self._code.data(name)
             self._contents[name] = digest(data)
             if source.may_hold_tensors(data):
-                self._tensors.add(name)
+                self._tensors[name] = _HALF.search(data) is not None
             if b"import" in data:
                 keys[name] = digest(b"imports", _encoded(name.rpartition(".")[2]), data)
         before = self._cache.get(keys.values())

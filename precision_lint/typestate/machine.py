@@ -70,7 +70,8 @@ class Machine:
         self.shared = {self.key(one) for one in _optimizers(trace, "")}
         steps = list(flat(trace))
         self.calls = {
-            kind: [s for s in steps if s.kind == kind] for kind in ("step", "unscale", "update")
+            kind: [s for s in steps if s.kind == kind]
+            for kind in ("step", "unscale", "update", "scale")
         }
         self.plain_steps = any(step.kind == "plain-step" for step in steps)
         self.by_hand = any(step.kind == "scale-used" for step in steps)
@@ -267,6 +268,8 @@ class Machine:
             backward=next((s.scaled for s in some if s.scaled is not None), None),
             steps=tuple(self._written(one) for one in self.calls["step"]),
             unscales=tuple(one.place for one in self.calls["unscale"]),
+            updates=tuple(one.place for one in self.calls["update"]),
+            scalers=tuple(self._written(one)[1] for one in self.calls["scale"]),
             framework=framework,
             **facts,
         )
@@ -483,7 +486,9 @@ class Machine:
                 self.key(one) for one in owners_of(optimizer.fields.get("parameters", optimizer))
             ]
             if key in clipped or any(one in clipped for one in held):
-                self.report("partial-unscale", step.place, states)
+                stepping = [s for s in self.calls["step"] if self._optimizer(s) == key]
+                missing = self._written(stepping[0]) if stepping else None
+                self.report("partial-unscale", step.place, states, missing=missing)
                 return
 
     def read(self, step: Step, states: States) -> Iterable[State]:

@@ -1,0 +1,69 @@
+"""Modes that a project's configuration files suggest: trainers' settings in YAML, TOML and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from precision_lint.cache import Cache, digest
+from precision_lint.domains import dtypes
+from precision_lint.events import Place, Sign
+from precision_lint.project import configs
+from precision_lint.project.code import Code
+from precision_lint.project.spellings import F16, Kind, Statement
+
+MAX_DATA = 300
+"""So many configuration files of one kind in one directory are data."""
+MODES: dict[tuple[Kind, bool], int] = {
+    ("autocast", True): dtypes.AMP16,
+    ("autocast", False): dtypes.AMPBF,
+    ("half", True): dtypes.HALF16,
+    ("half", False): dtypes.HALFBF,
+}
+"""By kind of statement, and whether it is of float16."""
+
+
+def signs(code: Code, cache: Cache) -> Iterator[Sign]:
+    """What the configuration files of a project switch on."""
+    crowd = Counter(_kind(name) for name in code.settings)
+    contents: dict[str, bytes] = {}
+    for name in code.settings:
+        if crowd[_kind(name)] <= MAX_DATA and not configs.is_data(name):
+            data = code.data(name)
+            if len(data) <= configs.MAX_BYTES:
+                contents[name] = data
+    keys = {name: digest(b"settings", name.encode("utf8", "surrogateescape"), data)
+            for name, data in contents.items()}  # fmt: skip
+    before, new = cache.get(keys.values()), {}
+    for name, key in keys.items():
+        found = _decoded(before.get(key))
+        if found is None:
+            found = [
+                (one.kind, F16 in one.dtypes, one.spelling, one.row)
+                for one in configs.statements(name, contents[name])
+                if _counts(one)
+            ]
+            new[key] = json.dumps(found)
+        for kind, narrow, spelling, row in found:
+            text = f"the project's settings say {spelling}"
+            yield Sign(MODES[kind, narrow], text, Place(name, row, 0, row, 0))
+    cache.put(new)
+
+
+def _kind(name: str) -> tuple[str, str]:
+    path = PurePosixPath(name)
+    return str(path.parent), path.suffix
+
+
+def _counts(one: Statement) -> bool:
+    return one.strength == "on" and bool(one.dtypes)
+
+
+def _decoded(text: str | None) -> list[tuple[Kind, bool, str, int]] | None:
+    try:
+        found = [(kind, narrow, said, row) for kind, narrow, said, row in json.loads(text or "")]
+    except (ValueError, TypeError):
+        return None
+    return found if all((kind, narrow) in MODES for kind, narrow, _, _ in found) else None
