@@ -1,38 +1,31 @@
-"""Short ways into the analysis of a text."""
+"""Events of the engine for a text, for tests of the scaler's protocol."""
 
 from __future__ import annotations
 
 import ast
 
-from precision_lint.semantics.index import Function, build, walk_function
-from precision_lint.semantics.module import Module
-from precision_lint.semantics.values import Value
+import precision_lint.hazards.catalogue  # registers the hazards
+from precision_lint.dataflow.program import Program
+from precision_lint.events import Event
+from precision_lint.syntax.imports import Layout
 
-HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+HEAD = "import torch\nfrom torch import Tensor\n"
+CLIP_SCALED, READ_SCALED, UNSCALED_TWICE = "scaled-clip", "scaled-gradient-read", "double-unscale"
+BYPASSED, PLAIN_BACKWARD, UPDATE = "plain-step", "unscaled-backward", "update-order"
+ZEROED = "zeroed-gradients"
+PROTOCOL = {CLIP_SCALED, READ_SCALED, UNSCALED_TWICE, BYPASSED, PLAIN_BACKWARD, UPDATE, ZEROED}
 
-
-def module(text: str) -> Module:
-    """The analysed module that a text makes, behind the usual imports."""
-    return Module(build(ast.parse(HEAD + text), {ast.With, ast.AsyncWith}))
-
-
-def function(made: Module, name: str) -> Function:
-    """The function or method of a qualified name."""
-    (found,) = (f for f in made.index.functions if f.qualname == name)
-    return found
+assert precision_lint.hazards.catalogue is not None
 
 
-def call_of(made: Module, name: str) -> ast.Call:
-    """The only call whose callee's last component is ``name``."""
-    ((call, _),) = made.index.calls[name]
-    return call
-
-
-def returned(text: str) -> Value:
-    """What the last ``return`` of the text's first function gives."""
-    made = module(text)
-    first = made.index.functions[0]
-    returns = [node for node in walk_function(first) if isinstance(node, ast.Return)]
-    last = max(returns, key=lambda node: node.lineno)
-    assert last.value is not None
-    return made.analysis(first).values[id(last.value)]
+def events(text: str) -> list[tuple[Event, str]]:
+    """The breaks of the protocol in a text below ``HEAD``, with the lines they stand on."""
+    whole = HEAD + text
+    tree = ast.parse(whole)
+    program = Program(Layout(["loop.py"]), lambda path: tree)
+    lines = whole.splitlines()
+    return [
+        (event, lines[event.place.row - 1].strip())
+        for event in program.analyse("loop.py")
+        if event.kind in PROTOCOL
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from precision_lint.semantics.events import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
+from tests.analysis import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
 
 HEAD = """
 from torch.nn.utils import clip_grad_norm_

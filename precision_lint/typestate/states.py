@@ -105,12 +105,43 @@ OPPOSITE = {
 
 def _key(test: ast.expr) -> tuple[str, bool]:
     """A condition without its negation, and whether it was negated."""
+    counted = _residue(test)
+    if counted is not None:
+        return counted
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         plain = OPPOSITE.get(test.ops[0].__class__)
         if plain is not None:
             other = ast.Compare(test.left, [plain()], test.comparators)
             return _dumped(test, other), False
     return _dumped(test, test), True
+
+
+def _residue(test: ast.expr) -> tuple[str, bool] | None:
+    """A test of a counter (``(i + 1) % 2 == 0``, ``i % 2``) by what is left over."""
+    wanted, truth = 0, True
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        op, right = test.ops[0], test.comparators[0]
+        if not isinstance(op, (ast.Eq, ast.NotEq)) or not isinstance(right, ast.Constant):
+            return None
+        if not isinstance(right.value, int):
+            return None
+        wanted, truth, test = right.value, isinstance(op, ast.Eq), test.left
+    else:
+        truth = False  # the remainder itself: true if it is not 0
+    if not isinstance(test, ast.BinOp) or not isinstance(test.op, ast.Mod):
+        return None
+    counter, added = test.left, 0
+    if isinstance(counter, ast.BinOp) and isinstance(counter.op, ast.Add):
+        if not isinstance(counter.right, ast.Constant) or not isinstance(counter.right.value, int):
+            return None
+        counter, added = counter.left, counter.right.value
+    every = test.right
+    if isinstance(every, ast.Constant) and isinstance(every.value, int) and every.value > 0:
+        rest = (wanted - added) % every.value
+        if every.value == 2 and rest == 1:
+            rest, truth = 0, not truth
+        return f"{ast.dump(counter)} % {every.value} == {rest}", truth
+    return f"{ast.dump(counter)} + {added} % {ast.dump(every)} == {wanted}", truth
 
 
 def _dumped(node: ast.expr, plain: ast.expr) -> str:
