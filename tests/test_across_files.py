@@ -14,8 +14,12 @@ from precision_lint.runner import Mode
 from tests import projects
 from tests.projects import found
 
-LOSS = "import torch\n\n\ndef loss(x):\n    p = x.sigmoid()\n    return torch.log(p + 1e-8).mean()\n"
-STEP = "def step(model, x):\n    with torch.autocast('cuda', dtype=torch.float16):\n        {call}\n"
+LOSS = (
+    "import torch\n\n\ndef loss(x):\n    p = x.sigmoid()\n    return torch.log(p + 1e-8).mean()\n"
+)
+STEP = (
+    "def step(model, x):\n    with torch.autocast('cuda', dtype=torch.float16):\n        {call}\n"
+)
 FLAGGED = ["loss.py:6 MP301"]
 SHAPES = {
     "from the module": ("from loss import loss\n", "loss(model(x).half())"),
@@ -127,7 +131,8 @@ def test_a_file_on_which_the_interpreter_fails_costs_only_itself(
 
 
 def test_settings_of_a_trainer_are_told(tmp_path: Path) -> None:
-    projects.write(tmp_path, {"loss.py": LOSS, "conf/train.yaml": "trainer:\n  precision: 16-mixed\n"})
+    settings = "trainer:\n  precision: 16-mixed\n"
+    projects.write(tmp_path, {"loss.py": LOSS, "conf/train.yaml": settings})
     for _ in range(2):
         result = projects.check(
             tmp_path, confidence=Confidence.POSSIBLE, cache_dir=tmp_path / "cache"

@@ -280,7 +280,9 @@ def test_findings_survive_the_cache_whole(tmp_path: Path, home: Path) -> None:
     assert run(root, home).diagnostics == run(root, home).diagnostics
 
 
-@pytest.mark.parametrize("value", ["text", "5", "[]", "{}", "null", "[{}]", '{"files": 1}', "[[1]]"])
+@pytest.mark.parametrize(
+    "value", ["text", "5", "[]", "{}", "null", "[{}]", '{"files": 1}', "[[1]]"]
+)
 def test_a_value_of_another_kind_is_computed_anew(tmp_path: Path, home: Path, value: str) -> None:
     root = tmp_path / "project"
     projects.write(root, FILES)

@@ -398,7 +398,9 @@ async def test_settings_of_the_client(editor: Editor) -> None:
 async def test_reading_a_large_project_shows_progress(editor: Editor) -> None:
     functions = "".join(f"def f{n}(x):\n    return torch.relu(x)\n\n\n" for n in range(250))
     for number in range(80):
-        (editor.root / f"m{number}.py").write_text(f"import torch\nimport loss  # {number}\n\n\n{functions}")
+        (editor.root / f"m{number}.py").write_text(
+            f"import torch\nimport loss  # {number}\n\n\n{functions}"
+        )
     await editor.start()
     editor.open("loss.py", LOSS)
     await editor.codes("loss.py", "MP301")
