@@ -131,9 +131,8 @@ def test_a_file_on_which_the_interpreter_fails_costs_only_itself(
 
 
 def test_settings_of_a_trainer_are_told(tmp_path: Path) -> None:
-    projects.write(
-        tmp_path, {"loss.py": LOSS, "conf/train.yaml": "trainer:\n  precision: 16-mixed\n"}
-    )
+    settings = "trainer:\n  precision: 16-mixed\n"
+    projects.write(tmp_path, {"loss.py": LOSS, "conf/train.yaml": settings})
     for _ in range(2):
         result = projects.check(
             tmp_path, confidence=Confidence.POSSIBLE, cache_dir=tmp_path / "cache"

@@ -256,7 +256,8 @@ def test_rendering() -> None:
         "a.py:1 in f()",
         "  autocast: off (code); float16 (amp-float16)",
         "  in force: float16 (made half)",
-        f"  {'x' * 37}...  tensor, unknown (code); float16 (float16); bfloat16 (bfloat16), in [0, 1]",
+        f"  {'x' * 37}...  tensor, unknown (code); float16 (float16); bfloat16 (bfloat16), "
+        "in [0, 1]",
         f"  {'':40}  if a; b",
         f"  y{'':39}  number, in 2",
         "  event late-cast (nothing is left of it) at x",

@@ -180,7 +180,9 @@ def test_projects_are_read_once_and_whole(monkeypatch: pytest.MonkeyPatch, here:
 def test_a_file_is_judged_by_what_its_importers_do(monkeypatch: pytest.MonkeyPatch) -> None:
     write(
         p__loss="def loss(x):\n    return x",
-        p__train="from loss import loss\ndef f(x):\n    with torch.autocast('cuda'):\n        loss(x)",
+        p__train=(
+            "from loss import loss\ndef f(x):\n    with torch.autocast('cuda'):\n        loss(x)"
+        ),
         q__loss="def loss(x):\n    return x",
     )
     for root in "pq":

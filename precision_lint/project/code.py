@@ -117,6 +117,7 @@ class Imports:
         self._found: dict[str, tuple[str, ...]] = {}
         self._contents: dict[str, bytes] = {}
         self._digests: dict[str, bytes] = {}
+        self._layout = digest(*map(_encoded, sorted(code.layout.paths)))
         self._tensors: dict[str, bool] = {}
         """Files with tensors: whether they say something of half precision."""
 
@@ -167,21 +168,42 @@ class Imports:
         keys: dict[str, bytes] = {}
         for name in names:
             data = self._code.data(name)
-            self._contents[name] = digest(data)
+            contents = self._contents[name] = digest(data)
             if source.may_hold_tensors(data):
                 self._tensors[name] = _HALF.search(data) is not None
             if b"import" in data:
-                keys[name] = digest(b"imports", _encoded(name.rpartition(".")[2]), data)
+                keys[name] = digest(b"imports", self._layout, _encoded(name), contents)
+            else:
+                self._found[name] = ()
+        before = self._cache.get(keys.values())
+        rest = []
+        for name, key in keys.items():
+            found = _names(before.get(key))
+            if found is None or not self._code.layout.paths.issuperset(found):
+                rest.append(name)
+            else:
+                self._found[name] = found
+        new: dict[bytes, str] = {}
+        for name, statements in self._statements(rest):
+            found = self._found[name] = tuple(sorted(set(self._resolved(name, statements))))
+            new[keys[name]] = json.dumps(found)
+        self._cache.put(new)
+
+    def _statements(self, names: Sequence[str]) -> Iterator[tuple[str, list[Statement]]]:
+        """The imports of files as they are written."""
+        keys = {
+            name: digest(b"statements", _encoded(name.rpartition(".")[2]), self._contents[name])
+            for name in names
+        }
         before = self._cache.get(keys.values())
         new: dict[bytes, str] = {}
-        for name in names:
-            key = keys.get(name)
-            known = _decoded(before.get(key)) if key is not None else []
-            if known is None and key is not None:
+        for name, key in keys.items():
+            known = _decoded(before.get(key))
+            if known is None:
                 tree = self._code.tree(name)
                 known = list(_imports(tree)) if tree is not None else []
                 new[key] = json.dumps(known)
-            self._found[name] = tuple(sorted(set(self._resolved(name, known or []))))
+            yield name, known
         self._cache.put(new)
 
     def _resolved(self, name: str, statements: Iterable[Statement]) -> Iterator[str]:
@@ -239,6 +261,14 @@ class Imports:
 
 def _encoded(name: str) -> bytes:
     return name.encode("utf8", "surrogateescape")
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    try:
+        found = tuple(json.loads(text or ""))
+    except (ValueError, TypeError):
+        return None
+    return found if all(isinstance(name, str) for name in found) else None
 
 
 def _decoded(text: str | None) -> list[Statement] | None:
