@@ -73,10 +73,10 @@ def _without_superseded(
     for _, rule, diagnostic in found:
         for code in rule.supersedes:
             gone.update((code, row) for row in range(diagnostic.start.row, diagnostic.end.row + 1))
-    seen: set[tuple[str, Position, Position, str]] = set()
+    seen: set[tuple[str, Position, Position]] = set()
     kept = []
     for _, _, diagnostic in found:
-        key = (diagnostic.code, diagnostic.start, diagnostic.end, diagnostic.message)
+        key = (diagnostic.code, diagnostic.start, diagnostic.end)
         if (diagnostic.code, diagnostic.start.row) in gone or key in seen:
             continue
         seen.add(key)
@@ -105,9 +105,26 @@ def _diagnostic(
         end,
         finding.severity or rule.severity,
         verdict.confidence,
-        tuple(_evidence(at, finding, verdict)),
+        _with_edits(at, start, end, tuple(_evidence(at, finding, verdict)), fix),
         fix,
     )
+
+
+def _with_edits(
+    at: Context, start: Position, end: Position, evidence: tuple[Evidence, ...], fix: Fix | None
+) -> tuple[Evidence, ...]:
+    """Evidence that names every line which a fix changes."""
+    named = set(range(start.row, end.row + 1))
+    for one in evidence:
+        if one.start is not None and one.filename is None:
+            named.update(range(one.start.row, (one.end or one.start).row + 1))
+    added = []
+    for edit in fix.edits if fix is not None else ():
+        first, last = at.source.position(edit.start), at.source.position(edit.end)
+        if first.row not in named and "import" not in edit.text:
+            named.update(range(first.row, last.row + 1))
+            added.append(Evidence("the fix changes this line", first, last))
+    return (*evidence, *added)
 
 
 def _evidence(at: Context, finding: Finding, verdict: Verdict) -> Iterator[Evidence]:

@@ -16,6 +16,7 @@ import stat
 import tempfile
 import warnings
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -75,6 +76,8 @@ def _converge(
 ) -> Fixed | set[str]:
     """A fixed point reached without the fixes of ``diverging``, or the codes that prevent one."""
     current, grade = source, 0
+    harmful: set[tuple[str, Position, str]] = set()
+    """Fixes of the text at hand that cure nothing, or make another finding."""
     applied: list[Diagnostic] = []
     history: dict[str, set[str]] = {}  # each text on the way, and the codes applied to it
     while True:
@@ -84,7 +87,9 @@ def _converge(
         for diagnostic in diagnostics:
             if diagnostic.fix is None or diagnostic.fix.applicability not in levels:
                 continue
-            if diagnostic.code in diverging:
+            if _identity(diagnostic) in harmful:
+                withdrawn[diagnostic] = "the finding would stay, or another take its place"
+            elif diagnostic.code in diverging:
                 withdrawn[diagnostic] = "fixing it again and again does not come to an end here"
             elif lacking := _lacking(current, diagnostic.fix.edits):
                 withdrawn[diagnostic] = f"the file's encoding {current.encoding} has no {lacking!r}"
@@ -106,6 +111,11 @@ def _converge(
                 first = next((d for d in diagnostics if d.code in diverging), None)
                 remaining.append(_crash(current, diverging, "does not come to an end", first))
             return Fixed(current, tuple(applied), remaining)
+        found = _harmful(current, after, diagnostics, chosen, lint, grade)
+        if found:
+            harmful |= found
+            continue
+        harmful = set()
         history[current.text] = {d.code for d in chosen}
         if after.text in history:
             texts = list(history)
@@ -114,6 +124,34 @@ def _converge(
             return history[current.text]
         applied += chosen
         current = after
+
+
+def _identity(diagnostic: Diagnostic) -> tuple[str, Position, str]:
+    return diagnostic.code, diagnostic.start, diagnostic.message
+
+
+def _harmful(
+    current: Source,
+    after: Source,
+    diagnostics: Sequence[Diagnostic],
+    chosen: Sequence[Diagnostic],
+    lint: Callable[[Source], list[Diagnostic]],
+    grade: int,
+) -> set[tuple[str, Position, str]]:
+    """The fixes of a round that do not take their finding away, or bring another one.
+
+    One look at the text with all of them tells whether there are any; only then each is tried alone.
+    """
+    before = Counter(d.code for d in diagnostics)
+    if not Counter(d.code for d in lint(after)) - (before - Counter(d.code for d in chosen)):
+        return set()
+    found = set()
+    for diagnostic in chosen:
+        alone, applied, _ = _round(current, [diagnostic], grade)
+        left = Counter(d.code for d in lint(alone)) if applied else before
+        if left - (before - Counter([diagnostic.code])):
+            found.add(_identity(diagnostic))
+    return found
 
 
 def _round(

@@ -151,9 +151,7 @@ def main() -> int:
         if not arguments.check:
             target.write_text(text, encoding="utf-8")
         elif target.read_text(encoding="utf-8") != text:
-            print(
-                f"{target}: differs from torch {torch.__version__}; run scripts/make_autocast.py"
-            )
+            print(f"{target}: differs from torch {torch.__version__}; run scripts/make_autocast.py")
             return 1
     return 0
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
+from precision_lint import fixer
 from precision_lint.api import Applicability, Diagnostic, Position, Rule
 from precision_lint.harness.expectations import (
     UNSAFE,
@@ -173,10 +174,26 @@ def side_effects(made: Source, lint: Lint) -> Iterator[str]:
         if broken:
             continue
         now = Counter(again.code for again in shown(lint(after)))
-        if now[d.code] >= counts[d.code]:
-            yield f"{describe(d)}: the fix does not cure it"
-        for code in sorted(now - counts):
-            yield f"{describe(d)}: the fix introduces {code}"
+        if now - (counts - Counter([d.code])) and not withheld(made, lint, d):
+            yield f"{describe(d)}: the fix does not cure it, or brings another finding"
+
+
+def withheld(made: Source, lint: Lint, d: Diagnostic) -> bool:
+    """Whether the fixer refuses a fix, though it is the only one."""
+
+    def alone(text: Source) -> list[Diagnostic]:
+        found = shown(lint(text))
+        return [x if x == d else replace(x, fix=None) for x in found] if text == made else found
+
+    assert d.fix is not None
+    return d not in fixer.fix(made, alone, [d.fix.applicability]).applied
+
+
+def fixes_of(made: Source, lint: Lint) -> tuple[int, int]:
+    """How many fixes are offered by default, and how many of them the fixer refuses."""
+    offered = [d for d in shown(lint(made)) if d.fix and d.fix.edits]
+    offered = [d for d in offered if d.fix and d.fix.applicability is not Applicability.DISPLAY]
+    return len(offered), sum(withheld(made, lint, d) for d in offered)
 
 
 def unstable(made: Source, lint: Lint, levels: Collection[Applicability]) -> Iterator[str]:
@@ -186,9 +203,6 @@ def unstable(made: Source, lint: Lint, levels: Collection[Applicability]) -> Ite
         yield f"the fixer gave up: {once.failure.message}"
         return
     rest = shown(lint(once.source))
-    for d in rest:
-        if d.fix and d.fix.edits and d.fix.applicability in levels:
-            yield f"{describe(d)}: the fixer withdrew the fix"
     if not once.applied:
         if once.source != made:
             yield "the text changed, but no fix was applied"
