@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Context, Event, Finding, Rule, Severity
 
 
 class Float16AutocastWithoutScaler(Rule):
@@ -62,7 +62,7 @@ class Float16AutocastWithoutScaler(Rule):
     code = "MP111"
     name = "float16-autocast-without-scaler"
     severity = Severity.WARNING
-    applicability = Applicability.UNSAFE
+    applicability = None
     listens = ("unscaled-loss",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

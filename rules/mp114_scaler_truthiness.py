@@ -47,7 +47,7 @@ class ScalerTruthiness(Rule):
     code = "MP114"
     name = "scaler-truthiness"
     severity = Severity.INFO
-    applicability = Applicability.UNSAFE
+    applicability = Applicability.SAFE
     listens = ("scaler-truth",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ class AutocastAroundOptimizerStep(Rule):
     code = "MP205"
     name = "autocast-around-optimizer-step"
     severity = Severity.ERROR
-    applicability = Applicability.SAFE
+    applicability = Applicability.DISPLAY
     listens = ("stale-casts",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ class BceUnderAutocast(Rule):
     code = "MP206"
     name = "bce-under-autocast"
     severity = Severity.ERROR
-    applicability = Applicability.SAFE
+    applicability = Applicability.DISPLAY
     listens = ("banned-operation",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

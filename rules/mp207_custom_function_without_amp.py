@@ -87,7 +87,7 @@ class CustomFunctionWithoutAmp(Rule):
     code = "MP207"
     name = "custom-function-without-amp"
     severity = Severity.ERROR
-    applicability = Applicability.SAFE
+    applicability = Applicability.UNSAFE
     listens = ("dtype-mismatch",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

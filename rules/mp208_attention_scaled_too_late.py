@@ -52,7 +52,7 @@ class AttentionScaledTooLate(Rule):
     code = "MP208"
     name = "attention-scaled-too-late"
     severity = Severity.ERROR
-    applicability = Applicability.UNSAFE
+    applicability = Applicability.DISPLAY
     listens = ("late-scale",)
     supersedes = ("MP201", "MP202")
 

@@ -49,7 +49,7 @@ class LogOfProbability(Rule):
     code = "MP303"
     name = "log-of-probability"
     severity = Severity.ERROR
-    applicability = Applicability.UNSAFE
+    applicability = Applicability.SAFE
     listens = ("log-probability",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

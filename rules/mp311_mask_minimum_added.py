@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Context, Event, Finding, Rule, Severity
 
 
 class MaskMinimumAdded(Rule):
@@ -53,7 +53,7 @@ class MaskMinimumAdded(Rule):
     code = "MP311"
     name = "mask-minimum-added"
     severity = Severity.WARNING
-    applicability = Applicability.UNSAFE
+    applicability = None
     listens = ("minimum-added",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

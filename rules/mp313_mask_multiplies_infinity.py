@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
 
 
 class MaskMultipliesInfinity(Rule):
@@ -50,7 +50,7 @@ class MaskMultipliesInfinity(Rule):
     code = "MP313"
     name = "mask-multiplies-infinity"
     severity = Severity.INFO
-    applicability = Applicability.UNSAFE
+    applicability = None
     listens = ("masked-infinity",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

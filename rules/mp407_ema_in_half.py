@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Context, Event, Finding, Rule, Severity
 
 
 class EmaInHalf(Rule):
@@ -59,7 +59,7 @@ class EmaInHalf(Rule):
     code = "MP407"
     name = "ema-in-half"
     severity = Severity.ERROR
-    applicability = Applicability.SAFE
+    applicability = None
     listens = ("slow-average",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ class OnePassVariance(Rule):
     code = "MP605"
     name = "one-pass-variance"
     severity = Severity.ERROR
-    applicability = Applicability.UNSAFE
+    applicability = Applicability.SAFE
     listens = ("one-pass-variance",)
     supersedes = ("MP601",)
 

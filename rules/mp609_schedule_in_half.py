@@ -51,7 +51,7 @@ class ScheduleInHalf(Rule):
     code = "MP609"
     name = "schedule-in-half"
     severity = Severity.INFO
-    applicability = Applicability.UNSAFE
+    applicability = Applicability.SAFE
     listens = ("half-schedule",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:

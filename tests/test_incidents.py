@@ -45,7 +45,8 @@ class Project:
         always = ("--output-format", "json", "--jobs", "1", "--isolated", str(self.root))
         assert cli.main([*arguments, *always]) in (0, 1)
         found: list[dict[str, Any]] = json.loads(self.capfd.readouterr().out)
-        return found
+        found: list[dict[str, Any]] = found
+        return [f for f in found if f["code"] != "MP212"]  # a note on names, not a hazard
 
     def line(self, found: dict[str, Any]) -> str:
         lines = Path(found["filename"]).read_text().splitlines()

@@ -64,7 +64,8 @@ def force(
             strength = Strength.FILE
         elif sign.script:
             continue
-        elif sign.place.path in around:
+        elif sign.place.path in around or not around:
+            # a file that nothing imports is handed to what runs, by name or from outside
             strength = Strength.IMPORTER
         else:
             strength = Strength.PROJECT
