@@ -74,7 +74,7 @@ def test_before_is_flagged(project: Project, name: str) -> None:
     project.write(case.files)
     found = project.lint()
     wanted = expected_lines(case)
-    assert {(f["code"], project.line(f)) for f in found} == wanted
+    assert wanted <= {(f["code"], project.line(f)) for f in found}
     assert len(found) == len(wanted) > 0
 
 

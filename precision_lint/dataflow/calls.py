@@ -62,6 +62,7 @@ class Summary:
 
     __slots__ = (
         "leaves",
+        "objects",
         "recursive",
         "result",
         "running",
@@ -81,6 +82,7 @@ class Summary:
         self.recursive = False
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
+        self.objects: dict[int, Symbol] = {}
 
 
 class Key:
@@ -89,6 +91,8 @@ class Key:
     def __init__(self, it: Interpreter) -> None:
         self.it = it
         self.symbols: list[int] = []
+        self.objects: dict[int, Symbol] = {}
+        """Unknown objects by their numbers."""
 
     def vector(self, vector: Dtypes) -> Dtypes:
         if all(one <= dtypes.ANY for one in vector):
@@ -107,6 +111,7 @@ class Key:
             return self._tensor(peel(value), depth)
         if kind is Unknown:
             symbol: Symbol = value.symbol  # type: ignore[union-attr]
+            self.objects[symbol.number] = symbol
             return ("?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions)
         if value is None:
             return None
@@ -132,6 +137,8 @@ class Key:
 
     def _tensor(self, value: Tensor, depth: int) -> Any:
         inner: Any = ()
+        if value.symbol is not None:
+            self.objects[value.symbol.number] = value.symbol
         if depth and value.op not in ("input", "weight"):
             inner = tuple([self.of(v, depth - 1) for v in value.operands[:3] if v is not None])
         return (
@@ -179,12 +186,14 @@ def run(
             it.program.count("contexts")
             return _given_up(it, function, node)
         summary = function.contexts[key] = Summary(key_of.symbols)
+        summary.objects = key_of.objects
         it.program.touched.append(function.contexts)
         _solve(it, function, owner, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
     else:
         _replay(it, summary)
+    _pass_on_uses(summary, key_of)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
         place = it.place(node)
@@ -198,6 +207,14 @@ def run(
     values = [*(arguments or ()), *keywords.values()]
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+
+
+def _pass_on_uses(summary: Summary, key: Key) -> None:
+    """What a callee uses its unknown arguments as, it uses the caller's objects as."""
+    for inner, outer in zip(summary.symbols, key.symbols, strict=False):
+        used, known = summary.objects.get(inner), key.objects.get(outer)
+        if used is not None and known is not None:
+            known.uses |= used.uses
 
 
 SMALL = 4

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from precision_lint.domains import dtypes
-from precision_lint.domains.values import Scalar, Sequence, Tensor, Value, number
+from precision_lint.domains.values import INF, Scalar, Sequence, Tensor, Value, number
 
 PASSED = frozenset({"argument", "call"})
 """Values that are another one, seen from the other side of a call."""
@@ -146,12 +146,22 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
             continue
         seen.add(id(one))
         yield one
-        if one.op in KNOWN or one.op == "input" or (one.op == "cast" and _settles(one)):
+        if (
+            one.op in KNOWN
+            or one.op == "input"
+            or _is_share(one)
+            or (one.op == "cast" and _settles(one))
+        ):
             continue
         parts = one.operands[:1] if one.op in FIRST else one.operands
         if one.op in ("where", "embedding"):
             parts = one.operands[1:]
         pending.extend(peel(part) for part in parts)
+
+
+def _is_share(value: Tensor) -> bool:
+    """Whether a tensor was clamped to a finite range: integers have no reason to be."""
+    return value.op == "clamp" and abs(value.lo) < INF and abs(value.hi) < INF
 
 
 def _settles(cast: Tensor) -> bool:
