@@ -9,9 +9,9 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from precision_lint.api import Applicability, Edit, Fix, Place
-from precision_lint.slices import Editor
+from precision_lint.slices import Editor, indent_unit
 from precision_lint.source import Source
-from precision_lint.syntax import region_end
+from precision_lint.syntax import branches, region_end
 from precision_lint.syntax.tree import Tree
 
 Edits = tuple[Edit, ...]
@@ -52,6 +52,12 @@ class Context:
         while isinstance(node, ast.Attribute):
             node = node.value
         return isinstance(node, ast.Name)
+
+    def together(self, first: Place, second: Place) -> bool:
+        """Whether two places are in one function of this file."""
+        nodes = [self.tree.node(first), self.tree.node(second)]
+        functions = [self.tree.function(node) for node in nodes if node is not None]
+        return len(functions) == 2 and functions[0] is functions[1]
 
     # fixes
 
@@ -200,14 +206,38 @@ class Context:
 
     def insert_beside(self, place: Place, anchor: Place, *lines: str) -> Edits | None:
         """New lines in front of what holds a place, in the block of the statement at ``anchor``."""
-        target = self._statement(anchor)
-        if target is None:
+        statement, target = self._statement(place), self._statement(anchor)
+        if statement is None or target is None:
             return None
-        block = self.tree.block(target)
-        node: ast.AST | None = self._statement(place)
-        while node is not None and node not in block:
-            node = self.tree.parent(node)
-        return self.edit.insert_before(node, *lines) if isinstance(node, ast.stmt) else None
+        shared = branches.shared_block(self.tree, statement, target)
+        found = branches.conditions(self.tree, target, shared[1]) if shared else None
+        if shared is None or found is None or not all(branches.is_plain(one.test) for one in found):
+            return None
+        unit = indent_unit(self.source.text)
+        guarded = branches.guarded([one.test for one in found], lines, unit)
+        return self.edit.insert_before(shared[0], *guarded)
+
+    def insert_in_branch(self, place: Place, anchor: Place, *lines: str) -> Edits | None:
+        """New lines at the top of the branch that holds ``anchor`` and not ``place``."""
+        statement, target = self._statement(place), self._statement(anchor)
+        if statement is None or target is None:
+            return None
+        shared = branches.shared_block(self.tree, statement, target)
+        found = branches.conditions(self.tree, target, shared[1]) if shared else None
+        if shared is None or found is None:
+            return None
+        unit = indent_unit(self.source.text)
+        for depth, one in enumerate(found):
+            if not branches.is_plain(one.test):
+                inner = [each.test for each in found[depth + 1 :]]
+                if not all(map(branches.is_plain, inner)):
+                    return None
+                guarded = branches.guarded(inner, lines, unit)
+                return self.edit.insert_before(one.body[0], *guarded)
+        block = self.tree.block(shared[1])
+        last = branches.leaving(block[block.index(shared[0]) + 1 : block.index(shared[1])])
+        guarded = branches.guarded([one.test for one in found], lines, unit)
+        return self.edit.insert_after(last, *guarded) if last is not None else None
 
     def insert_after(self, place: Place, *lines: str) -> Edits | None:
         """New lines behind the statement at a place."""

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint import remedies
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
 
 
 class ClipBeforeUnscale(Rule):
@@ -64,35 +65,9 @@ class ClipBeforeUnscale(Rule):
     supersedes = ("MP101",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         yield Finding(
             "gradients are clipped while still multiplied by the loss scale: a max_norm of 1 acts as "
             "1/65536",
-            fix=_unscale(event, at, "unscale the gradients before clipping"),
-            related=_backward(event),
+            fix=remedies.unscale(event, at, "unscale the gradients before clipping"),
+            related=remedies.backward(event),
         )
-
-
-def _backward(event: Event) -> tuple[Link, ...]:
-    backward = event.facts["backward"]
-    return () if backward is None else (Link("the loss is scaled here", backward),)
-
-
-def _unscale(event: Event, at: Context, title: str, reason: str | None = None) -> Fix | None:
-    """Unscale the gradients of all optimizers that step, in front of what looks at them."""
-    lines, gone = [], []
-    for step, scaler, optimizer in event.facts["steps"]:
-        line = f"{at.text(scaler)}.unscale_({at.text(optimizer)})"
-        if step.path != at.path or not at.is_name(scaler) or not at.is_name(optimizer):
-            return None
-        if line not in lines:
-            lines.append(line)
-    if not lines:
-        return None
-    for unscale in event.facts["unscales"]:
-        removed = at.remove(unscale)
-        if removed is None:
-            return None
-        gone += [edit for edit in removed if edit not in gone]
-    edits = at.insert_beside(event.place, event.facts["steps"][0][0], *lines)
-    return at.fix(title, None if edits is None else (*edits, *gone), reason)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
+from precision_lint import remedies
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class DoubleUnscale(Rule):
@@ -57,11 +58,10 @@ class DoubleUnscale(Rule):
     code = "MP103"
     name = "double-unscale"
     severity = Severity.ERROR
-    applicability = Applicability.UNSAFE
+    applicability = Applicability.SAFE
     listens = ("double-unscale",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         when = (
             "after its step, before update"
             if event.facts["done"] == "stepped"
@@ -69,15 +69,24 @@ class DoubleUnscale(Rule):
         )
         yield Finding(
             f"the optimizer is unscaled {when}: this raises RuntimeError",
-            fix=at.fix(
-                "remove the second unscale_",
-                at.remove(event.place),
-                "another optimizer may have been meant",
-            ),
-            related=_backward(event),
+            fix=_removed(event, at),
+            related=remedies.backward(event),
         )
 
 
-def _backward(event: Event) -> tuple[Link, ...]:
-    backward = event.facts["backward"]
-    return () if backward is None else (Link("the loss is scaled here", backward),)
+def _removed(event: Event, at: Context) -> Fix | None:
+    """Remove the call; where it is the only one, unscale in the branch that steps instead."""
+    facts = event.facts
+    if facts["another"]:
+        return None  # the other optimizer may have been meant
+    edits = at.remove(event.place)
+    if facts["done"] == "stepped" or not facts["alone"]:
+        return at.fix("remove the second unscale_", edits)
+    moved = None
+    for step, scaler, optimizer in facts["steps"]:
+        if step.path == at.path and at.is_name(scaler) and at.is_name(optimizer):
+            line = f"{at.text(scaler)}.unscale_({at.text(optimizer)})"
+            moved = at.insert_in_branch(event.place, step, line)
+            break
+    both = None if edits is None or moved is None else (*edits, *moved)
+    return at.fix("unscale in the branch that steps", both)

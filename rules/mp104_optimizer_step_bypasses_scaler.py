@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint import remedies
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
 
 
 class OptimizerStepBypassesScaler(Rule):
@@ -63,7 +64,6 @@ class OptimizerStepBypassesScaler(Rule):
     listens = ("plain-step",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         done = event.facts["done"]
         if done == "stepped":
             message = (
@@ -78,27 +78,17 @@ class OptimizerStepBypassesScaler(Rule):
                 "the optimizer steps with gradients that are still multiplied by the loss scale "
                 "(65536 at first)"
             )
-        yield Finding(message, fix=_stepped(event, at), related=_backward(event))
+        fix = None
+        if done == "stepped" or self._beside(event, at):
+            why = "the code stepped twice for each batch; without a scale it does too"
+            fix = at.fix("leave the step to the scaler", remedies.removed(event, at), why)
+        elif not event.facts["steps"]:
+            fix = remedies.step_with_scaler(event, at)
+        yield Finding(message, fix=fix, related=remedies.backward(event))
 
-
-def _backward(event: Event) -> tuple[Link, ...]:
-    backward = event.facts["backward"]
-    return () if backward is None else (Link("the loss is scaled here", backward),)
-
-
-def _stepped(event: Event, at: Context) -> Fix | None:
-    """Step with the scaler that has scaled the loss, and update it."""
-    facts = event.facts
-    optimizer = at.receiver(event.place)
-    scalers = {at.text(place) for place in facts["scalers"] if place.path == at.path}
-    named = optimizer is not None and at.is_name(optimizer) and len(scalers) == 1
-    if facts["done"] is not None or optimizer is None or not named or facts["steps"]:
-        return None
-    scaler = scalers.pop()
-    if not all(at.is_name(place) for place in facts["scalers"]):
-        return None
-    edits = at.replace({event.place: f"{scaler}.step({at.text(optimizer)})"})
-    if edits is not None and not facts["updates"]:
-        updated = at.insert_after(event.place, f"{scaler}.update()")
-        edits = None if updated is None else (*edits, *updated)
-    return at.fix(f"step with {scaler}", edits)
+    @staticmethod
+    def _beside(event: Event, at: Context) -> bool:
+        """Whether the scaler steps the same optimizer."""
+        optimizer = at.receiver(event.place)
+        written = {at.text(name) for _, _, name in event.facts["steps"] if name.path == at.path}
+        return optimizer is not None and at.text(optimizer) in written

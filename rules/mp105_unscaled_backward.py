@@ -70,7 +70,6 @@ class UnscaledBackward(Rule):
     listens = ("unscaled-backward",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         beside = ", while another loss of the same step is" if event.facts["beside"] else ""
         yield Finding(
             f"the loss is not scaled{beside}: the optimizer divides these gradients by the loss scale "

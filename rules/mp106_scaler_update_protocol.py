@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint import remedies
+from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
 
 
 class ScalerUpdateProtocol(Rule):
@@ -64,7 +65,6 @@ class ScalerUpdateProtocol(Rule):
     listens = ("update-order",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         message = {
             "second-step": "the optimizer is stepped again without an update since its last step: this "
             "raises RuntimeError",
@@ -74,21 +74,10 @@ class ScalerUpdateProtocol(Rule):
             "gradients that are added up",
             "again": "the scale is updated a second time after one step: this raises",
         }[event.facts["how"]]
-        yield Finding(message, fix=_updated(event, at), related=_backward(event))
-
-
-def _backward(event: Event) -> tuple[Link, ...]:
-    backward = event.facts["backward"]
-    return () if backward is None else (Link("the loss is scaled here", backward),)
-
-
-def _updated(event: Event, at: Context) -> Fix | None:
-    """Update the scaler after its only step."""
-    facts = event.facts
-    if facts["how"] != "second-step" or facts["updates"] or len(facts["steps"]) != 1:
-        return None
-    place, scaler, _ = facts["steps"][0]
-    if place.path != at.path or not at.is_name(scaler):
-        return None
-    edits = at.insert_after(place, f"{at.text(scaler)}.update()")
-    return at.fix("update the scaler after its steps", edits)
+        how = event.facts["how"]
+        title = {"second-step": "update the scaler after its steps", "again": "update once"}
+        make = {"second-step": remedies.update, "again": remedies.removed}.get(
+            how, remedies.move_update
+        )
+        fix = at.fix(title.get(how, "update once, after the last step"), make(event, at))
+        yield Finding(message, fix=fix, related=remedies.backward(event))

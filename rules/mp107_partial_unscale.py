@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint import remedies
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class PartialUnscale(Rule):
@@ -60,18 +61,12 @@ class PartialUnscale(Rule):
     listens = ("partial-unscale",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         yield Finding(
             "gradients of one optimizer are clipped while still multiplied by the loss scale: only "
             "another one was unscaled",
             fix=_unscaled(event, at),
-            related=_backward(event),
+            related=remedies.backward(event),
         )
-
-
-def _backward(event: Event) -> tuple[Link, ...]:
-    backward = event.facts["backward"]
-    return () if backward is None else (Link("the loss is scaled here", backward),)
 
 
 def _unscaled(event: Event, at: Context) -> Fix | None:
@@ -83,5 +78,10 @@ def _unscaled(event: Event, at: Context) -> Fix | None:
     if not at.is_name(scaler) or not at.is_name(optimizer):
         return None
     name = at.text(optimizer)
-    edits = at.insert_beside(event.place, step, f"{at.text(scaler)}.unscale_({name})")
+    line = f"{at.text(scaler)}.unscale_({name})"
+    edits = at.insert_beside(event.place, step, line)
+    for place in event.facts["unscales"]:
+        if at.text(place) == line:
+            removed = at.remove(place)
+            edits = None if edits is None or removed is None else (*edits, *removed)
     return at.fix(f"unscale {name} before the clip", edits)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint import remedies
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
 
 
 class ZeroGradBeforeStep(Rule):
@@ -54,22 +55,21 @@ class ZeroGradBeforeStep(Rule):
     code = "MP109"
     name = "zero-grad-before-step"
     severity = Severity.ERROR
-    applicability = None
+    applicability = Applicability.UNSAFE
     listens = ("zeroed-gradients",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         related = (
-            *_backward(event),
+            *remedies.backward(event),
             Link("the step that should use them is here", event.facts["step"]),
         )
         yield Finding(
             "gradients are set to zero before the optimizer steps with them: nothing is trained, and the "
             "scaler finds nothing to check",
+            fix=at.fix(
+                "clear the gradients after the step",
+                remedies.move_zero(event, at),
+                "training without a scale changes too: it stood still",
+            ),
             related=related,
         )
-
-
-def _backward(event: Event) -> tuple[Link, ...]:
-    backward = event.facts["backward"]
-    return () if backward is None else (Link("the loss is scaled here", backward),)

@@ -72,7 +72,6 @@ class ScalerOnHalfParameters(Rule):
     listens = ("half-parameters-scaled",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         related = [Link("the scaler unscales or steps here", facts["step"])]
         if facts["optimizer"] is not None:

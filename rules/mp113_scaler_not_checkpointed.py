@@ -75,7 +75,6 @@ class ScalerNotCheckpointed(Rule):
     listens = ("scaler-not-saved",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         made = event.facts["scaler"]
         yield Finding(
             "the optimizer's state is saved without that of the scaler: the run that continues starts at "

@@ -51,7 +51,6 @@ class ScalerTruthiness(Rule):
     listens = ("scaler-truth",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         name = at.text(event.place)
         yield Finding(
             f"{name} is always true, also where it is disabled",

@@ -91,7 +91,6 @@ class CustomFunctionWithoutAmp(Rule):
     listens = ("dtype-mismatch",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         found = event.facts["backward"]
         if found is None:
             return

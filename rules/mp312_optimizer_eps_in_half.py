@@ -58,7 +58,6 @@ class OptimizerEpsInHalf(Rule):
     listens = ("optimizer-epsilon",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         given = "default epsilon" if facts["default"] else "epsilon"
         yield Finding(

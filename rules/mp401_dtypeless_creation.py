@@ -80,7 +80,6 @@ class DtypelessCreation(Rule):
     listens = ("widened", "dtype-mismatch")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         if (
             facts["origin"] not in ("created", "numpy")

@@ -54,7 +54,6 @@ class Float64FromNumpy(Rule):
     listens = ("widened", "dtype-mismatch")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         if facts["origin"] not in ("numpy", "created") or not facts["float64"]:
             return

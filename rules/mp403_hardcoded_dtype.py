@@ -82,7 +82,6 @@ class HardcodedDtype(Rule):
     listens = ("widened", "dtype-mismatch")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         kinds = ("named", "mask") if event.kind == "widened" else ("named", "mask", "cast")
         if facts["origin"] not in kinds or facts["origin_at"] is None or facts["float64"]:

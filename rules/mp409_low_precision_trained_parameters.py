@@ -56,7 +56,6 @@ class LowPrecisionTrainedParameters(Rule):
     listens = ("half-parameters",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         rate = "the default" if facts["rate"] is None else f"{facts['rate']:g}"
         least = "0.0039" if facts["dtype"] == "bfloat16" else "0.00049"

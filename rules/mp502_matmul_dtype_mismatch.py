@@ -90,7 +90,6 @@ class MatmulDtypeMismatch(Rule):
     listens = ("dtype-mismatch",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         if facts["writes"] or facts["backward"] is not None or _other_rule(facts):
             return

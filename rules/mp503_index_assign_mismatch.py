@@ -61,7 +61,6 @@ class IndexAssignMismatch(Rule):
     listens = ("dtype-mismatch",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         if not facts["writes"]:
             return

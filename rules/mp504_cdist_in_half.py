@@ -49,7 +49,6 @@ class CdistInHalf(Rule):
     listens = ("missing-kernel", "missing-kernel-elsewhere")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         if facts["operation"] not in ("cdist", "pdist"):
             return

@@ -73,7 +73,6 @@ class OpMissingInHalf(Rule):
     listens = ("missing-kernel", "missing-kernel-elsewhere")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         facts = event.facts
         name = facts["operation"]
         known = event.kind == "missing-kernel" or name.startswith("fft.") or name == "stft"

@@ -54,7 +54,6 @@ class Bfloat16ToNumpy(Rule):
     listens = ("bfloat16-to-numpy",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-
         operand = event.facts["operand"]
         edits = at.upcast([operand]) if operand is not None else None
         text = at.text(operand)[:50] if operand is not None else "this"

@@ -73,6 +73,7 @@ class Machine:
             kind: [s for s in steps if s.kind == kind]
             for kind in ("step", "unscale", "update", "scale")
         }
+        self.stepped = {self._optimizer(one) for one in self.calls["step"]}
         self.plain_steps = any(step.kind == "plain-step" for step in steps)
         self.by_hand = any(step.kind == "scale-used" for step in steps)
         self.scaling = {self.key(step.objects[0]) for step in steps if step.kind == "scale"}
@@ -81,6 +82,10 @@ class Machine:
             self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
         }
         self.loops = dict(_nesting(trace, ()))
+        self.order = [s for s in steps if s.kind in ORDERED]
+        self.numbers = {id(s): number for number, s in enumerate(steps)}
+        self.now = 0
+        """The number of the step at hand in the order in which steps are written."""
         self.run(trace, frozenset({start}))
 
     # objects
@@ -116,6 +121,7 @@ class Machine:
             else:
                 action = ACTIONS.get(step.kind)
                 if action is not None:
+                    self.now = self.numbers[id(step)]
                     flow.next = frozenset(action(self, step, flow.next))
         return flow
 
@@ -266,13 +272,27 @@ class Machine:
             1 << AMP16 if framework else ALL_MODES,
             assumptions | (assume.LIBRARY if framework else 0),
             backward=next((s.scaled for s in some if s.scaled is not None), None),
-            steps=tuple(self._written(one) for one in self.calls["step"]),
-            unscales=tuple(one.place for one in self.calls["unscale"]),
+            steps=tuple(self._written(one) for one in self._following("step")),
+            unscales=tuple(one.place for one in self._following("unscale")),
             updates=tuple(one.place for one in self.calls["update"]),
             scalers=tuple(self._written(one)[1] for one in self.calls["scale"]),
             framework=framework,
+            calls=tuple(frame.place for frame in reversed(self.frames)),
             **facts,
         )
+
+    def _following(self, kind: str) -> list[Step]:
+        """The steps of a kind that belong to the backward at hand; all, if it has none of its own."""
+        found, stepped = [], False
+        for step in self.order:
+            if self.numbers[id(step)] <= self.now:
+                continue
+            if step.kind in ("backward", "update") and stepped:
+                break
+            stepped |= step.kind == "step"
+            if step.kind == kind:
+                found.append(step)
+        return found if stepped else self.calls[kind]
 
     def _at_call(self, kind: str, level: int) -> bool:
         """Whether what happens in a callee is wrong of the call: it reads, or knows no protocol."""
@@ -353,7 +373,13 @@ class Machine:
         again = [s for s in states if s.of(optimizer) is not None and not s.lost]
         if again:
             some = assume.BRANCH if len(again) < len(states) else 0
-            self.report("double-unscale", step.place, again, some, done=again[0].of(optimizer))
+            known = self.optimizers.keys() | {key for key in self.shared if key in self.stepped}
+            self.report(
+                "double-unscale", step.place, again, some,
+                done=again[0].of(optimizer),
+                alone=sum(self._optimizer(one) == optimizer for one in self.calls["unscale"]) == 1,
+                another=any(key not in again[0].clean for key in known if key != optimizer),
+            )  # fmt: skip
             self.stopped.add("double-unscale")
         self._unscaled_loss(step, states)
         return [s.divided(optimizer, UNSCALED) for s in states]
@@ -555,6 +581,9 @@ ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
     "scrub": Machine.scrub, "zero": Machine.zero, "unknown-call": Machine.handed,
     "new-scaler": Machine.renewed,
 }  # fmt: skip
+
+
+ORDERED = frozenset({"backward", "update", "step", "unscale"})
 
 
 def _scaler_of(step: Step) -> int:
