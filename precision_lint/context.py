@@ -59,6 +59,30 @@ class Context:
         functions = [self.tree.function(node) for node in nodes if node is not None]
         return len(functions) == 2 and functions[0] is functions[1]
 
+    def name_of(self, made: Place, seen_from: Place) -> str | None:
+        """The name that what is made at a place was given, if it means the same elsewhere."""
+        node = self.tree.node(made)
+        statement = self.tree.parent(node) if node is not None else None
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return None
+        target = statement.targets[0]
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+            return f"{target.value.id}.{target.attr}" if target.value.id == "self" else None
+        everywhere = self.tree.function(statement) is self.tree.tree
+        near = everywhere or self.together(made, seen_from)
+        return target.id if isinstance(target, ast.Name) and near else None
+
+    def loop(self, place: Place) -> Place | None:
+        """The outermost loop around a place, in its function."""
+        node = self.tree.node(place)
+        found = None
+        for one in self.tree.around(node) if node is not None else ():
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                break
+            if isinstance(one, (ast.For, ast.While)):
+                found = one
+        return self.tree.place(found) if found is not None else None
+
     # fixes
 
     @staticmethod
@@ -76,8 +100,10 @@ class Context:
 
     def upcast(self, places: Iterable[Place], suffix: str = ".float()") -> Edits | None:
         """Put a method call behind expressions."""
+        nodes = {place: self.tree.expression(place) for place in places}
+        narrow = [place for place, node in nodes.items() if node is None or not _is_upcast(node)]
         return self._by_statement(
-            places, lambda s, nodes: self.edit.append(s, dict.fromkeys(nodes, suffix))
+            narrow, lambda s, nodes: self.edit.append(s, dict.fromkeys(nodes, suffix))
         )
 
     def rewrite(self, texts: Mapping[Place, str]) -> Edits | None:
@@ -101,6 +127,35 @@ class Context:
         if not isinstance(node, ast.Call) or statement is None:
             return None
         return self.edit.add_keyword(statement, node, name, value)
+
+    def set_keyword(self, call: Place, name: str, value: str) -> Edits | None:
+        """Give a keyword argument of a call another value, or add it as the last one."""
+        node = self.tree.node(call)
+        given = getattr(node, "keywords", ())
+        written = next((k.value for k in given if k.arg == name), None)
+        if written is not None:
+            return self.edit.put(written, value)
+        return self.add_keyword(call, name, value)
+
+    def add_entry(self, inside: Place, key: str, value: str) -> Edits | None:
+        """Add ``"key": value`` to the dict that a place lies in."""
+        node = self.tree.node(inside)
+        around = self.tree.around(node) if node is not None else ()
+        entries = next((one for one in around if isinstance(one, (ast.Dict, ast.stmt))), None)
+        statement = self.tree.statement(entries) if entries is not None else None
+        if not isinstance(entries, ast.Dict) or statement is None:
+            return None
+        return self.edit.add_entry(statement, entries, key, value)
+
+    def drop_cast(self, cast: Place) -> Edits | None:
+        """Take a cast of a whole module away: ``.half()``, ``.to(torch.float16)``."""
+        node = self.tree.node(cast)
+        if not isinstance(node, ast.Call) or len(node.args) + len(node.keywords) > 1:
+            return None
+        if not isinstance(node.func, ast.Attribute):
+            return None
+        alone = isinstance(self.tree.parent(node), ast.Expr)
+        return self.remove(cast) if alone else self.drop_call(cast)
 
     def move_cast(
         self, cast: Place, places: Sequence[Place], text: str = ".float()"
@@ -163,6 +218,7 @@ class Context:
         if node is None or statement is None or None in inputs:
             return None
         known = [n for n in inputs if n is not None]
+        narrow = [n for n in known if not _is_upcast(n)]
         where = device or self._device(known)
         if where is None:
             return None
@@ -170,7 +226,7 @@ class Context:
         header = f"with {spelling}.autocast(device_type={where}, enabled=False):"
         whole = _only_reshapes(getattr(statement, "value", None), node)
         bound = None if whole else self.fresh(name, node)
-        edits = self.edit.without_autocast(statement, node, known, header, bound)
+        edits = self.edit.without_autocast(statement, node, narrow, header, bound)
         return None if edits is None else (*imports, *edits)
 
     def end_region(self, call: Place) -> Edits | None:
@@ -262,6 +318,11 @@ class Context:
         spelling = self.tree.spelling("torch")
         return (spelling, ()) if spelling else ("torch", self.edit.import_line("import torch"))
 
+    def unused(self, name: str, place: Place) -> str:
+        """``name``, or ``name_2`` and so on if the function around a place uses it already."""
+        node = self.tree.node(place)
+        return self.fresh(name, node) if node is not None else name
+
     def fresh(self, name: str, node: ast.AST) -> str:
         """``name``, or ``name_2`` and so on if the function around uses it already."""
         used = self.tree.names(node)
@@ -321,6 +382,13 @@ class Context:
 RESHAPES = frozenset({
     "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "flatten", "contiguous", "mT", "T",
 })  # fmt: skip
+
+
+def _is_upcast(node: ast.expr) -> bool:
+    """Whether an expression ends in ``.float()`` or ``.double()``."""
+    if not isinstance(node, ast.Call) or node.args or node.keywords:
+        return False
+    return isinstance(node.func, ast.Attribute) and node.func.attr in ("float", "double")
 
 
 def _only_reshapes(whole: ast.AST | None, part: ast.expr) -> bool:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
 
 
 class ScalerOnHalfParameters(Rule):
@@ -68,7 +68,7 @@ class ScalerOnHalfParameters(Rule):
     code = "MP110"
     name = "scaler-on-half-parameters"
     severity = Severity.ERROR
-    applicability = None
+    applicability = Applicability.UNSAFE
     listens = ("half-parameters-scaled",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -79,5 +79,10 @@ class ScalerOnHalfParameters(Rule):
         yield Finding(
             "float16 parameters are trained with a GradScaler: this raises ValueError (attempting to "
             "unscale FP16 gradients)",
+            fix=at.fix(
+                "keep the parameters in float32",
+                at.drop_cast(event.place),
+                "what else is made for half parameters has to change with them",
+            ),
             related=tuple(related),
         )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class Float16AutocastWithoutScaler(Rule):
@@ -62,11 +62,33 @@ class Float16AutocastWithoutScaler(Rule):
     code = "MP111"
     name = "float16-autocast-without-scaler"
     severity = Severity.WARNING
-    applicability = None
+    applicability = Applicability.UNSAFE
     listens = ("unscaled-loss",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         message = "the loss of a float16 region is not scaled: gradients below 6e-8 become 0"
         if event.facts["off"]:
             message = "the scaler of a float16 loss is off: gradients below 6e-8 become 0"
-        yield Finding(message)
+        yield Finding(message, fix=_scaled(event, at))
+
+
+def _scaled(event: Event, at: Context) -> Fix | None:
+    """Make a scaler in front of the loop, scale the loss, step and update with it."""
+    step = event.facts["step"]
+    loop = at.loop(event.place)
+    if event.facts["off"] or step is None or loop is None or not at.together(event.place, step):
+        return None
+    loss, optimizer = at.receiver(event.place), at.receiver(step)
+    if loss is None or optimizer is None or not at.is_name(optimizer) or at.loop(step) != loop:
+        return None
+    scaler, name = at.unused("scaler", event.place), at.text(optimizer)
+    torch, imports = at.torch()
+    parts = [
+        at.insert_before(loop, f'{scaler} = {torch}.amp.GradScaler("cuda")'),
+        at.replace({loss: f"{scaler}.scale({at.text(loss)})", step: f"{scaler}.step({name})"}),
+        *(at.insert_before(clip, f"{scaler}.unscale_({name})") for clip in event.facts["clips"]),
+        at.insert_after(step, f"{scaler}.update()"),
+    ]
+    edits = None if None in parts else (*imports, *(e for part in parts for e in part or ()))
+    reason = "the scale has to be kept from one call of this function to the next, and saved"
+    return at.fix("scale the loss", edits, reason)

@@ -66,7 +66,7 @@ class ScalerWithBfloat16(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        edits = at.add_keyword(event.place, "enabled", "False")
+        edits = at.set_keyword(event.place, "enabled", "False")
         reason = "a disabled scaler does not skip steps whose gradients are inf or nan"
         fix = at.fix("disable the scaler", edits, reason) if facts["taken"] is None else None
         message = "the loss is scaled although autocast runs in bfloat16, which needs no scale"

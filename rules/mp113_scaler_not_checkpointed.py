@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
 
 
 class ScalerNotCheckpointed(Rule):
@@ -71,13 +71,18 @@ class ScalerNotCheckpointed(Rule):
     code = "MP113"
     name = "scaler-not-checkpointed"
     severity = Severity.INFO
-    applicability = None
+    applicability = Applicability.SAFE
     listens = ("scaler-not-saved",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         made = event.facts["scaler"]
+        name = at.name_of(made, event.place) if made is not None else None
+        edits = None
+        if name is not None:
+            edits = at.add_entry(event.facts["state"], "scaler", f"{name}.state_dict()")
         yield Finding(
             "the optimizer's state is saved without that of the scaler: the run that continues starts at "
             "the initial scale again",
+            fix=at.fix(f"save the state of {name}", edits),
             related=() if made is None else (Link("the scaler is made here", made),),
         )

@@ -228,6 +228,7 @@ def _call_layer(
     keywords: dict[str, Value],
     node: ast.AST,
 ) -> Value:
+    it.module.layer_calls.add(node)
     name = str(callee.cls)
     weights, _ = objects.weights_of(it, callee)
     layer = layers.layer(name)

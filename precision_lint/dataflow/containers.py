@@ -153,6 +153,8 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
         made = it.unknown(str(name), vector, symbol.assumptions)
         made.symbol.flags = symbol.flags
         made.symbol.uses = symbol.uses & Symbol.ARRAY
+        if ("cast of", "") in symbol.attributes:
+            made.symbol.node, made.symbol.home = symbol.node, symbol.home
         known = symbol.attributes[name] = made
     return known
 

@@ -186,7 +186,7 @@ def unscaled(it: Interpreter, loss: Value, node: ast.AST) -> None:
         return
     entries = it.notes.setdefault((UNSCALED, it.function), [])
     entries.append((node, assumptions, off))
-    it.emit("unscaled-loss", node, ALL_MODES, assumptions | assume.KIND, off=off)
+    it.emit("unscaled-loss", node, ALL_MODES, assumptions | assume.KIND, off=off, step=None)
 
 
 def _loss(loss: Value) -> tuple[Value, bool] | None:
@@ -228,7 +228,12 @@ def weights_move(it: Interpreter, owner: Special, node: ast.AST) -> None:
     """The gradients of a loss without a scale are used."""
     for back, assumptions, off in it.notes.get((UNSCALED, it.function), ()):
         if (it.module.path, it.function, SCALING) not in it.notes or off:
-            it.emit("unscaled-loss", back, ALL_MODES, assumptions, off=off)
+            it.retract_at("unscaled-loss", back)
+            clips = tuple(one.place for one in it.trace if one.kind == "clip")
+            it.emit(
+                "unscaled-loss", back, ALL_MODES, assumptions, off=off, step=it.place(node),
+                clips=clips,
+            )  # fmt: skip
 
 
 def scaled(it: Interpreter, owner: Special, loss: Value, node: ast.AST) -> None:

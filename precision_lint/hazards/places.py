@@ -15,7 +15,7 @@ from precision_lint.syntax.program import Module
 def is_function(node: ast.Call, home: Module) -> bool:
     """Whether a call is of a function (``torch.log(x)``), not of a method (``x.log()``)."""
     target: ast.AST = node.func
-    if not isinstance(target, ast.Attribute):
+    if not isinstance(target, ast.Attribute) or node in home.layer_calls:
         return True
     while isinstance(target, ast.Attribute):
         target = target.value

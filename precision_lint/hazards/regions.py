@@ -30,7 +30,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.hazards.magnitudes import half_modes
-from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.places import made_at, operand_node, upcast_places
 from precision_lint.syntax.program import scan
 from precision_lint.torchmodel import amp
 
@@ -41,6 +41,8 @@ LOSSES = (
     "margin_ranking_loss", "ctc_loss", "soft_margin_loss", "hinge_embedding_loss",
 )  # fmt: skip
 
+CLASSES = frozenset({"cross_entropy", "nll_loss"})
+"""Losses whose target may be the numbers of classes."""
 
 # losses and distances
 
@@ -70,7 +72,7 @@ def loss_in_half(it: Interpreter, applied: Applied) -> None:
     if value is None or not value.flags & REGIONAL or value.op == "cast":
         return
     vector = applied.seen.get(0, value.dtypes)
-    if applied.name not in ("cross_entropy", "nll_loss") and 1 in applied.seen:
+    if applied.name not in CLASSES and 1 in applied.seen:
         vector = dtypes.promote(vector, applied.seen[1])
     modes = 0 if it.no_grad else dtypes.modes_of(vector, LOW)
     if not modes:
@@ -78,7 +80,8 @@ def loss_in_half(it: Interpreter, applied: Applied) -> None:
     node = operand_node(applied.node, it.module, 0)
     target = applied.tensor(1)
     places = [it.place(node)] if node is not None else []
-    if target is not None and dtypes.modes_of(target.dtypes, LOW):
+    classes = applied.name in CLASSES
+    if target is not None and not classes and dtypes.modes_of(target.dtypes, LOW):
         other = operand_node(applied.node, it.module, 1)
         places += [it.place(other)] if other is not None else []
     it.retract_at("half-softmax", applied.node)
@@ -371,6 +374,7 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special)
     operand = operand_node(node, it.module, 0) if isinstance(node, ast.Call) else None
     if isinstance(node, ast.Call) and node.args:
         operand = node.args[0]
+    fallback = (it.place(operand),) if operand is not None else ()
     it.emit(
         "half-scaled-loss",
         node,
@@ -378,7 +382,7 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special)
         value.assumptions | (assume.MAGNITUDE if single else 0),
         about=value,
         whole=value.rank == 0,
-        upcast=(it.place(operand),) if operand is not None else (),
+        upcast=upcast_places(it, value, operand) if single else fallback,
     )
 
 

@@ -160,7 +160,15 @@ def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
     scaler = next((one for one in _in_reach(it) if one.fields.get("enabled") is not False), None)
     if scaler is not None:
         made = it.place(scaler.node, scaler.home) if scaler.node is not None else None
-        it.emit("scaler-not-saved", node, ALL_MODES, scaler.assumptions & ~assume.FLAG, scaler=made)
+        state = next(
+            one
+            for one in states
+            if isinstance(one.fields.get("of"), Special) and one.fields["of"].kind == "optimizer"
+        )
+        it.emit(
+            "scaler-not-saved", node, ALL_MODES, scaler.assumptions & ~assume.FLAG, scaler=made,
+            state=it.place(state.node or node, state.home),
+        )  # fmt: skip
 
 
 SAVED.append(saved)

@@ -29,6 +29,7 @@ class Module:
         "executed",
         "facts",
         "functions",
+        "layer_calls",
         "name",
         "package",
         "path",
@@ -46,6 +47,8 @@ class Module:
         self.definitions: dict[ast.AST, Function | Class] = {}
         """Functions and classes by their node."""
         self.variables: dict[str, Any] = {}
+        self.layer_calls: set[ast.AST] = set()
+        """Calls of layers (``self.norm(x)``), which are written as methods are."""
         self.executed = False
         self.facts: dict[str, Any] = {}
         self._collect(tree.body)

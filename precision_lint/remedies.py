@@ -1,0 +1,110 @@
+"""Repairs of the order in which a scaler unscales, steps and is updated, for the rules about it.
+
+Each function gives None where the code has no shape that it can repair cleanly.
+"""
+
+from __future__ import annotations
+
+from precision_lint.api import Context, Edit, Event, Fix, Link, Place
+
+__all__ = [
+    "backward",
+    "move_update",
+    "move_zero",
+    "removed",
+    "step_with_scaler",
+    "unscale",
+    "update",
+]
+
+Edits = tuple[Edit, ...]
+
+
+def backward(event: Event) -> tuple[Link, ...]:
+    """Where the loss was scaled."""
+    place = event.facts["backward"]
+    return () if place is None else (Link("the loss is scaled here", place),)
+
+
+def _steps(event: Event, at: Context) -> list[tuple[Place, str, str]]:
+    """The steps that follow, each with its scaler and its optimizer as they are written."""
+    found = []
+    for step, scaler, optimizer in event.facts["steps"]:
+        if step.path != at.path or not at.is_name(scaler) or not at.is_name(optimizer):
+            return []
+        found.append((step, at.text(scaler), at.text(optimizer)))
+    return found
+
+
+def _both(first: Edits | None, second: Edits | None) -> Edits | None:
+    return None if first is None or second is None else (*first, *second)
+
+
+def unscale(event: Event, at: Context, title: str, reason: str | None = None) -> Fix | None:
+    """Unscale the gradients of all optimizers that step, in front of what looks at them."""
+    steps = _steps(event, at)
+    if not steps:
+        return None
+    lines = list(dict.fromkeys(f"{scaler}.unscale_({name})" for _, scaler, name in steps))
+    places = (event.place, *event.facts["calls"])
+    near = next((one for one in places if at.together(one, steps[0][0])), event.place)
+    edits = at.insert_beside(near, steps[0][0], *lines)
+    for place in event.facts["unscales"]:
+        removed = at.remove(place)
+        if removed is not None and edits is not None:
+            removed = tuple(edit for edit in removed if edit not in edits)
+        edits = _both(edits, removed)
+    return at.fix(title, edits, reason)
+
+
+def removed(event: Event, at: Context) -> Edits | None:
+    """Remove the call."""
+    return at.remove(event.place)
+
+
+def step_with_scaler(event: Event, at: Context) -> Fix | None:
+    """Step with the scaler that has scaled the loss, and update it."""
+    scalers = event.facts["scalers"]
+    spelled = {at.text(place) for place in scalers if place.path == at.path}
+    optimizer = at.receiver(event.place)
+    if optimizer is None or not at.is_name(optimizer) or len(spelled) != 1:
+        return None
+    if not all(at.is_name(place) for place in scalers):
+        return None
+    scaler = spelled.pop()
+    edits = at.replace({event.place: f"{scaler}.step({at.text(optimizer)})"})
+    if not event.facts["updates"]:
+        edits = _both(edits, at.insert_after(event.place, f"{scaler}.update()"))
+    return at.fix(f"step with {scaler}", edits)
+
+
+def update(event: Event, at: Context) -> Edits | None:
+    """Update the scaler behind its last step, and no longer where no step is."""
+    steps = _steps(event, at)
+    if not steps or not at.together(event.place, steps[-1][0]):
+        return None
+    edits = at.insert_after(steps[-1][0], f"{steps[-1][1]}.update()")
+    for place in event.facts["updates"]:
+        edits = _both(edits, at.remove(place))
+    return edits
+
+
+def move_update(event: Event, at: Context) -> Edits | None:
+    """Update behind the last step instead of here; only remove it where that is done already."""
+    steps = _steps(event, at)
+    if not steps or not at.together(event.place, steps[-1][0]):
+        return None
+    last, scaler, _ = steps[-1]
+    updates = [place for place in event.facts["updates"] if place != event.place]
+    removed = at.remove(event.place)
+    if any(at.together(place, last) and place.row > last.row for place in updates):
+        return removed
+    return _both(removed, at.insert_after(last, f"{scaler}.update()"))
+
+
+def move_zero(event: Event, at: Context) -> Edits | None:
+    """Clear the gradients behind the step that uses them."""
+    step = event.facts["step"]
+    if not at.together(event.place, step):
+        return None
+    return _both(at.remove(event.place), at.insert_after(step, at.text(event.place)))

@@ -1,0 +1,58 @@
+"""Where a statement may go so that it runs exactly when another one does."""
+
+from __future__ import annotations
+
+import ast
+
+from precision_lint.syntax.tree import Tree
+
+
+def shared_block(tree: Tree, first: ast.stmt, second: ast.stmt) -> tuple[ast.stmt, ast.stmt] | None:
+    """The two statements of one block that hold two others: the innermost such block."""
+    around = [first, *(n for n in tree.around(first) if isinstance(n, ast.stmt))]
+    inner: ast.AST | None = second
+    while isinstance(inner, ast.stmt):
+        block = tree.block(inner)
+        for outer in around:
+            if outer in block:
+                return outer, inner
+        inner = tree.parent(inner)
+    return None
+
+
+def conditions(tree: Tree, statement: ast.stmt, outer: ast.stmt) -> list[ast.If] | None:
+    """The ``if`` statements from ``outer`` down to a statement; None: it is below something else."""
+    found: list[ast.If] = []
+    node: ast.AST | None = statement
+    while node is not outer:
+        parent = tree.parent(node) if node is not None else None
+        if not isinstance(parent, ast.If) or node not in parent.body:
+            return None
+        found.insert(0, parent)
+        node = parent
+    return found
+
+
+def is_plain(test: ast.expr) -> bool:
+    """Whether a condition is a setting, which is the same wherever it is asked."""
+    while isinstance(test, ast.Attribute):
+        test = test.value
+    return isinstance(test, ast.Name)
+
+
+def guarded(tests: list[ast.expr], lines: tuple[str, ...], indent: str) -> list[str]:
+    """Lines that run only where settings hold."""
+    if not tests:
+        return list(lines)
+    header = f"if {' and '.join(map(ast.unparse, tests))}:"
+    return [header, *(f"{indent}{line}" for line in lines)]
+
+
+def leaving(statements: list[ast.stmt]) -> ast.stmt | None:
+    """The last statement of some that ends the iteration under a condition."""
+    found = None
+    for statement in statements:
+        if isinstance(statement, ast.If) and not statement.orelse:
+            if isinstance(statement.body[-1], (ast.Continue, ast.Return)):
+                found = statement
+    return found
