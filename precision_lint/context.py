@@ -8,13 +8,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from precision_lint.api import Applicability, Edit, Fix, Place
+from precision_lint.api import Applicability, Edit, Event, Fix, Place
+from precision_lint.call_edits import CallEdits
+from precision_lint.domains.dtypes import AMP_MODES
 from precision_lint.slices import Editor, indent_unit
 from precision_lint.source import Source
 from precision_lint.syntax import branches, region_end
 from precision_lint.syntax.tree import Tree
 
 Edits = tuple[Edit, ...]
+PRODUCTS = frozenset({"matmul", "bmm", "mm", "mv", "einsum", "linear", "addmm", "baddbmm"})
 
 
 class Context:
@@ -52,6 +55,15 @@ class Context:
         while isinstance(node, ast.Attribute):
             node = node.value
         return isinstance(node, ast.Name)
+
+    def is_argument(self, inner: Place, call: Place) -> bool:
+        """Whether an expression is all that a call is of: its argument, or what its method is of."""
+        node, outer = self.tree.node(inner), self.tree.node(call)
+        if not isinstance(outer, ast.Call) or node is None:
+            return False
+        if isinstance(outer.func, ast.Attribute) and outer.func.value is node:
+            return not outer.args
+        return len(outer.args) == 1 and outer.args[0] is node
 
     def together(self, first: Place, second: Place) -> bool:
         """Whether two places are in one function of this file."""
@@ -105,6 +117,66 @@ class Context:
         return self._by_statement(
             narrow, lambda s, nodes: self.edit.append(s, dict.fromkeys(nodes, suffix))
         )
+
+    def at_origin(self, event: Event) -> tuple[Place, ...]:
+        """Where a value is upcast: where it is made, or where it is used if a half model has it, too."""
+        origins: tuple[Place, ...] = event.facts["upcast"]
+        direct: Place | None = event.facts["direct"]
+        if direct is None or _in_region(event) or not any(map(self._multiplied, origins)):
+            return origins
+        return (direct,)
+
+    def _multiplied(self, place: Place) -> bool:
+        """Whether what the statement at a place assigns is an operand of a product or a layer."""
+        statement = self._statement(place)
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if statement is None or not isinstance(target, ast.Name):
+            return False
+        for node in ast.walk(self.tree.function(statement)):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+                operands: list[ast.expr] = [node.left, node.right]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = node.func.value
+                layer = isinstance(owner, ast.Name) and owner.id == "self"
+                operands = [*node.args, owner] if layer or node.func.attr in PRODUCTS else []
+            else:
+                continue
+            inside = (inner for one in operands for inner in ast.walk(one))
+            if any(isinstance(one, ast.Name) and one.id == target.id for one in inside):
+                return True
+        return False
+
+    def compute_wide(self, event: Event, places: Iterable[Place]) -> Edits | None:
+        """Upcast the operands of an operation; outside of autocast its result goes back to half.
+
+        Autocast casts the result wherever that is needed; a half model does not.
+        """
+        operands = tuple(dict.fromkeys(places))
+        whole = self.tree.expression(event.place)
+        statement = self.tree.statement(whole) if whole is not None else None
+        followed = next((name for one in operands if (name := self._root(one))), None)
+        if _in_region(event) or not followed or statement is None:
+            return self.upcast(operands)
+        if not isinstance(whole, (ast.Call, ast.BinOp)):
+            return self.upcast(operands)
+        nodes = {one: self.tree.expression(one) for one in operands}
+        here = [n for n in nodes.values() if n is not None and self.tree.statement(n) is statement]
+        suffixes: dict[ast.expr, str] = {n: ".float()" for n in here if not _is_upcast(n)}
+        suffixes[whole] = f".to({followed}.dtype)"
+        edits = self.edit.append(statement, suffixes)
+        apart = [one for one, node in nodes.items() if node not in here]
+        others = self.upcast(apart) if apart else ()
+        return None if edits is None or others is None else (*edits, *others)
+
+    def _root(self, place: Place) -> str | None:
+        """The name, or the attribute of one, that a place has parts of: ``out`` in ``out[..., 1:]``."""
+        node = self.tree.expression(place)
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        if node is None:
+            return None
+        root = self.tree.place(node)
+        return self.text(root) if self.is_name(root) else None
 
     def rewrite(self, texts: Mapping[Place, str]) -> Edits | None:
         """Put other expressions in place of expressions; ``_`` in a text is what it replaces."""
@@ -238,6 +310,27 @@ class Context:
             return None
         moved = region_end.behind(parent.body, node)
         return self.edit.outdent(moved, self.edit.indentation(parent)) if moved else None
+
+    def call(self, place: Place) -> CallEdits | None:
+        """The call at a place, to change its arguments."""
+        node = self.tree.node(place)
+        return CallEdits(self.edit, node) if isinstance(node, ast.Call) else None
+
+    def moved_factor(
+        self, whole: Place, product: Place, factor: Place, scale: Place, sign: str
+    ) -> Edits | None:
+        """Scale a factor of a product instead of the product; ``sign`` is ``*`` or ``/``."""
+        node, inner = self.tree.expression(product), self.tree.expression(factor)
+        outer = self.tree.expression(whole)
+        if node is None or inner is None or outer is None or not self.text(scale):
+            return None
+        text, start = self.source.text, self.edit.offset(node)
+        scaled = f"{self.text(factor)} {sign} {self.text(scale)}"
+        if isinstance(node, ast.BinOp) or isinstance(inner, ast.BinOp):
+            scaled = f"({scaled})"
+        head = text[start : self.edit.offset(inner)]
+        rest = text[self.edit.end(inner) : self.edit.end(node)]
+        return None if "\n" in head + rest else self.replace({whole: head + scaled + rest})
 
     def device_of(self, call: Place, device: str) -> Edits | None:
         """Put another device type into a call of ``autocast``."""
@@ -382,6 +475,11 @@ class Context:
 RESHAPES = frozenset({
     "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "flatten", "contiguous", "mT", "T",
 })  # fmt: skip
+
+
+def _in_region(event: Event) -> bool:
+    """Whether autocast casts what follows."""
+    return any(one.regions for one in event.variants) or not event.modes & ~AMP_MODES
 
 
 def _is_upcast(node: ast.expr) -> bool:

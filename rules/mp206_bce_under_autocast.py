@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class BceUnderAutocast(Rule):
@@ -52,14 +52,28 @@ class BceUnderAutocast(Rule):
     code = "MP206"
     name = "bce-under-autocast"
     severity = Severity.ERROR
-    applicability = Applicability.DISPLAY
+    applicability = Applicability.SAFE
     listens = ("banned-operation",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         yield Finding(
             "autocast refuses binary_cross_entropy: it raises inside a region",
-            fix=at.shown(
-                "use binary_cross_entropy_with_logits on the logits",
-                "the sigmoid has to go, wherever it is",
-            ),
+            fix=_outside(event, at),
         )
+
+
+def _outside(event: Event, at: Context) -> Fix | None:
+    """Take the logits where the sigmoid is an argument, else leave autocast for the loss."""
+    operands, logits = event.facts["operands"], event.facts["logits"]
+    call = at.call(event.place)
+    if logits is not None and call is not None and event.facts["function"]:
+        name = at.callee(event.place)
+        taken = call.put(0, at.text(logits))
+        if name is None or taken is None:
+            return None
+        edits = (*call.callee(f"{name}_with_logits"), *taken)
+        return at.fix("take the logits", edits, "one step rounds differently from two")
+    if len(operands) != 2:
+        return None
+    wrapped = at.without_autocast(event.place, operands, None, "loss")
+    return at.fix("compute the loss outside of autocast", wrapped)

@@ -87,7 +87,7 @@ class CustomFunctionWithoutAmp(Rule):
     code = "MP207"
     name = "custom-function-without-amp"
     severity = Severity.ERROR
-    applicability = Applicability.UNSAFE
+    applicability = Applicability.SAFE
     listens = ("dtype-mismatch",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -119,7 +119,4 @@ def _decorated(methods: tuple[Place | None, ...], at: Context) -> Fix | None:
         if made is None:
             return None
         edits += made
-    why = None
-    if at.torch_version is None:
-        why = "torch.amp.custom_fwd needs torch 2.4, and the project does not say which it needs"
-    return at.fix("decorate forward and backward for autocast", edits, why)
+    return at.fix("decorate forward and backward for autocast", edits)

@@ -52,7 +52,7 @@ class AttentionScaledTooLate(Rule):
     code = "MP208"
     name = "attention-scaled-too-late"
     severity = Severity.ERROR
-    applicability = Applicability.DISPLAY
+    applicability = Applicability.UNSAFE
     listens = ("late-scale",)
     supersedes = ("MP201", "MP202")
 
@@ -64,4 +64,14 @@ class AttentionScaledTooLate(Rule):
 
 
 def _fix(event: Event, at: Context) -> Fix | None:
-    return at.shown("scale a factor before the product", "which factor to scale is a choice")
+    facts, reason = event.facts, "which factor to scale is a choice"
+    title = "scale a factor before the product"
+    whole, product, factor, scale = (
+        facts[name] for name in ("whole", "product", "factor", "scale")
+    )
+    if None in (whole, product, factor, scale):
+        return at.shown(title, reason)
+    edits = at.moved_factor(whole, product, factor, scale, facts["sign"])
+    if edits is None:
+        return at.shown(title, reason)
+    return at.fix(title, edits, "the product rounds differently")

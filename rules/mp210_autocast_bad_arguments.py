@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class AutocastBadArguments(Rule):
@@ -69,7 +69,7 @@ class AutocastBadArguments(Rule):
     code = "MP210"
     name = "autocast-bad-arguments"
     severity = Severity.ERROR
-    applicability = None
+    applicability = Applicability.SAFE
     listens = ("amp-arguments",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -77,4 +77,21 @@ class AutocastBadArguments(Rule):
         yield Finding(
             f"{facts['what']}",
             severity=Severity.ERROR if facts["raises"] else Severity.WARNING,
+            fix=_repaired(event, at),
         )
+
+
+def _repaired(event: Event, at: Context) -> Fix | None:
+    """Write what is meant."""
+    repair, call = event.facts["repair"], at.call(event.place)
+    if repair is None or call is None:
+        return None
+    how, *given = repair
+    torch, imports = at.torch()
+    if how == "first":  # the device is missing
+        named = call.name(0, given[0]) if given[0] is not None else ()
+        edits = None if named is None else call.first_and('"cuda"', named)
+        return at.fix("name the device", edits, "which device is meant is a guess")
+    given = [one.replace("torch", torch, 1) if isinstance(one, str) else one for one in given]
+    edits = getattr(call, how)(*given)
+    return at.fix("write what is meant", None if edits is None else (*imports, *edits))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class DeprecatedAmpApi(Rule):
@@ -48,7 +48,7 @@ class DeprecatedAmpApi(Rule):
     code = "MP212"
     name = "deprecated-amp-api"
     severity = Severity.INFO
-    applicability = None
+    applicability = Applicability.SAFE
     listens = ("deprecated-amp",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
@@ -59,5 +59,17 @@ class DeprecatedAmpApi(Rule):
             return  # where the old names do not warn yet
         since = ".".join(map(str, facts["since"]))
         yield Finding(
-            f"{facts['name']} warns from torch {since} on: {facts['replacement']} replaces it"
+            f"{facts['name']} warns from torch {since} on: {facts['replacement']} replaces it",
+            fix=_current(event, at),
         )
+
+
+def _current(event: Event, at: Context) -> Fix | None:
+    """Call what replaces it, with the device."""
+    call = at.call(event.place)
+    if call is None or event.facts["device"] is None:
+        return None
+    torch, imports = at.torch()
+    spelled = event.facts["replacement"].replace("torch", torch, 1)
+    device = f'"{event.facts["device"]}"'
+    return at.fix("use the current name", (*imports, *call.callee(spelled), *call.first(device)))

@@ -104,7 +104,7 @@ def _fate(event: Event) -> str:
 
 
 def _fix(event: Event, at: Context) -> Fix | None:
-    edits = at.upcast(event.facts["upcast"])
+    edits = at.upcast(at.at_origin(event))
     if edits is None:
         return None
     if not event.facts["known"] and event.facts["fate"] != "zero":

@@ -64,6 +64,6 @@ class LogOneMinusSigmoid(Rule):
         yield Finding(
             f"one minus a {facts['probability']} is 0 from logits of {least} on, and its "
             "logarithm -inf or wrong",
-            fix=at.fix("upcast the argument of the probability", at.upcast(facts["upcast"])),
+            fix=at.fix("upcast the argument of the probability", at.upcast(at.at_origin(event))),
             related=related,
         )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class LogOfProbability(Rule):
@@ -33,10 +33,9 @@ class LogOfProbability(Rule):
     ```
 
     ## Fix safety
-    Unsafe, because one step rounds differently: float32 results change by about 1e-6, and become
-    finite where they were -inf. A `log_softmax` is taken with `dtype=torch.float32`, because half
-    rounds log-probabilities to 3 digits; its result is float32 then. There is no fix for a sum
-    over all dimensions, and none for an epsilon in between, which the stable form would drop.
+    Safe where the argument of the probability is upcast: float32 results stay as they are.
+    `log(sigmoid(x))` becomes `logsigmoid(x)`, which is unsafe because it rounds differently: float32
+    results change by about 1e-6, and become finite where they were -inf.
 
     ## How to silence
     `# precision-lint: ignore[MP303] reason` or `# noqa: MP303` on the line.
@@ -60,6 +59,20 @@ class LogOfProbability(Rule):
         yield Finding(
             f"{facts['operation']} of a {facts['base']} is -inf where that underflows in float16, "
             "below 2**-25",
-            fix=at.fix("upcast the argument", at.upcast(facts["upcast"])),
+            fix=_stable(event, at),
             related=related,
         )
+
+
+def _stable(event: Event, at: Context) -> Fix | None:
+    """Take the logarithm in one step where the sigmoid is inside of it, else compute in float32."""
+    inner, operands = event.facts["base_at"], event.facts["upcast"]
+    if event.facts["base"] == "sigmoid" and len(operands) == 1 and inner is not None:
+        if at.is_argument(inner, event.place):
+            torch, imports = at.torch()
+            text = f"{torch}.nn.functional.logsigmoid({at.text(operands[0])})"
+            edits = at.replace({event.place: text})
+            reason = "one step rounds differently, and is finite where two give -inf"
+            joined = None if edits is None else (*imports, *edits)
+            return at.fix("take the logarithm of the sigmoid in one step", joined, reason)
+    return at.fix("upcast the argument", at.upcast(at.at_origin(event)))

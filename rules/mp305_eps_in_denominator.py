@@ -90,7 +90,9 @@ def _fate(event: Event) -> str:
 
 
 def _edits(event: Event, at: Context) -> Edits | None:
-    places = [*event.facts["upcast"]]
+    places = [*at.at_origin(event)]
     if event.facts["numerator"] is not None:
         places.append(event.facts["numerator"])
-    return at.upcast(dict.fromkeys(places))
+    if event.facts["fate"] != "zero":
+        return at.upcast(dict.fromkeys(places))  # the quotient does not fit into half
+    return at.compute_wide(event, places)

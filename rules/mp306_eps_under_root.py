@@ -70,4 +70,6 @@ class EpsUnderRoot(Rule):
         else:
             root = "its inverse root is inf" if facts["inverse"] else "the gradient of its root inf"
             what = f"epsilon {facts['epsilon']:g} under a root rounds to 0 in float16, so {root}"
-        yield Finding(what, fix=at.fix("upcast what is under the root", at.upcast(facts["upcast"])))
+        yield Finding(
+            what, fix=at.fix("upcast what is under the root", at.upcast(at.at_origin(event)))
+        )

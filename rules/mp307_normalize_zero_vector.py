@@ -63,5 +63,5 @@ class NormalizeZeroVector(Rule):
         operation = facts["operation"] if event.kind == "zero-vector" else "a division by the norm"
         yield Finding(
             f"epsilon {facts['epsilon']:g} of {operation} is 0 in float16, so a zero vector gives nan",
-            fix=at.fix("upcast the operands", at.upcast(facts["upcast"])),
+            fix=at.fix("upcast the operands", at.compute_wide(event, facts["upcast"])),
         )

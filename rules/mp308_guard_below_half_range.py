@@ -73,7 +73,7 @@ class GuardBelowHalfRange(Rule):
         yield Finding(
             f"limit {facts['limit']:g} is {facts['becomes']:g} in {dtype}, so {facts['operation']} "
             "keeps nothing away from it",
-            fix=at.fix("upcast what is limited", at.upcast(facts["upcast"])),
+            fix=at.fix("upcast what is limited", at.upcast(at.at_origin(event))),
             related=related,
         )
 
@@ -85,6 +85,6 @@ def _divided(event: Event, at: Context) -> Finding:
     return Finding(
         f"limit {facts['epsilon']:g} is 0 in float16, so clamp keeps nothing away from it",
         place if place is not None and place.path == at.path else None,
-        at.fix("upcast what is limited", at.upcast(dict.fromkeys(facts["upcast"]))),
+        at.fix("upcast what is limited", at.upcast(at.at_origin(event))),
         (Link("the quotient is here", event.place),),
     )

@@ -55,8 +55,7 @@ class InverseSigmoidInHalf(Rule):
     supersedes = ("MP301", "MP302", "MP305", "MP308")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-        facts = event.facts
         yield Finding(
             "the odds of a probability near 1 exceed 65504 in float16, and are off in bfloat16",
-            fix=at.fix("upcast the probability", at.upcast(facts["upcast"])),
+            fix=at.fix("upcast the probability", at.upcast(at.at_origin(event))),
         )

@@ -104,9 +104,28 @@ class DtypelessCreation(Rule):
                 f"{name} without dtype is {facts['wide_dtype']} and goes into a layer whose weights "
                 f"are {facts['narrow_dtype']}: this raises",
                 place,
-                None,
+                _like_the_layer(event, at),
                 (Link("it goes in here", event.place),),
             )
+
+
+BEHIND = frozenset({"from_numpy", "Tensor", "linspace", "arange", "logspace"})
+"""Creations that have no dtype argument, or that are only exact in float32: they are cast after."""
+
+
+def _like_the_layer(event: Event, at: Context) -> Fix | None:
+    """Make the tensor in the dtype of the weights that it meets."""
+    layer, origin = at.callee(event.place), event.facts["origin_at"]
+    if layer is None or not layer.startswith("self.") or origin.path != at.path:
+        return None
+    if not at.together(origin, event.place):
+        return None
+    dtype = f"{layer}.weight.dtype"
+    if event.facts["origin_name"] in BEHIND:
+        edits = at.upcast([origin], f".to({dtype})")
+    else:
+        edits = at.add_keyword(origin, "dtype", dtype)
+    return at.fix(f"create it with the dtype of {layer}.weight", edits)
 
 
 def _follow(event: Event, at: Context) -> Fix | None:
@@ -114,10 +133,10 @@ def _follow(event: Event, at: Context) -> Fix | None:
     origin, other = event.facts["origin_at"], event.facts["other"]
     if origin is None or other is None or not event.facts["in_place"] or origin.path != at.path:
         return None
-    if not at.is_name(other) or event.facts["origin_name"] in ("linspace", "arange", "logspace"):
+    if not at.is_name(other):
         return None
     name = at.text(other)
     title = f"create it with the dtype of {name}"
-    if event.facts["origin_name"] in ("from_numpy", "Tensor"):
+    if event.facts["origin_name"] in BEHIND:
         return at.fix(title, at.upcast([origin], f".to({name}.dtype)"))
     return at.fix(title, at.add_keyword(origin, "dtype", f"{name}.dtype"))

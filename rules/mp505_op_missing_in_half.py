@@ -1,8 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+
+SAME = frozenset({
+    "quantile", "nanquantile", "linalg.det", "det", "logdet", "linalg.inv", "inverse", "linalg.pinv",
+    "pinverse", "linalg.cholesky", "cholesky", "linalg.solve", "linalg.matrix_exp", "matrix_exp",
+    "cholesky_inverse", "linalg.svdvals", "linalg.eigvalsh", "cdist", "renorm", "histc",
+})  # fmt: skip
+"""Operations that give one tensor of their operand's dtype."""
 
 
 class OpMissingInHalf(Rule):
@@ -84,8 +92,11 @@ class OpMissingInHalf(Rule):
             harm = f"{name} of float16 raises unless the size is a power of two, and on the CPU"
         elif name in ("complex", "view_as_complex", "polar"):
             harm = f"{name} of float16 gives complex32, which transforms and products refuse"
+        wide = at.upcast
+        if name in SAME:
+            wide = partial(at.compute_wide, event)
         yield Finding(
             harm,
-            fix=at.fix(f"upcast the operands of {name}", at.upcast(facts["operands"])),
+            fix=at.fix(f"upcast the operands of {name}", wide(facts["operands"])),
             severity=Severity.WARNING if some else None,
         )

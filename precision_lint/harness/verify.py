@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from precision_lint import progress, registry, source
+from precision_lint import fixer, progress, registry, source
 from precision_lint.api import Applicability, Rule
 from precision_lint.harness import expectations, page, probes, sweep, tables, worker
 from precision_lint.harness.cases import Level
@@ -115,8 +115,8 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     """A fixture module's text, and what the fixer makes of it with this rule.
 
     Other rules whose findings the module expects beside it fix theirs: a sum of two terms is not
-    cured by one.  The second is None for the level ``none``.  Raises `InvalidProof` if the fixer
-    fails.
+    cured by one.  An unsafe fix may be one of a possible finding.  The second is None for the level
+    ``none``.  Raises `InvalidProof` if the fixer fails.
     """
     original = source.read(path)
     if isinstance(original, source.Failure):
@@ -127,7 +127,11 @@ def texts(rule: type[Rule], path: Path, level: Level) -> tuple[str, str | None]:
     known = registry.rules()
     beside = {e.code for e in expectations.expectations(original.text)} & known.keys()
     rules = [rule, *(known[code] for code in sorted(beside - {rule.code}))]
-    fixed = expectations.fixed(original, expectations.linter(rules, path), levels)
+    lint = expectations.linter(rules, path)
+    whole = level != "safe"  # as with ``--unsafe-fixes --confidence possible``
+    fixed = (
+        fixer.fix(original, lint, levels) if whole else expectations.fixed(original, lint, levels)
+    )
     if fixed.failure is not None:
         raise InvalidProof(f"{path}: the fixer failed: {fixed.failure.message}")
     crash = next((d for d in fixed.remaining if d.internal), None)

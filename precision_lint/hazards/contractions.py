@@ -6,6 +6,7 @@ features, what was flattened or comes second to last are positions, of which the
 
 from __future__ import annotations
 
+import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import alternatives, behind, is_square, peel
@@ -439,6 +440,7 @@ def scaled_too_late(it: Interpreter, applied: Applied) -> None:
 
 def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
     value = peel(value)
+    around: tuple[Tensor, int] | None = None
     for _ in range(12):
         if not isinstance(value, Tensor):
             return
@@ -453,6 +455,7 @@ def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
             if index is None:
                 return
             scaled = scaled or _shrinks(value, index)
+            around = (value, index)
             value = peel(value.operands[1 - index])
         elif value.op in (
             "masked_fill",
@@ -476,7 +479,7 @@ def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
             return
     if not scaled or not isinstance(value, Tensor) or value.node is None:
         return
-    _report_late(it, value)
+    _report_late(it, value, around)
 
 
 def _scale_of(value: Tensor) -> int | None:
@@ -501,7 +504,7 @@ def _shrinks(value: Tensor, index: int) -> bool:
     return abs(constant) < 1 if value.op == "mul" else abs(constant) > 1
 
 
-def _report_late(it: Interpreter, product: Tensor) -> None:
+def _report_late(it: Interpreter, product: Tensor, around: tuple[Tensor, int] | None) -> None:
     """A product whose operands are neither scaled nor normalised."""
     modes = half_modes(product.dtypes)
     start = 1 if product.op in ("baddbmm", "einsum") else 0
@@ -523,9 +526,24 @@ def _report_late(it: Interpreter, product: Tensor) -> None:
         first.assumptions | second.assumptions | assume.MAGNITUDE,
         about=first,
         operation=product.op,
-        operands=tuple(it.place(n) for n in applied_places if n is not None),
+        factor=it.place(applied_places[0]) if applied_places[0] is not None else None,
+        product=it.place(product.node),
+        **_written(it, product, around),
         second=made_at(it, second),
     )
+
+
+def _written(it: Interpreter, product: Tensor, around: tuple[Tensor, int] | None) -> dict[str, Any]:
+    """How a product is scaled, where that is one expression: ``(q @ k) / s``, ``s * (q @ k)``."""
+    found: dict[str, Any] = {"whole": None, "scale": None, "sign": "*"}
+    if around is None:
+        return found
+    whole, index = around
+    found["sign"] = "/" if whole.op == "div" else "*"
+    scaled, scale = (operand_node(whole.node, it.module, i) for i in (1 - index, index))
+    if isinstance(whole.node, ast.BinOp) and scaled is product.node and scale is not None:
+        found |= {"whole": it.place(whole.node), "scale": it.place(scale)}
+    return found
 
 
 def _is_prepared(value: Tensor) -> bool:

@@ -158,11 +158,25 @@ def report_guard(
         epsilon_at=made_at(it, guard.source) if guard is not None else None,
         base=base.op if isinstance(base, Tensor) else "",
         base_at=made_at(it, base),
-        upcast=upcast_places(it, base, fallback),
+        upcast=upcast_places(it, _squared(guard) or base, fallback),
+        direct=it.place(_of_complement(fallback)) if fallback is not None else None,
         known=isinstance(base, Tensor) and base.op not in ("input", "argument"),
         wide_at=made_at(it, found.wide) if found.wide is not None else None,
         **more,
     )
+
+
+def _of_complement(node: ast.AST) -> ast.AST:
+    """``p`` of ``1 - p``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        return node.right if isinstance(node.left, ast.Constant) else node
+    return node
+
+
+def _squared(guard: Guard | None) -> Tensor | None:
+    """What a guard is added to, where that is made of squares: these underflow first."""
+    base = peel(guard.base) if guard is not None else None
+    return base if isinstance(base, Tensor) and base.op in ("mul", "pow", "square", "add") else None
 
 
 def _guarded_node(guard: Guard | None, it: Interpreter) -> ast.AST | None:
@@ -510,6 +524,7 @@ def _report_limit(
         becomes=becomes,
         limit_at=made_at(it, source),
         upcast=upcast_places(it, base, operand),
+        direct=it.place(operand) if operand is not None else None,
         base=base.op,
     )
 

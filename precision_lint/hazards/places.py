@@ -119,22 +119,44 @@ def made_at(it: Interpreter, value: Any) -> Place | None:
     return it.place(node, value.home) if node is not None and value.home is not None else None
 
 
+SQUASHING = frozenset({
+    "sigmoid", "softmax", "exp", "tanh", "erf", "erfc", "special.expit", "special.erfc", "normal_cdf",
+    "cumprod", "prod", "reciprocal", "exp2", "expm1", "sparsemax", "logsigmoid", "softplus", "pow",
+    "square", "mean", "mul", "div", "norm", "linalg.norm", "linalg.vector_norm",
+})  # fmt: skip
+"""Operations whose result leaves the range of half: they have to run in float32 themselves."""
+SQUARES = frozenset({"mul", "pow", "square"})
+
+
 def upcast_places(
     it: Interpreter, value: Any, fallback: ast.AST | None = None
 ) -> tuple[Place, ...]:
-    """Where ``.float()`` has to go so that a value is made in float32: at the operand of every
-    operation that may have made it, or at ``fallback`` where one is out of sight."""
+    """Where ``.float()`` has to go so that a value is right in float32: at the operands of every
+    operation that may have squashed it, or at ``fallback`` where there is another or none in sight."""
     found: list[Place] = []
     for one in alternatives(value):
-        place = None
-        if (
-            isinstance(one, Tensor)
-            and one.home is it.module
-            and one.op not in ("input", "argument")
-        ):
-            place = operand_place(it, one, 0)
-        if place is None:
+        places = _operands_of(it, one) if isinstance(one, Tensor) else ()
+        if not places:
             return (it.place(fallback),) if fallback is not None else ()
-        if place not in found:
-            found.append(place)
+        found += [place for place in places if place not in found]
     return tuple(found)
+
+
+def _operands_of(it: Interpreter, value: Tensor) -> tuple[Place, ...]:
+    """Where the operands of what squashed a value are written; none: nothing in this file did."""
+    if value.home is not it.module:
+        return ()
+    indices = [i for i, one in enumerate(value.operands[:2]) if isinstance(one, Tensor)]
+    nodes = [operand_node(value.node, value.home, i) for i in indices]
+    if value.op in ("sub", "rsub") and len(indices) == 1:  # 1 - p
+        return upcast_places(it, value.operands[indices[0]], nodes[0])
+    if value.op == "add" and len(indices) == 2:
+        parts = [peel(value.operands[i]) for i in indices]
+        if all(isinstance(one, Tensor) and one.op in SQUARES for one in parts):
+            return tuple(
+                p for one, n in zip(parts, nodes, strict=True) for p in upcast_places(it, one, n)
+            )
+    if value.op in SQUASHING:
+        given = nodes if value.op == "mul" else nodes[:1]
+        return tuple(it.place(node) for node in given if node is not None)
+    return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,14 +55,19 @@ def banned_operation(it: Interpreter, applied: Applied) -> None:
         return
     value = applied.tensor(0)
     inner = peel(value)
-    sigmoid = isinstance(inner, Tensor) and inner.op == "sigmoid" and inner.home is it.module
+    nodes = [operand_node(applied.node, it.module, index) for index in (0, 1)]
+    logits = None
+    if isinstance(inner, Tensor) and inner.op == "sigmoid" and inner.node is nodes[0]:
+        logits = operand_node(inner.node, it.module, 0)
     it.emit(
         "banned-operation",
         applied.node,
         dtypes.regions_on(it.region.dtypes),
         it.region.assumptions,
         operation=applied.name,
-        logits=sigmoid,
+        logits=it.place(logits) if logits is not None else None,
+        operands=tuple(it.place(node) for node in nodes if node is not None),
+        function=applied.node not in it.module.layer_calls,
     )
 
 
@@ -139,57 +145,82 @@ def region_arguments(
 ) -> None:
     """Arguments of ``autocast`` that raise, or switch off what is meant."""
     order = amp.LEGACY_AUTOCAST if name in LEGACY else amp.AUTOCAST
-    what = _unknown_keyword(keywords, order, name)
+    found = _unknown_keyword(keywords, order, name)
     given = {**dict(zip(order, arguments, strict=False)), **keywords}
-    device = given.get("device_type")
-    if what is None and name not in LEGACY:
-        what = _wrong_device(it, device)
-    enabled = given.get("enabled")
-    if what is None:
-        what = _wrong_dtype(given.get("dtype"), enabled)
-    if what is None and enabled is not None:
+    positions = {order[i]: i for i in range(min(len(arguments), len(order)))}
+    device, enabled = given.get("device_type"), given.get("enabled")
+    if found is None and name not in LEGACY:
+        found = _wrong_device(it, device, positions)
+    if found is None:
+        found = _wrong_dtype(given.get("dtype"), positions)
+    if found is None and enabled is not None:
         if isinstance(enabled, DtypeValue):
-            what = "a dtype where `enabled` is expected"
+            found = ("a dtype where `enabled` is expected", ("name", 0, "dtype"))
         elif text(enabled) is not None:
             what = "a text where `enabled` is expected, which is always true"
-    if what is not None:
-        _report(it, node, what, _rest(device) | _rest(enabled))
+            found = (what, ("callee", "torch.autocast"))
+    if found is not None:
+        _report(it, node, *found, _rest(device) | _rest(enabled))
     elif _lowers_nothing(it, given):
-        _report(it, node, "dtype float32, with which autocast lowers nothing", assume.FLAG, False)
+        what = "dtype float32, with which autocast lowers nothing"
+        _report(it, node, what, None, assume.FLAG, False)
 
 
 def _rest(value: Value | None) -> int:
     return value.assumptions if isinstance(value, (Scalar, Tensor)) else 0
 
 
+Repair = tuple[Any, ...] | None
+"""What mends the arguments: a method of `CallEdits` and what it takes."""
+
+
 def _report(
-    it: Interpreter, node: ast.AST, what: str, assumptions: int, raises: bool = True
+    it: Interpreter,
+    node: ast.AST,
+    what: str,
+    repair: Repair,
+    assumptions: int,
+    raises: bool = True,
 ) -> None:
     if not it.caught:
-        it.emit("amp-arguments", node, ALL_MODES, assumptions, what=what, raises=raises)
+        old = it.events.get(("deprecated-amp", it.place(node), None))
+        if old is not None:
+            old.facts["device"] = None  # the arguments are mended first
+        it.emit(
+            "amp-arguments", node, ALL_MODES, assumptions, what=what, raises=raises, repair=repair
+        )
 
 
 def _unknown_keyword(
     keywords: Mapping[str, Value], order: tuple[str, ...], name: str
-) -> str | None:
+) -> tuple[str, Repair] | None:
     for keyword in keywords:
         if keyword not in order:
-            return f"{keyword!r}, which is no argument of {name}"
+            meant = difflib.get_close_matches(keyword, order, 1, 0.6)
+            repair: Repair = ("rename", keyword, meant[0]) if meant else None
+            if name in LEGACY and keyword == "device_type":
+                repair = ("callee", "torch.autocast")
+            return f"{keyword!r}, which is no argument of {name}", repair
     return None
 
 
-def _wrong_device(it: Interpreter, device: Value | None) -> str | None:
+def _wrong_device(
+    it: Interpreter, device: Value | None, positions: Mapping[str, int]
+) -> tuple[str, Repair] | None:
+    at = positions.get("device_type", "device_type")
     if device is None:
-        return None if it.unpacked else "no device_type, which has no default"
+        return None if it.unpacked else ("no device_type, which has no default", ("first", None))
     if isinstance(device, Scalar) and device.kind in ("bool", "int", "float"):
-        return "a flag or a number where device_type is expected"
+        repair: Repair = ("first", "enabled") if device.kind == "bool" and at == 0 else None
+        return "a flag or a number where device_type is expected", repair
     if isinstance(device, DtypeValue):
-        return "a dtype where device_type is expected"
+        return "a dtype where device_type is expected", ("first", "dtype") if at == 0 else None
     if isinstance(device, Special) and device.kind == "device" and _is_device(device):
-        return "a device where its type, a text, is expected"
+        return "a device where its type, a text, is expected", ("append", at, ".type")
     named = text(device)
     if named is not None and named.partition(":")[0] not in amp.DEVICES:
-        return f"{named!r}, which is no type of device"
+        repair = ("put", at, '"cuda"') if named == "gpu" else None
+        return f"{named!r}, which is no type of device", repair
     return None
 
 
@@ -199,11 +230,15 @@ def _is_device(value: Special) -> bool:
     return not isinstance(owner, Unknown) or bool(owner.symbol.uses & Symbol.TENSOR)
 
 
-def _wrong_dtype(dtype: Value | None, enabled: Value | None) -> str | None:
+def _wrong_dtype(dtype: Value | None, positions: Mapping[str, int]) -> tuple[str, Repair] | None:
+    at = positions.get("dtype", "dtype")
     if isinstance(dtype, Scalar) and dtype.kind == "bool":
-        return "a flag where a dtype is expected"
-    if text(dtype) is not None:
-        return f"the text {text(dtype)!r} where a dtype is expected"
+        repair: Repair = ("name", at, "enabled") if isinstance(at, int) else None
+        return "a flag where a dtype is expected", repair
+    named = text(dtype)
+    if named is not None:
+        repair = ("put", at, f"torch.{named}") if named in ("float16", "bfloat16") else None
+        return f"the text {named!r} where a dtype is expected", repair
     return None
 
 
@@ -226,28 +261,26 @@ def scaler_arguments(
     """Arguments of ``GradScaler`` that raise, or set another thing."""
     current = name.startswith("torch.amp")
     order = amp.SCALER if current else amp.SCALER[1:]
-    what = _unknown_keyword(keywords, order, name)
+    found = _unknown_keyword(keywords, order, name)
     first = arguments[0] if arguments else None
-    if (
-        what is None
-        and current
-        and isinstance(first, Scalar)
-        and first.kind in ("bool", "int", "float")
-    ):
-        what = "a flag or a number where the device is expected"
-    elif what is None and not current and isinstance(first, Scalar):
-        if first.kind in ("bool", "str"):
-            what = f"a {'flag' if first.kind == 'bool' else 'text'} where init_scale is expected"
-    if what is not None:
-        _report(it, node, what, _rest(first))
+    if found is None and isinstance(first, Scalar):
+        flag = first.kind == "bool"
+        if current and first.kind in ("bool", "int", "float"):
+            repair = ("name", 0, "enabled" if flag else "init_scale")
+            found = ("a flag or a number where the device is expected", repair)
+        elif not current and flag:
+            found = ("a flag where init_scale is expected", ("name", 0, "enabled"))
+        elif not current and first.kind == "str":
+            found = ("a text where init_scale is expected", ("drop", 0))
+    if found is not None:
+        _report(it, node, *found, _rest(first))
 
 
 def joined(it: Interpreter, node: ast.AST) -> None:
     """``with autocast(...) and no_grad():`` one of the two is never entered."""
     if not it.caught:
-        _report(
-            it, node, "a region that is joined by a word instead of a comma: it is not entered", 0
-        )
+        what = "a region that is joined by a word instead of a comma: it is not entered"
+        _report(it, node, what, None, 0)
 
 
 DROPPED.append(joined)
@@ -256,7 +289,15 @@ DROPPED.append(joined)
 def not_called(it: Interpreter, name: str, node: ast.AST) -> None:
     """``with autocast:`` and ``@autocast``: the class, not one of its regions."""
     if not it.caught:
-        it.emit("amp-arguments", node, ALL_MODES, 0, what="no call: the class itself", raises=True)
+        it.emit(
+            "amp-arguments",
+            node,
+            ALL_MODES,
+            0,
+            what="no call: the class itself",
+            raises=True,
+            repair=None,
+        )
 
 
 MADE.append(region_arguments)

@@ -130,12 +130,13 @@ def _residue(test: ast.expr) -> tuple[str, bool] | None:
         truth = False  # the remainder itself: true if it is not 0
     if not isinstance(test, ast.BinOp) or not isinstance(test.op, ast.Mod):
         return None
-    counter, added = test.left, 0
+    modulo: ast.BinOp = test
+    counter, every, added = modulo.left, modulo.right, 0
     if isinstance(counter, ast.BinOp) and isinstance(counter.op, ast.Add):
         if not isinstance(counter.right, ast.Constant) or not isinstance(counter.right.value, int):
             return None
-        counter, added = counter.left, counter.right.value
-    every = test.right
+        added = counter.right.value
+        counter = counter.left
     if isinstance(every, ast.Constant) and isinstance(every.value, int) and every.value > 0:
         rest = (wanted - added) % every.value
         if every.value == 2 and rest == 1:
