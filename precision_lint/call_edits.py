@@ -25,6 +25,11 @@ class CallEdits:
             return self.call.args[argument] if argument < len(self.call.args) else None
         return next((k.value for k in self.call.keywords if k.arg == argument), None)
 
+    @property
+    def positional(self) -> int:
+        """How many arguments have no name."""
+        return len(self.call.args)
+
     def callee(self, text: str) -> Edits:
         """Call something else."""
         return (Edit(self._start(self.call.func), self.editor.end(self.call.func), text),)

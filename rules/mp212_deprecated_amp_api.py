@@ -72,4 +72,8 @@ def _current(event: Event, at: Context) -> Fix | None:
     torch, imports = at.torch()
     spelled = event.facts["replacement"].replace("torch", torch, 1)
     device = f'"{event.facts["device"]}"'
-    return at.fix("use the current name", (*imports, *call.callee(spelled), *call.first(device)))
+    named = call.name(0, "enabled") if spelled.endswith("autocast") and call.positional else ()
+    if named is None:
+        return None  # their order is another one
+    edits = (*imports, *call.callee(spelled), *call.first_and(device, named))
+    return at.fix("use the current name", edits)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class RandomLogInHalf(Rule):
@@ -60,5 +60,17 @@ class RandomLogInHalf(Rule):
         yield Finding(
             "uniform numbers drawn in half are 0 once in 4096 (float16) or 512 (bfloat16) draws, "
             f"and {facts['operation']} of 0 is -inf",
-            fix=at.fix("draw in float32", at.upcast(facts["upcast"])),
+            fix=_wide(event, at),
         )
+
+
+def _wide(event: Event, at: Context) -> Fix | None:
+    """Draw in float32."""
+    drawn = event.facts["base_at"]
+    if drawn is None or drawn.path != at.path:
+        return None
+    if event.facts["base"] == "uniform":  # in place: what it is drawn into is made in float32
+        drawn = at.receiver(drawn)
+    torch, imports = at.torch()
+    edits = at.set_keyword(drawn, "dtype", f"{torch}.float32") if drawn is not None else None
+    return at.fix("draw in float32", None if edits is None else (*imports, *edits))

@@ -23,7 +23,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Place
 from precision_lint.hazards.magnitudes import half_modes, is_shifted, magnitude, unbounded
-from precision_lint.hazards.places import made_at, operand_node, operand_place
+from precision_lint.hazards.places import made_at, operand_node, operand_place, upcast_places
 from precision_lint.hazards.rounding import FLOAT16_MAX
 from precision_lint.hazards.zeros import NORMS, guard_of, transparent
 
@@ -83,6 +83,7 @@ def _report(
         given = applied.values[index] if index < len(applied.values) else None
         if node is not None and isinstance(given, Tensor):
             places.append(it.place(node))
+    more.setdefault("upcast", tuple(dict.fromkeys(places)))
     it.emit(
         kind,
         applied.node,
@@ -90,7 +91,6 @@ def _report(
         value.assumptions | needed | it.outside(applied),
         about=value,
         operation=applied.name,
-        upcast=tuple(dict.fromkeys(places)),
         **more,
     )
 
@@ -527,7 +527,9 @@ def schedule(it: Interpreter, applied: Applied) -> None:
     value = peel(applied.tensor(0))
     if isinstance(value, Tensor) and value.op == "sub" and number(value.operands[0]) == 1:
         modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
-        _report(it, "half-schedule", applied, value, modes, 0, table=False)
+        whole = operand_node(applied.node, it.module, 0)
+        places = upcast_places(it, value, whole)
+        _report(it, "half-schedule", applied, value, modes, 0, table=False, upcast=places)
 
 
 @hazard("sub")
