@@ -250,6 +250,8 @@ class Context:
         if given is not None:
             return self.edit.replace(statement, {given: f"{name}.dtype"})
         if isinstance(node.func, ast.Attribute):
+            if node.func.attr.endswith("Tensor"):  # a constructor, not a cast
+                return self.edit.append(statement, {node: f".to({name}.dtype)"})
             return self.edit.exchange(statement, {node: f".to({name}.dtype)"})
         return None
 

@@ -148,10 +148,18 @@ def _harmful(
     found = set()
     for diagnostic in chosen:
         alone, applied, _ = _round(current, [diagnostic], grade)
-        left = Counter(d.code for d in lint(alone)) if applied else before
+        rest = lint(alone) if applied else diagnostics
+        left = Counter(
+            d.code for d in rest if d.code == diagnostic.code or not _next(d, diagnostic)
+        )
         if left - (before - Counter([diagnostic.code])):
             found.add(_identity(diagnostic))
     return found
+
+
+def _next(finding: Diagnostic, cured: Diagnostic) -> bool:
+    """Whether a finding is of the same operation, which now comes as far as that."""
+    return finding.start == cured.start and finding.end.row >= cured.start.row
 
 
 def _round(

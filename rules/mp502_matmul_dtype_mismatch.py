@@ -124,9 +124,9 @@ def _fix(event: Event, at: Context) -> Fix | None:
     wide, narrow = facts["wide"], facts["narrow"]
     if wide is None or "norm" in facts["operation"]:
         return None
-    if facts["layer"]:
-        layer = at.callee(event.place)
-        follows = f"{layer}.weight" if layer is not None else None
+    layer = at.callee(event.place) if facts["layer"] else None
+    if layer is not None and layer.startswith("self."):
+        follows: str | None = f"{layer}.weight"
     else:
         follows = at.text(narrow) if narrow is not None and at.is_name(narrow) else None
     if follows is None:

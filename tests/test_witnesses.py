@@ -43,13 +43,13 @@ PROVEN = {
     ),
 }
 HOSTILE = {
-    "hang": "    while True:\n        x = x + 0\n",
+    "hang": "    while x is not None:\n        x = x + 0\n    return x\n",
     "write": "    with open({left!r}, 'w') as file:\n        file.write('x')\n    return x\n",
     "append": "    with open({kept!r}, 'a') as file:\n        file.write('x')\n    return x\n",
     "stdin": "    return x * float(input())\n",
-    "memory": "    kept = []\n    while True:\n        kept.append([0] * (1 << 20))\n",
-    "leave": "    sys.exit(3)\n",
-    "recursion": "    return helper(x)\n",
+    "memory": "    kept = []\n    for _ in range(1 << 40):\n        kept.append([0] * (1 << 20))\n    return x\n",
+    "leave": "    getattr(sys, 'exit')(3)\n    return x\n",
+    "recursion": "    return helper(x) if x.numel() else x\n",
     "inside": "    with open('mine.txt', 'w') as file:\n        file.write('x')\n    return x\n",
     "noise": "    print('noise')\n    return x\n",
 }
@@ -119,7 +119,9 @@ def test_code_without_the_hazard_is_not_reproduced(tmp_path: Path) -> None:
     """The finding claims a value that the code around it keeps away."""
     text = REGION + (
         "def loss(x):\n"
-        "    shifted = x.sigmoid().clip(*[0.25, 0.75])\n"
+        "    shifted = x.sigmoid()\n"
+        "    for _ in range(3):\n"
+        "        shifted = (shifted + 0.5) / 2\n"
         "    return torch.log(shifted + 1e-8)\n"
     )
     [verdict] = searched(tmp_path, {"safe": text}, seconds=15).values()

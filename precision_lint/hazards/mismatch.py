@@ -423,6 +423,10 @@ def _other_place(it: Interpreter, applied: Applied, other: Tensor) -> Place | No
             for item, part in zip(node.args[0].elts, first.items, strict=False):
                 if peel(part) is other:
                     return it.place(item)
+    for index, value in enumerate(applied.values):
+        if peel(value) is other:
+            found = operand_node(node, it.module, index)
+            return it.place(found) if found is not None else None
     return None
 
 

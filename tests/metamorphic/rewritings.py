@@ -1,0 +1,402 @@
+"""Rewritings of a module, each of which leaves what it computes as it is.
+
+A rewriting takes a syntax tree and gives a new one, or None where it has nothing to do.  All of them
+work on ``ast``: layout and comments are not what is under test, but for ``comments``.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator
+
+Rewriting = Callable[[ast.Module], ast.Module | None]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+WORDS = "autocast float16 bfloat16 half GradScaler unscale_ fp16 bf16 mixed precision amp .half()"
+"""What a comment may say without changing anything."""
+METHODS = frozenset({
+    "log", "exp", "sqrt", "sum", "mean", "softmax", "log_softmax", "sigmoid", "tanh", "abs", "clamp",
+    "matmul", "bmm", "square", "pow", "cumsum", "cumprod", "var", "std", "log2", "log1p", "rsqrt",
+    "transpose", "unsqueeze", "squeeze", "flatten", "masked_fill", "relu", "amax", "amin", "einsum",
+})  # fmt: skip
+"""Operations that are methods and functions with the same arguments."""
+FUNCTIONS = METHODS - {"einsum"}
+
+
+def _functions(tree: ast.AST) -> Iterator[Function]:
+    return (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+# names
+
+
+class _Renamed(ast.NodeTransformer):
+    """Gives names of functions other ones, in one scope."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self.names.get(node.id, node.id)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.arg = self.names.get(node.arg, node.arg)
+        return self.generic_visit(node)
+
+
+def renamed_locals(tree: ast.Module) -> ast.Module | None:
+    """Local variables and parameters are called ``v0``, ``v1``, …; ``self`` and what is passed by
+    keyword keep their names."""
+    passed = {k.arg for n in ast.walk(tree) if isinstance(n, ast.Call) for k in n.keywords}
+    kept = {n.arg for n in ast.walk(tree) if isinstance(n, ast.keyword)} | {"self", "cls"}
+    kept |= {
+        name for n in ast.walk(tree) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names
+    }
+    kept |= _bound_outside(tree) | {one for one in passed if one}
+    changed = False
+    for function in _outermost(tree):
+        names: dict[str, str] = {}
+        for node in ast.walk(function):
+            bound = None
+            if isinstance(node, ast.arg):
+                bound = node.arg
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                bound = node.id
+            if bound is not None and bound not in kept and not bound.startswith("__"):
+                names.setdefault(bound, f"v{len(names)}")
+        inner = {n.name for n in ast.walk(function) if isinstance(n, Function | ast.ClassDef)}
+        inner |= {h.name for h in ast.walk(function) if isinstance(h, ast.ExceptHandler) and h.name}
+        names = {old: new for old, new in names.items() if old not in inner}
+        if names:
+            changed = True
+            for part in [function.args, *function.body]:
+                _Renamed(names).visit(part)
+    return tree if changed else None
+
+
+def _outermost(tree: ast.AST) -> Iterator[Function]:
+    """Functions and methods that are in no other function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function):
+            yield node
+        elif isinstance(node, ast.ClassDef | ast.If | ast.Try | ast.With):
+            yield from _outermost(node)
+
+
+def _bound_outside(tree: ast.Module) -> set[str]:
+    """Names of the module: what functions see of it must stay."""
+    found = set()
+    for node in tree.body:
+        for one in ast.walk(node):
+            if isinstance(one, ast.alias):
+                found.add((one.asname or one.name).partition(".")[0])
+        if not isinstance(node, Function | ast.ClassDef):
+            found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        else:
+            found.add(node.name)
+    return found
+
+
+def renamed_definitions(tree: ast.Module) -> ast.Module | None:
+    """Functions and classes of the module are called ``f0``, ``C1``, …, wherever they are used."""
+    names = {}
+    for node in tree.body:
+        if isinstance(node, Function):
+            names[node.name] = f"f{len(names)}"
+        elif isinstance(node, ast.ClassDef):
+            names[node.name] = f"C{len(names)}"
+    texts = {
+        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    }
+    names = {old: new for old, new in names.items() if old != "main" and old not in texts}
+    if not names:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+        elif isinstance(node, Function | ast.ClassDef) and any(node is one for one in tree.body):
+            node.name = names.get(node.name, node.name)
+    return tree
+
+
+# spellings
+
+
+class _AsFunctions(ast.NodeTransformer):
+    """``x.op()`` as ``torch.op(x)``."""
+
+    def __init__(self, modules: set[str]) -> None:
+        self.modules = modules
+        self.changed = False
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        function = node.func
+        if not isinstance(function, ast.Attribute) or function.attr not in FUNCTIONS:
+            return node
+        root: ast.AST = function.value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in self.modules | {"self"}:
+            return node
+        self.changed = True
+        target = ast.Attribute(ast.Name("torch", ast.Load()), function.attr, ast.Load())
+        return ast.Call(target, [function.value, *node.args], node.keywords)
+
+
+class _AsMethods(ast.NodeTransformer):
+    """``torch.op(x)`` as ``x.op()``, for names and calls."""
+
+    changed = False
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        function = node.func
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            if function.value.id == "torch" and function.attr in FUNCTIONS and node.args:
+                first = node.args[0]
+                if isinstance(first, ast.Name | ast.Call | ast.Attribute | ast.BinOp):
+                    self.changed = True
+                    method = ast.Attribute(first, function.attr, ast.Load())
+                    return ast.Call(method, node.args[1:], node.keywords)
+        return node
+
+
+class _ByAlias(ast.NodeTransformer):
+    """``torch.op`` as a name that is imported from torch."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and node.value.id == "torch" and node.attr in METHODS:
+            self.used.add(node.attr)
+            return ast.Name(f"t_{node.attr}", node.ctx)
+        return node
+
+
+def _imports_torch(tree: ast.Module) -> bool:
+    return any(
+        isinstance(n, ast.Import) and any(a.name == "torch" and not a.asname for a in n.names)
+        for n in tree.body
+    )
+
+
+def as_functions(tree: ast.Module) -> ast.Module | None:
+    """``x.op()`` becomes ``torch.op(x)``."""
+    modules = _bound_outside(tree)
+    rewriter = _AsFunctions(modules)
+    return (
+        rewriter.visit(tree)
+        if _imports_torch(tree) and rewriter.visit(tree) and rewriter.changed
+        else None
+    )
+
+
+def as_methods(tree: ast.Module) -> ast.Module | None:
+    """``torch.op(x)`` becomes ``x.op()``."""
+    rewriter = _AsMethods()
+    made = rewriter.visit(tree)
+    return made if rewriter.changed else None
+
+
+def by_alias(tree: ast.Module) -> ast.Module | None:
+    """``torch.op`` becomes a name that is imported from torch."""
+    rewriter = _ByAlias()
+    made: ast.Module = rewriter.visit(tree)
+    if not rewriter.used:
+        return None
+    names = [ast.alias(name, f"t_{name}") for name in sorted(rewriter.used)]
+    place = next(i for i, n in enumerate(made.body) if isinstance(n, ast.Import))
+    made.body.insert(place + 1, ast.ImportFrom("torch", names, 0))
+    return made
+
+
+# statements
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def hoisted(tree: ast.Module) -> ast.Module | None:
+    """The first argument of a call gets a name of its own in front, where it is a call itself."""
+    count = 0
+    for function in _functions(tree):
+        for block in list(_blocks(function)):
+            for statement in list(block):
+                if not isinstance(statement, ast.Assign | ast.Return):
+                    continue
+                call = statement.value
+                if not isinstance(call, ast.Call) or not call.args or not _plain(call.func):
+                    continue
+                inner = call.args[0]
+                if isinstance(inner, ast.Call):
+                    name = f"hoisted_{count}"
+                    count += 1
+                    call.args[0] = ast.Name(name, ast.Load())
+                    made = ast.Assign([ast.Name(name, ast.Store())], inner)
+                    block.insert(block.index(statement), made)
+    return tree if count else None
+
+
+def _plain(node: ast.expr) -> bool:
+    """Whether nothing is computed before the arguments."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def inlined(tree: ast.Module) -> ast.Module | None:
+    """A name that is assigned once, right in front of the only statement that uses it, once, is gone."""
+    changed = False
+    for function in _functions(tree):
+        names = [n for n in ast.walk(function) if isinstance(n, ast.Name)]
+        for block in list(_blocks(function)):
+            for first, second in list(zip(block, block[1:], strict=False)):
+                if not isinstance(first, ast.Assign) or not isinstance(first.targets[0], ast.Name):
+                    continue
+                if not isinstance(second, ast.Return) or len(first.targets) > 1:
+                    continue
+                uses = [
+                    n for n in names if n.id == first.targets[0].id and n is not first.targets[0]
+                ]
+                inside = [n for n in ast.walk(second) if n in uses]
+                if len(uses) == 1 and len(inside) == 1 and isinstance(first.value, ast.Call):
+                    _Replaced(inside[0], first.value).visit(second)
+                    block.remove(first)
+                    changed = True
+                    break
+    return tree if changed else None
+
+
+class _Replaced(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self.new if node is self.old else self.generic_visit(node)
+
+
+def swapped_arms(tree: ast.Module) -> ast.Module | None:
+    """``if a: x else: y`` becomes ``if not a: y else: x``."""
+    changed = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and node.orelse:
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+            node.body, node.orelse = node.orelse, node.body
+            changed = True
+    return tree if changed else None
+
+
+def in_helpers(tree: ast.Module) -> ast.Module | None:
+    """The body of each function of the module moves into another one, which it calls."""
+    made = []
+    for place, node in enumerate(list(tree.body)):
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name == "main":
+            continue
+        arguments = node.args
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+            continue
+        if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in ast.walk(node)):
+            continue
+        inner = copy.deepcopy(node)
+        inner.name = f"inner_{node.name}"
+        inner.args.defaults = []
+        given: list[ast.expr] = [ast.Name(one.arg, ast.Load()) for one in arguments.args]
+        node.body = [ast.Return(ast.Call(ast.Name(inner.name, ast.Load()), given, []))]
+        made.append((place, inner))
+    for place, inner in reversed(made):
+        tree.body.insert(place, inner)
+    return tree if made else None
+
+
+def in_methods(tree: ast.Module) -> ast.Module | None:
+    """The body of each ``forward`` moves into another method."""
+    changed = False
+    for cls in [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]:
+        for node in list(cls.body):
+            if not isinstance(node, ast.FunctionDef) or node.name != "forward":
+                continue
+            arguments = node.args
+            if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or node.decorator_list:
+                continue
+            inner = copy.deepcopy(node)
+            inner.name, inner.args.defaults = "computed", []
+            own = arguments.args[0].arg
+            given: list[ast.expr] = [ast.Name(one.arg, ast.Load()) for one in arguments.args[1:]]
+            target = ast.Attribute(ast.Name(own, ast.Load()), "computed", ast.Load())
+            node.body = [ast.Return(ast.Call(target, given, []))]
+            cls.body.insert(cls.body.index(node), inner)
+            changed = True
+    return tree if changed else None
+
+
+def decorated(tree: ast.Module) -> ast.Module | None:
+    """A region that is all of a function's body becomes a decorator, where its arguments are constants."""
+    changed = False
+    for function in _functions(tree):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        if len(body) != 1 or not isinstance(body[0], ast.With) or len(body[0].items) != 1:
+            continue
+        item = body[0].items[0]
+        call = item.context_expr
+        if not isinstance(call, ast.Call) or "autocast" not in ast.unparse(call.func):
+            continue
+        given = [*call.args, *(k.value for k in call.keywords)]
+        if not all(
+            isinstance(one, ast.Constant) or ast.unparse(one).startswith("torch.") for one in given
+        ):
+            continue
+        if item.optional_vars is None and not function.decorator_list:
+            function.decorator_list.append(call)
+            function.body = body[0].body
+            changed = True
+    return tree if changed else None
+
+
+def commented(text: str) -> str:
+    """A comment full of the field's words in front of every definition."""
+    lines = []
+    for line in text.split("\n"):
+        if line.lstrip().startswith(("def ", "class ")):
+            lines.append(f"{line[: len(line) - len(line.lstrip())]}# {WORDS}")
+        lines.append(line)
+    return "\n".join(lines)
+
+
+REWRITINGS: dict[str, Rewriting] = {
+    "locals renamed": renamed_locals,
+    "definitions renamed": renamed_definitions,
+    "methods as functions": as_functions,
+    "functions as methods": as_methods,
+    "functions by alias": by_alias,
+    "arguments hoisted": hoisted,
+    "names inlined": inlined,
+    "arms swapped": swapped_arms,
+    "code in helpers": in_helpers,
+    "code in methods": in_methods,
+    "regions as decorators": decorated,
+}
+
+
+def rewritten(text: str, name: str) -> tuple[str, str] | None:
+    """A text in the layout of ``ast.unparse``, and rewritten; None: there is nothing to rewrite."""
+    plain = ast.unparse(ast.parse(text)) + "\n"
+    if name == "comments added":
+        return plain, commented(plain)
+    made = REWRITINGS[name](ast.parse(plain))
+    if made is None:
+        return None
+    changed = ast.unparse(ast.fix_missing_locations(made)) + "\n"
+    compile(changed, "rewritten.py", "exec")
+    return (plain, changed) if changed != plain else None
+
+
+NAMES = (*REWRITINGS, "comments added")
