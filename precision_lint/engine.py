@@ -301,7 +301,7 @@ def _located(link: Evidence, code: Code) -> Evidence:
 def _plain_event(event: Event) -> list[Any]:
     facts = {name: _plain(value) for name, value in event.facts.items()}
     variants = [
-        [v.modes, v.assumptions, v.root, v.script, v.calls, v.regions, v.links]
+        [v.modes, v.assumptions, v.root, v.script, v.calls, v.regions, v.links, sorted(v.also)]
         for v in event.variants
     ]
     return [event.kind, event.place, event.function, facts, variants]
@@ -340,7 +340,7 @@ def merged(texts: Iterable[str]) -> list[Event]:
 
 
 def _variant(plain: list[Any]) -> Variant:
-    modes, assumptions, root, script, calls, regions, links = plain
+    modes, assumptions, root, script, calls, regions, links, also = plain
     return Variant(
         modes,
         assumptions,
@@ -349,6 +349,7 @@ def _variant(plain: list[Any]) -> Variant:
         tuple(Place(*one) for one in calls),
         tuple(Place(*one) for one in regions),
         tuple(Link(text, Place(*place)) for text, place in links),
+        {(path, name) for path, name in also},
     )
 
 

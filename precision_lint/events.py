@@ -45,8 +45,9 @@ class Variant:
     """One way in which an event comes about.
 
     modes: mask over ``domains.dtypes.MODES``.  assumptions: bits of ``domains.assumptions``.
-    root: the function (path, qualified name) from which the analysis came here.  script: that is
-    a test, or code under ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.
+    root: the function (path, qualified name) from which the analysis came here; also: others from which
+    it comes here in the same way.  script: the root is a test, or code under
+    ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.
     """
 
     modes: int
@@ -56,6 +57,7 @@ class Variant:
     calls: tuple[Place, ...] = ()
     regions: tuple[Place, ...] = ()
     links: tuple[Link, ...] = ()
+    also: set[tuple[str, str]] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)

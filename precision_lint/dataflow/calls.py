@@ -44,6 +44,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
+from precision_lint.events import Variant
 from precision_lint.syntax.program import Function, scan
 
 CONTEXTS = 12
@@ -61,6 +62,7 @@ class Summary:
     """What a function gives and does in one context."""
 
     __slots__ = (
+        "emitted",
         "leaves",
         "objects",
         "recursive",
@@ -83,6 +85,8 @@ class Summary:
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
         self.objects: dict[int, Symbol] = {}
+        self.emitted: list[Variant] = []
+        """What was reported inside, which holds for every caller that comes here in this context."""
 
 
 class Key:
@@ -264,7 +268,12 @@ def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
 
 
 def _replay(it: Interpreter, summary: Summary) -> None:
-    """Repeat what a function did to modules."""
+    """Repeat what a function did to modules, and what it reported, for another caller."""
+    if summary.emitted:
+        for variant in summary.emitted:
+            if variant.root != it.root:
+                variant.also.add(it.root)
+        it.emitted += summary.emitted
     if summary.weights:
         it.clock += 1
         moved = {k: (v[0], it.clock, v[2]) for k, v in summary.weights.items()}
@@ -323,6 +332,7 @@ def _interpret(
     it.region, it.loop, it.depth, it.driver = region, None, 0, driver
     it.returned, it.yielded, it.trace, it.missing = [], [], [], False
     leaves, it.leaves = it.leaves, []
+    emitted, it.emitted = it.emitted, []
     if arguments is None:
         it.no_grad = False
     it.building += building
@@ -345,8 +355,10 @@ def _interpret(
         summary.result = result
         summary.trace = it.trace
         summary.leaves = it.leaves
+        summary.emitted = list({id(one): one for one in it.emitted}.values())
     finally:
         it.leaves = leaves
+        it.emitted = emitted + summary.emitted
         it.building -= building
         it.restore(frame)
 

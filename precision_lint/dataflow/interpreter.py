@@ -164,6 +164,8 @@ class Interpreter:
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
+        self.emitted: list[Variant] = []
+        """What was reported in the function at hand, and in what it calls."""
         """Parameters of the function at hand that a call gave a tensor."""
         self.building = 0
         """Objects whose ``__init__`` is being interpreted."""
@@ -306,11 +308,13 @@ class Interpreter:
                 and known.assumptions == assumptions
                 and known.root == self.root
             ):
+                self.emitted.append(known)
                 return
         variant = Variant(
             modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
         )
         event.variants.append(variant)
+        self.emitted.append(variant)
         symbols = [
             one.symbol
             for one in floats_behind(about)

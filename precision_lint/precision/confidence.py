@@ -67,7 +67,7 @@ def judge(event: Event, force: Force, superseded: frozenset[tuple[str, str]]) ->
     """
     best: Verdict | None = None
     for variant in event.variants:
-        if variant.root in superseded and not variant.script:
+        if superseded.issuperset((variant.root, *variant.also)) and not variant.script:
             continue
         found = _of_variant(event, variant, force)
         if found is not None and (best is None or _order(found) > _order(best)):
