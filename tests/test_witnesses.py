@@ -47,7 +47,8 @@ HOSTILE = {
     "write": "    with open({left!r}, 'w') as file:\n        file.write('x')\n    return x\n",
     "append": "    with open({kept!r}, 'a') as file:\n        file.write('x')\n    return x\n",
     "stdin": "    return x * float(input())\n",
-    "memory": "    kept = []\n    for _ in range(1 << 40):\n        kept.append([0] * (1 << 20))\n    return x\n",
+    "memory": "    kept = []\n    for _ in range(1 << 40):\n"
+    "        kept.append([0] * (1 << 20))\n    return x\n",
     "leave": "    getattr(sys, 'exit')(3)\n    return x\n",
     "recursion": "    return helper(x) if x.numel() else x\n",
     "inside": "    with open('mine.txt', 'w') as file:\n        file.write('x')\n    return x\n",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 
 Rewriting = Callable[[ast.Module], ast.Module | None]
@@ -100,24 +101,28 @@ def _bound_outside(tree: ast.Module) -> set[str]:
 
 def renamed_definitions(tree: ast.Module) -> ast.Module | None:
     """Functions and classes of the module are called ``f0``, ``C1``, …, wherever they are used."""
-    names = {}
+    names: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, Function):
             names[node.name] = f"f{len(names)}"
         elif isinstance(node, ast.ClassDef):
             names[node.name] = f"C{len(names)}"
-    texts = {
-        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    }
-    names = {old: new for old, new in names.items() if old != "main" and old not in texts}
-    if not names:
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            node.id = names.get(node.id, node.id)
-        elif isinstance(node, Function | ast.ClassDef) and any(node is one for one in tree.body):
-            node.name = names.get(node.name, node.name)
-    return tree
+    kept = {"main"}  # and what is a text, or a variable of some function as well
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str):
+            kept.add(one.value)
+        elif isinstance(one, ast.arg):
+            kept.add(one.arg)
+        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            kept.add(one.id)
+    names = {old: new for old, new in names.items() if old not in kept}
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Name):
+            one.id = names.get(one.id, one.id)
+    for definition in tree.body:
+        if isinstance(definition, Function | ast.ClassDef):
+            definition.name = names.get(definition.name, definition.name)
+    return tree if names else None
 
 
 # spellings
@@ -186,8 +191,7 @@ def _imports_torch(tree: ast.Module) -> bool:
 
 def as_functions(tree: ast.Module) -> ast.Module | None:
     """``x.op()`` becomes ``torch.op(x)``."""
-    modules = _bound_outside(tree)
-    rewriter = _AsFunctions(modules)
+    rewriter = _AsFunctions(_bound_outside(tree))
     return (
         rewriter.visit(tree)
         if _imports_torch(tree) and rewriter.visit(tree) and rewriter.changed
@@ -259,7 +263,7 @@ def inlined(tree: ast.Module) -> ast.Module | None:
     for function in _functions(tree):
         names = [n for n in ast.walk(function) if isinstance(n, ast.Name)]
         for block in list(_blocks(function)):
-            for first, second in list(zip(block, block[1:], strict=False)):
+            for first, second in list(itertools.pairwise(block)):
                 if not isinstance(first, ast.Assign) or not isinstance(first.targets[0], ast.Name):
                     continue
                 if not isinstance(second, ast.Return) or len(first.targets) > 1:
