@@ -390,6 +390,34 @@ class Context:
         guarded = branches.guarded([one.test for one in found], lines, unit)
         return self.edit.insert_after(last, *guarded) if last is not None else None
 
+    def insert_before_skips(self, place: Place, anchor: Place, *lines: str) -> Edits | None:
+        """New lines where the iteration is given up between a place and ``anchor``."""
+        statement, target = self._statement(place), self._statement(anchor)
+        if statement is None or target is None:
+            return None
+        shared = branches.shared_block(self.tree, statement, target)
+        found = branches.conditions(self.tree, target, shared[1]) if shared else None
+        if shared is None or found is None:
+            return None
+        block = self.tree.block(shared[1])
+        between = block[block.index(shared[0]) : block.index(shared[1])]
+        guarded = branches.guarded(
+            [one.test for one in found], lines, indent_unit(self.source.text)
+        )
+        edits: Edits = ()
+        for skip in branches.skips(between):
+            if lines[0] not in map(ast.unparse, self._inside(skip)):
+                made = self.edit.insert_before(skip, *guarded)
+                if made is None:
+                    return None
+                edits += made
+        return edits
+
+    def _inside(self, statement: ast.stmt) -> list[ast.expr]:
+        """The calls that are statements of a block."""
+        around = (node for one in self.tree.block(statement) for node in ast.walk(one))
+        return [node.value for node in around if isinstance(node, ast.Expr)]
+
     def insert_after(self, place: Place, *lines: str) -> Edits | None:
         """New lines behind the statement at a place."""
         statement = self._statement(place)

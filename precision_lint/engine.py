@@ -370,7 +370,8 @@ def _plain_diagnostic(one: Diagnostic) -> dict[str, Any]:
 def decode(text: str, filename: str) -> list[Diagnostic] | None:
     """Findings in a file of this name from what ``encode`` wrote; None for anything else."""
     try:
-        return [_diagnostic(one, filename) for one in json.loads(text)]
+        found = json.loads(text)
+        return [_diagnostic(one, filename) for one in found] if isinstance(found, list) else None
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -49,6 +49,7 @@ def unscale(event: Event, at: Context, title: str, reason: str | None = None) ->
     places = (event.place, *event.facts["calls"])
     near = next((one for one in places if at.together(one, steps[0][0])), event.place)
     edits = at.insert_beside(near, steps[0][0], *lines)
+    edits = _both(edits, at.insert_before_skips(near, steps[0][0], f"{steps[0][1]}.update()"))
     for place in event.facts["unscales"]:
         removed = at.remove(place)
         if removed is not None and edits is not None:
@@ -100,6 +101,14 @@ def move_update(event: Event, at: Context) -> Edits | None:
     if any(at.together(place, last) and place.row > last.row for place in updates):
         return removed
     return _both(removed, at.insert_after(last, f"{scaler}.update()"))
+
+
+def update_skips(event: Event, at: Context) -> Edits | None:
+    """Update the scaler where a step is given up; None: it is not."""
+    steps = _steps(event, at)
+    if not steps:
+        return None
+    return at.insert_before_skips(event.place, steps[0][0], f"{steps[0][1]}.update()") or None
 
 
 def move_zero(event: Event, at: Context) -> Edits | None:

@@ -82,6 +82,9 @@ def _removed(event: Event, at: Context) -> Fix | None:
     edits = at.remove(event.place)
     if facts["done"] == "stepped" or not facts["alone"]:
         return at.fix("remove the second unscale_", edits)
+    skipped = remedies.update_skips(event, at)
+    if skipped is not None:
+        return at.fix("update the scaler where the step is skipped", skipped)
     moved = None
     for step, scaler, optimizer in facts["steps"]:
         if step.path == at.path and at.is_name(scaler) and at.is_name(optimizer):

@@ -27,6 +27,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
+    BOTTOM,
     NONE,
     Array,
     ClassValue,
@@ -207,7 +208,7 @@ def run(
             Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items()))
         )
     if summary.result is None:
-        return unknown()
+        return BOTTOM if summary.running else unknown()
     values = [*(arguments or ()), *keywords.values()]
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
@@ -352,7 +353,7 @@ def _interpret(
             result = value if result is None else join(result, value)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)
-        summary.result = result
+        summary.result = None if result is BOTTOM else result
         summary.trace = it.trace
         summary.leaves = it.leaves
         summary.emitted = list({id(one): one for one in it.emitted}.values())

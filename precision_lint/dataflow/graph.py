@@ -132,6 +132,7 @@ KNOWN = frozenset({
     "mean", "std", "var", "softmax", "log_softmax", "norm", "normalize", "layer_norm", "linear", "conv1d",
     "conv2d", "conv3d", "relu", "gelu", "silu", "sigmoid", "tanh", "dropout", "weight", "exp",
     "log", "sqrt", "rsqrt", "cosine_similarity", "interpolate", "batch_norm", "group_norm",
+    "matmul", "bmm", "mm", "mv", "baddbmm", "addmm", "einsum", "scaled_dot_product_attention", "cdist",
 })  # fmt: skip
 """Operations whose operand is a tensor of floats, or whose result is one whatever goes in."""
 

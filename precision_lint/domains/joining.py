@@ -7,6 +7,7 @@ from typing import Any
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.values import (
+    BOTTOM,
     INF,
     NONE,
     SHARED,
@@ -35,8 +36,10 @@ def unknown() -> Unknown:
 
 def join(a: Value, b: Value) -> Value:
     """A value that stands for both."""
-    if a is b:
+    if a is b or b is BOTTOM:
         return a
+    if a is BOTTOM:
+        return b
     kind = a.__class__
     if kind is b.__class__:
         joined = _SAME.get(kind)

@@ -458,3 +458,7 @@ def truth(value: Value | None) -> bool | None:
 def unknown_tensor(op: str, node: ast.AST | None, home: Module | None, assumptions: int) -> Tensor:
     """A tensor of which nothing is known."""
     return Tensor(V_ANY, op, (), node, home, assumptions=assumptions)
+
+
+BOTTOM = Special("bottom")
+"""No value: the result of a call that does not return, or of which nothing is known yet."""

@@ -164,13 +164,19 @@ def _is_precomputed(value: Tensor) -> bool:
 
 def _is_offset(value: Tensor) -> bool:
     """Whether each of some points is taken relative to each of some others."""
-    sides = [peel(one) for one in value.operands[:2]]
-    if not all(
-        isinstance(one, Tensor) and one.op == "unsqueeze" and len(one.operands) > 1 for one in sides
-    ):
-        return False
-    dims = [number(one.operands[1]) for one in sides]
+    dims = [_new_dimension(peel(one)) for one in value.operands[:2]]
     return None not in dims and dims[0] != dims[1]
+
+
+def _new_dimension(value: Any) -> float | None:
+    """Where a dimension of size 1 was put in: by ``unsqueeze``, or by ``None`` in an index."""
+    if not isinstance(value, Tensor) or len(value.operands) < 2:
+        return None
+    if value.op == "unsqueeze":
+        return number(value.operands[1])
+    if value.op == "index" and isinstance(value.data, tuple) and "new" in value.data:
+        return value.data.index("new")
+    return None
 
 
 def _is_column(value: Tensor) -> bool:

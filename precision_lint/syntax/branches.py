@@ -48,6 +48,16 @@ def guarded(tests: list[ast.expr], lines: tuple[str, ...], indent: str) -> list[
     return [header, *(f"{indent}{line}" for line in lines)]
 
 
+def skips(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Where an iteration ends under a condition that does not count iterations: its last statements."""
+    found: list[ast.stmt] = []
+    for one in statements:
+        if isinstance(one, ast.If) and not one.orelse and isinstance(one.body[-1], ast.Continue):
+            if not any(isinstance(node, ast.Mod) for node in ast.walk(one.test)):
+                found.append(one.body[-1])
+    return found
+
+
 def leaving(statements: list[ast.stmt]) -> ast.stmt | None:
     """The last statement of some that ends the iteration under a condition."""
     found = None
