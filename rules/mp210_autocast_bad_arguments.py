@@ -46,11 +46,11 @@ class AutocastBadArguments(Rule):
 
     ## Example
     ```python
-    scaler = torch.cuda.amp.GradScaler(use_amp)
+    scaler = torch.cuda.amp.GradScaler(True)
     ```
     Use instead:
     ```python
-    scaler = torch.cuda.amp.GradScaler(enabled=use_amp)
+    scaler = torch.cuda.amp.GradScaler(enabled=True)
     ```
 
     ## Fix safety

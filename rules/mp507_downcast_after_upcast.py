@@ -25,11 +25,13 @@ class DowncastAfterUpcast(Rule):
 
     ## Example
     ```python
-    area = (widths.float() * heights.float()).to(boxes.dtype)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    area = (sides[:, 0].float() * sides[:, 1].float()).to(boxes.dtype)
     ```
     Use instead:
     ```python
-    area = widths.float() * heights.float()
+    sides = boxes[:, 2:] - boxes[:, :2]
+    area = sides[:, 0].float() * sides[:, 1].float()
     ```
 
     ## Fix safety

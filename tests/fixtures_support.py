@@ -173,16 +173,16 @@ def side_effects(made: Source, lint: Lint) -> Iterator[str]:
         yield from (f"{describe(d)}: {what}" for what in broken)
         if broken:
             continue
-        now = Counter(again.code for again in shown(lint(after)))
+        now = Counter(x.code for x in shown(lint(after)) if x.code == d.code or x.start != d.start)
         if now - (counts - Counter([d.code])) and not withheld(made, lint, d):
             yield f"{describe(d)}: the fix does not cure it, or brings another finding"
 
 
-def withheld(made: Source, lint: Lint, d: Diagnostic) -> bool:
-    """Whether the fixer refuses a fix, though it is the only one."""
+def withheld(made: Source, lint: Lint, d: Diagnostic, everything: bool = False) -> bool:
+    """Whether the fixer refuses a fix, though it is the only one; of ``everything``, or what shows."""
 
     def alone(text: Source) -> list[Diagnostic]:
-        found = shown(lint(text))
+        found = lint(text) if everything else shown(lint(text))
         return [x if x == d else replace(x, fix=None) for x in found] if text == made else found
 
     assert d.fix is not None
@@ -213,7 +213,9 @@ def unstable(made: Source, lint: Lint, levels: Collection[Applicability]) -> Ite
     if twice.applied or twice.source != once.source:
         yield "a second run fixes again: " + "; ".join(map(describe, twice.applied))
     before = Counter(d.code for d in shown(lint(made)))
-    for code in sorted(Counter(d.code for d in rest) - before):
+    next_ = {d.start.column for d in once.applied}  # the operation, which comes as far as that now
+    left = Counter(d.code for d in rest if d.start.column not in next_)
+    for code in sorted(left - before):
         yield f"the fixes together introduce {code}"
     if [*map(describe, once.remaining)] != [*map(describe, rest)]:
         yield "what the fixer calls remaining is not what the fixed text has"

@@ -24,6 +24,10 @@ FENCE = re.compile(r"```python\n(.+?)```", re.S)
 HARMS = (RuntimeError, ValueError, TypeError, AssertionError, FutureWarning)
 
 
+POSSIBLE = frozenset({"MP115", "MP402", "MP501"})
+"""Rules whose fragments do not show that they are about half tensors: there it is only possible."""
+
+
 def blocks(code: str) -> list[str]:
     return FENCE.findall(registry.document(registry.rules()[code]).sections["Example"])
 
@@ -86,10 +90,12 @@ def test_both_blocks_are_executed(code: str) -> None:
 @pytest.mark.parametrize("code", registry.rules())
 def test_the_first_block_is_flagged_and_the_second_is_not(code: str) -> None:
     before, after = blocks(code)
-    assert code in shown(found(before, EXAMPLES[code]))
+    first = found(before, EXAMPLES[code])
+    assert code in ({d.code for d in first} if code in POSSIBLE else shown(first))
     second = found(after, EXAMPLES[code])
     assert code not in {d.code for d in second}
-    assert not shown(second) - registry.previews()
+    beside = {"MP212"} if EXAMPLES[code].deprecated else set()
+    assert not shown(second) - registry.previews() - beside
 
 
 def test_every_rule_has_an_example_that_is_executed() -> None:

@@ -44,7 +44,11 @@ def produced(made: Source, path: Path) -> Iterator[str]:
     for diagnostic in found:
         if diagnostic.fix is None or not diagnostic.fix.edits:
             continue
-        for key in sham(lint(support.apply(made, diagnostic))) - before:
+        if support.withheld(made, lint, diagnostic, everything=True):
+            continue
+        after = lint(support.apply(made, diagnostic))
+        elsewhere = [d for d in after if d.start != diagnostic.start]  # there it is what comes next
+        for key in sham(elsewhere) - before:
             yield f"{support.describe(diagnostic)}: its fix produces {' '.join(key)}"
 
 

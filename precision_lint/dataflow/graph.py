@@ -157,7 +157,22 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
         parts = one.operands[:1] if one.op in FIRST else one.operands
         if one.op in ("where", "embedding"):
             parts = one.operands[1:]
+        if one.op in ARITHMETIC:  # one tensor of floats makes the result one
+            parts = tuple(part for part in parts if _is_certain(part)) or parts
         pending.extend(peel(part) for part in parts)
+
+
+ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
+
+
+def _is_certain(value: Value | None, depth: int = 4) -> bool:
+    """Whether a value is a tensor of floats whatever its operands are."""
+    one = peel(value)
+    if not isinstance(one, Tensor) or not depth:
+        return False
+    if one.op in KNOWN or _is_share(one) or (one.op == "cast" and _settles(one)):
+        return True
+    return one.op in ARITHMETIC and any(_is_certain(part, depth - 1) for part in one.operands)
 
 
 def _is_share(value: Tensor) -> bool:

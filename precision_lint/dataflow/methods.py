@@ -483,6 +483,9 @@ def _unknown_method(
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
         return value if vector is None else _cast_unknown(it, value, vector, node)
+    stepped = symbol.attributes.get(("protocol", False))
+    if name == "state_dict" and isinstance(stepped, Special):
+        return Special("state", node, it.module, of=stepped)
     if name in ("parameters", "named_parameters"):
         return Special("parameters", node, it.module, owner=value, named=name.startswith("named"))
     if name in ("children", "modules", "named_children", "named_modules") and not arguments:

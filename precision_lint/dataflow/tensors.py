@@ -219,11 +219,11 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
         if isinstance(first, Sequence):
             joined = any_of(first) if first.items is None else None
             parts = list(first.items or ()) or ([joined] if joined is not None else [])
-        for part in parts:
-            one = tensor_of(it, part)
-            if one is not None:
-                found.append(one)
-        return found
+        made = [tensor_of(it, part) for part in parts]
+        if isinstance(first, Sequence) and first.items is not None:
+            items = [one or part for one, part in zip(made, parts, strict=True)]
+            values[0] = Sequence(tuple(items), None, first.kind)
+        return [one for one in made if one is not None]
     floats = operation.floats or operation.policy.get("cuda") == "lower"
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else 0)
     for index in operation.operands:

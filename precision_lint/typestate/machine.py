@@ -443,6 +443,7 @@ class Machine:
         optimizer = self.key(step.objects[0] if step.objects else None)
         used = [s for s in states if s.scaled is not None and not s.framework and not s.lost]
         known = optimizer in self.shared | self.cleared or optimizer in self.optimizers
+        known |= bool(self.calls["update"]) and not self.calls["step"]
         if used and known and (len(used) == len(states) or optimizer not in self.shared):
             done = used[0].of(optimizer)
             unscaled = all(s.of(optimizer) == UNSCALED for s in used)

@@ -146,9 +146,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "MP507": Example(
         lambda: {
-            "boxes": torch.rand(2, 4).half(),
-            "widths": torch.tensor([300.0, 16.0]).half(),
-            "heights": torch.tensor([300.0, 16.0]).half(),
+            "boxes": torch.tensor([[0.0, 0.0, 300.0, 300.0], [8.0, 8.0, 24.0, 24.0]]).half(),
         },
         fails=infinite("area"),
     ),

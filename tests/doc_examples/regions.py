@@ -114,7 +114,7 @@ EXAMPLES: dict[str, Example] = {
         fails=frozen,
     ),
     "MP210": Example(
-        lambda: {"use_amp": True},
+        dict,
         fails=lambda names: names["scaler"].get_scale() != 2.0**16,
         deprecated=True,
     ),
