@@ -34,7 +34,7 @@ from precision_lint.shell import resolver as _resolver
 from precision_lint.shell import run_options as _run_options
 
 if TYPE_CHECKING:
-    from precision_lint.config import Settings
+    from precision_lint.config import Resolver, Settings
     from precision_lint.runner import Mode, Result
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -169,14 +169,7 @@ def check(
     from precision_lint import progress, runner
 
     stdin = "-" in paths or (stdin_filename is not None and not paths)
-    if stdin and len(paths) > 1:
-        raise click.UsageError("- stands alone; lint files in another run")
-    if stdin_filename and not stdin:
-        raise click.UsageError("--stdin-filename names the text read from -; give - as the path")
-    if stdin and (since is not None or add_noqa is not None):
-        raise click.UsageError("--since and --add-noqa need files; name them instead of -")
-    if add_noqa is not None and (fix or diff):
-        raise click.UsageError("--add-noqa silences what --fix would repair; run --fix before it")
+    _sensible(stdin, paths, stdin_filename, since, add_noqa, fix or diff)
     named = _paths(paths)
     resolver = _resolver(options, config, isolated)
     settings = resolver(Path.cwd())
@@ -189,18 +182,10 @@ def check(
         _echo(f"{what}; add --preview", sys.stderr)
     mode = runner.Mode.DIFF if diff else runner.Mode.FIX if fix else runner.Mode.CHECK
     if stdin:
-        if sys.stdin is None:
-            raise click.UsageError("standard input is closed; name a file")
-        data = sys.stdin.buffer.read()
-        result = runner.check_stdin(data, stdin_filename, resolver, mode=mode)
-    elif since is not None:
-        from precision_lint import branch
-
-        with progress.shown(not quiet):
-            result = branch.check(named, resolver, since, mode=mode, workers=settings.jobs)
+        result = _of_stdin(stdin_filename, resolver, mode)
     else:
         with progress.shown(not quiet):
-            result = runner.check(named, resolver, mode=mode, workers=settings.jobs)
+            result = _of_files(named, resolver, since, mode, settings.jobs)
     for line in result.errors if quiet else [*result.errors, *result.warnings]:
         _echo(line, sys.stderr)
     if add_noqa is not None:
@@ -216,6 +201,45 @@ def check(
         return 2
     failed = result.diff or result.unread if mode is runner.Mode.DIFF else result.failing
     return int(bool(failed) and not exit_zero)
+
+
+def _sensible(
+    stdin: bool,
+    paths: tuple[str, ...],
+    stdin_filename: Path | None,
+    since: str | None,
+    add_noqa: str | None,
+    fixing: bool,
+) -> None:
+    """Refuse options that do not go together."""
+    if stdin and len(paths) > 1:
+        raise click.UsageError("- stands alone; lint files in another run")
+    if stdin_filename and not stdin:
+        raise click.UsageError("--stdin-filename names the text read from -; give - as the path")
+    if stdin and (since is not None or add_noqa is not None):
+        raise click.UsageError("--since and --add-noqa need files; name them instead of -")
+    if add_noqa is not None and fixing:
+        raise click.UsageError("--add-noqa silences what --fix would repair; run --fix before it")
+
+
+def _of_stdin(name: Path | None, resolver: Resolver, mode: Mode) -> Result:
+    from precision_lint import runner
+
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed; name a file")
+    return runner.check_stdin(sys.stdin.buffer.read(), name, resolver, mode=mode)
+
+
+def _of_files(
+    named: list[Path], resolver: Resolver, since: str | None, mode: Mode, jobs: int | None
+) -> Result:
+    from precision_lint import runner
+
+    if since is None:
+        return runner.check(named, resolver, mode=mode, workers=jobs)
+    from precision_lint import branch
+
+    return branch.check(named, resolver, since, mode=mode, workers=jobs)
 
 
 def _without_effect(settings: Settings) -> list[str]:
@@ -257,10 +281,7 @@ def _show(
         report_to = notes_to = sys.stderr  # standard output is the fixed text
     if mode is Mode.DIFF:
         notes_to = sys.stderr
-        if result.diff:
-            _echo(result.diff, sys.stdout, newline=False)
-        if result.unread:
-            _echo(FORMATS["concise"](result.unread, {}, color=_color(sys.stderr)), sys.stderr)
+        _show_diff(result)
     elif statistics:
         table = summary.table(diagnostics, human)
         if output_file:
@@ -277,6 +298,13 @@ def _show(
     if not quiet:
         for line in summary.summary(result, mode, statistics):
             _echo(line, notes_to)
+
+
+def _show_diff(result: Result) -> None:
+    if result.diff:
+        _echo(result.diff, sys.stdout, newline=False)
+    if result.unread:
+        _echo(FORMATS["concise"](result.unread, {}, color=_color(sys.stderr)), sys.stderr)
 
 
 def _format_option(*more: str) -> Callable[[F], F]:

@@ -283,17 +283,7 @@ def from_table(table: Any, file: Path, base: Path, extended: tuple[Path, ...] = 
     """
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: precision-lint is not a table; write [tool.precision-lint]")
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in KEYS:
-            hint = close(key, KEYS, f"the keys are {', '.join(KEYS)}")
-            raise ConfigError(f'{file}: unknown key "{key}"; {hint}')
-        expected, convert = KEYS[key]
-        try:
-            values[key.replace("-", "_")] = convert(value)
-        except ValueError:
-            shown = str(value).lower() if isinstance(value, bool) else repr(value)
-            raise ConfigError(f'{file}: "{key}" is {shown}; write {expected}') from None
+    values = _values(table, file)
     selectors = ("select", "extend_select", "ignore")
     for key in selectors:
         _selectors(values.get(key, ()), str(file))
@@ -321,6 +311,22 @@ def from_table(table: Any, file: Path, base: Path, extended: tuple[Path, ...] = 
         return Settings(**values)
     nothing = {"select": None, "extend_select": (), "ignore": (), "base": parent.selected}
     return replace(parent, **nothing | values)
+
+
+def _values(table: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The values of a table by the names of settings, each converted to what it must be."""
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in KEYS:
+            hint = close(key, KEYS, f"the keys are {', '.join(KEYS)}")
+            raise ConfigError(f'{file}: unknown key "{key}"; {hint}')
+        expected, convert = KEYS[key]
+        try:
+            values[key.replace("-", "_")] = convert(value)
+        except ValueError:
+            shown = str(value).lower() if isinstance(value, bool) else repr(value)
+            raise ConfigError(f'{file}: "{key}" is {shown}; write {expected}') from None
+    return values
 
 
 def _extended(value: str, file: Path, base: Path, extended: tuple[Path, ...]) -> Settings:

@@ -87,13 +87,8 @@ def _converge(
         for diagnostic in diagnostics:
             if diagnostic.fix is None or diagnostic.fix.applicability not in levels:
                 continue
-            if _identity(diagnostic) in harmful:
-                withdrawn[diagnostic] = "the finding would stay, or another take its place"
-            elif diagnostic.code in diverging:
-                withdrawn[diagnostic] = "fixing it again and again does not come to an end here"
-            elif lacking := _lacking(current, diagnostic.fix.edits):
-                withdrawn[diagnostic] = f"the file's encoding {current.encoding} has no {lacking!r}"
-            elif why := current.refuses(diagnostic.fix.edits):
+            why = _refused(current, diagnostic, diagnostic.fix.edits, harmful, diverging)
+            if why:
                 withdrawn[diagnostic] = why
             else:
                 offered.append(diagnostic)
@@ -124,6 +119,23 @@ def _converge(
             return history[current.text]
         applied += chosen
         current = after
+
+
+def _refused(
+    current: Source,
+    diagnostic: Diagnostic,
+    edits: Sequence[Edit],
+    harmful: Collection[tuple[str, Position, str]],
+    diverging: Collection[str],
+) -> str:
+    """Why a fix must not be applied, or nothing."""
+    if _identity(diagnostic) in harmful:
+        return "the finding would stay, or another take its place"
+    if diagnostic.code in diverging:
+        return "fixing it again and again does not come to an end here"
+    if lacking := _lacking(current, edits):
+        return f"the file's encoding {current.encoding} has no {lacking!r}"
+    return current.refuses(edits) or ""
 
 
 def _identity(diagnostic: Diagnostic) -> tuple[str, Position, str]:

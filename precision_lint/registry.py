@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
@@ -86,19 +86,25 @@ def validate(rule: type[Rule], module: ModuleType) -> None:
     expected = f"{rule.code.lower()}_{rule.name.replace('-', '_')}"
     if stem != expected:
         refuse(f"module is named {stem}; rename it to {expected}")
-    if not isinstance(rule.severity, Severity):
-        refuse(f"severity is {rule.severity!r}; write a Severity")
-    if rule.applicability is not None and not isinstance(rule.applicability, Applicability):
-        refuse(f"applicability is {rule.applicability!r}; write an Applicability or None")
-    if not rule.listens or not all(isinstance(kind, str) for kind in rule.listens):
-        refuse(f"listens is {rule.listens!r}; name the kinds of events it puts into words")
-    if rule.check is Rule.check:
-        refuse("check is not defined; define it to yield findings")
+    for what in _mistyped(rule):
+        refuse(what)
     doc = document(rule)
     if not doc.summary:
         refuse("docstring has no summary line; say what is flagged in its first line")
     if tuple(doc.sections) != SECTIONS:
         refuse(f"docstring sections are {', '.join(doc.sections)}; write {', '.join(SECTIONS)}")
+
+
+def _mistyped(rule: type[Rule]) -> Iterator[str]:
+    """Attributes of a rule that are not of the kind they have to be."""
+    if not isinstance(rule.severity, Severity):
+        yield f"severity is {rule.severity!r}; write a Severity"
+    if rule.applicability is not None and not isinstance(rule.applicability, Applicability):
+        yield f"applicability is {rule.applicability!r}; write an Applicability or None"
+    if not rule.listens or not all(isinstance(kind, str) for kind in rule.listens):
+        yield f"listens is {rule.listens!r}; name the kinds of events it puts into words"
+    if rule.check is Rule.check:
+        yield "check is not defined; define it to yield findings"
 
 
 def _module(name: str) -> ModuleType:

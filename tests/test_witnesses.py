@@ -121,8 +121,7 @@ def test_code_without_the_hazard_is_not_reproduced(tmp_path: Path) -> None:
     text = REGION + (
         "def loss(x):\n"
         "    shifted = x.sigmoid()\n"
-        "    for _ in range(3):\n"
-        "        shifted = (shifted + 0.5) / 4\n"
+        "    shifted.data.clamp_(0.25, 0.75)\n"
         "    return torch.log(shifted + 1e-8)\n"
     )
     [verdict] = searched(tmp_path, {"safe": text}, seconds=15).values()

@@ -128,8 +128,11 @@ class Key:
             return ("[]", *[self.of(item, depth) for item in value.items[:24]])
         if isinstance(value, Table):
             return ("{}", *[(k, self.of(v, depth)) for k, v in value.items.items()])
+        return self._other(value)
+
+    def _other(self, value: Value) -> Any:
         if isinstance(value, (DtypeValue, Array)):
-            return (kind, self.vector(value.dtypes))
+            return (value.__class__, self.vector(value.dtypes))
         if isinstance(value, Special):
             return ("special", value.kind, id(value.node), value.assumptions)
         if isinstance(value, Closure):
@@ -382,6 +385,22 @@ def _nested(it: Interpreter, function: Function) -> None:
                 it.run(inner, None, None, {}, inner.node, value.outer)
 
 
+def _named(
+    it: Interpreter,
+    function: Function,
+    parameter: ast.arg,
+    default: ast.expr | None,
+    nobody_calls: bool,
+    left: dict[str, Value],
+) -> Value:
+    """The value of a parameter that no position gives: by its name, or its default."""
+    if nobody_calls:
+        return unseen(it, function, parameter, default)
+    if parameter.arg in left:
+        return passed(it, left.pop(parameter.arg), parameter.arg)
+    return _absent(it, function, default)
+
+
 def bind(
     it: Interpreter,
     function: Function,
@@ -407,22 +426,12 @@ def bind(
     for index in range(start, len(parameters)):
         parameter, default = parameters[index], defaults[index]
         name = parameter.arg
-        if arguments is None:
-            variables[name] = unseen(it, function, parameter, default)
-        elif index - start < len(arguments):
+        if arguments is not None and index - start < len(arguments):
             variables[name] = passed(it, arguments[index - start], name)
-        elif name in left:
-            variables[name] = passed(it, left.pop(name), name)
         else:
-            variables[name] = _absent(it, function, default)
+            variables[name] = _named(it, function, parameter, default, arguments is None, left)
     for parameter, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-        name = parameter.arg
-        if arguments is None:
-            variables[name] = unseen(it, function, parameter, default)
-        elif name in left:
-            variables[name] = passed(it, left.pop(name), name)
-        else:
-            variables[name] = _absent(it, function, default)
+        variables[parameter.arg] = _named(it, function, parameter, default, arguments is None, left)
     if node.vararg is not None:
         rest = None if arguments is None else tuple(arguments[max(len(parameters) - start, 0) :])
         element = it.unknown(node.vararg.arg, dtypes.INPUTS, assume.INPUT) if rest is None else None

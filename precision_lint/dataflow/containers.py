@@ -169,39 +169,51 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Sequence):
         return _item(value, index, node)
     if isinstance(value, Table):
-        key = index.value if isinstance(index, Scalar) else None
-        if key is not None and key in value.items:
-            return value.items[key]
-        if value.element is not None:
-            return value.element
-        found: Value | None = None
-        for item in value.items.values() if key is None else ():
-            found = item if found is None else join(found, item)
-        return found if found is not None else unknown()
+        return _entry(value, index)
     if isinstance(value, Instance) and value.items is not None:
         return _module_item(it, value, index)
     if isinstance(value, Array):
         return Array(value.dtypes, "index", (value,), node, it.module, value.lo, value.hi)
-    if isinstance(value, Special) and value.kind == "shape":
-        return size_of(value.fields["of"], index)
-    if isinstance(value, Special) and value.kind == "groups":
-        if text(index) != "params":
-            return value if not isinstance(index, Scalar) or index.kind != "str" else unknown()
-        return Special("parameters", node, it.module, owner=value.fields["owner"], named=False)
-    if isinstance(value, Special) and value.kind == "parameters":
-        return _parameter(it, value, node)
+    if isinstance(value, Special):
+        return _special_item(it, value, index, node)
     if isinstance(value, Unknown):
-        array = value.symbol.uses & Symbol.ARRAY
-        if ("cast of", "") in value.symbol.attributes or (_has_dimensions(node) and not array):
-            made = tensor_of(it, value, node)
-            value.symbol.uses |= Symbol.TENSOR
-            return unknown() if made is None else _indexed(it, made, index, node)
-        if isinstance(index, Scalar) and index.value is not None:
-            return child(it, value, index.value)
-        return child(it, value, "[]")
+        return _unknown_item(it, value, index, node)
     if isinstance(value, Scalar) and value.kind == "str":
         return Scalar(None, "str")
     return unknown()
+
+
+def _entry(value: Table, index: Value) -> Value:
+    key = index.value if isinstance(index, Scalar) else None
+    if key is not None and key in value.items:
+        return value.items[key]
+    if value.element is not None:
+        return value.element
+    found: Value | None = None
+    for item in value.items.values() if key is None else ():
+        found = item if found is None else join(found, item)
+    return found if found is not None else unknown()
+
+
+def _special_item(it: Interpreter, value: Special, index: Value, node: ast.Subscript) -> Value:
+    if value.kind == "shape":
+        return size_of(value.fields["of"], index)
+    if value.kind == "groups":
+        if text(index) != "params":
+            return value if not isinstance(index, Scalar) or index.kind != "str" else unknown()
+        return Special("parameters", node, it.module, owner=value.fields["owner"], named=False)
+    return _parameter(it, value, node) if value.kind == "parameters" else unknown()
+
+
+def _unknown_item(it: Interpreter, value: Unknown, index: Value, node: ast.Subscript) -> Value:
+    array = value.symbol.uses & Symbol.ARRAY
+    if ("cast of", "") in value.symbol.attributes or (_has_dimensions(node) and not array):
+        made = tensor_of(it, value, node)
+        value.symbol.uses |= Symbol.TENSOR
+        return unknown() if made is None else _indexed(it, made, index, node)
+    if isinstance(index, Scalar) and index.value is not None:
+        return child(it, value, index.value)
+    return child(it, value, "[]")
 
 
 def _is_array_index(index: Value) -> bool:
@@ -396,17 +408,8 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
             assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
         return
     if isinstance(found, list):
-        if not starred and len(found) == len(targets):
-            for target, item in zip(targets, found, strict=True):
-                assign(it, target, item, node)
-            return
-        if len(starred) == 1 and len(found) >= len(targets) - 1:
-            start = starred[0]
-            behind = len(targets) - start - 1
-            middle = found[start : len(found) - behind]
-            parts: list[Value] = found[:start]
-            parts.append(Sequence(tuple(middle), None, "list"))
-            parts += found[len(found) - behind :] if behind else []
+        parts = _matched(targets, starred, found)
+        if parts is not None:
             for target, item in zip(targets, parts, strict=True):
                 inner = target.value if isinstance(target, ast.Starred) else target
                 assign(it, inner, item, node)
@@ -420,6 +423,18 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         if isinstance(value, Tensor) and isinstance(found, Tensor):
             one = found.but(op="unbind", operands=(value,), data=i)
         assign(it, target, one, node)
+
+
+def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) -> list[Value] | None:
+    """What each target takes of known items; None: their number does not fit."""
+    if not starred and len(found) == len(targets):
+        return found
+    if len(starred) != 1 or len(found) < len(targets) - 1:
+        return None
+    start = starred[0]
+    behind = len(targets) - start - 1
+    middle = Sequence(tuple(found[start : len(found) - behind]), None, "list")
+    return [*found[:start], middle, *(found[len(found) - behind :] if behind else [])]
 
 
 def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast.AST) -> None:

@@ -148,9 +148,7 @@ def _bool(it: Interpreter, node: ast.BoolOp) -> Value:
                 regions.drop(it, part)
         if known is (not isinstance(node.op, ast.And)):
             if _is_manager(value):
-                for other in node.values[number + 1 :]:
-                    if isinstance(it.expr(other), RegionValue):
-                        regions.drop(it, other)
+                _not_entered(it, node.values[number + 1 :])
             return value if found is None else join(found, value)
         if known is None or number == len(node.values) - 1:
             found = value if found is None else join(found, value)
@@ -158,6 +156,13 @@ def _bool(it: Interpreter, node: ast.BoolOp) -> Value:
         for part in node.values:
             it.retract_at("scaler-truth", part)  # the next operand asks what is meant
     return found if found is not None else unknown()
+
+
+def _not_entered(it: Interpreter, others: list[ast.expr]) -> None:
+    """Regions behind a word that the first one decides."""
+    for other in others:
+        if isinstance(it.expr(other), RegionValue):
+            regions.drop(it, other)
 
 
 @expression(ast.IfExp)

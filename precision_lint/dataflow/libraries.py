@@ -149,24 +149,39 @@ def _torch(
     if made is not None:
         return create(it, made, arguments, keywords, node)
     if name.startswith("torch.nn."):
-        layer = building.call_class_of_layer(it, name, arguments, keywords, node)
-        if layer is not None:
-            return layer
-        if ".init." in name:
-            return arguments[0] if arguments else unknown()
-        if ".utils." in name and "clip_grad" in name:
-            return training.clip(it, name, arguments or list(keywords.values()), node)
-        if name.endswith(".utils.get_total_norm"):
-            note(it, "read", node, *arguments)
-            return Scalar(None, "float", 0)
+        found = _torch_nn(it, name, arguments, keywords, node)
+        if found is not None:
+            return found
     if name.startswith("torch.optim.") and name.rpartition(".")[2][:1].isupper():
-        if ".lr_scheduler" in name or ".swa_utils" in name:
-            return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
-        return training.make_optimizer(it, name, arguments, keywords, node)
+        return _torch_optim(it, name, arguments, keywords, node)
     if name in CHECKPOINT and arguments:
         return it.call(arguments[0], arguments[1:], {}, node)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+
+
+def _torch_nn(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    layer = building.call_class_of_layer(it, name, arguments, keywords, node)
+    if layer is not None:
+        return layer
+    if ".init." in name:
+        return arguments[0] if arguments else unknown()
+    if ".utils." in name and "clip_grad" in name:
+        return training.clip(it, name, arguments or list(keywords.values()), node)
+    if name.endswith(".utils.get_total_norm"):
+        note(it, "read", node, *arguments)
+        return Scalar(None, "float", 0)
+    return None
+
+
+def _torch_optim(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if ".lr_scheduler" in name or ".swa_utils" in name:
+        return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+    return training.make_optimizer(it, name, arguments, keywords, node)
 
 
 def _emptied(

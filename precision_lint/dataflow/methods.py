@@ -270,22 +270,10 @@ def tensor_method(
     node: ast.Call,
 ) -> Value:
     """A method of a tensor."""
-    if name in CASTS and not arguments:
-        return cast(it, value, CASTS[name], node)
-    if name == "to":
-        vector = building.asked_dtype(it, arguments, keywords)
-        if vector is None:
-            return value
-        return cast(
-            it, value, vector, node, _names_dtype(arguments, keywords), _source(arguments, keywords)
-        )
     if name in KEEPS:
         return value
-    if name == "type_as" and arguments:
-        other = tensor_of(it, arguments[0])
-        return cast(it, value, other.dtypes, node, False, other) if other is not None else value
-    if name == "type":
-        return _typed(it, value, arguments, keywords, node)
+    if name in ("to", "type", "type_as") or (name in CASTS and not arguments):
+        return _cast(it, value, name, arguments, keywords, node)
     if name in DRAWS:
         return _drawn(it, value, name, arguments, node)
     if name in ("detach", "detach_"):
@@ -304,6 +292,29 @@ def tensor_method(
     if inplace and isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, result)
     return result
+
+
+def _cast(
+    it: Interpreter,
+    value: Tensor,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
+) -> Value:
+    if name == "to":
+        vector = building.asked_dtype(it, arguments, keywords)
+        if vector is None:
+            return value
+        return cast(
+            it, value, vector, node, _names_dtype(arguments, keywords), _source(arguments, keywords)
+        )
+    if name == "type_as":
+        other = tensor_of(it, arguments[0]) if arguments else None
+        return cast(it, value, other.dtypes, node, False, other) if other is not None else value
+    if name == "type":
+        return _typed(it, value, arguments, keywords, node)
+    return cast(it, value, CASTS[name], node)
 
 
 DRAWS = {"uniform_": (0.0, 1.0), "normal_": (-INF, INF), "bernoulli_": (0.0, 1.0),
@@ -483,6 +494,51 @@ def _unknown_method(
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
         return value if vector is None else _cast_unknown(it, value, vector, node)
+    known = _known_protocol(it, value, name, arguments, node)
+    if known is not None:
+        return known
+    operation = operations.of_method(name)
+    if operation is not None or name in SHAPES or name.startswith("new_"):
+        return _as_tensor(it, value, name, arguments, keywords, node)
+    if name in ("step", "update", "scale") and not keywords:
+        return _protocol_method(it, value, name, arguments, node)
+    return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
+
+
+SHAPES = frozenset({
+    "size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool",
+})  # fmt: skip
+"""Methods of tensors that compute nothing."""
+
+
+def _as_tensor(
+    it: Interpreter,
+    value: Unknown,
+    name: str,
+    arguments: Arguments,
+    keywords: Keywords,
+    node: ast.Call,
+) -> Value:
+    """A method that only tensors and arrays have."""
+    symbol = value.symbol
+    made = tensor_of(it, value, node)
+    assert made is not None
+    uses = symbol.uses
+    if uses & Symbol.ARRAY:
+        return Array(dtypes.V_ANY, name, (value,), node, it.module)
+    result = tensor_method(it, made, name, arguments, keywords, node)
+    if name in SHARED:
+        symbol.uses = uses
+    else:
+        symbol.uses |= Symbol.TENSOR
+    return result
+
+
+def _known_protocol(
+    it: Interpreter, value: Unknown, name: str, arguments: Arguments, node: ast.Call
+) -> Value | None:
+    """A method of models, optimizers, scalers and frameworks; None: it is none."""
+    symbol = value.symbol
     stepped = symbol.attributes.get(("protocol", False))
     if name == "state_dict" and isinstance(stepped, Special):
         return Special("state", node, it.module, of=stepped)
@@ -503,34 +559,7 @@ def _unknown_method(
         return NONE
     if name in ("unscale_", "zero_grad", "get_scale"):
         return _protocol_method(it, value, name, arguments, node)
-    operation = operations.of_method(name)
-    shape = name in (
-        "size",
-        "numel",
-        "dim",
-        "item",
-        "tolist",
-        "numpy",
-        "type_as",
-        "long",
-        "int",
-        "bool",
-    )
-    if operation is not None or shape or name.startswith("new_"):
-        made = tensor_of(it, value, node)
-        assert made is not None
-        uses = symbol.uses
-        if uses & Symbol.ARRAY:
-            return Array(dtypes.V_ANY, name, (value,), node, it.module)
-        result = tensor_method(it, made, name, arguments, keywords, node)
-        if name in SHARED:
-            symbol.uses = uses
-        else:
-            symbol.uses |= Symbol.TENSOR
-        return result
-    if name in ("step", "update", "scale") and not keywords:
-        return _protocol_method(it, value, name, arguments, node)
-    return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
+    return None
 
 
 def _method_of(it: Interpreter, value: Unknown, name: str) -> Unknown:

@@ -171,6 +171,18 @@ def _annotated(
     name = _last(node)
     if isinstance(node, ast.Subscript):
         return _subscripted(it, node, name, label, vector, assumptions)
+    return _by_name(it, node, name, label, vector, assumptions)
+
+
+def _by_name(
+    it: Interpreter,
+    node: ast.expr,
+    name: str,
+    label: str,
+    vector: dtypes.Dtypes,
+    assumptions: int,
+) -> Value | None:
+    """What the name of a type says."""
     if name in NUMBERS:
         return Scalar(None, NUMBERS[name])
     if name in ("Tensor", "FloatTensor"):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
 from precision_lint.dataflow.ranges import reach_of, result_bounds
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -143,6 +143,9 @@ def _position(parameters: tuple[str, ...], name: str) -> int | None:
     return parameters.index(other) if other in parameters else None
 
 
+HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16
+
+
 def operate(
     it: Interpreter,
     operation: Operation,
@@ -161,9 +164,8 @@ def operate(
         vector = asked if asked is not None else vector
         for i in applied.seen:
             applied.seen[i] = vector
-    out: Any = keywords.get("out")
-    if isinstance(out, Tensor):
-        vector = out.dtypes
+    if isinstance(keywords.get("out"), Tensor):
+        vector = keywords["out"].dtypes  # type: ignore[attr-defined]
     assumptions = flags = 0
     for one in tensors:
         assumptions |= one.assumptions
@@ -186,15 +188,7 @@ def operate(
         hi,
         assumptions,
         it.region.mark
-        | flags
-        & (
-            DETACHED
-            | GRADIENT
-            | REGIONAL
-            | IN_FLOAT16
-            | IN_BFLOAT16
-            | (LEARNED if operation.view else 0)
-        )
+        | (flags & (HANDED_ON | (LEARNED if operation.view else 0)))
         | (REGIONAL if applied.policy == "lower" else 0)
         | (DETACHED if it.no_grad else 0),
         _rank(operation, tensors, values),
@@ -219,11 +213,11 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
         if isinstance(first, Sequence):
             joined = any_of(first) if first.items is None else None
             parts = list(first.items or ()) or ([joined] if joined is not None else [])
-        made = [tensor_of(it, part) for part in parts]
+        tensors = [tensor_of(it, part) for part in parts]
         if isinstance(first, Sequence) and first.items is not None:
-            items = [one or part for one, part in zip(made, parts, strict=True)]
+            items = [one or part for one, part in zip(tensors, parts, strict=True)]
             values[0] = Sequence(tuple(items), None, first.kind)
-        return [one for one in made if one is not None]
+        return [one for one in tensors if one is not None]
     floats = operation.floats or operation.policy.get("cuda") == "lower"
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else 0)
     for index in operation.operands:
@@ -283,31 +277,46 @@ def _mark(value: Tensor, use: int) -> None:
 
 
 def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> Dtypes:
-    operation = applied.operation
     region = it.region
-    policy = operation.policy.get(region.device) if region.dtypes != dtypes.V_OFF else None
-    if policy is None and region.dtypes != dtypes.V_OFF and region.device not in ("cpu", "cuda"):
-        policy = operation.policy.get("cuda")
-    if applied.inplace or isinstance(applied["out"], Tensor):
-        policy = None  # autocast leaves operations in place alone
-    applied.policy = policy
+    policy = applied.policy = _policy(region, applied)
     seen = [one.dtypes for one in tensors]
     if policy == "lower":
         seen = [dtypes.lowered(one, region.dtypes) for one in seen]
     elif policy in ("fp32", "fp32_dtype", "banned"):
         seen = [dtypes.raised(one, region.dtypes) for one in seen]
-    if not operation.listed:
-        indices: Any = operation.operands
-        if operation.name == "einsum":
-            indices = range(1, len(applied.values))
-        for number, index in enumerate([i for i in indices if _is_tensor(applied.values, i)]):
-            if number < len(seen):
-                applied.seen[index] = seen[number]
-    else:
-        applied.seen = dict(enumerate(seen))
+    _record(applied, seen)
     if applied.inplace and tensors:
         return tensors[0].dtypes
-    result = operation.result
+    return _of_kind(applied, tensors, seen)
+
+
+def _policy(region: Region, applied: Applied) -> str | None:
+    """What autocast does to an operation."""
+    if region.dtypes == dtypes.V_OFF or applied.inplace or isinstance(applied["out"], Tensor):
+        return None  # it leaves operations in place alone
+    policies = applied.operation.policy
+    found = policies.get(region.device)
+    if found is None and region.device not in ("cpu", "cuda"):
+        found = policies.get("cuda")
+    return found
+
+
+def _record(applied: Applied, seen: list[Dtypes]) -> None:
+    """Keep in which dtypes each operand is computed."""
+    if applied.operation.listed:
+        applied.seen = dict(enumerate(seen))
+        return
+    indices: Any = applied.operation.operands
+    if applied.name == "einsum":
+        indices = range(1, len(applied.values))
+    for number, index in enumerate([i for i in indices if _is_tensor(applied.values, i)]):
+        if number < len(seen):
+            applied.seen[index] = seen[number]
+
+
+def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
+    """The dtype of a result by what the table says of the operation."""
+    operation, result = applied.operation, applied.operation.result
     if result == "bool":
         return dtypes.V_BOOLEAN
     if result == "int":

@@ -43,10 +43,19 @@ def join(a: Value, b: Value) -> Value:
     kind = a.__class__
     if kind is b.__class__:
         joined = _SAME.get(kind)
-        if joined is not None:
-            result: Value = joined(a, b)
-            return result
-        return a if kind is Closure and a.function is b.function else unknown()  # type: ignore[attr-defined]
+        result: Value = joined(a, b) if joined is not None else _alike(a, b)
+        return result
+    return _mixed(a, b)
+
+
+def _alike(a: Value, b: Value) -> Value:
+    same = isinstance(a, Closure) and isinstance(b, Closure) and a.function is b.function
+    return a if same else unknown()
+
+
+def _mixed(a: Value, b: Value) -> Value:
+    """The join of values of two classes."""
+    kind = a.__class__
     if a is NONE or (isinstance(a, Scalar) and a.kind == "none"):
         return _optional(b)
     if b is NONE or (isinstance(b, Scalar) and b.kind == "none"):

@@ -105,22 +105,30 @@ def forms(hypothesis: dict[str, Any], size: int, mentioned: Sequence[int]) -> li
             add(kind, tuple(d if isinstance(d, int) else size for d in known), base)
         for place, rank in enumerate(hypothesis["ranks"]):
             cost = base + place * (1.0 if known is None else 1.5) + (known is not None)
-            add(kind, (size,) * rank, cost)
-            for order, special in enumerate(specials[:8]):
-                more = 1.5 + order / 4
-                if rank:
-                    add(kind, (size,) * (rank - 1) + (special,), cost + more)
-                if rank >= 2:
-                    add(kind, (size,) * (rank - 2) + (special, special), cost + more + 0.25)
-                    add(kind, (size,) * (rank - 2) + (special, size), cost + more + 0.5)
-                    if size > 64:  # a long sequence
-                        add(kind, (1,) * (rank - 2) + (size, special), cost + more)
-                    if size == WIDEST:
-                        add(kind, (1,) * (rank - 2) + (size, size), cost + 0.1)
-            for order, long in enumerate(one for one in mentioned if 64 < one <= LARGEST // 4):
-                if rank:
-                    add(kind, (1,) * (rank - 1) + (2 * long,), cost + 3 + order / 4)
+            for shape, more in _shapes(rank, size, specials[:8], mentioned):
+                add(kind, shape, cost + more)
     return sorted((Form(k, s, c) for (k, s), c in found.items()), key=lambda form: form.cost)
+
+
+def _shapes(
+    rank: int, size: int, specials: Sequence[int], mentioned: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Shapes of a rank where dimensions are ``size`` or special, each with what it costs."""
+    yield (size,) * rank, 0.0
+    for order, special in enumerate(specials):
+        more = 1.5 + order / 4
+        if rank:
+            yield (size,) * (rank - 1) + (special,), more
+        if rank >= 2:
+            yield (size,) * (rank - 2) + (special, special), more + 0.25
+            yield (size,) * (rank - 2) + (special, size), more + 0.5
+            if size > 64:  # a long sequence
+                yield (1,) * (rank - 2) + (size, special), more
+            if size == WIDEST:
+                yield (1,) * (rank - 2) + (size, size), 0.1
+    for order, long in enumerate(one for one in mentioned if 64 < one <= LARGEST // 4):
+        if rank:
+            yield (1,) * (rank - 1) + (2 * long,), 3 + order / 4
 
 
 def cheapest(

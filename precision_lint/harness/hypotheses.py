@@ -109,10 +109,13 @@ def _kinds(free: Free, value: Known, uses: _Uses) -> list[str]:
         return ["device"]
     if value.kind == "text":
         return ["text"]
-    if value.kind == "tensor" and value.dtype == "bool":
-        return ["mask"]
-    if value.kind == "tensor" and value.dtype == "int":
-        return ["index", "tensor"]
+    if value.kind == "tensor" and value.dtype in ("bool", "int"):
+        return ["mask"] if value.dtype == "bool" else ["index", "tensor"]
+    return _by_use(name, annotation, value, uses)
+
+
+def _by_use(name: str, annotation: str, value: Known, uses: _Uses) -> list[str]:
+    """What a free name may be by how it is used, annotated and called."""
     if name in uses.masks and value.dtype in (None, "", "unknown"):
         return ["mask", "tensor", "index"]
     if "Tensor" in annotation:
@@ -209,32 +212,15 @@ class _Uses(ast.NodeVisitor):
         if word == "einsum":
             self._einsum(operands)
         if word in MATRICES:
-            for operand in operands[:3]:
-                if isinstance(operand, ast.Name):
-                    self.exact[operand.id] = MATRICES[word]
+            names = (one.id for one in operands[:3] if isinstance(one, ast.Name))
+            self.exact |= dict.fromkeys(names, MATRICES[word])
         if word in DIMENSIONAL:
-            dims = [d for a in operands[1:] for d in _integers(a)]
-            dims += [
-                d
-                for k in node.keywords
-                if k.arg in ("dim", "start_dim")
-                for d in _integers(k.value)
-            ]
-            if dims and operands:
-                extra = 0 if word != "unsqueeze" else -1
-                if word == "permute":
-                    extra = len(dims) - 1 - max(dims)
-                self._at_least(operands[0], max(d + 1 if d >= 0 else -d for d in dims) + extra)
+            self._dimensional(word, operands, node.keywords)
         if word == "cdist":
             for operand in operands[:2]:
                 self._at_least(operand, 2)
-        place = INDEXED.get(word)
-        if place is not None:
-            for operand in operands[place : place + 3]:
-                if isinstance(operand, ast.Name):
-                    self.indices.add(operand.id)
-                elif isinstance(operand, ast.Call):  # labels.unsqueeze(-1)
-                    self.indices.add(dotted(operand.func).partition(".")[0])
+        if word in INDEXED:
+            self._indexed(operands[INDEXED[word] : INDEXED[word] + 3])
         if word in MASKED and len(operands) > MASKED[word]:
             self.masks.add(_root(operands[MASKED[word]]))
         if word in SIZING:
@@ -242,6 +228,25 @@ class _Uses(ast.NodeVisitor):
                 for name in _plain(operand):
                     self.sizing.add(name)
         self.generic_visit(node)
+
+    def _dimensional(
+        self, word: str, operands: list[ast.expr], keywords: list[ast.keyword]
+    ) -> None:
+        """The dimensions that an operation names are there."""
+        dims = [d for a in operands[1:] for d in _integers(a)]
+        dims += [d for k in keywords if k.arg in ("dim", "start_dim") for d in _integers(k.value)]
+        if dims and operands:
+            extra = 0 if word != "unsqueeze" else -1
+            if word == "permute":
+                extra = len(dims) - 1 - max(dims)
+            self._at_least(operands[0], max(d + 1 if d >= 0 else -d for d in dims) + extra)
+
+    def _indexed(self, operands: list[ast.expr]) -> None:
+        for operand in operands:
+            if isinstance(operand, ast.Name):
+                self.indices.add(operand.id)
+            elif isinstance(operand, ast.Call):  # labels.unsqueeze(-1)
+                self.indices.add(dotted(operand.func).partition(".")[0])
 
     def _einsum(self, operands: list[ast.expr]) -> None:
         if not operands or not isinstance(operands[0], ast.Constant):
