@@ -47,12 +47,16 @@ class ScalerTruthiness(Rule):
     code = "MP114"
     name = "scaler-truthiness"
     severity = Severity.INFO
-    applicability = Applicability.SAFE
+    applicability = Applicability.UNSAFE
     listens = ("scaler-truth",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         name = at.text(event.place)
         yield Finding(
             f"{name} is always true, also where it is disabled",
-            fix=at.fix(f"ask {name}.is_enabled()", at.rewrite({event.place: "_.is_enabled()"})),
+            fix=at.fix(
+                f"ask {name}.is_enabled()",
+                at.rewrite({event.place: "_.is_enabled()"}),
+                "a disabled scaler takes the other branch then",
+            ),
         )

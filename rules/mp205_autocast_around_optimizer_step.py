@@ -45,11 +45,9 @@ class AutocastAroundOptimizerStep(Rule):
     ```
 
     ## Fix safety
-    Safe where the loop is all that the region holds: the two headers change places, and the
-    statements of the body run under the same autocast state as before, apart from a backward pass
-    and steps at its end, which need none and are taken out of the region. Where the region holds
-    more, moving it is for a person, and `cache_enabled=False`, which casts every weight at each
-    use, is shown and not applied.
+    Shown, not applied: `cache_enabled=False` keeps no casts, so that the steps are seen, and
+    every use of a weight is cast anew. Better open the region inside the loop, around the
+    forward pass alone.
 
     ## How to silence
     `# precision-lint: ignore[MP205] reason` or `# noqa: MP205` on the line.

@@ -34,12 +34,11 @@ class BceUnderAutocast(Rule):
     ```
 
     ## Fix safety
-    Where a sigmoid is all that makes the argument, and nothing else uses it, the fix takes its
-    logits. That is unsafe: float32 results change in the last digits, and where the sigmoid
-    saturates (beyond 16.6 in float32) the plain form stops at its clamp of 100 with a gradient of
-    0, and the new one goes on. Everywhere else the loss is taken in float32 under
-    `autocast(enabled=False)`, which is safe. The upcast goes on what a sigmoid in sight is taken
-    of: one that ran in half is 1 from logits of 8.3 on, where the gradient of the loss is infinite.
+    Where a sigmoid is the argument of `binary_cross_entropy`, the fix takes its logits. That is
+    unsafe: float32 results change in the last digits, and where the sigmoid saturates (beyond
+    16.6 in float32) the plain form stops at its clamp of 100 with a gradient of 0, and the new
+    one goes on. Everywhere else the loss is computed in float32 outside of autocast, which is
+    safe.
 
     ## How to silence
     `# precision-lint: ignore[MP206] reason` or `# noqa: MP206` on the line.

@@ -47,7 +47,7 @@ class CastCacheUnderNoGrad(Rule):
     ```
 
     ## Fix safety
-    Shown, not applied: emptying the cache costs one more cast of every weight, and no torch that
+    There is no fix: emptying the cache costs one more cast of every weight, and no torch that
     proofs run on shows what it cures.
 
     ## How to silence

@@ -38,10 +38,8 @@ class MaskMinimumAdded(Rule):
     ```
 
     ## Fix safety
-    Unsafe: `torch.minimum` of both masks takes the place of their sum. Entries that one mask hits
-    are the same to the bit; those that both hit are the minimum instead of -inf (in float32 with
-    a float16 minimum: -65504 instead of -131008). There is no fix where the masks are added in
-    two statements, nor for one mask: use `masked_fill` on the scores.
+    There is no fix yet. By hand: `torch.minimum` of both masks in the place of their sum, or
+    `masked_fill` of the scores for one mask.
 
     ## How to silence
     `# precision-lint: ignore[MP311] reason` or `# noqa: MP311` on the line.

@@ -36,9 +36,8 @@ class MaskMultipliesInfinity(Rule):
     ```
 
     ## Fix safety
-    Unsafe: the argument becomes 1 where the mask drops the result, so values stay the same and
-    gradients that were nan are 0; where `x` is 0 and kept, nothing changes. There is no fix for a
-    mask that multiplies, because a mask of weights is no condition.
+    There is no fix yet. By hand: `torch.where(keep, x, 1.0)` as the argument, so that what the
+    mask drops is finite.
 
     ## How to silence
     `# precision-lint: ignore[MP313] reason` or `# noqa: MP313` on the line.

@@ -44,10 +44,8 @@ class EmaInHalf(Rule):
     ```
 
     ## Fix safety
-    Safe where the dtype of the model is a parameter: `.float()` on a copy of a float32 model does
-    nothing. It is only shown where the code names a half dtype, so that there is no float32 run,
-    and there is none for tensors that the code casts itself, and for buffers. The copy takes twice
-    the memory; cast it where it is evaluated.
+    There is no fix yet. By hand: `.float()` on the copy that is averaged. It takes twice the
+    memory; cast it where it is evaluated.
 
     ## How to silence
     `# precision-lint: ignore[MP407] reason` or `# noqa: MP407` on the line.

@@ -37,7 +37,7 @@ class ScheduleInHalf(Rule):
     or make the schedule in float64 once, and cast what is picked from it for a step.
 
     ## Fix safety
-    Unsafe: float32 schedules stay the same to the bit, but in half the table is float32 then, and
+    Safe: float32 schedules stay the same to the bit. In half the table is float32 then, and
     promotes the latents that it meets.
 
     ## How to silence

@@ -558,18 +558,6 @@ def test_a_rule_with_a_fix_and_no_proof(tmp_path: Path) -> None:
     assert result.failures == ["ships a safe fix and has no proof.py; write one"]
 
 
-def test_an_unsafe_fix_without_proof(shipped: tuple[type[Rule], Proof], tmp_path: Path) -> None:
-    rule, proof = shipped
-    assert proof.folder is not None
-    folder = shutil.copytree(proof.folder, tmp_path / "copy")
-    module = proof.cases[0].module
-    (folder / module.replace(".py", ".unsafe.golden.py")).touch()
-    [result] = verify.prove([Proof(rule, folder, proof.cases)])
-    assert result.failures == [
-        f"{module}: has an unsafe fix that no case proves; write a Case of that level"
-    ]
-
-
 def test_what_no_case_executes_is_looked_at(
     shipped: tuple[type[Rule], Proof], tmp_path: Path
 ) -> None:
