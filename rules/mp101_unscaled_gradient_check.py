@@ -10,22 +10,20 @@ class UnscaledGradientCheck(Rule):
     """Gradient that is inspected while it is still multiplied by the loss scale.
 
     ## What it flags
-    Reads of gradients (`isnan`, `isfinite`, `norm`, `max`, histograms, comparisons, printing), or
-    calls of helpers that read them, between `scaler.scale(loss).backward()` and
+    Reads of gradients (`isnan`, `isfinite`, `norm`, `max`, histograms, comparisons, printing),
+    or calls of helpers that read them, between `scaler.scale(loss).backward()` and
     `scaler.unscale_(optimizer)`. The first read after each backward is reported.
 
-    What is added to gradients that no loss scale multiplies: noise, a weight decay or an L1 term by
-    hand (`p.grad.add_(p.data, alpha=decay)`). `scaler.step` divides it by the scale.
+    What is added to gradients that no loss scale multiplies: noise, a weight decay or an L1
+    term by hand (`p.grad.add_(p.data, alpha=decay)`). `scaler.step` divides it by the scale.
 
-    `torch.autograd.grad` of a scaled loss, as for a gradient penalty, in a function that never
-    divides by the scale. Reads behind the backward of a framework that scales inside
-    (`accelerator.backward(loss)`, Lightning's `on_after_backward`, apex's `amp.scale_loss`):
-    `likely` where the file names float16 for it, else `possible`.
+    Reads behind the backward of a framework that scales inside (`accelerator.backward(loss)`,
+    Lightning's `on_after_backward`), where float16 is in force.
 
-    It stays silent for `grad is None`, for assignments, for linear operations such as `all_reduce`,
-    on paths whose backward is not scaled, for a scaler made with `enabled=False`, and for wrappers
-    that unscale by themselves (accelerate, Fabric, Lightning). In tests, which train nothing to
-    use, it is only `possible`.
+    It stays silent for `grad is None`, for assignments, for linear operations such as
+    `all_reduce`, on paths whose backward is not scaled, for a scaler made with `enabled=False`,
+    where the scaler is handed to what nobody has seen, and for wrappers that unscale by
+    themselves (accelerate, Fabric, Lightning).
 
     ## Why it breaks
     The scale starts at 65536. A gradient of 1.0 is 65536 then, which float16 cannot hold: the

@@ -15,15 +15,12 @@ class ClipBeforeUnscale(Rule):
     `scaler.unscale_(optimizer)` before.
 
     The same with the torch function behind the backward of a framework that scales inside
-    (`accelerator.backward(loss)`, `fabric.backward`, `self.manual_backward`, `amp.scale_loss` of
-    apex) and has a clip of its own: `likely` where the file names float16 for it, else `possible`.
-    `possible`: the clip behind `(loss * loss_scale).backward()`, where nothing in the function
-    divides by the scale. With apex and `opt_level="O2"`, a clip of `model.parameters()` instead of
-    `amp.master_params(optimizer)`.
+    (`accelerator.backward(loss)`, `fabric.backward`, `self.manual_backward`) and has a clip of
+    its own, where float16 is in force.
 
     It stays silent where any path to the clip unscales first (`if use_amp:`), on paths whose
-    backward is not scaled, for a scaler made with `enabled=False`, and for wrappers that unscale by
-    themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning). It is only `possible` in tests.
+    backward is not scaled, for a scaler made with `enabled=False`, and for wrappers that
+    unscale by themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning).
 
     ## Why it breaks
     Nothing raises. With a scale of 65536 a `max_norm` of 1.0 acts as 1.5e-5: SGD stands still (loss

@@ -10,20 +10,17 @@ class OptimizerStepBypassesScaler(Rule):
     """Optimizer that steps by itself with gradients of a scaled loss.
 
     ## What it flags
-    `optimizer.step()` after `scaler.scale(loss).backward()`, instead of `scaler.step(optimizer)`;
-    also beside it: before it (the update is made with scaled gradients, then again) or behind it
-    (the update is made twice). Helpers and wrappers are followed. A step behind
-    `scaler.unscale_(optimizer)` has the right gradients, but nothing skips it when they are
-    infinite: that is reported as `likely`, unless the code looks at the gradients itself.
+    `optimizer.step()` after `scaler.scale(loss).backward()`, instead of
+    `scaler.step(optimizer)`; also beside it: before it (the update is made with scaled
+    gradients, then again) or behind it (the update is made twice). Helpers and wrappers are
+    followed. A step behind `scaler.unscale_(optimizer)` has the right gradients, but nothing
+    skips it when they are infinite: that is reported as `likely`, unless the code looks at the
+    gradients itself.
 
-    `scaler.step(optimizer, closure)`, and `optimizer.step(closure)` whose closure scales its loss.
-    An optimizer that apex's `amp.initialize` returns and nobody uses. The step of the optimizer
-    that accelerate's `prepare` or Fabric's `setup` was given, instead of the one that it returned:
-    `likely` where the file names float16 for the framework, else `possible`.
-
-    It stays silent on paths whose backward is not scaled (`if use_amp:`), for other optimizers with
-    a backward of their own, for a scaler made with `enabled=False`, and where a framework (apex,
-    accelerate, Fabric, Lightning) runs the backward.
+    It stays silent on paths whose backward is not scaled (`if use_amp:`), for other optimizers
+    with a backward of their own, for a scaler made with `enabled=False`, where a framework
+    (apex, accelerate, Fabric, Lightning) runs the backward, and for steps that are given a
+    closure.
 
     ## Why it breaks
     SGD moves 65536 times too far: the parameters are nan after a few steps. AdamW divides by the

@@ -9,30 +9,17 @@ class UnscaledBackward(Rule):
     """Backward of a loss that was not scaled, before a step that divides by the scale.
 
     ## What it flags
-    `loss.backward()` on a path to `scaler.step(optimizer)` or `scaler.unscale_(optimizer)`: alone,
-    or as one of several losses of which another is scaled (a gradient penalty, an auxiliary loss).
+    `loss.backward()` on a path to `scaler.step(optimizer)` or `scaler.unscale_(optimizer)`:
+    alone, or as one of several losses of which another is scaled (a gradient penalty, an
+    auxiliary loss).
 
-    A loss made in float16 autocast that goes back plainly beside one that is scaled, whoever steps
-    its optimizer.
+    A step of a scaler that scales nothing in its function, beside another scaler that does.
 
-    A step of a scaler that scales nothing in its file, beside another scaler that does. A backward
-    without `amp.scale_loss` behind apex's `amp.initialize` in one function. A plain backward where
-    a framework's optimizer steps (accelerate's `prepare`, Fabric's `setup`, Lightning's
-    `self.optimizers()`, `deepspeed.initialize`, mmengine's `optim_wrapper`): `likely` where the
-    file or the project names float16, silent where the file names another precision. The same in a
-    `training_step` of a subclass of transformers' `Trainer`, instead of
-    `self.accelerator.backward(loss)`. A scaler of the code's own whose `step` is given an optimizer
-    of accelerate or Fabric, in a file that names float16 for it: the framework scales by itself.
-
-    `torch.autograd.grad` of outputs that nothing has scaled, in a function that divides by
-    `scaler.get_scale()`; `possible`: with `create_graph=True` in float16 autocast, in a file that
-    scales its losses (a gradient penalty).
-
-    It stays silent where the optimizer of that loss steps by itself, where the gradients are set to
-    zero before the step, where a framework runs the backward, for a scaler that is off, and where
-    the loss may have been scaled somewhere else. Where another path scales the loss and both share
-    the step (`if use_amp:` around the backward alone), the finding is `possible`; `likely` where
-    the condition has nothing to do with precision or the device, and the scaler is always on.
+    It stays silent where the optimizer of that loss steps by itself, where the gradients are
+    set to zero before the step, where a framework runs the backward, for a scaler that is off,
+    and where the loss may have been scaled somewhere else. Where another path scales the loss
+    and both share the step (`if use_amp:` around the backward alone), it rests on the branch
+    that is taken.
 
     ## Why it breaks
     `scaler.step` divides gradients by the scale. Nothing was multiplied, so they become 65536 times

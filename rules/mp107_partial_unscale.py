@@ -10,16 +10,11 @@ class PartialUnscale(Rule):
     """Clip over parameters of an optimizer that was not unscaled, while another one was.
 
     ## What it flags
-    With several optimizers and one scaler: `clip_grad_norm_` or `clip_grad_value_` of parameters
-    whose optimizer was not unscaled since the backward, while `scaler.unscale_` of another one ran.
-    Which parameters an optimizer holds is read from where it is made (`SGD(net.parameters())`, in
-    this function, this class or this module) or from its `param_groups`.
-
-    An `unscale_` of one optimizer and a clip behind it, where the scaler then steps only another
-    one that nothing unscaled, all in one block: the wrong optimizer is named.
-
-    Scaling by hand that divides the gradient of one element of a list of parameters
-    (`masters[0].grad.mul_(1 / scale)`), outside of a loop over them.
+    With several optimizers and one scaler: `clip_grad_norm_` or `clip_grad_value_` of
+    parameters whose optimizer was not unscaled since the backward, while `scaler.unscale_` of
+    another one ran. Which parameters an optimizer holds is read from where it is made
+    (`SGD(net.parameters())`, in this function, this class or this module) or from its
+    `param_groups`. A loop over optimizers covers all of them.
 
     Where that is not known it stays silent. Clips before any `unscale_` are another rule's.
 

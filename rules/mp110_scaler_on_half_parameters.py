@@ -12,23 +12,9 @@ class ScalerOnHalfParameters(Rule):
     `model.half()` or `model.to(torch.float16)` where an optimizer is made of that model's (or a
     submodule's) parameters and a GradScaler of the same function or class unscales or steps it.
 
-    `model.half()` in an evaluation that is given the model, which a caller goes on to train: the
-    cast is in place, and nothing in the evaluation takes it back. `model.add_adapter(...)` after
-    the model was cast to a dtype that may be float16, where an optimizer gets its parameters: the
-    adapters follow that dtype.
-
-    A model that is loaded (`from_pretrained(..., torch_dtype=torch.float16)`) or cast in float16
-    and trained in the same function by what scales losses: a `Trainer` with `fp16=True`, an
-    `Accelerator(mixed_precision="fp16")`, a GradScaler. With adapters put on afterwards, or a flag
-    instead of a literal, it is `possible`; a branch that chooses float16 is reported where it does.
-    Possible is a model that is made half and given to an optimizer as well, whoever scales.
-
-    Adapter layers that a loop over the modules casts to half, and the weight of a layer that is
-    made of what a function is given, in a project with half models.
-
-    It stays silent for models that no optimizer trains (a frozen encoder, a copy for inference),
-    for casts after the training, for bfloat16, where parameters are cast back to float32, and for a
-    scaler that is off. A cast under a condition is `possible`.
+    It stays silent for models that no optimizer trains (a frozen encoder, a copy for
+    inference), for casts after the training, for bfloat16, where parameters are cast back to
+    float32, and for a scaler that is off.
 
     ## Why it breaks
     Gradients of float16 parameters are float16, and a scaler refuses to unscale them in place:

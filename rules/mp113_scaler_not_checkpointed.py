@@ -10,29 +10,11 @@ class ScalerNotCheckpointed(Rule):
 
     ## What it flags
     `torch.save`, or a function named so (`save_checkpoint`), of a dict literal that holds
-    `optimizer.state_dict()` but nothing of the scaler, where the same function or class made the
-    GradScaler that steps this optimizer, and the module saves no `state_dict` of one. A dict that
-    is saved several times is reported once.
+    `optimizer.state_dict()` but nothing of the scaler, where the same function or object has
+    the GradScaler. A dict that is saved several times is reported once.
 
-    A class that makes a scaler and leaves the saving to others: its `state_dict`, or the one it
-    inherits, is that of the optimizer alone, or an object that saves (`Checkpointer(model,
-    trainer=trainer)`) is given an instance that has none. Where nothing tells who saves, such a
-    class is only `possible`, and then it has to have a base: likely where the project runs half
-    precision and holds all bases, none of which saves a scaler.
-
-    A scaler's `load_state_dict` that reads another key than the only one under which the module
-    saves the state of a scaler of that name, and that the module writes nowhere.
-
-    A scaler that is made anew in each round of a loop, or in a function that is called in one,
-    while the optimizer that it steps is older; without the loop in sight only `possible`, unless a
-    method without a loop makes one step of its object's optimizer with it. A file
-    that saves a scaler's state, reads the optimizer's back and never the scaler's. Checkpoints
-    without `amp.state_dict()` where apex scales. Saving functions that get the optimizer as an
-    argument and no scaler are `possible`; `likely` where they are functions of the project that
-    save the states of what they are given.
-
-    It stays silent for weights alone, for a scaler that is off, where the dict is built in several
-    places, and where the dict has an entry of the scaler's or amp's name.
+    It stays silent for weights alone, for a scaler that is off, where the dict is built in
+    several places, and where the dict has an entry of the scaler's or amp's name.
 
     ## Why it breaks
     A new scaler starts at 65536. The run that continues throws steps away until it has found its
