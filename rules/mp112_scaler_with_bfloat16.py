@@ -9,22 +9,16 @@ class ScalerWithBfloat16(Rule):
     """GradScaler that is active while autocast runs in bfloat16, which needs no scale.
 
     ## What it flags
-    A GradScaler that scales losses in code whose every autocast region is bfloat16 for certain,
-    unless `enabled` is False or says something about a dtype.
+    A GradScaler that scales losses in code whose every autocast region is bfloat16, unless
+    `enabled` is False or says something about a dtype.
 
-    A scaler that is on whatever the dtype is, beside an autocast region whose dtype the same
-    function chooses between bfloat16 and others. The scaler may be inside an object of another
-    class (`loss_scaler = NativeScaler()`).
-
-    A scaler whose `enabled`, or the condition under which it is made, holds for bfloat16 (`dtype in
-    ("fp16", "bf16")`, `dtype != torch.float32`, `use_fp16 or use_bf16`). One that is on without a
-    condition in a file that names bfloat16 elsewhere is `possible`, likely where the function that
-    makes it, or one that it calls, names `torch.bfloat16` and no float16. FSDP's
-    `ShardedGradScaler` counts as well.
+    A scaler whose `enabled`, or the condition under which it is made, holds for bfloat16
+    (`dtype in ("fp16", "bf16")`, `dtype != torch.float32`), and one that is handed on for
+    bfloat16.
 
     `enabled=(dtype == torch.float16)` is the right form and silent, as is a scaler that is made
-    under such a condition. Regions of which the dtype is not known, or of which one is float16, are
-    silent as well, and so is a choice by what the device supports.
+    under such a condition. Regions of which the dtype is not known, or of which one is float16,
+    are silent as well, and so is a choice by what the device supports.
 
     ## Why it breaks
     bfloat16 has the range of float32: gradients do not underflow, so the scale protects nothing. It

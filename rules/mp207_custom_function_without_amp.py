@@ -20,20 +20,14 @@ class CustomFunctionWithoutAmp(Rule):
     """autograd.Function with products whose backward does not know of autocast.
 
     ## What it flags
-    A `torch.autograd.Function` that multiplies matrices in `forward`, and in `backward` multiplies
-    the incoming gradient with a tensor that `forward` was given, without `custom_fwd` and
-    `custom_bwd`.
+    A `torch.autograd.Function` that multiplies matrices in `forward`, and in `backward`
+    multiplies the incoming gradient with a tensor that `forward` was given, without
+    `custom_fwd` and `custom_bwd`.
 
-    A function whose `forward` hands several of its tensors to a compiled extension or a kernel,
-    which autocast does not cast for, in a project that uses autocast: `possible`, because the
-    kernel may take any dtypes. A `backward` that runs again what `forward` was given to run
-    (checkpoints, reversible blocks), and does not restore autocast, is likely in such a project.
-
-    It stays silent for elementwise functions, which promote, where the gradient is cast, brought
-    to float32 or multiplied elementwise with a saved tensor first, where `forward` speaks of
-    autocast itself or `backward` multiplies in a region of its own, and where the function is
-    only applied with autocast switched off. In a project that nowhere uses autocast it is only
-    `possible`.
+    It stays silent for elementwise functions, which promote, where the gradient is cast,
+    brought to float32 or multiplied elementwise with a saved tensor first, where `backward`
+    multiplies in a region of its own, and where the function is only applied with autocast
+    switched off.
 
     ## Why it breaks
     Under autocast the product in `forward` runs in half, so the gradient arrives in half; what

@@ -10,23 +10,17 @@ class MaskFillOverflow(Rule):
 
     ## What it flags
     A finite constant beyond 65504 (such as -1e9, -1e30, `torch.finfo(torch.float32).min`) in
-    `masked_fill`, `full_like`, `new_full`, `full(dtype=...)`, `fill_`, `index_fill`, `scatter` and
-    `F.pad` (error: they raise), in `torch.where`, `x[mask] = -1e9` and `(1 - mask) * -1e9`
-    (warning: they write -inf), where the tensor may be float16. In bfloat16 only constants beyond
-    3.39e38 are harmful, and `finfo(torch.float32).min` is one.
+    `masked_fill`, `full_like`, `new_full`, `full(dtype=...)`, `fill_`, `index_fill`, `scatter`
+    and `F.pad` (error: they raise), in `torch.where`, `x[mask] = -1e9` and `(1 - mask) * -1e9`
+    (warning: they write -inf), where the tensor may be float16. In bfloat16 only constants
+    beyond 3.39e38 are harmful, and `finfo(torch.float32).min` is one.
 
-    It stays silent where the tensor is float32 for certain (upcast, a softmax or sum inside a
-    CUDA autocast region, numpy), where a test has ruled float16 out, for -1e4, for -inf, for
-    `torch.finfo(x.dtype).min`, for indices (an integer tensor less an offset), and for bfloat16
-    projects.
+    It stays silent where the tensor is float32 (upcast, a softmax or sum inside a CUDA autocast
+    region, numpy), where a test has ruled float16 out, for -1e4, for -inf, for
+    `torch.finfo(x.dtype).min`, and for indices (an integer tensor less an offset).
 
-    The extreme of the dtype of one tensor (`torch.finfo(x.dtype).min`) that is filled into what a
-    layer or a product makes is `possible`: under autocast that is half where `x` is float32.
-
-    A product is half under autocast (`q @ k.transpose(-2, -1)`), so attention scores are `likely`
-    in a project with float16. An argument or attribute whose name does not say that a layer made
-    it is `possible` there, and so are a mask that nothing casts to half, and `clamp`, which raises
-    on the CPU only.
+    A product is half under autocast (`q @ k.transpose(-2, -1)`), so attention scores count
+    there.
 
     ## Why it breaks
     `masked_fill(mask, -1e9)` on float16 raises "value cannot be converted to type c10::Half

@@ -10,36 +10,14 @@ class DtypelessCreation(Rule):
 
     ## What it flags
     `torch.zeros`, `ones`, `full`, `rand`, `randn`, `eye`, `linspace`, `arange` of floats,
-    `tensor([...])` of floats, `torch.Tensor` and `from_numpy` without `dtype=`, where the tensor
+    `tensor([...])` of floats, `torch.Tensor` and `from_numpy` of float32 without `dtype=`,
+    where the tensor is combined by arithmetic, `cat`, `stack` or `where` with one that is half,
+    or goes into a layer whose weights are.
 
-    - is combined by arithmetic, `cat`, `stack` or `where` with a tensor that may be half,
-    - goes on into a layer, by way of names, helpers and returns,
-    - meets a half operand in a matrix product, in a function that follows a dtype elsewhere,
-    - gives a distribution its dtype, or a loss the weights of its classes,
-    - is a parameter on the device of another module's weights, but not in their dtype.
-
-    Also flagged are an object of the project that follows the device of another and leaves its
-    dtype to a float32 default, weights that are replaced by their product with an own parameter,
-    and numpy's float64 in a product with float32.
-
-    Only possible: activations that a scale of a module's own (`x * self.gamma`) or a norm by hand
-    widens under autocast, samples weighted by values of a noise schedule
-    (`alpha * x + sigma * noise`), a product with what autocast made float32 (`x * softplus(dt)`) on
-    its way out, `cat` with a tensor that another object keeps (`embedding.vec`), offsets that are
-    added to places at which features are sampled, and buffers that a method makes anew where the
-    project makes no models half.
-
-    It stays silent for 0-d tensors and Python numbers (they do not promote), for integer tensors,
-    `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors that are
-    only indexed, compared or logged, in functions that solve or decompose (which need float32),
-    and for layers that the code keeps in float32.
-
-    Likely needs a project with half models (and, where it trains under autocast as well, a module
-    that follows a dtype and is no loss), or code that follows a dtype where nothing speaks of
-    autocast; in tests, for positions and coordinates, and for layers that are not known it is only
-    possible. So is what meets an operand of which nothing says that it is a tensor (`image -
-    torch.as_tensor(mean)`), goes into a whole model on a device (`unet(torch.randn(shape,
-    device=device))`), or is kept in a plain attribute, unless the project has half models.
+    It stays silent for 0-d tensors and Python numbers (they do not promote), for integer
+    tensors, `*_like` and `new_*`, for an explicit dtype or a later `.to(x.dtype)`, for tensors
+    that are only indexed, compared or logged, inside autocast regions, and for layers that the
+    code keeps in float32. Float64 of NumPy is MP402's, an operand of a matrix product MP502's.
 
     ## Why it breaks
     The default dtype is float32 whatever the model's is, and a float32 tensor with dimensions

@@ -9,39 +9,16 @@ class HardcodedDtype(Rule):
     """float32 named in a forward pass where the dtype of the activations is meant.
 
     ## What it flags
-    In `forward`, of a model that the project runs in half: masks and one-hot vectors made float32
+    In code that runs with half weights: masks and one-hot vectors made float32
     (`mask.float()`), constants with `dtype=torch.float32` and `torch.FloatTensor(...)` that are
-    multiplied with, added to or joined with the output of a layer and go on into the next layer.
+    multiplied with, added to or joined with a half tensor, or reach a layer with half weights
+    by such a way.
 
-    Where the widened result is returned or goes elsewhere it is only possible. The same in other
-    functions, with tensors that they are given, positions and counts included: likely where the
-    project runs the module in half models, otherwise possible.
-
-    A buffer that `torch.FloatTensor(n, m)` makes for a kernel of an extension, which takes it for
-    the dtype of its inputs (possible for coordinates where models are trained under autocast, which
-    leaves those in float32). A module that its owner's `forward` casts (`self.gate =
-    self.gate.float()`; only possible in files that don't speak of DeepSpeed or FSDP). A helper that
-    casts every tensor in nested containers to half, integers too. A parameter `dtype` that is
-    float64 by default where it is float32 in other functions of the file.
-
-    Only possible: float32 that a whole model is given (`model(torch.from_numpy(a).float())`),
-    activations that a `forward` makes float32 and neither casts back nor returns as logits, and
-    grids of a helper that takes a device and no dtype. The float32 target of a
-    `binary_cross_entropy` is likely where the project runs half precision, a loop that makes each
-    entry of a batch half where models are half.
-
-    float16 is flagged too where it is named for others: a model that is made `.half()` whatever
-    `dtype` its class was given, inputs that are always made half where the model is so on a
-    condition, and normal noise that is drawn in half and cast up, whose 11 (bfloat16: 8) bits stay.
-    So are a cast under a flag for float16 where the one for bfloat16 beside it is not asked,
-    activations that `if x.dtype == torch.float32` makes float16, and, where the project runs half
-    precision, noise drawn in the dtype of a tensor that is made float32 next.
-
-    The rule stays silent where the numbers themselves need float32 (activations that are upcast,
+    It stays silent where the numbers themselves need float32 (activations that are upcast,
     losses, buffers), where a test of the dtype has chosen float32, where the result is cast at
-    once or only ranked (`topk`, of which the indices are kept), under autocast, which casts the
-    next layer's input down again, and in projects that show no half models. A float32
-    tensor that goes into a layer or a product directly is MP502's.
+    once or only ranked (`topk`, of which the indices are kept), and under autocast, which casts
+    the next layer's input down again. A float32 tensor that goes into a layer or a product
+    directly is MP502's.
 
     ## Why it breaks
     A float32 tensor with dimensions promotes half activations, and the next layer raises `mat1 and

@@ -10,51 +10,17 @@ class MatmulDtypeMismatch(Rule):
     """Matrix product or layer with half and float32 operands, which raises outside autocast.
 
     ## What it flags
-    `@`, `matmul`, `bmm`, `mm`, `einsum`, `linear`, `conv*`, `grid_sample`, attention and norms
-    with a weight outside autocast, where one operand is half and the other float32: created without
-    dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), held as a plain float32 attribute
-    that `model.half()` does not convert, or moved by hand (`self.x.to(device)`), because what is
-    not moved with its module is not cast with it either. Likewise
+    `@`, `matmul`, `bmm`, `mm`, `einsum`, `linear`, `conv*`, `grid_sample`, attention and
+    recurrent layers outside autocast, where one operand is half and the other float32: created
+    without dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), held as a plain
+    float32 attribute that `model.half()` does not convert, or an input that was upcast
+    (`self.fc(x.float())`). The message says which operand is which, and where the wide one is
+    made.
 
-    - a float32 tensor that goes into a layer whose weights may be half (`self.fc(x.float())`), or
-      into a model that the code makes half,
-    - an input that a wrapped layer takes in its own dtype and that meets an adapter's weights,
-    - what a norm's own class or an embedding meets where the file makes only other layers half,
-    - an operand that one branch creates in `x.dtype` and the other in float32,
-    - what a module without weights makes of float32 noise or tables, in a layer.
-
-    Only possible: attention weights that a bias of its own dtype was added to, an adapter's input
-    that the wrapped layer takes too, inputs that are moved to a device and not cast, entries of a
-    batch that a whole model is given, what comes back from numpy or a processor on a device alone,
-    an input of a first layer where the function follows the dtype of its activations, the matrix
-    that a helper is given for what it casts up, and saved inputs that a `backward` multiplies by a
-    gradient as it comes. So are
-
-    - images scaled to [-1, 1] and latents that an autoencoder is given uncast, a pipeline's
-      embeddings, entries of a processor moved to a model's device, tables of a scheduler,
-    - a parameter of `forward` that goes into a part uncast, where others are cast to `self.dtype`,
-    - inputs that one flag makes half, or a model, where nothing casts the other of the two,
-    - a norm that calls `super().forward(x.float())`.
-
-    Likely where the project runs half models, else possible: a forward pass outside of the region
-    that another method puts around it, a product of what was upcast on a condition with what was
-    made before that, an own head on a pre-trained model, and queries or keys that are made float32
-    before an attention whose values are not (there mixed precision is enough).
-
-    Likely by themselves, because the file says both: `F.linear(x, self.weight.to(x.dtype),
-    self.bias)`; a parameter in a product as it is, where other weights of the file are cast to
-    `x.dtype`; the one layer of a constructor that does not get the dtype of the others; the output
-    of a model that the constructor makes half in a layer that it does not.
-
-    It stays silent inside autocast, which casts both operands down, where either dtype is open, for
-    norms without weights, for layers that the code keeps in float32, and for an einsum that sums
-    over nothing, which promotes. A tensor created without dtype in a function that follows a dtype
-    elsewhere is MP401's. Products of geometry are MP501's, because they have to go up instead.
-    Operands of which nothing says that they share a dtype (two parameters of a function, the
-    features and the grid of `grid_sample`) are only possible, and so is everything here in a
-    project that trains under autocast, unless it has half models too and the module follows a dtype
-    somewhere, or creates the float32 tensor itself: only then is the code meant to run outside of
-    the region. A layer that is given `x.float()` where autocast is off is `possible` too.
+    It stays silent inside autocast, which casts both operands down, where either dtype is open,
+    for norms without weights, for layers that the code keeps in float32, and for an einsum that
+    sums over nothing, which promotes. Products of geometry are MP501's, because they have to go
+    up instead.
 
     ## Why it breaks
     Matrix products do not promote: `expected m1 and m2 to have the same dtype, but got: c10::Half
