@@ -6,7 +6,7 @@ A trace is a list of steps in order of execution.  ``typestate`` reads it; here 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
@@ -73,14 +73,6 @@ def noted(
     """Record a structure, where something happens inside it; ``objects``: a loop's element."""
     if any(blocks):
         it.trace.append(Step(kind, node, it.place(node), objects, blocks))
-
-
-def flat(trace: list[Any]) -> Iterator[Step]:
-    """The steps of a trace and of all structures in it."""
-    for step in trace:
-        yield step
-        for block in step.blocks:
-            yield from flat(block)
 
 
 FINISHED: list[Callable[[Interpreter, list[Any]], None]] = []

@@ -279,9 +279,16 @@ def _decoded(text: str | None) -> list[Statement] | None:
 
 
 def _imports(tree: ast.Module) -> Iterator[Statement]:
-    for node in ast.walk(tree):
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.ImportFrom):
             yield node.level, node.module or "", [alias.name for alias in node.names]
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 yield 0, alias.name, []
+        for block in BLOCKS:  # statements hold statements; expressions hold none
+            pending += getattr(node, block, ())
+
+
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")

@@ -9,7 +9,7 @@ from typing import Any
 from precision_lint.dataflow.graph import alternatives, behind
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.operators import owners_of
-from precision_lint.dataflow.protocol import Step, flat
+from precision_lint.dataflow.protocol import Step
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import ALL_MODES, AMP16
 from precision_lint.domains.values import (
@@ -34,6 +34,8 @@ from precision_lint.typestate.states import (
 MOST = 48
 """States that are followed at once; beyond, the conditions on the paths are forgotten."""
 ITERATIONS = 3
+STEPS = 40_000
+"""Steps that are followed in one function with all that it calls, each times its states."""
 States = frozenset[State]
 
 
@@ -68,7 +70,12 @@ class Machine:
         """Kinds of which one report says it all."""
         self.optimizers = {self.key(one): one for one in _optimizers(trace, "new-optimizer")}
         self.shared = {self.key(one) for one in _optimizers(trace, "")}
-        steps = list(flat(trace))
+        self.tells: dict[int, tuple[bool, bool]] = {}
+        """By block: whether the protocol goes on in it, and whether it can be left early."""
+        self.followed: dict[Any, Flow] = {}
+        """Calls that were followed while nothing was reported, by what they began with."""
+        self.budget = STEPS
+        steps = list(_once(trace, set()))
         self.calls = {
             kind: [s for s in steps if s.kind == kind]
             for kind in ("step", "unscale", "update", "scale")
@@ -81,7 +88,7 @@ class Machine:
         self.cleared = {
             self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
         }
-        self.loops = dict(_nesting(trace, ()))
+        self.loops = dict(_nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
         self.now = 0
@@ -109,10 +116,12 @@ class Machine:
         """The states behind a trace."""
         flow = Flow(states)
         for step in trace:
-            if not flow.next:
+            if not flow.next or not self._afford(len(flow.next)):
                 break
             structure = STRUCTURES.get(step.kind)
             if structure is not None:
+                if not self._matters(step):
+                    continue
                 inner = structure(self, step, flow.next)
                 flow.leaving(inner)
                 flow.next = _bounded(inner.next)
@@ -124,6 +133,35 @@ class Machine:
                     self.now = self.numbers[id(step)]
                     flow.next = frozenset(action(self, step, flow.next))
         return flow
+
+    def _afford(self, states: int) -> bool:
+        """Whether the bound on steps, each of some states, is not reached yet."""
+        if self.budget > 0:
+            self.budget -= states
+            if self.budget <= 0:
+                self.it.program.count("typestate")
+        return self.budget > 0
+
+    def _matters(self, step: Step) -> bool:
+        """Whether a structure holds a step of the protocol, or a way out."""
+        acts, leaves = self._block((step,))
+        return acts or (leaves and step.kind != "call")
+
+    def _block(self, trace: Iterable[Step]) -> tuple[bool, bool]:
+        known = self.tells.get(id(trace)) if isinstance(trace, list) else None
+        if known is not None:
+            return known
+        acts = leaves = False
+        for step in trace:
+            acts |= step.kind in ACTIONS
+            leaves |= step.kind in ("break", "continue", "return", "raise")
+            for block in step.blocks:
+                inner = self._block(block)
+                acts |= inner[0]
+                leaves |= inner[1] and step.kind != "call"
+        if isinstance(trace, list):
+            self.tells[id(trace)] = (acts, leaves)
+        return acts, leaves
 
     @staticmethod
     def _exit(kind: str, flow: Flow) -> None:
@@ -176,13 +214,21 @@ class Machine:
 
     def called(self, step: Step, states: States) -> Flow:
         """A call of a function that was followed; its names for unknown objects become the caller's."""
+        names = tuple(self.renamed[-1].items()) if self.renamed else ()
+        key = (id(step), names, states)
+        known = self.followed.get(key) if self.silent else None
+        if known is not None:
+            return known
         self.renamed.append(dict(step.symbols))
         self.frames.append(step)
         inner = self.run(step.blocks[0], states)
         self.frames.pop()
         self.renamed.pop()
         level = len(self.frames)
-        return Flow(s._replace(level=min(s.level, level)) for s in inner.next | inner.returns)
+        flow = self.followed[key] = Flow(
+            s._replace(level=min(s.level, level)) for s in inner.next | inner.returns
+        )
+        return flow
 
     def loop(self, step: Step, states: States) -> Flow:
         """A loop of any number of iterations; its element is another object in each."""
@@ -612,18 +658,35 @@ def _owners(step: Step) -> list[Value]:
     return owners_of(value) if value is not None else []
 
 
-def _nesting(trace: list[Step], loops: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """Each step with the loops around it."""
+def _once(trace: list[Step], seen: set[int]) -> Iterable[Step]:
+    """The steps of a trace and of all structures in it; those of a callee once."""
+    for step in trace:
+        yield step
+        for block in step.blocks:
+            if step.kind == "call":
+                if id(block) in seen:
+                    continue
+                seen.add(id(block))
+            yield from _once(block, seen)
+
+
+def _nesting(
+    trace: list[Step], loops: tuple[int, ...], seen: set[int]
+) -> Iterable[tuple[int, tuple[int, ...]]]:
+    """Each step with the loops around it; those of a callee where it is called first."""
     for step in trace:
         yield id(step), loops
         inner = (*loops, id(step)) if step.kind in ("loop", "unrolled") else loops
         for block in step.blocks:
-            yield from _nesting(block, inner)
+            if step.kind != "call" or id(block) not in seen:
+                if step.kind == "call":
+                    seen.add(id(block))
+                yield from _nesting(block, inner, seen)
 
 
 def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
     """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
-    for step in flat(trace):
+    for step in _once(trace, set()):
         if (
             step.kind in ("unscale", "step")
             and len(step.objects) > 1
