@@ -39,6 +39,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.syntax.program import dotted
 from precision_lint.torchmodel import creation, operations
 
 Arguments = list[Value]
@@ -500,11 +501,34 @@ def _unknown_method(
     operation = operations.of_method(name)
     if operation is not None or name in SHAPES or name.startswith("new_"):
         return _as_tensor(it, value, name, arguments, keywords, node)
-    if name in ("step", "update", "scale") and not keywords:
+    if name in ("update", "scale") and not keywords:
+        return _protocol_method(it, value, name, arguments, node)
+    if name == "step" and not keywords and _steps(it, value, arguments, node):
         return _protocol_method(it, value, name, arguments, node)
     return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
 
 
+def _steps(it: Interpreter, value: Unknown, arguments: Arguments, node: ast.Call) -> bool:
+    """Whether ``x.step(y)`` is an optimizer's or a scaler's: schedulers get what was measured."""
+    given = arguments[0] if arguments else None
+    if given is None or isinstance(given, Closure):
+        return True
+    if isinstance(given, Special):
+        return given.kind == "optimizer"
+    if len(arguments) > 1 or not isinstance(given, Unknown):
+        return False
+    if ("protocol", True) in value.symbol.attributes:
+        return True
+    called = it.module.methods_called()
+    receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    optimizer = dotted(node.args[0]) if node.args else None
+    return bool(
+        called.get(receiver or "", set()) & SCALERS or called.get(optimizer or "", set()) & OPTIMIZERS
+    )
+
+
+SCALERS = frozenset({"scale", "unscale_", "get_scale", "update"})
+OPTIMIZERS = frozenset({"zero_grad", "param_groups", "add_param_group"})
 SHAPES = frozenset({
     "size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool",
 })  # fmt: skip
@@ -592,7 +616,7 @@ def _protocol_method(
 ) -> Value:
     """A method that only scalers or optimizers have, of an object that nobody saw."""
     scaler = name in ("unscale_", "scale", "update", "get_scale") or (
-        name == "step" and len(arguments) == 1
+        name == "step" and len(arguments) == 1 and not isinstance(arguments[0], Closure)
     )
     known = value.symbol.attributes.get(("protocol", scaler))
     if known is None:

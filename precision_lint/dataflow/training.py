@@ -12,6 +12,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     NONE,
+    Closure,
     Scalar,
     Special,
     Tensor,
@@ -138,6 +139,8 @@ def optimizer_method(
 ) -> Value:
     """A method of an optimizer."""
     if name == "step":
+        if arguments and isinstance(arguments[0], Closure):
+            it.call(arguments[0], [], {}, node)
         note(it, "plain-step", node, owner, *arguments)
         for moved in STEPPED if not arguments else ():
             moved(it, owner, node)

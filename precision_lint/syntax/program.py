@@ -53,6 +53,16 @@ class Module:
         self.facts: dict[str, Any] = {}
         self._collect(tree.body)
 
+    def methods_called(self) -> dict[str, set[str]]:
+        """What is asked of each dotted name anywhere in the file."""
+        known: dict[str, set[str]] | None = self.facts.get("methods")
+        if known is None:
+            known = self.facts["methods"] = {}
+            for node in ast.walk(self.tree):
+                if isinstance(node, ast.Attribute) and (owner := dotted(node.value)) is not None:
+                    known.setdefault(owner, set()).add(node.attr)
+        return known
+
     def _collect(self, body: list[ast.stmt]) -> None:
         for node in body:
             if isinstance(node, FunctionNode):

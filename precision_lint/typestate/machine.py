@@ -198,6 +198,10 @@ class Machine:
             flow.next |= inner.next
         return flow
 
+    def within(self, step: Step, states: States) -> Flow:
+        """``with``: its body runs once."""
+        return self.run(step.blocks[0], states)
+
     def guarded(self, step: Step, states: States) -> Flow:
         """``try``: its body, then handlers from anywhere in it, then what always runs."""
         body, final, *handlers = step.blocks
@@ -490,6 +494,7 @@ class Machine:
         used = [s for s in states if s.scaled is not None and not s.framework and not s.lost]
         known = optimizer in self.shared | self.cleared or optimizer in self.optimizers
         known |= bool(self.calls["update"]) and not self.calls["step"]
+        known |= len(step.objects) > 1 and isinstance(step.objects[1], Closure)
         if used and known and (len(used) == len(states) or optimizer not in self.shared):
             done = used[0].of(optimizer)
             unscaled = all(s.of(optimizer) == UNSCALED for s in used)
@@ -618,7 +623,7 @@ class Machine:
 STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
     "if": Machine.branch, "match": Machine.either, "and": Machine.either, "or": Machine.either,
     "try": Machine.guarded, "call": Machine.called, "loop": Machine.loop,
-    "unrolled": Machine.unrolled,
+    "unrolled": Machine.unrolled, "with": Machine.within,
 }  # fmt: skip
 ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,
