@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,6 +27,7 @@ from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
     State,
+    conditions,
     decided,
     lasting,
     learned,
@@ -88,6 +90,11 @@ class Machine:
         self.cleared = {
             self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
         }
+        counted = Counter(
+            key for s in steps if s.kind == "if" for key in conditions(s.node.test)  # type: ignore[attr-defined]
+        )
+        self.asked = {key for key, times in counted.items() if times > 1}
+        """Conditions that more than one test asks; others tell nothing of the way to go."""
         self.loops = dict(_nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
@@ -181,7 +188,7 @@ class Machine:
             truth = decided(test, state.known)
             for way, holds in enumerate((True, False)):
                 if truth is None or truth is holds:
-                    ways[way].add(state._replace(known=learned(test, holds, state.known)))
+                    ways[way].add(state._replace(known=learned(test, holds, state.known, self.asked)))
         flow = Flow(())
         for block, entering in zip(step.blocks, ways, strict=True):
             inner = self.run(block, frozenset(entering))
@@ -389,7 +396,7 @@ class Machine:
         if scaler is not None and any(self.scaler_of(one) is None for one in alternatives(loss)):
             return [s._replace(lost=True, scaled=None, plain=None) for s in states]
         if scaler is None:
-            return [s._replace(plain=step.place, zeroed=None, looked=False) for s in states]
+            return [_fresh(s)._replace(plain=step.place, looked=False) for s in states]
         if scaler.fields.get("enabled") is False:
             return [s._replace(plain=None, zeroed=None) for s in states]
         return [
@@ -638,6 +645,13 @@ ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
 
 
+def _fresh(state: State) -> State:
+    """The state behind a backward without a scaler: what was set to zero before is scaled no more."""
+    if state.zeroed is None:
+        return state
+    return state._replace(scaled=None, waiting=False, zeroed=None)
+
+
 def _scaler_of(step: Step) -> int:
     scaler = step.objects[0] if step.objects else None
     return scaler.assumptions if isinstance(scaler, Special) else 0
@@ -705,7 +719,9 @@ def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
 def _bounded(states: States) -> States:
     if len(states) <= MOST:
         return states
-    return frozenset(state._replace(known=()) for state in states)
+    return frozenset(
+        state._replace(known=(), assumptions=state.assumptions | assume.BRANCH) for state in states
+    )
 
 
 def _next_element(entry: State, state: State, varying: list[Any]) -> State:

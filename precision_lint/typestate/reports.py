@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter
@@ -16,9 +17,32 @@ SCALED = frozenset({"scale", "unscale", "step", "update", "framework-backward", 
 
 def follow(it: Interpreter, trace: list[Any]) -> None:
     """Follow a trace that has to do with scaled gradients."""
+    _follow(it, trace, set())
+
+
+def _follow(it: Interpreter, trace: list[Any], seen: set[Any]) -> None:
     start = _start(it, trace)
-    if _speaks(trace) or start.scaled is not None:
-        Machine(it, trace, start)
+    if not _speaks(trace) and start.scaled is None:
+        return
+    if Machine(it, trace, start).budget > 0:
+        return
+    # too much at once: what it calls is followed by itself
+    outer = trace[0].blocks[0] if len(trace) == 1 and trace[0].kind == "call" else trace
+    for call in _calls(outer):
+        function = getattr(call.objects[0], "function", call.node)
+        if function not in seen:
+            seen.add(function)
+            _follow(it, [call], seen)
+
+
+def _calls(trace: list[Any]) -> Iterator[Any]:
+    """The outermost calls in a trace."""
+    for step in trace:
+        if step.kind == "call":
+            yield step
+        else:
+            for block in step.blocks:
+                yield from _calls(block)
 
 
 HOOKS = frozenset({"on_after_backward"})

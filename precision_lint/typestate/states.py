@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from precision_lint.events import Place
@@ -74,12 +74,24 @@ def decided(test: ast.expr, known: Known) -> bool | None:
     return None if found is None else found is truth
 
 
-def learned(test: ast.expr, holds: bool, known: Known) -> Known:
-    """The conditions that hold once a test has gone one way."""
+def learned(test: ast.expr, holds: bool, known: Known, asked: Collection[str]) -> Known:
+    """The conditions that hold once a test has gone one way, of those that are asked more than once."""
     facts = dict(known)
     for key, truth in _facts(test, holds):
-        facts[key] = truth
+        if key in asked:
+            facts[key] = truth
     return tuple(sorted(facts.items()))
+
+
+def conditions(test: ast.expr) -> Iterator[str]:
+    """The conditions that a test is made of."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from conditions(test.operand)
+    elif isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield from conditions(part)
+    else:
+        yield _key(test)[0]
 
 
 def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
