@@ -29,6 +29,7 @@ from precision_lint.domains.values import (
     Instance,
     ModuleValue,
     Reference,
+    RegionValue,
     Scalar,
     Sequence,
     Special,
@@ -527,6 +528,8 @@ def _steps(it: Interpreter, value: Unknown, arguments: Arguments, node: ast.Call
     )
 
 
+OF_FRAMEWORK = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)
+"""The region of ``accelerator.autocast()``, which depends on how the framework was set up."""
 SCALERS = frozenset({"scale", "unscale_", "get_scale", "update"})
 OPTIMIZERS = frozenset({"zero_grad", "param_groups", "add_param_group"})
 SHAPES = frozenset({
@@ -571,15 +574,18 @@ def _known_protocol(
     if name in ("children", "modules", "named_children", "named_modules") and not arguments:
         return _method_of(it, value, name)
     if name == "backward" and arguments and not symbol.uses & Symbol.TENSOR:
-        note(it, "framework-backward", node, value, arguments[0])
+        training.framework_backward(it, value, arguments[0], node)
         return NONE
     if name == "backward":
         return training.backward(it, value, node)
     if name == "manual_backward" and arguments:
-        note(it, "framework-backward", node, value, arguments[0])
+        training.framework_backward(it, value, arguments[0], node)
         return NONE
+    if name == "autocast" and not symbol.uses & Symbol.TENSOR:
+        return RegionValue(OF_FRAMEWORK, "", assume.LIBRARY, node=node, home=it.module)
     if name in ("unscale_gradients", "clip_grad_norm_", "clip_grad_value_"):
-        note(it, "framework-unscale", node, value)
+        explicit = name == "unscale_gradients"
+        note(it, "framework-unscale" if explicit else "framework-clip", node, value)
         return NONE
     if name in ("unscale_", "zero_grad", "get_scale"):
         return _protocol_method(it, value, name, arguments, node)

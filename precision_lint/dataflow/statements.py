@@ -33,6 +33,7 @@ from precision_lint.domains.values import (
     Value,
     truth,
 )
+from precision_lint.torchmodel import amp
 
 STORED: list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]] = []
 """What to look for where a value is stored (``hazards``)."""
@@ -211,7 +212,7 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
         after = it.variables
     ends = [] if ended else [after]
     handlers: list[list[Any]] = []
-    for handler in node.handlers:
+    for handler in node.handlers if not _imports_what_exists(node.body) else ():
         it.variables = dict(anywhere)
         it.trace = []
         if handler.name:
@@ -231,6 +232,14 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
     it.trace = trace
     noted(it, "try", node, body_trace, final, *handlers)
     return leaves
+
+
+def _imports_what_exists(body: list[ast.stmt]) -> bool:
+    """Whether a ``try`` begins with names that torch has now; its handlers are for older versions."""
+    first = body[0]
+    if not isinstance(first, ast.ImportFrom) or first.level:
+        return False
+    return all(amp.exists(f"{first.module}.{alias.name}") for alias in first.names)
 
 
 def _catches(handler: ast.ExceptHandler, error: str) -> bool:

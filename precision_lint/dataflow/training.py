@@ -162,6 +162,13 @@ def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
     return NONE
 
 
+def framework_backward(it: Interpreter, owner: Value, loss: Value, node: ast.AST) -> None:
+    """``accelerator.backward(loss)``"""
+    note(it, "framework-backward", node, owner, loss)
+    for look in BACKWARD:
+        look(it, loss, node)
+
+
 def clip(it: Interpreter, name: str, arguments: list[Value], node: ast.AST) -> Value:
     """``clip_grad_norm_(parameters, ...)`` and its kin."""
     note(it, "clip", node, *arguments)

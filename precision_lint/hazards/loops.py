@@ -167,6 +167,8 @@ def _holds_forward(node: ast.AST, loss: Value) -> bool:
         made = inner.symbol.node
     else:
         made = inner.node if isinstance(inner, Tensor) else None
+    if isinstance(made, ast.BinOp) and not any(isinstance(one, ast.Call) for one in ast.walk(made)):
+        return False  # divided by the steps of an accumulation
     return made is not None and any(one is made for one in ast.walk(node))
 
 

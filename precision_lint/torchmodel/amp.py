@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from precision_lint.torchmodel.tables import table
+
 AUTOCAST = ("device_type", "dtype", "enabled", "cache_enabled")
 LEGACY_AUTOCAST = ("enabled", "dtype", "cache_enabled")
 SCALER = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
@@ -25,3 +27,8 @@ DEPRECATED: dict[str, tuple[str, tuple[int, int], str]] = {
     "torch.set_autocast_gpu_dtype": ("torch.set_autocast_dtype", (2, 4), "cuda"),
 }
 """Names with what replaces them, the version from which they warn, and the device they stand for."""
+
+
+def exists(name: str) -> bool:
+    """Whether torch has a name of torch.amp."""
+    return name in table("amp")["names"]

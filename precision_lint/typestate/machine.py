@@ -414,13 +414,30 @@ class Machine:
             s._replace(
                 scaled=step.place, framework=own is None, waiting=True, zeroed=None, updated=None,
                 optimizers=(), looked=False, lost=False, clean=(), level=len(self.frames),
+                by_framework=None,
             )
             for s in states
         ]  # fmt: skip
 
     def framework_unscale(self, step: Step, states: States) -> Iterable[State]:
-        """``accelerator.unscale_gradients()``"""
-        return [s._replace(scaled=None) if s.framework else s for s in states]
+        """``accelerator.unscale_gradients()``, and clips that begin with it."""
+        owner = self.key(step.objects[0])
+        again = [s for s in states if s.by_framework and s.by_framework[0] == owner]
+        if again and again[0].by_framework is not None:
+            self.report(
+                "double-unscale", again[0].by_framework[1],
+                [s._replace(framework=True) for s in again],
+                done=UNSCALED, alone=False, another=any(s.looked for s in again),
+            )  # fmt: skip
+        explicit = step.kind == "framework-unscale"
+        return [
+            s._replace(
+                scaled=None if s.framework else s.scaled,
+                by_framework=(owner, step.place) if explicit else s.by_framework,
+                looked=s.looked and not explicit,
+            )
+            for s in states
+        ]
 
     def unscale(self, step: Step, states: States) -> Iterable[State]:
         """``scaler.unscale_(optimizer)``"""
@@ -511,9 +528,9 @@ class Machine:
                 extra = assume.BRANCH if unscaled else 0
                 self.report("plain-step", step.place, used, extra, done=done)
         return [
-            s._replace(scaled=None, waiting=False, plain=None)
+            s._replace(scaled=None, waiting=False, plain=None, by_framework=None)
             if s.framework
-            else s._replace(plain=None)
+            else s._replace(plain=None, by_framework=None)
             for s in states
         ]
 
@@ -634,7 +651,7 @@ STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
 }  # fmt: skip
 ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,
-    "framework-unscale": Machine.framework_unscale, "unscale": Machine.unscale,
+    "framework-unscale": Machine.framework_unscale, "framework-clip": Machine.framework_unscale, "unscale": Machine.unscale,
     "step": Machine.step, "plain-step": Machine.plain_step, "update": Machine.update,
     "clip": Machine.clip, "read": Machine.read, "gradient-added": Machine.read,
     "scrub": Machine.scrub, "zero": Machine.zero, "unknown-call": Machine.handed,

@@ -12,7 +12,9 @@ from precision_lint.domains.values import Closure
 from precision_lint.typestate.machine import Machine
 from precision_lint.typestate.states import State
 
-SCALED = frozenset({"scale", "unscale", "step", "update", "framework-backward", "backward"})
+SCALED = frozenset({
+    "scale", "unscale", "step", "update", "framework-backward", "framework-unscale", "backward",
+})  # fmt: skip
 
 
 def follow(it: Interpreter, trace: list[Any]) -> None:

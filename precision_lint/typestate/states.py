@@ -21,6 +21,7 @@ class State(NamedTuple):
     were divided by the scale since.  optimizers: what was done to each since the last ``update``.
     zeroed: what was set to zero while gradients were waiting, and where.  updated: an ``update`` since
     the backward.  looked: the gradients were inspected.  lost: somebody else had the scaler.
+    by_framework: what unscaled all optimizers since the last step, and where.
     known: conditions that hold on this path.
     """
 
@@ -36,6 +37,7 @@ class State(NamedTuple):
     updated: Place | None = None
     looked: bool = False
     lost: bool = False
+    by_framework: tuple[Any, Place] | None = None
     known: Known = ()
 
     def of(self, optimizer: Any) -> str | None:
