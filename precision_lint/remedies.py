@@ -64,7 +64,9 @@ def removed(event: Event, at: Context) -> Edits | None:
 
 
 def step_with_scaler(event: Event, at: Context) -> Fix | None:
-    """Step with the scaler that has scaled the loss, and update it."""
+    """Step with the scaler that has scaled the loss, and update it; it takes no closure."""
+    if event.facts["given"]:
+        return None
     scalers = event.facts["scalers"]
     spelled = {at.text(place) for place in scalers if place.path == at.path}
     optimizer = at.receiver(event.place)

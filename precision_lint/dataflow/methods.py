@@ -40,7 +40,6 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
-from precision_lint.syntax.program import dotted
 from precision_lint.torchmodel import creation, operations
 
 Arguments = list[Value]
@@ -503,35 +502,14 @@ def _unknown_method(
     if operation is not None or name in SHAPES or name.startswith("new_"):
         return _as_tensor(it, value, name, arguments, keywords, node)
     if name in ("update", "scale") and not keywords:
-        return _protocol_method(it, value, name, arguments, node)
-    if name == "step" and not keywords and _steps(it, value, arguments, node):
-        return _protocol_method(it, value, name, arguments, node)
+        return training.of_unknown(it, value, name, arguments, node)
+    if name == "step" and not keywords and training.steps(it, value, arguments, node):
+        return training.of_unknown(it, value, name, arguments, node)
     return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
-
-
-def _steps(it: Interpreter, value: Unknown, arguments: Arguments, node: ast.Call) -> bool:
-    """Whether ``x.step(y)`` is an optimizer's or a scaler's: schedulers get what was measured."""
-    given = arguments[0] if arguments else None
-    if given is None or isinstance(given, Closure):
-        return True
-    if isinstance(given, Special):
-        return given.kind == "optimizer"
-    if len(arguments) > 1 or not isinstance(given, Unknown):
-        return False
-    if ("protocol", True) in value.symbol.attributes:
-        return True
-    called = it.module.methods_called()
-    receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    optimizer = dotted(node.args[0]) if node.args else None
-    return bool(
-        called.get(receiver or "", set()) & SCALERS or called.get(optimizer or "", set()) & OPTIMIZERS
-    )
 
 
 OF_FRAMEWORK = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)
 """The region of ``accelerator.autocast()``, which depends on how the framework was set up."""
-SCALERS = frozenset({"scale", "unscale_", "get_scale", "update"})
-OPTIMIZERS = frozenset({"zero_grad", "param_groups", "add_param_group"})
 SHAPES = frozenset({
     "size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool",
 })  # fmt: skip
@@ -588,7 +566,7 @@ def _known_protocol(
         note(it, "framework-unscale" if explicit else "framework-clip", node, value)
         return NONE
     if name in ("unscale_", "zero_grad", "get_scale"):
-        return _protocol_method(it, value, name, arguments, node)
+        return training.of_unknown(it, value, name, arguments, node)
     return None
 
 
@@ -615,23 +593,6 @@ def _cast_unknown(it: Interpreter, value: Unknown, vector: Dtypes, node: ast.Cal
         rebind(it, node.func.value, made)
         objects.show_cast(it, vector, node)
     return made
-
-
-def _protocol_method(
-    it: Interpreter, value: Unknown, name: str, arguments: Arguments, node: ast.AST
-) -> Value:
-    """A method that only scalers or optimizers have, of an object that nobody saw."""
-    scaler = name in ("unscale_", "scale", "update", "get_scale") or (
-        name == "step" and len(arguments) == 1 and not isinstance(arguments[0], Closure)
-    )
-    known = value.symbol.attributes.get(("protocol", scaler))
-    if known is None:
-        known = Special("scaler" if scaler else "optimizer", node, it.module, assume.FLAG, of=value)
-        value.symbol.attributes[("protocol", scaler)] = known
-    assert isinstance(known, Special)
-    if scaler:
-        return training.scaler_method(it, known, name, arguments, node)
-    return training.optimizer_method(it, known, name, arguments, node)
 
 
 def _special_method(

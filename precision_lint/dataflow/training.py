@@ -19,6 +19,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
+from precision_lint.syntax.program import dotted
 
 SCALERS = frozenset({
     "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler",
@@ -152,6 +153,47 @@ def optimizer_method(
         note(it, name, node, owner)
         return Special("state", node, it.module, of=owner)
     return unknown()
+
+
+def of_unknown(
+    it: Interpreter, value: Unknown, name: str, arguments: list[Value], node: ast.AST
+) -> Value:
+    """A method that only scalers or optimizers have, of an object that nobody saw."""
+    scaler = name in ("unscale_", "scale", "update", "get_scale") or (
+        name == "step" and len(arguments) == 1 and not isinstance(arguments[0], Closure)
+    )
+    known = value.symbol.attributes.get(("protocol", scaler))
+    if known is None:
+        known = Special("scaler" if scaler else "optimizer", node, it.module, assume.FLAG, of=value)
+        value.symbol.attributes[("protocol", scaler)] = known
+    assert isinstance(known, Special)
+    if scaler:
+        return scaler_method(it, known, name, arguments, node)
+    return optimizer_method(it, known, name, arguments, node)
+
+
+def steps(it: Interpreter, value: Unknown, arguments: list[Value], node: ast.Call) -> bool:
+    """Whether ``x.step(y)`` is an optimizer's or a scaler's: schedulers get what was measured."""
+    given = arguments[0] if arguments else None
+    if given is None or isinstance(given, Closure):
+        return True
+    if isinstance(given, Special):
+        return given.kind == "optimizer"
+    if len(arguments) > 1 or not isinstance(given, Unknown):
+        return False
+    if ("protocol", True) in value.symbol.attributes:
+        return True
+    called = it.module.methods_called()
+    receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    optimizer = dotted(node.args[0]) if node.args else None
+    return bool(
+        called.get(receiver or "", set()) & OF_SCALERS
+        or called.get(optimizer or "", set()) & OF_OPTIMIZERS
+    )
+
+
+OF_SCALERS = frozenset({"scale", "unscale_", "get_scale", "update"})
+OF_OPTIMIZERS = frozenset({"zero_grad", "param_groups", "add_param_group"})
 
 
 def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:

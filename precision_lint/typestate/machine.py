@@ -91,7 +91,10 @@ class Machine:
             self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
         }
         counted = Counter(
-            key for s in steps if s.kind == "if" for key in conditions(s.node.test)  # type: ignore[attr-defined]
+            key
+            for s in steps
+            if s.kind == "if"
+            for key in conditions(s.node.test)  # type: ignore[attr-defined]
         )
         self.asked = {key for key, times in counted.items() if times > 1}
         """Conditions that more than one test asks; others tell nothing of the way to go."""
@@ -188,7 +191,9 @@ class Machine:
             truth = decided(test, state.known)
             for way, holds in enumerate((True, False)):
                 if truth is None or truth is holds:
-                    ways[way].add(state._replace(known=learned(test, holds, state.known, self.asked)))
+                    ways[way].add(
+                        state._replace(known=learned(test, holds, state.known, self.asked))
+                    )
         flow = Flow(())
         for block, entering in zip(step.blocks, ways, strict=True):
             inner = self.run(block, frozenset(entering))
@@ -526,7 +531,8 @@ class Machine:
             foreign = done is None and self._foreign(used, optimizer)
             if not own and not foreign and not (unscaled and any(s.looked for s in used)):
                 extra = assume.BRANCH if unscaled else 0
-                self.report("plain-step", step.place, used, extra, done=done)
+                given = len(step.objects) > 1
+                self.report("plain-step", step.place, used, extra, done=done, given=given)
         return [
             s._replace(scaled=None, waiting=False, plain=None, by_framework=None)
             if s.framework
@@ -651,7 +657,8 @@ STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
 }  # fmt: skip
 ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,
-    "framework-unscale": Machine.framework_unscale, "framework-clip": Machine.framework_unscale, "unscale": Machine.unscale,
+    "framework-unscale": Machine.framework_unscale, "framework-clip": Machine.framework_unscale,
+    "unscale": Machine.unscale,
     "step": Machine.step, "plain-step": Machine.plain_step, "update": Machine.update,
     "clip": Machine.clip, "read": Machine.read, "gradient-added": Machine.read,
     "scrub": Machine.scrub, "zero": Machine.zero, "unknown-call": Machine.handed,

@@ -24,7 +24,6 @@ OPEN: dict[str, set[str]] = {
     "code in methods": {"mp206/negatives.py: +MP206"},
     "regions as decorators": {
         "mp205/negatives.py: -MP211",
-        "mp205/negatives.py: +MP106",
         "mp211/unharmed.py: -MP211",
     },
 }
