@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from precision_lint.dataflow.graph import alternatives, behind
@@ -251,6 +251,8 @@ class Machine:
         flow = Flow(states)
         changing = _bound(step.node)
         varying = [key for one in step.objects for key in self._all_of(one)]
+        inside = _once(step.blocks[0], set())
+        varying += [self._optimizer(one) for one in _looked_up(step.node, inside)]
         for entry in states:
             current = frozenset({entry})
             self.silent += 1
@@ -674,6 +676,31 @@ def _fresh(state: State) -> State:
     if state.zeroed is None:
         return state
     return state._replace(scaled=None, waiting=False, zeroed=None)
+
+
+def _looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
+    """Calls in a loop whose optimizer is an item by what the loop binds: ``optimizers[name]``."""
+    target = getattr(loop, "target", None)
+    bound = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)} if target else set()
+
+    def varies(node: ast.AST) -> bool:
+        return isinstance(node, ast.Subscript) and any(
+            isinstance(one, ast.Name) and one.id in bound for one in ast.walk(node.slice)
+        )
+
+    items = {
+        name.id
+        for one in ast.walk(loop)
+        if isinstance(one, ast.Assign) and varies(one.value)
+        for name in one.targets
+        if isinstance(name, ast.Name)
+    }
+    for step in steps:
+        if step.kind not in ("step", "unscale") or not isinstance(step.node, ast.Call):
+            continue
+        given = step.node.args[0] if step.node.args else None
+        if given is not None and (varies(given) or getattr(given, "id", "") in items):
+            yield step
 
 
 def _scaler_of(step: Step) -> int:
