@@ -141,3 +141,15 @@ def test_settings_of_a_trainer_are_told(tmp_path: Path) -> None:
         (said,) = [link for link in one.evidence if link.filename]
         assert said.message.startswith("the project's settings say Lightning config: trainer.pre")
         assert said.start is not None and said.start.row == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"), [("super().half()", []), ("nn.Linear(2, 2).half()", FLAGGED)]
+)
+def test_a_method_that_hands_half_on_runs_nothing(
+    tmp_path: Path, made: str, expected: list[str]
+) -> None:
+    base = "from torch import nn\nfrom loss import loss\n\n\nclass Base(nn.Module):\n"
+    body = f"    def half(self):\n        return {made}\n"
+    projects.write(tmp_path, {"loss.py": LOSS, "base.py": base + body})
+    assert check(tmp_path) == expected

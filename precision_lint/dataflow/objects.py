@@ -306,8 +306,16 @@ def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
 HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
 
 
+def _hands_on(node: ast.AST) -> bool:
+    """``super().method()``"""
+    owner = getattr(getattr(node, "func", None), "value", None)
+    return isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
+
+
 def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
-    """Note that a model is run in half."""
+    """Note that a model is run in half; what ``super().half()`` hands on says nothing of it."""
+    if _hands_on(node):
+        return
     for dtype, mode in HALVES:
         if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
             it.sign(mode, f"a model is made {dtypes.NAMES[dtype]} here", node)
