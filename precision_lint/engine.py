@@ -71,7 +71,7 @@ class Facts:
         """Lines of JSON: what is no event, and the events of each file."""
         head = {
             "files": list(self.events),
-            "signs": [[s.mode, s.text, list(s.place), s.script] for s in self.signs],
+            "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
             "called": sorted(self.called),
         }
         return "\n".join([json.dumps(head), *self.events.values()])
@@ -83,8 +83,8 @@ class Facts:
         try:
             head = json.loads(first)
             signs = tuple(
-                Sign(mode, said, Place(*place), script)
-                for mode, said, place, script in head["signs"]
+                Sign(mode, said, Place(*place), script, inside)
+                for mode, said, place, script, inside in head["signs"]
             )
             called = frozenset((path, name) for path, name in head["called"])
             return cls(dict(zip(head["files"], lines, strict=True)), signs, called)

@@ -32,12 +32,14 @@ class Sign:
     """A place that shows in which mode code is run: a region, a cast, a scaler, a setting.
 
     mode: index into ``domains.dtypes.MODES``.  script: it is in a test, or runs only as a script.
+    inside: a module opens a region around parts of itself, which says nothing of other files.
     """
 
     mode: int
     text: str
     place: Place
     script: bool = False
+    inside: bool = False
 
 
 @dataclass(slots=True, eq=False)

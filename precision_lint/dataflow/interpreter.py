@@ -361,9 +361,11 @@ class Interpreter:
                 variant.assumptions |= assume.KIND
         self.pending.clear()
 
-    def sign(self, mode: int, text: str, node: ast.AST, home: Module | None = None) -> None:
+    def sign(
+        self, mode: int, text: str, node: ast.AST, home: Module | None = None, inside: bool = False
+    ) -> None:
         """Note a place that shows in which mode code is run."""
-        self.signs.add(Sign(mode, text, self.place(node, home), self.script))
+        self.signs.add(Sign(mode, text, self.place(node, home), self.script, inside))
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)

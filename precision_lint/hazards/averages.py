@@ -31,6 +31,9 @@ SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
 """From which share of what is kept on steps get lost."""
 LOOSE = frozenset({"cast", "view", "detach", "clone", "index", "element", "join"})
 
+POSITIONS = frozenset({"nonzero", "argwhere", "randperm", "arange", "argsort"})
+"""What gives each position once."""
+
 
 class Blend(NamedTuple):
     """``share * kept + (1 - share) * new``."""
@@ -364,6 +367,15 @@ def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
 STORED += [summed, placed]
 
 
+def _distinct(index: Value | None) -> bool:
+    """Whether positions hardly repeat, as those do where a mask is true: few terms share a place."""
+    while isinstance(index, Tensor) and index.op in LOOSE | {"unbind"} and index.operands:
+        index = index.operands[0]
+    return isinstance(index, Tensor) and (
+        index.op in POSITIONS or (index.op == "where" and len(index.operands) == 1)
+    )
+
+
 @hazard("index_add", "index_put", "scatter_add")
 def added_by_index(it: Interpreter, applied: Applied) -> None:
     """``counts.index_add_(0, index, ones)`` into half."""
@@ -382,6 +394,7 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
         not isinstance(total, Tensor)
         or not _starts_empty(total)
         or (it.depth and rounds(it) is None)
+        or _distinct(applied["index"])
     ):
         return
     modes = dtypes.modes_of(total.dtypes, LOW)

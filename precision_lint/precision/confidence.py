@@ -43,6 +43,7 @@ DOUBTED: dict[str, int] = {
     "bfloat16-to-numpy": assume.INPUT,
     "square-overflow": assume.INPUT,
     "half-softmax": assume.INPUT,
+    "left-half": assume.INPUT,
 }
 """By kind of event: usual assumptions that it must not rest on."""
 

@@ -64,7 +64,7 @@ def force(
             strength = Strength.FILE
         elif sign.script:
             continue
-        elif sign.place.path in around or not around:
+        elif not sign.inside and (sign.place.path in around or not around):
             # a file that nothing imports is handed to what runs, by name or from outside
             strength = Strength.IMPORTER
         else:
