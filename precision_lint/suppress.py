@@ -35,7 +35,7 @@ FORMS = "`# precision-lint: ignore[CODE] reason` or `# precision-lint: ignore-fi
 _NAMES_OURS = re.compile(r"noqa\s*:[^\r\n]*(?:MP\d|[a-z0-9]-[a-z])", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa(?![\w-])(?P<colon>\s*:\s*)?", re.IGNORECASE)
 _OWN = re.compile(
-    r"#\s*precision-lint\s*:\s*"
+    r"#\s*precision-lint\s*:(?!\s*assume(?![\w-]))\s*"
     r"(?:(?P<kind>ignore-file(?![\w-])|ignore(?=\s*\[))\s*(?:\[(?P<codes>[^\]#]*)\])?)?"
 )
 _CODE = re.compile(r"(?!(?:FP|BF|TF)\d)[A-Z]+\d+(?![\w-])")  # FP16 begins a reason

@@ -13,6 +13,7 @@ from precision_lint.cache import Cache, digest
 from precision_lint.project import configs, files, requirements
 from precision_lint.project.requirements import Release
 from precision_lint.source import Failure, Source
+from precision_lint.syntax import stated
 from precision_lint.syntax.imports import Layout
 
 TYPE_CHECKING = False
@@ -82,12 +83,15 @@ class Code:
         return Code(self.root, self.layout.paths, self.torch, texts, self.settings)
 
     def tree(self, name: str) -> ast.Module | None:
-        """The syntax tree of a file; None where it cannot be read or does not parse."""
+        """The syntax tree of a file, with the facts that its comments state; None where there is none."""
         text = self.texts.get(name) or source.read(self.path(name), name)
         if isinstance(text, Failure):
             return None
         tree = source.parse(text)
-        return None if isinstance(tree, Failure) else tree
+        if isinstance(tree, Failure):
+            return None
+        stated.insert(tree, text.text)
+        return tree
 
     def data(self, name: str) -> bytes:
         """The bytes of a file; empty where it cannot be read."""
