@@ -117,7 +117,10 @@ class Key:
         if kind is Unknown:
             symbol: Symbol = value.symbol  # type: ignore[union-attr]
             self.objects[symbol.number] = symbol
-            return ("?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions)
+            bounds = ("bounds of", "") in symbol.attributes and facts(symbol.tensor)  # type: ignore[arg-type]
+            return (
+                "?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions, bounds
+            )  # fmt: skip
         if value is None:
             return None
         if kind is Instance:

@@ -99,10 +99,10 @@ def _tensor_of(value: Tensor, wanted: Dtypes) -> Outcome:
     if value.dtypes == wanted and value.assumptions == kept:
         return Outcome(value, KNOWN)
     flags = value.flags & ~REGIONAL | STATED_DTYPE
-    return Outcome(_copy(value, dtypes=wanted, assumptions=kept, symbol=None, flags=flags), NEW)
+    return Outcome(copied(value, dtypes=wanted, assumptions=kept, symbol=None, flags=flags), NEW)
 
 
-def _copy(value: Tensor, **changes: Any) -> Tensor:
+def copied(value: Tensor, **changes: Any) -> Tensor:
     """A value of which more is known, also to who looks through calls (``graph.peel``)."""
     made = peel(value)
     return value.but(op=made.op, data=made.data, operands=made.operands or (value,), **changes)
@@ -177,9 +177,7 @@ def with_bounds(
     if isinstance(value, (Sequence, Table)):
         return _each(value, lambda one: with_bounds(it, one, lo, hi, nonzero))
     if isinstance(value, Unknown):
-        tensor = tensor_of(it, value)
-        assert tensor is not None
-        value = tensor
+        return _unknown_within(it, value, lo, hi, nonzero)
     if isinstance(value, Scalar) and value.is_number:
         return _number_within(value, lo, hi, nonzero)
     if isinstance(value, Tensor):
@@ -226,7 +224,24 @@ def _tensor_within(value: Tensor, lo: float, hi: float, nonzero: bool) -> Outcom
         return Outcome(value, KNOWN)
     reach = min(value.reach, max(abs(both[0]), abs(both[1])))
     flags = value.flags | STATED_BOUNDS | (NONZERO if apart else 0)
-    return Outcome(_copy(value, lo=both[0], hi=both[1], reach=reach, flags=flags), NEW)
+    return Outcome(copied(value, lo=both[0], hi=both[1], reach=reach, flags=flags), NEW)
+
+
+def _unknown_within(
+    it: Interpreter, value: Unknown, lo: float, hi: float, nonzero: bool
+) -> Outcome:
+    """An unknown object, which has bounds if it is a tensor."""
+    symbol = value.symbol
+    tensor = tensor_of(it, value)
+    assert tensor is not None
+    outcome = _tensor_within(tensor, lo, hi, nonzero)
+    if outcome.said != NEW or not isinstance(outcome.value, Tensor):
+        return outcome._replace(value=value)
+    made = Symbol(symbol.label, symbol.vector, symbol.assumptions, symbol.node, symbol.home)
+    made.uses, made.flags = symbol.uses, symbol.flags
+    made.attributes = {**symbol.attributes, ("bounds of", ""): value}
+    made.tensor = outcome.value.but(symbol=made)
+    return outcome._replace(value=Unknown(made))
 
 
 def interval(lo: float, hi: float) -> str:
@@ -293,6 +308,6 @@ def _stated(it: Interpreter, fact: Stated) -> bool:
 STATEMENTS[Stated] = _stated
 
 __all__ = [
-    "EVENT", "KNOWN", "NAMELESS", "NEW", "REFUTED", "UNFIT", "UNREADABLE", "Outcome", "interval",
-    "keep", "refuted", "with_bounds", "with_dtype",
+    "ABOUT_SIZE", "EVENT", "KNOWN", "NAMELESS", "NEW", "REFUTED", "UNFIT", "UNREADABLE", "Outcome",
+    "copied", "interval", "keep", "refuted", "with_bounds", "with_dtype",
 ]  # fmt: skip

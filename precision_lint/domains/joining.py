@@ -241,9 +241,10 @@ def _unknowns(a: Any, b: Any) -> Value:
     if a.symbol is b.symbol:
         return a  # type: ignore[no-any-return]
     for one, other in ((a, b), (b, a)):
-        before = one.symbol.attributes.get(("stated of", ""))
-        if before is not None and before.symbol is other.symbol:
-            return other  # type: ignore[no-any-return]
+        for how in ("stated of", "bounds of"):
+            before = one.symbol.attributes.get((how, ""))
+            if before is not None and before.symbol is other.symbol:
+                return other  # type: ignore[no-any-return]
     return unknown()
 
 
