@@ -10,9 +10,9 @@ import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
+from precision_lint.dataflow.declared import TENSOR_CLASSES
 from precision_lint.dataflow.guards import asked_of_autocast, elementwise, measured, target_of
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
-from precision_lint.dataflow.parameters import TENSOR_CLASSES
 from precision_lint.dataflow.stated import ABOUT_SIZE, copied, keep, with_bounds
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
@@ -77,7 +77,8 @@ def _comparison(
     if isinstance(op, (ast.Eq, ast.Is, ast.In, ast.NotEq, ast.IsNot, ast.NotIn)):
         equal = isinstance(op, (ast.Eq, ast.Is, ast.In)) is holds
         first, second = _peek(it, left), _peek(it, right)
-        if isinstance(first, DtypeValue):
+        turned = isinstance(second, DtypeValue) and second.source is not None
+        if isinstance(first, DtypeValue) and (first.source is not None or not turned):
             _dtype_is(it, left, first, second, equal, stated)
             return
         if isinstance(second, DtypeValue) and isinstance(op, (ast.Eq, ast.NotEq)):

@@ -19,6 +19,7 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
     INF,
     NONZERO,
+    PARAMETER,
     REGIONAL,
     STATED_BOUNDS,
     STATED_DTYPE,
@@ -71,6 +72,8 @@ def with_dtype(it: Interpreter, value: Value, wanted: Dtypes, node: ast.AST | No
     if not isinstance(value, (Tensor, Array, DtypeValue)):
         return Outcome(value, UNFIT)
     assumptions = getattr(value, "assumptions", 0)
+    if isinstance(value, Tensor) and value.flags & PARAMETER:
+        assumptions |= assume.CALL  # its module may be cast elsewhere
     if proved := refuted(value.dtypes, wanted, assumptions):
         return Outcome(value, REFUTED, proved)
     if isinstance(value, Tensor):
@@ -134,9 +137,9 @@ def _module_of(it: Interpreter, value: Instance, wanted: Dtypes, node: ast.AST |
     """A model, whose weights are all of that dtype."""
     if not objects.is_module(it, value.cls) or node is None:
         return Outcome(value, UNFIT)
-    weights, _ = objects.weights_of(it, value)
-    if proved := refuted(weights, wanted, 0):
-        return Outcome(value, REFUTED, proved)
+    weights, cast = objects.weights_of(it, value)
+    if cast is not None and (proved := refuted(weights, wanted, 0)):
+        return Outcome(value, REFUTED, proved)  # what is not cast here may be cast elsewhere
     if weights == wanted:
         return Outcome(value, KNOWN)
     objects.cast_module(it, value, wanted, node)
@@ -240,7 +243,9 @@ def _unknown_within(
     made = Symbol(symbol.label, symbol.vector, symbol.assumptions, symbol.node, symbol.home)
     made.uses, made.flags = symbol.uses, symbol.flags
     made.attributes = {**symbol.attributes, ("bounds of", ""): value}
-    made.tensor = outcome.value.but(symbol=made)
+    made.tensor = outcome.value
+    if tensor.symbol is not None:
+        made.tensor = outcome.value.but(symbol=made)
     return outcome._replace(value=Unknown(made))
 
 

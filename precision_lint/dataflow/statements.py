@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow.containers import assign, elements
+from precision_lint.dataflow.declared import as_annotated, states
 from precision_lint.dataflow.interpreter import (
     ROUNDS,
     STATEMENTS,
@@ -73,7 +74,11 @@ def _assign(it: Interpreter, node: ast.Assign) -> bool:
 @statement(ast.AnnAssign)
 def _annotated(it: Interpreter, node: ast.AnnAssign) -> bool:
     if node.value is not None:
-        assign(it, node.target, it.expr(node.value), node)
+        value = it.expr(node.value)
+        said = states(node.annotation)
+        if said is not None:
+            value = as_annotated(it, it.module, value, said)
+        assign(it, node.target, value, node)
     return False
 
 
