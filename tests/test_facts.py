@@ -128,7 +128,8 @@ def test_a_module_that_the_code_builds_is_cast_as_stated() -> None:
     assert "MP301 likely" in said(text.format("float16"))
     assert "MP301 likely" not in said(text.format("float32"))
     assert complaints(text.format("float16")) == []  # what is built here may be cast elsewhere
-    text = "def f(x):\n    net = nn.Linear(4, 4).half()\n    # precision-lint: assume net float32\n    return net(x)\n"
+    head = "def f(x):\n    net = nn.Linear(4, 4).half()\n"
+    text = head + "    # precision-lint: assume net float32\n    return net(x)\n"
     assert complaints(text) == [
         "3:30 assumption `net float32`: the code says otherwise: net is float16 here"
     ]

@@ -18,7 +18,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.syntax.program import Class, Function, Module
+from precision_lint.syntax.program import Class, Function, Module, annotation
 
 SIZES = (2, 4, 8, 16, 32, 64)
 JAXTYPING: dict[str, int] = {
@@ -47,10 +47,7 @@ EITHER = frozenset({"Optional", "Union"})
 def parsed(node: ast.expr) -> ast.expr | None:
     """An annotation, also one that is written as text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        try:
-            return ast.parse(node.value, mode="eval").body
-        except SyntaxError:
-            return None
+        return annotation(node.value)
     return node
 
 

@@ -84,14 +84,15 @@ class Code:
 
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file, with the facts that its comments state; None where there is none."""
-        text = self.texts.get(name) or source.read(self.path(name), name)
-        if isinstance(text, Failure):
+        try:
+            text = self.texts.get(name) or source.read(self.path(name), name)
+            tree = text if isinstance(text, Failure) else source.parse(text)
+            if isinstance(text, Failure) or isinstance(tree, Failure):
+                return None
+            stated.insert(tree, text.text)
+            return tree
+        except Exception:  # a defect of the reader: it is told where that file itself is judged
             return None
-        tree = source.parse(text)
-        if isinstance(tree, Failure):
-            return None
-        stated.insert(tree, text.text)
-        return tree
 
     def data(self, name: str) -> bytes:
         """The bytes of a file; empty where it cannot be read."""
