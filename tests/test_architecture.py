@@ -63,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
         "registry", "source",
     },
     "observing": {
-        "api", "dataflow", "domains", "engine", "events", "precision", "project", "source",
+        "api", "dataflow", "domains", "engine", "events", "precision", "project", "source", "syntax",
     },
     # what uses it
     "gathering": {

@@ -257,6 +257,15 @@ def interval(lo: float, hi: float) -> str:
     return f"in {left}, inf)" if hi == INF else f"in {left}, {hi:g}]"
 
 
+def is_stated(value: Value) -> bool:
+    """Whether a dtype or bounds were stated of a value."""
+    if isinstance(value, Tensor):
+        return bool(value.flags & (STATED_DTYPE | STATED_BOUNDS | NONZERO))
+    if isinstance(value, Unknown):
+        return any((how, "") in value.symbol.attributes for how in ("stated of", "bounds of"))
+    return False
+
+
 # names
 
 
@@ -314,5 +323,5 @@ STATEMENTS[Stated] = _stated
 
 __all__ = [
     "ABOUT_SIZE", "EVENT", "KNOWN", "NAMELESS", "NEW", "REFUTED", "UNFIT", "UNREADABLE", "Outcome",
-    "copied", "interval", "keep", "refuted", "with_bounds", "with_dtype",
+    "copied", "interval", "is_stated", "keep", "refuted", "with_bounds", "with_dtype",
 ]  # fmt: skip

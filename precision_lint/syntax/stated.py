@@ -56,7 +56,7 @@ class Stated(ast.stmt):
     """One fact, as a statement.
 
     name: of what it speaks.  target: the same as an expression.  kind: the word for a dtype, or empty.
-    lo, hi: bounds.  nonzero: it is not 0.  text: as it is written.
+    lo, hi: bounds.  nonzero: it is not 0.  text: as it is written.  holds: the row from which it does.
     """
 
     _fields = ()
@@ -79,6 +79,7 @@ class Stated(ast.stmt):
         self.lo = lo
         self.hi = hi
         self.nonzero = nonzero
+        self.holds = place.row
         self.target = ast.parse(name, mode="eval").body
         self.lineno = self.end_lineno = place.row
         self.col_offset, self.end_col_offset = place.column, place.end_column
@@ -162,6 +163,7 @@ class _Inserter:
         if isinstance(node, FunctionNode) and fact.name.partition(".")[0] in _parameters(node):
             self._into(node.body, fact)
         else:
+            fact.holds = span.row
             self._added.append((span.block, span.at, fact))
         return True
 
@@ -182,11 +184,13 @@ class _Inserter:
             self._into(body, fact)
         else:
             behind = fact.name in _bound(node)
+            fact.holds = span.end + 1 if behind else span.row
             self._added.append((span.block, span.at + behind, fact))
 
     def _into(self, body: list[ast.stmt], fact: Stated) -> None:
         first = body[0]
         has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        fact.holds = _first_row(first)
         self._added.append((body, int(has_docstring), fact))
 
 
