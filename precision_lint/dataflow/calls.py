@@ -276,7 +276,7 @@ def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
 
 def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
     """A result in the dtype that the function's annotation states."""
-    said = declared.of_function(it, function).get("return")
+    said = declared.of_function(function).get("return")
     return value if said is None else declared.as_annotated(it, function.module, value, said)
 
 
@@ -451,7 +451,7 @@ def bind(
         open_ended = arguments is None or it.unpacked
         element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if open_ended else None
         variables[node.kwarg.arg] = Table(left, element)
-    for name, said in declared.of_function(it, function).items():
+    for name, said in declared.of_function(function).items():
         if name != "return":
             variables[name] = declared.as_annotated(it, function.module, variables[name], said)
     return variables

@@ -86,20 +86,32 @@ def single(node: ast.expr) -> ast.expr | None:
     return left[0] if len(left) == 1 else None
 
 
+WORDS = frozenset({*JAXTYPING, *FLOATS, *TENSOR_CLASSES})
+
+
 def states(node: ast.expr | None) -> ast.expr | None:
     """An annotation that may say a dtype; None: it says none."""
-    if node is None or node.__class__ is ast.Name:
-        named = isinstance(node, ast.Name) and node.id in TENSOR_CLASSES
-        return node if named else None
-    node = parsed(node)
-    for one in ast.walk(node) if node is not None else ():
-        name = last(one) if isinstance(one, (ast.Name, ast.Attribute)) else ""
-        if name in TENSOR_CLASSES or name in JAXTYPING or name in FLOATS:
-            return node
-    return None
+    return parsed(node) if node is not None and _speaks(node) else None
 
 
-def of_function(it: Interpreter, function: Function) -> dict[str, ast.expr]:
+def _speaks(node: ast.expr) -> bool:
+    kind = node.__class__
+    if kind is ast.Name:
+        return node.id in WORDS  # type: ignore[attr-defined]
+    if kind is ast.Attribute:
+        return node.attr in WORDS  # type: ignore[attr-defined]
+    if isinstance(node, ast.Subscript):
+        return _speaks(node.value) or _speaks(node.slice)
+    if isinstance(node, ast.Tuple):
+        return any(map(_speaks, node.elts))
+    if isinstance(node, ast.BinOp):
+        return _speaks(node.left) or _speaks(node.right)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return any(word in node.value for word in WORDS)
+    return False
+
+
+def of_function(function: Function) -> dict[str, ast.expr]:
     """The annotations of a function that say dtypes, by parameter; that of its result as ``return``."""
     known: dict[str, ast.expr] | None = function.facts.get("annotated")
     if known is None:
@@ -115,12 +127,8 @@ def of_function(it: Interpreter, function: Function) -> dict[str, ast.expr]:
 
 def of_class(cls: Class) -> dict[str, ast.expr]:
     """The annotations of a class that say dtypes, by attribute."""
-    known: dict[str, ast.expr] | None = cls.facts.get("annotated")
-    if known is None:
-        found = {name: states(node) for name, node in cls.annotations.items()}
-        known = {name: node for name, node in found.items() if node is not None}
-        cls.facts["annotated"] = known
-    return known
+    found = {name: states(node) for name, node in cls.annotations.items()}
+    return {name: node for name, node in found.items() if node is not None}
 
 
 def as_annotated(it: Interpreter, module: Module, value: Value, node: ast.expr) -> Value:

@@ -133,14 +133,16 @@ def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> 
 
 def _declared(it: Interpreter, value: Instance, name: str) -> tuple[Module, ast.expr] | None:
     """The annotation by which a class states the dtype of an attribute."""
-    if isinstance(value.cls, str):
+    cls = value.cls
+    if isinstance(cls, str):
         return None
-    for base in objects.ancestry(it, value.cls):
-        if isinstance(base, Class):
-            said = declared.of_class(base).get(name)
-            if said is not None:
-                return base.module, said
-    return None
+    known: dict[str, tuple[Module, ast.expr]] | None = cls.facts.get("declared")
+    if known is None:
+        known = cls.facts["declared"] = {}
+        for base in reversed(objects.ancestry(it, cls)):
+            if isinstance(base, Class):
+                known |= {one: (base.module, said) for one, said in declared.of_class(base).items()}
+    return known.get(name)
 
 
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:

@@ -49,45 +49,58 @@ AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 
 def narrow(it: Interpreter, test: ast.expr, holds: bool, stated: bool = False) -> None:
     """Learn that a test holds, or does not; ``stated``: the program ends here otherwise."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        narrow(it, test.operand, not holds, stated)
+    kind = test.__class__
+    if kind is ast.Compare:
+        _comparisons(it, test, holds, stated)  # type: ignore[arg-type]
+    elif kind is ast.Call:
+        _call(it, test, holds, stated)  # type: ignore[arg-type]
     elif isinstance(test, ast.BoolOp):
         if isinstance(test.op, ast.And) is holds:
             for part in test.values:
                 narrow(it, part, holds, stated)
-    elif isinstance(test, ast.Compare):
-        if holds or len(test.ops) == 1:
-            sides = pairwise([test.left, *test.comparators])
-            for (left, right), op in zip(sides, test.ops, strict=True):
-                _comparison(it, left, op, right, holds, stated)
-    elif isinstance(test, ast.Call):
-        _call(it, test, holds, stated)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        narrow(it, test.operand, not holds, stated)
     elif isinstance(test, ast.Attribute) and test.attr == "is_floating_point":
         if isinstance(test.value, ast.Attribute) and test.value.attr == "dtype":
             _floating(it, test.value.value, holds)
 
 
+EQUAL: dict[type, bool] = {
+    ast.Eq: True, ast.Is: True, ast.In: True, ast.NotEq: False, ast.IsNot: False, ast.NotIn: False,
+}  # fmt: skip
+
+
+def _comparisons(it: Interpreter, test: ast.Compare, holds: bool, stated: bool) -> None:
+    if len(test.ops) == 1:
+        _comparison(it, test.left, test.ops[0], test.comparators[0], holds, stated)
+    elif holds:
+        sides = pairwise([test.left, *test.comparators])
+        for (left, right), op in zip(sides, test.ops, strict=True):
+            _comparison(it, left, op, right, holds, stated)
+
+
 def _comparison(
     it: Interpreter, left: ast.expr, op: ast.cmpop, right: ast.expr, holds: bool, stated: bool
 ) -> None:
-    if isinstance(op, (ast.Is, ast.IsNot)) and _is_none(right):
-        if isinstance(op, ast.Is) is holds and isinstance(left, ast.Name):
+    kind = op.__class__
+    equal = EQUAL.get(kind)
+    if (kind is ast.Is or kind is ast.IsNot) and _is_none(right):
+        if equal is holds and isinstance(left, ast.Name):
             it.variables[left.id] = NONE
         return
-    if isinstance(op, (ast.Eq, ast.Is, ast.In, ast.NotEq, ast.IsNot, ast.NotIn)):
-        equal = isinstance(op, (ast.Eq, ast.Is, ast.In)) is holds
-        first, second = _peek(it, left), _peek(it, right)
+    first, second = _peek(it, left), _peek(it, right)
+    if equal is not None:
         turned = isinstance(second, DtypeValue) and second.source is not None
         if isinstance(first, DtypeValue) and (first.source is not None or not turned):
-            _dtype_is(it, left, first, second, equal, stated)
+            _dtype_is(it, left, first, second, equal is holds, stated)
             return
-        if isinstance(second, DtypeValue) and isinstance(op, (ast.Eq, ast.NotEq)):
-            _dtype_is(it, right, second, first, equal, stated)
+        if isinstance(second, DtypeValue) and (kind is ast.Eq or kind is ast.NotEq):
+            _dtype_is(it, right, second, first, equal is holds, stated)
             return
-    kind = op.__class__ if holds else NEGATED.get(op.__class__)
-    if kind in FLIP:
-        _bound(it, left, kind, _peek(it, right), stated)
-        _bound(it, right, FLIP[kind], _peek(it, left), stated)
+    way = kind if holds else NEGATED.get(kind)
+    if way in FLIP:
+        _bound(it, left, way, second, stated)
+        _bound(it, right, FLIP[way], first, stated)
 
 
 def _peek(it: Interpreter, node: ast.expr) -> Value | None:
@@ -189,7 +202,7 @@ def _floating(it: Interpreter, node: ast.expr, holds: bool) -> None:
 def _bound(it: Interpreter, node: ast.expr, kind: type, limit: Value | None, stated: bool) -> None:
     """``x < limit`` for a number, and for the least or the largest element of a tensor."""
     constant = number(limit)
-    if constant is None:
+    if constant is None or (kind is ast.NotEq and constant):
         return
     found = measured(it, node)
     if found is None:
