@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from precision_lint import registry, source
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Fix, Severity
@@ -44,7 +44,7 @@ def diagnostics(
     found = [_mistaken(text, one) for one in mistakes]
     for fact in facts:
         said = outcomes.get((fact.place.row, fact.place.column), {})
-        found += _of_fact(text, fact, said, facts)
+        found += _of_fact(text, fact, said)
     return sorted(found, key=lambda one: one.start)
 
 
@@ -60,9 +60,7 @@ def unread(text: Source, idle: bool) -> list[Diagnostic]:
     return [_mistaken(text, one) for one in read(tree, text.text)[1]]
 
 
-def _of_fact(
-    text: Source, fact: Stated, said: dict[str, str], facts: Sequence[Stated]
-) -> Iterator[Diagnostic]:
+def _of_fact(text: Source, fact: Stated, said: dict[str, str]) -> Iterator[Diagnostic]:
     order = (stated.UNREADABLE, stated.REFUTED, stated.NEW, *SAID)
     worst = next((one for one in order if one in said), "")
     if worst == stated.NEW:
@@ -74,7 +72,7 @@ def _of_fact(
         proved=said.get(worst, ""),
         what="a dtype" if fact.kind else "bounds",
     )
-    fix = _removal(text, fact, facts) if worst in IDLE else None
+    fix = _removal(text, fact) if worst in IDLE else None
     yield _diagnostic(text, fact.place, f"assumption `{fact.text}`: {message}", fix)
 
 
@@ -96,27 +94,24 @@ def _diagnostic(text: Source, place: Range, message: str, fix: Fix | None = None
     )
 
 
-def _removal(text: Source, fact: Stated, facts: Sequence[Stated]) -> Fix | None:
+def _removal(text: Source, fact: Stated) -> Fix | None:
     """Take a fact out of its comment, or all of a comment that holds nothing else."""
     row = fact.place.row
     first = text.lines[row - 1]
     behind = text.lines[row] if row < len(text.lines) else len(text.text)
     start = text.offset(row, fact.place.column)
     end = text.offset(row, fact.place.end_column)
-    line = text.text[first:behind]
-    rest = line[end - first :].strip()
-    before = text.text[first:start]
-    if [one.place.row for one in facts].count(row) > 1 or "," in before.rpartition("#")[2]:
-        if rest.startswith(","):
-            end = start + text.text[start:].index(",", end - start) + 1
-            end += len(text.text[end:behind]) - len(text.text[end:behind].lstrip(" \t"))
-        else:
-            start = first + before.rindex(",")
-    elif rest:
+    mark = text.text.rindex("#", first, start)
+    rest = text.text[end:behind]
+    if rest.lstrip().startswith(","):
+        end = text.text.index(",", end) + 1
+        end += len(text.text[end:behind]) - len(text.text[end:behind].lstrip(" \t"))
+    elif "," in text.text[mark:start]:
+        start = text.text.rindex(",", mark, start)
+    elif rest.strip():
         return None  # words of the author follow
     else:
-        start = first + before.rindex("#")
-        code = text.text[first:start].rstrip()
+        code = text.text[first:mark].rstrip()
         start, end = (first, behind) if not code else (first + len(code), end)
     edit = Edit(start, end, "")
     return Fix(f"remove the assumption {fact.text}", Applicability.SAFE, (edit,))

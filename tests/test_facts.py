@@ -360,6 +360,8 @@ def test_a_file_without_tensors_may_state_nothing(tmp_path: Path) -> None:
         ("    x = x.float()  # precision-lint: assume x >= 1, x float32\n",
          "    x = x.float()  # precision-lint: assume x >= 1\n"),
         ("    x = x.float()  # precision-lint: assume x float32  # so be it\n", None),
+        ("    x = x.float()  # precision-lint: assume x >= 1 # precision-lint: assume x float32\n",
+         "    x = x.float()  # precision-lint: assume x >= 1\n"),
     ],
 )  # fmt: skip
 def test_what_adds_nothing_is_removed(comment: str, expected: str | None) -> None:
