@@ -102,7 +102,7 @@ class Told:
 
     events: of each interpreted file that came here, as JSON.  roots: those files.  here, around:
     modes that the file itself, and others, show to be in force.  called: functions with known
-    callers.
+    callers.  stated: the modes that the user states; None: nothing is stated.
     """
 
     events: tuple[str, ...] = ()
@@ -111,12 +111,13 @@ class Told:
     around: Force = field(default_factory=Force)
     called: frozenset[Function] = frozenset()
     failure: str = ""
+    stated: tuple[str, ...] | None = None
     parsed: bool = False
     """Whether the file's text is known to parse."""
 
     @property
     def force(self) -> Force:
-        return Force({**self.around.modes, **self.here.modes})
+        return Force({**self.around.modes, **self.here.modes}).under(self.stated)
 
     @property
     def key(self) -> tuple[bytes, ...]:
@@ -125,7 +126,7 @@ class Told:
             [mode, int(strength), sign and [sign.text, list(sign.place)]]
             for mode, (strength, sign) in sorted(self.force.modes.items())
         ]
-        rest = json.dumps([modes, sorted(self.called)])
+        rest = json.dumps([modes, sorted(self.called), self.stated])
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 
@@ -237,7 +238,7 @@ class Together:
             self._signs.around(name),
             frozenset().union(*called),
             own.failure if own is not None else "",
-            own is not None and own.parsed,
+            parsed=own is not None and own.parsed,
         )
 
 

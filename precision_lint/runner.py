@@ -126,6 +126,8 @@ class Job:
     mode: Mode
     held: Counts | None = None
     """What a baseline holds of the file; None: there is no baseline."""
+    stated: tuple[str, ...] | None = None
+    """The precision modes that the user states; None: nothing is stated."""
 
 
 @dataclass
@@ -213,6 +215,10 @@ class Judge:
     job: Job
     code: Code
     known: Told | None
+
+    def __post_init__(self) -> None:
+        if self.known is not None and self.known.stated != self.job.stated:
+            object.__setattr__(self, "known", replace(self.known, stated=self.job.stated))
 
     def find(self, text: Source) -> list[Diagnostic]:
         """What rules find in the text that was interpreted, of any confidence."""
@@ -327,7 +333,7 @@ def _stamps(codes: frozenset[str]) -> bytes:
 
 
 def _key(job: Job, code: Code, known: Told, data: bytes) -> bytes:
-    about = repr((code.name(job.path), code.torch, sorted(job.codes))).encode()
+    about = repr((code.name(job.path), code.torch, sorted(job.codes), job.stated)).encode()
     return digest(b"findings", about, _stamps(job.codes), data, *known.key)
 
 
@@ -346,6 +352,7 @@ def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
         settings.unsafe_fixes,
         mode,
         held,
+        settings.modes_for(file.path),
     )
 
 

@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "fingerprint": {"api", "source"},
     "report": {"api", "catalogue", "fingerprint", "registry", "source"},
     "suppress": {"api", "registry", "source"},
-    "config": {"api", "patterns", "registry", "report"},
+    "config": {"api", "patterns", "precision", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
     "changes": {"api"},
     "slices": {"api", "changes", "source"},
