@@ -115,3 +115,6 @@ def _removal(text: Source, fact: Stated) -> Fix | None:
         start, end = (first, behind) if not code else (first + len(code), end)
     edit = Edit(start, end, "")
     return Fix(f"remove the assumption {fact.text}", Applicability.SAFE, (edit,))
+
+
+__all__ = ["diagnostics", "speaks", "unread"]

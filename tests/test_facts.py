@@ -135,6 +135,30 @@ def test_a_module_that_the_code_builds_is_cast_as_stated() -> None:
     ]
 
 
+def test_a_fact_of_what_a_call_registers_holds_in_other_methods() -> None:
+    text = (
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('t', torch.ones(4, 4))  #\n"
+        "    def forward(self, x):  # precision-lint: assume x float16\n"
+        "        return x @ self.t\n"
+    )
+    assert said(text) == ["MP502 possible"]  # the buffer may be cast with its module
+    assert said(text.replace("#", "# precision-lint: assume self.t float32", 1)) == [
+        "MP502 certain"
+    ]
+
+
+def test_arrays_have_the_stated_dtype() -> None:
+    text = "def f(a):  # precision-lint: assume a {}\n    return nn.Linear(3, 3)(torch.from_numpy(a))\n"
+    assert said(text.format("float64")) == ["MP402 certain"]
+    assert said(text.format("float32")) == []
+    text = "def f(a: jt.{}[np.ndarray, 'n']):\n    return nn.Linear(3, 3)(torch.from_numpy(a))\n"
+    assert said(text.format("Float64")) == ["MP402 certain"]
+    assert said(text.format("Float32")) == []
+
+
 def test_a_fact_of_one_branch_leaves_the_other_as_it_is() -> None:
     text = (
         "def f(x, flag):\n"
@@ -590,15 +614,10 @@ def test_the_state_of_an_arm_ends_with_it() -> None:
 
 
 def test_the_dtype_of_autocast_is_asked_for() -> None:
-    text = (
-        "def f(x):\n"
-        "    if torch.get_autocast_dtype('cuda') == torch.{}:\n"
-        "        return x\n"
-        "    x = x * torch.randn(4, 4).half()\n"
-        f"    return {LOG.format('x')}\n"
-    )
-    everywhere = lint(text.format("bfloat16"))
-    assert [d.code for d in everywhere] == ["MP301"]
+    for name in ("torch.get_autocast_dtype('cuda')", "torch.get_autocast_gpu_dtype()"):
+        text = f"def f(x):\n    if {name} == torch.{{}}:\n        return {LOG.format('x')}\n"
+        assert "MP301 possible" in said(text.format("float16"))
+        assert "MP301 possible" not in said(text.format("bfloat16"))
 
 
 def test_a_context_manager_that_is_autocasts_is_on() -> None:

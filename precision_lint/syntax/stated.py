@@ -3,7 +3,8 @@
 Each becomes a statement of its own kind in the syntax tree, where it begins to hold:
 
 - a comment on a line of its own holds from the statement below it on;
-- one at the end of a line holds from that statement on, or behind it for a name that it assigns;
+- one at the end of a line holds from that statement on, or behind it for a name that it assigns (a call
+  may do so, too: ``self.register_buffer``);
 - one in the head of a ``def``, a loop, a ``with`` or a branch holds in its body.  One above a ``def``
   does so for the names of its parameters.
 """
@@ -186,6 +187,8 @@ class _Inserter:
             behind = fact.name in _bound(node)
             fact.holds = span.end + 1 if behind else span.row
             self._added.append((span.block, span.at + behind, fact))
+            if isinstance(node, ast.Expr):  # a call may give the name another value
+                self._added.append((span.block, span.at + 1, fact))
 
     def _into(self, body: list[ast.stmt], fact: Stated) -> None:
         first = body[0]
