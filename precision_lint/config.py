@@ -207,6 +207,8 @@ class Overrides:
         for name in ("cache_dir", "baseline"):
             if (path := getattr(self, name)) is not None:
                 values[name] = here / path
+        if "cache_dir" in values:  # the user's own link may be followed
+            values["cache_dir"] = values["cache_dir"].resolve()
         if self.precision is not None:
             try:
                 values["precision"] = _modes(list(self.precision))

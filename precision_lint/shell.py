@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+
+from precision_lint.display import printable
 
 if TYPE_CHECKING:
     from precision_lint.config import Resolver
@@ -207,6 +210,11 @@ def echo_markdown(text: str, stream: TextIO | None) -> None:
     console.print(Markdown(text, code_theme="ansi_dark"))
     assert isinstance(console.file, io.StringIO)
     echo(console.file.getvalue(), stream, newline=False)
+
+
+def tell(text: str) -> None:
+    """A line for people on standard error, whatever names it holds."""
+    echo(printable(text), sys.stderr)
 
 
 def echo(text: str | bytes, stream: TextIO | None, newline: bool = True) -> None:

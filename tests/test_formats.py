@@ -325,8 +325,8 @@ def test_github_commands() -> None:
         "fix: upcast x (safe)",
     ]
     assert "col" not in found[3][1], "GitHub refuses columns of two rows"
-    assert found[4][1]["file"] == "bad\x1b,: %ü]]>&<.py"
-    assert found[4][2] == "a,b: 100%\nß|*`<b>\x07\udcff"
+    assert found[4][1]["file"] == "bad\ufffd,: %ü]]>&<.py"
+    assert found[4][2] == "a,b: 100%\ufffdß|*`<b>\ufffd\ufffd"
     assert render("github") == ""
 
 
