@@ -93,7 +93,7 @@ def _run(options: dict[str, Any], new: bool) -> tuple[Path, bool, Result]:
     from precision_lint.baseline import NAME
     from precision_lint.config import Settings
 
-    paths = shell.paths(options.pop("paths"))
+    paths = shell.existing(options.pop("paths"))
     config, isolated = options.pop("config"), options.pop("isolated")
     resolver = shell.resolver(options, config, isolated)
     here = resolver(Path.cwd())

@@ -8,6 +8,7 @@ cannot be read, or a failure of the tool itself; 130 when interrupted.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from precision_lint.shell import complete_files as _complete_files
 from precision_lint.shell import complete_rules as _complete_rules
 from precision_lint.shell import echo as _echo
 from precision_lint.shell import echo_markdown as _echo_markdown
+from precision_lint.shell import existing as _existing
 from precision_lint.shell import list_option as _list_option
 from precision_lint.shell import paths as _paths
 from precision_lint.shell import resolver as _resolver
@@ -48,8 +50,18 @@ class Commands(click.Group):
         completing = ctx.resilient_parsing and not args  # the first word is being written
         known = {*self.commands, *ctx.help_option_names, "--version"}
         if not completing and not (args and args[0] in known):
+            if args and args[0][:1] != "-" and not ctx.resilient_parsing:
+                self._refuse_misspelt(ctx, args[0])
             args = ["check", *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_misspelt(self, ctx: click.Context, word: str) -> None:
+        """Take no first word for a path that is none and looks like a command."""
+        import difflib
+
+        close = difflib.get_close_matches(word, list(self.commands), n=1)
+        if close and not os.path.lexists(word):
+            raise click.UsageError(f'no command or path "{word}"; did you mean "{close[0]}"?', ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         check = self.commands["check"]
@@ -171,7 +183,8 @@ def check(
 
     stdin = "-" in paths or (stdin_filename is not None and not paths)
     _sensible(stdin, paths, stdin_filename, since, add_noqa, fix or diff)
-    named = _paths(paths)
+    writes = fix or add_noqa is not None
+    named = _existing(paths) if writes and not stdin else _paths(paths)
     resolver = _resolver(options, config, isolated)
     settings = resolver(Path.cwd())
     if show_files or show_settings:

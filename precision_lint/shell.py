@@ -182,6 +182,16 @@ def paths(named: Sequence[str]) -> list[Path]:
     return [Path(path) for path in named or (".",)]
 
 
+def existing(named: Sequence[str]) -> list[Path]:
+    """The paths of a run that writes; it does not start before all of them are there."""
+    found = paths(named)
+    for path in found:
+        if not os.path.lexists(path):
+            what = f"{path}: no such file or directory; nothing was written, check the path"
+            raise click.UsageError(what)
+    return found
+
+
 def color(stream: TextIO | None) -> bool:
     """Whether to colour what goes to a stream."""
     if stream is None or os.environ.get("NO_COLOR"):

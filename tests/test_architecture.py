@@ -91,7 +91,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "adopt": {"display", "baseline", "config", "fingerprint", "progress", "report", "runner", "shell"},
     "lsp": {
-        "api", "config", "engine", "fixer", "gathering", "observing", "project", "registry",
+        "api", "catalogue", "config", "engine", "fixer", "gathering", "observing", "project", "registry",
         "report", "runner", "shell", "source", "suppress",
     },
     "cli": {
