@@ -198,7 +198,7 @@ def test_values_that_an_option_cannot_have(option: str, values: list[Any]) -> No
     for value in values:
         for judge in (lint_source, fix_source):
             with pytest.raises(ConfigError):
-                judge("import torch\n", **{option: value})
+                judge("import torch\n", "a.py", **{option: value})
         with pytest.raises(ConfigError):
             lint_paths(Path(__file__), **{option: value})
 
