@@ -59,6 +59,7 @@ def check(
     )
     result.files, result.lines, result.hidden = whole.files, whole.lines, whole.hidden
     result.errors, result.warnings, result.gone = whole.errors, whole.warnings, {}
+    result.cut = whole.cut
     result.silenced += [s for s in whole.silenced if Path(s.diagnostic.filename) not in found]
     result.sources = whole.sources | result.sources
     result.seconds += whole.seconds

@@ -93,6 +93,8 @@ class Result:
     """Whether there was a baseline for any file."""
     gone: dict[str, Counts] = field(default_factory=dict)
     """What the baseline holds of a file and is not there any more, by the file's name."""
+    cut: dict[str, tuple[engine.Cut, ...]] = field(default_factory=dict)
+    """What a bound of the analysis cut off, by the file's name."""
     failing: int = 0
     """Diagnostics at or above the severity that fails the run."""
     fixed: list[Diagnostic] = field(default_factory=list)
@@ -145,6 +147,8 @@ class Outcome:
     """What was found, to be remembered."""
     notes: tuple[str, ...] = ()
     """What else there is to be said of the file."""
+    cut: tuple[engine.Cut, ...] = ()
+    """What a bound of the analysis cut off."""
 
 
 @functools.cache
@@ -288,7 +292,9 @@ def _judge(task: Task, data: bytes, code: Code) -> Outcome:
     """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
     try:
         with gathering.collector_off(), deep_recursion():
-            return _analyse(task, data, code)
+            outcome = _analyse(task, data, code)
+            outcome.cut = task.known.cut if task.known else ()
+            return outcome
     except Exception as error:
         return Outcome([_crash(task.job.name, error)])
 
@@ -391,6 +397,8 @@ def _add(result: Result, job: Job, outcome: Outcome) -> None:
         result.gone[job.name] = outcome.gone
     result.hidden += outcome.hidden
     result.warnings += outcome.notes
+    if outcome.cut:
+        result.cut[job.name] = outcome.cut
     result.failing += sum(d.severity.rank >= job.fail_on.rank for d in outcome.diagnostics)
     result.fixed += outcome.fixed
     result.diff += outcome.diff
