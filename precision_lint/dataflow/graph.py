@@ -172,6 +172,8 @@ def _is_certain(value: Value | None, depth: int = 4) -> bool:
         return False
     if one.op in KNOWN or _is_share(one) or (one.op == "cast" and _settles(one)):
         return True
+    if all(dtype and not dtype & ~dtypes.FLOATS for dtype in one.dtypes):
+        return True
     return one.op in ARITHMETIC and any(_is_certain(part, depth - 1) for part in one.operands)
 
 

@@ -64,7 +64,7 @@ class Symbol:
         "vector",
     )
 
-    TENSOR, FLOAT, ARRAY, INTEGER, CALLED = (1 << i for i in range(5))
+    TENSOR, FLOAT, ARRAY, INTEGER, CALLED, SHAPED = (1 << i for i in range(6))
     count = 0
 
     def __init__(

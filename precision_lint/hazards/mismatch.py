@@ -6,7 +6,7 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
-from precision_lint.dataflow.graph import alternatives, peel
+from precision_lint.dataflow.graph import alternatives, behind, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_module
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -57,12 +57,30 @@ PRODUCTS = frozenset({
 })  # fmt: skip
 
 
+CURVES = frozenset({
+    "cos", "sin", "tan", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sqrt", "rsqrt",
+    "reciprocal", "cumsum", "cumprod", "softmax", "log_softmax", "outer", "polar", "erf", "atan2",
+    "special.expit", "norm", "linalg.norm", "linalg.vector_norm", "linalg.inv", "linalg.qr", "sinc",
+})  # fmt: skip
+"""Functions whose argument has to keep the bits of float32."""
+
+
 class Origin(NamedTuple):
-    """Where the dtype of a tensor comes from; ``direct``: nothing half was met on the way."""
+    """Where the dtype of a tensor comes from.
+
+    met: what it was first combined with something half in.  curved: a function was met whose argument
+    needs the bits that it has there.
+    """
 
     kind: str
     value: Any
-    direct: bool
+    met: Tensor | None = None
+    curved: bool = False
+
+    @property
+    def direct(self) -> bool:
+        """Nothing half was met on the way."""
+        return self.met is None
 
 
 class Pair(NamedTuple):
@@ -77,9 +95,9 @@ class Pair(NamedTuple):
 def parted(it: Interpreter, applied: Applied) -> None:
     """Operands of an operation that does not promote, in two dtypes."""
     strict = _strict(applied)
-    if len(strict) < 2 or applied.policy in ("widest", "banned") or it.caught:
+    if len(strict) < 2 or it.caught:
         return
-    pair = _pair(applied, strict)
+    pair = _pair(applied, strict, it.region.dtypes)
     if pair is None:
         return
     wide, narrow = applied.values[pair.wide], applied.values[pair.narrow]
@@ -89,12 +107,16 @@ def parted(it: Interpreter, applied: Applied) -> None:
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
     _as_if_cast(applied, pair, narrow)
+    near = _mended_there(it, came)
+    if not near:
+        for one in behind(wide, 80):
+            _retract(it, one)
     it.emit(
         "dtype-mismatch",
         applied.node,
         pair.modes,
         wide.assumptions | narrow.assumptions | _tested(it, applied) | _index_kind(it, applied),
-        about=_floats(wide, narrow),
+        about=_floats(applied, wide, narrow),
         operation=applied.name,
         writes=applied.name in WRITES,
         wide=_place(it, applied, pair.wide),
@@ -105,6 +127,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         origin_at=made_at(it, came.value),
         origin_name=_written(came.value),
         direct=came.direct,
+        near=near,
         lowered=lowered.kind,
         lowered_at=made_at(it, lowered.value),
         float64=bool(_seen(applied, pair.wide)[mode] & FLOAT64),
@@ -112,6 +135,20 @@ def parted(it: Interpreter, applied: Applied) -> None:
         backward=_function_of(it),
         into_narrow=pair.narrow == strict[0],
     )
+
+
+def _mended_there(it: Interpreter, came: Origin) -> bool:
+    """Whether the dtype is mended where a tensor was made: what has the right one is in sight there,
+    and nothing needs the bits of float32 in between."""
+    if came.kind in (CREATED, NUMPY):
+        return True
+    if came.curved:
+        return False
+    if came.met is None:
+        return _in_sight(it, came.value)
+    place = made_at(it, came.met)
+    events = [it.events.get(("widened", place, n)) for n in range(len(_parts(came.met)))]
+    return any(event is not None and event.facts["in_place"] for event in events)
 
 
 def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
@@ -175,15 +212,16 @@ def _seen(applied: Applied, index: int) -> Dtypes:
     return applied.seen.get(index, value.dtypes)
 
 
-def _pair(applied: Applied, strict: tuple[int, ...]) -> Pair | None:
-    """The first two operands whose dtypes surely differ in some mode."""
+def _pair(applied: Applied, strict: tuple[int, ...], region: Dtypes) -> Pair | None:
+    """The first two operands whose dtypes surely differ in some mode; a region that promotes helps."""
+    promotes = dtypes.regions_on(region) if applied.policy in ("widest", "banned") else 0
     found = [i for i in strict if i < len(applied.values) and isinstance(applied.values[i], Tensor)]
     writes = applied.name in WRITES
     for a in found:
         for b in found:
             if a >= b or (writes and _number(applied.values[b])):
                 continue
-            modes = dtypes.differing(_seen(applied, a), _seen(applied, b))
+            modes = dtypes.differing(_seen(applied, a), _seen(applied, b)) & ~promotes
             if not modes:
                 continue
             mode = _first(modes)
@@ -208,8 +246,16 @@ def _tested(it: Interpreter, applied: Applied) -> int:
     return it.outside(applied) if applied.operation.policy else 0
 
 
-def _floats(wide: Tensor, narrow: Tensor) -> Tensor:
+def _floats(applied: Applied, wide: Tensor, narrow: Tensor) -> Tensor | None:
+    """The operand that has to be a tensor of floats; None: the other one proves it."""
+    if applied.name != "index_put" and any(_is_float(one) for one in (wide, narrow)):
+        return None
     return narrow if wide.symbol is None else wide
+
+
+def _is_float(value: Tensor) -> bool:
+    """Whether a tensor is known to hold floats, however the program is run."""
+    return all(one and not one & ~FLOATS for one in value.dtypes)
 
 
 def _is_layer(applied: Applied) -> bool:
@@ -247,20 +293,21 @@ def _written(value: Any) -> str:
 
 def origin(value: Any, mode: int) -> Origin:
     """What gave a tensor the dtype that it has in a mode."""
-    direct = True
+    met, curved = None, False
     for _ in range(40):
         value = peel(value)
         if not isinstance(value, Tensor):
-            return Origin(COMPUTED, value, direct)
+            return Origin(COMPUTED, value, met, curved)
         kind = _source(value, mode)
         if kind is not None:
-            return Origin(kind, value, direct)
-        inner, met = _wider(value, mode)
+            return Origin(kind, value, met, curved)
+        inner, meets = _wider(value, mode)
         if inner is None:
-            return Origin(COMPUTED, value, direct)
-        direct = direct and not met
+            return Origin(COMPUTED, value, met, curved)
+        met = value if meets else met
+        curved = curved or value.op in CURVES
         value = inner
-    return Origin(COMPUTED, value, direct)
+    return Origin(COMPUTED, value, met, curved)
 
 
 def _source(value: Tensor, mode: int) -> str | None:
@@ -381,7 +428,7 @@ def _widening_found(
         applied.node,
         modes,
         wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
-        about=other,
+        about=_half_part(other, mode),
         operation=applied.name,
         origin=came.kind,
         origin_at=made_at(it, came.value),
@@ -394,6 +441,15 @@ def _widening_found(
         in_place=_in_sight(it, came.value),
         key=number,
     )
+
+
+def _half_part(value: Tensor, mode: int) -> Tensor:
+    """A tensor that is half in a mode, or that of its operands which was before something widened it."""
+    met = None if value.dtypes[mode] & LOW else origin(value, mode).met
+    for one in _parts(met) if met is not None else ():
+        if isinstance(one, Tensor) and one.dtypes[mode] & LOW:
+            return one
+    return value
 
 
 def _in_sight(it: Interpreter, value: Any) -> bool:
@@ -439,7 +495,12 @@ KEEPS = frozenset({
 @hazard("cast")
 def brought_back(it: Interpreter, applied: Applied) -> None:
     """What is cast next was not widened for good."""
-    for one in _arithmetic(applied.values[0]):
+    _forget(it, applied.values[0])
+
+
+def _forget(it: Interpreter, value: Any) -> None:
+    """Withdraw that a tensor was widened on its way here."""
+    for one in _arithmetic(value):
         _retract(it, one)
 
 
@@ -468,5 +529,4 @@ def measured(it: Interpreter, applied: Applied) -> None:
     ends = applied.name not in ("sum", "mean") or applied.result.rank == 0
     if ends:
         for value in applied.values[:2]:
-            for one in _arithmetic(value):
-                _retract(it, one)
+            _forget(it, value)
