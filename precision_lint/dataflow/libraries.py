@@ -397,6 +397,10 @@ def _spread(value: Value | None) -> tuple[float, float]:
 # Python
 
 
+WHOLE = frozenset({"ceil", "floor", "trunc", "gcd", "lcm", "comb", "perm", "isqrt", "factorial"})
+"""Functions of ``math`` that give integers."""
+
+
 def _math(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -416,7 +420,7 @@ def _math(
         return Scalar(found, kind, assumptions=assumptions, node=node, home=it.module)
     lo = 0.0 if last in ("sqrt", "exp", "fabs", "hypot") else -INF
     return Scalar(
-        None, "float", lo, INF, assumptions, node, it.module, f"math.{last}", tuple(arguments)
+        None, "int" if last in WHOLE else "float", lo, INF, assumptions, node, it.module, f"math.{last}", tuple(arguments)
     )  # fmt: skip
 
 

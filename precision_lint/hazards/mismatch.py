@@ -6,7 +6,7 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
-from precision_lint.dataflow.graph import alternatives, behind, peel
+from precision_lint.dataflow.graph import alternatives, behind, is_certain, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_module
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -248,14 +248,9 @@ def _tested(it: Interpreter, applied: Applied) -> int:
 
 def _floats(applied: Applied, wide: Tensor, narrow: Tensor) -> Tensor | None:
     """The operand that has to be a tensor of floats; None: the other one proves it."""
-    if applied.name != "index_put" and any(_is_float(one) for one in (wide, narrow)):
+    if applied.name != "index_put" and any(is_certain(one) for one in (wide, narrow)):
         return None
     return narrow if wide.symbol is None else wide
-
-
-def _is_float(value: Tensor) -> bool:
-    """Whether a tensor is known to hold floats, however the program is run."""
-    return all(one and not one & ~FLOATS for one in value.dtypes)
 
 
 def _is_layer(applied: Applied) -> bool:
@@ -321,7 +316,9 @@ def _source(value: Tensor, mode: int) -> str | None:
         if plain and value.data == "explicit" and not inner.symbol.uses & Symbol.FLOAT:
             return MASK
         if value.data == "explicit":
-            return CAST if before != value.dtypes[mode] else None
+            if before != value.dtypes[mode]:
+                return CAST
+            return MASK if isinstance(inner, Tensor) and _source(inner, mode) == CREATED else None
         return None
     if value.op in ("input", "argument"):
         return GIVEN
