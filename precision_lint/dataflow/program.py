@@ -205,6 +205,7 @@ class Program:
         for cls in self.built:
             cls.facts.pop("built", None)
             cls.facts.pop("unseen", None)
+            cls.facts.pop("fields", None)
         self.touched.clear()
         self.built.clear()
         self.interpreter.stored.clear()

@@ -382,7 +382,10 @@ def widened(it: Interpreter, applied: Applied) -> None:
     parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
     if applied.name == "where":
         parts = parts[1:] if len(parts) > 2 else parts
-    if len(parts) < 2 or applied.inplace:
+    if applied.inplace:
+        _forget(it, applied.values[1] if len(applied.values) > 1 else None)  # it is cast back
+        return
+    if len(parts) < 2:
         return
     for number, wide in enumerate(parts):
         for other in parts:
