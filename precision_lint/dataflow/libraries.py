@@ -435,7 +435,8 @@ def _math(
         return Scalar(found, kind, assumptions=assumptions, node=node, home=it.module)
     lo = 0.0 if last in ("sqrt", "exp", "fabs", "hypot") else -INF
     return Scalar(
-        None, "int" if last in WHOLE else "float", lo, INF, assumptions, node, it.module, f"math.{last}", tuple(arguments)
+        None, "int" if last in WHOLE else "float", lo, INF, assumptions, node, it.module,
+        f"math.{last}", tuple(arguments),
     )  # fmt: skip
 
 
