@@ -28,6 +28,7 @@ from precision_lint.domains.dtypes import (
 )
 from precision_lint.domains.values import Array, Sequence, Symbol, Tensor, Unknown
 from precision_lint.events import Place
+from precision_lint.hazards.arms import arms
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.zeros import transparent
 from precision_lint.torchmodel import creation
@@ -83,12 +84,24 @@ class Origin(NamedTuple):
         return self.met is None
 
 
-class Pair(NamedTuple):
-    """Two operands that part, by index: the wider one and the other; the modes in which they do."""
+class Part(NamedTuple):
+    """An operand of an operation: its position, its value (in one arm of a branch), its dtypes there."""
 
-    wide: int
-    narrow: int
+    at: int
+    value: Tensor
+    dtypes: Dtypes
+
+
+class Pair(NamedTuple):
+    """Two operands that part: the wider one and the other; the modes in which they do.
+
+    assumptions: what that rests on, besides the two.
+    """
+
+    wide: Part
+    narrow: Part
     modes: int
+    assumptions: int = 0
 
 
 @hazard("*")
@@ -97,12 +110,15 @@ def parted(it: Interpreter, applied: Applied) -> None:
     strict = _strict(applied)
     if len(strict) < 2 or it.caught:
         return
-    pair = _pair(applied, strict, it.region.dtypes)
+    parts = [
+        Part(i, v, _seen(applied, i))
+        for i in strict
+        if (v := applied.tensor(i)) is not None and not _is_data(applied, i, v)
+    ]
+    pair = _pair(it, applied, parts) or _by_branch(it, applied, parts)
     if pair is None:
         return
-    wide, narrow = applied.values[pair.wide], applied.values[pair.narrow]
-    if not isinstance(wide, Tensor) or not isinstance(narrow, Tensor):
-        return
+    wide, narrow = pair.wide.value, pair.narrow.value
     mode = _first(pair.modes)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
@@ -115,14 +131,18 @@ def parted(it: Interpreter, applied: Applied) -> None:
         "dtype-mismatch",
         applied.node,
         pair.modes,
-        wide.assumptions | narrow.assumptions | _tested(it, applied) | _index_kind(it, applied),
+        wide.assumptions
+        | narrow.assumptions
+        | pair.assumptions
+        | _tested(it, applied)
+        | _index_kind(it, applied),
         about=_floats(applied, wide, narrow),
         operation=applied.name,
         writes=applied.name in WRITES,
-        wide=_place(it, applied, pair.wide),
-        narrow=_place(it, applied, pair.narrow),
-        wide_dtype=dtypes.describe(_seen(applied, pair.wide)[mode]),
-        narrow_dtype=dtypes.describe(_seen(applied, pair.narrow)[mode]),
+        wide=_place(it, applied, pair.wide.at),
+        narrow=_place(it, applied, pair.narrow.at),
+        wide_dtype=dtypes.describe(pair.wide.dtypes[mode]),
+        narrow_dtype=dtypes.describe(pair.narrow.dtypes[mode]),
         origin=came.kind,
         origin_at=made_at(it, came.value),
         origin_name=_written(came.value),
@@ -130,11 +150,18 @@ def parted(it: Interpreter, applied: Applied) -> None:
         near=near,
         lowered=lowered.kind,
         lowered_at=made_at(it, lowered.value),
-        float64=bool(_seen(applied, pair.wide)[mode] & FLOAT64),
+        float64=bool(pair.wide.dtypes[mode] & FLOAT64),
         layer=_is_layer(applied) or applied.name not in PRODUCTS,
         backward=_function_of(it),
-        into_narrow=pair.narrow == strict[0],
+        into_narrow=pair.narrow.at == strict[0],
     )
+
+
+def _is_data(applied: Applied, index: int, value: Tensor) -> bool:
+    """Whether an operand is a loss's target as somebody handed it in: it does not follow a model."""
+    parameters = applied.operation.parameters
+    named = parameters[index] if index < len(parameters) else ""
+    return named == "target" and peel(value).op == "input"
 
 
 def _mended_there(it: Interpreter, came: Origin) -> bool:
@@ -183,7 +210,7 @@ def _as_if_cast(applied: Applied, pair: Pair, narrow: Tensor) -> None:
     if applied.name in WRITES:
         return
     applied.result.dtypes = tuple(
-        _seen(applied, pair.narrow)[mode] if pair.modes >> mode & 1 else one
+        pair.narrow.dtypes[mode] if pair.modes >> mode & 1 else one
         for mode, one in enumerate(applied.result.dtypes)
     )
 
@@ -212,30 +239,42 @@ def _seen(applied: Applied, index: int) -> Dtypes:
     return applied.seen.get(index, value.dtypes)
 
 
-def _pair(applied: Applied, strict: tuple[int, ...], region: Dtypes) -> Pair | None:
+def _pair(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | None:
     """The first two operands whose dtypes surely differ in some mode; a region that promotes helps."""
-    promotes = dtypes.regions_on(region) if applied.policy in ("widest", "banned") else 0
-    found = [i for i in strict if i < len(applied.values) and isinstance(applied.values[i], Tensor)]
+    promotes = applied.policy in ("widest", "banned")
+    left = dtypes.ALL_MODES & ~(dtypes.regions_on(it.region.dtypes) if promotes else 0)
     writes = applied.name in WRITES
-    for a in found:
-        for b in found:
-            if a >= b or (writes and _number(applied.values[b])):
-                continue
-            modes = dtypes.differing(_seen(applied, a), _seen(applied, b)) & ~promotes
-            if not modes:
-                continue
-            mode = _first(modes)
-            wide_first = _seen(applied, a)[mode] & WIDE and not _seen(applied, a)[mode] & LOW
-            both = _seen(applied, a)[mode] & WIDE and _seen(applied, b)[mode] & WIDE
-            if both and _seen(applied, b)[mode] & FLOAT64:
-                wide_first = False
-            return Pair(a, b, modes) if wide_first else Pair(b, a, modes)
+    for a in parts:
+        for b in parts:
+            if a.at >= b.at or (writes and b.value.rank == 0):
+                continue  # behind a mask, a number is converted
+            modes = dtypes.differing(a.dtypes, b.dtypes) & left
+            if modes:
+                return _ordered(a, b, modes, 0)
     return None
 
 
-def _number(value: Any) -> bool:
-    """Whether a tensor has no dimensions: behind a mask it is converted."""
-    return isinstance(value, Tensor) and value.rank == 0
+def _by_branch(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | None:
+    """Two operands whose dtypes differ if a branch was taken that casts one of them."""
+    left = dtypes.ALL_MODES & ~dtypes.regions_on(it.region.dtypes)
+    for a in parts:
+        for b in parts:
+            if a.at == b.at or not dtypes.may_differ(a.dtypes, b.dtypes) & left:
+                continue
+            for arm in arms(it, a.value):
+                modes = dtypes.differing(arm.dtypes, b.dtypes) & dtypes.single(b.dtypes) & left
+                if modes:
+                    return _ordered(Part(a.at, arm, arm.dtypes), b, modes, assume.BRANCH)
+    return None
+
+
+def _ordered(a: Part, b: Part, modes: int, assumptions: int) -> Pair:
+    """Two operands that part, the wider one first."""
+    mode = _first(modes)
+    wide_first = a.dtypes[mode] & WIDE and not a.dtypes[mode] & LOW
+    if a.dtypes[mode] & WIDE and b.dtypes[mode] & WIDE and b.dtypes[mode] & FLOAT64:
+        wide_first = False
+    return Pair(a, b, modes, assumptions) if wide_first else Pair(b, a, modes, assumptions)
 
 
 def _first(modes: int) -> int:
