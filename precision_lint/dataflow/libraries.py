@@ -55,6 +55,12 @@ SAME = frozenset({
     "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
+EAGER = frozenset({
+    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch._C._get_tracing_state",
+    "torch.onnx.is_in_onnx_export", "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
+    "torch.overrides.has_torch_function_unary", "torch.overrides.has_torch_function_variadic",
+})  # fmt: skip
+"""Functions that are false where code runs as it is written: neither scripted nor exported."""
 CHECKPOINT = frozenset({
     "torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential",
 })  # fmt: skip
@@ -130,6 +136,8 @@ ASKED: list[Callable[[Interpreter, str, ast.AST], None]] = []
 def _torch(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
+    if name in EAGER:
+        return Scalar(False, "bool", node=node, home=it.module)
     if name.startswith("torch._"):
         return unknown()
     for look in ASKED:
