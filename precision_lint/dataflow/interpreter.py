@@ -315,11 +315,7 @@ class Interpreter:
         )
         event.variants.append(variant)
         self.emitted.append(variant)
-        symbols = [
-            one.symbol
-            for one in floats_behind(about)
-            if one.symbol is not None and not one.assumptions & assume.NETWORK
-        ]
+        symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]
         if symbols:
             self.pending.append((variant, symbols))
 
@@ -357,7 +353,7 @@ class Interpreter:
     def settle(self) -> None:
         """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""
         for variant, symbols in self.pending:
-            if any(not one.uses & Symbol.FLOAT for one in symbols):
+            if not all(one.proven for one in symbols):
                 variant.assumptions |= assume.KIND
         self.pending.clear()
 

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from precision_lint.domains.assumptions import NETWORK
 from precision_lint.domains.dtypes import V_ANY, Dtypes
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Symbol:
         "label",
         "node",
         "number",
+        "owner",
         "tensor",
         "uses",
         "vector",
@@ -86,6 +88,20 @@ class Symbol:
         self.flags = 0
         self.node = node
         self.home = home
+        self.owner: Symbol | None = None
+        """What it is an attribute or item of."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether it is a tensor of floats: used as one, or given by a model.
+
+        An attribute of what is called itself, of a model or layer, is any object.
+        """
+        if self.uses & Symbol.FLOAT:
+            return True
+        return bool(self.assumptions & NETWORK) and not (
+            self.owner is not None and self.owner.uses & Symbol.CALLED
+        )
 
 
 class Unknown(Value):
