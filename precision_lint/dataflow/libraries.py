@@ -56,8 +56,7 @@ SAME = frozenset({
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
 EAGER = frozenset({
-    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch._C._get_tracing_state",
-    "torch.onnx.is_in_onnx_export", "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
+    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export", "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
     "torch.overrides.has_torch_function_unary", "torch.overrides.has_torch_function_variadic",
 })  # fmt: skip
 """Functions that are false where code runs as it is written: neither scripted nor exported."""
@@ -136,8 +135,6 @@ ASKED: list[Callable[[Interpreter, str, ast.AST], None]] = []
 def _torch(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    if name in EAGER:
-        return Scalar(False, "bool", node=node, home=it.module)
     if name.startswith("torch._"):
         return unknown()
     for look in ASKED:
@@ -317,6 +314,12 @@ def _promoted(
     return DtypeValue(vector, node, it.module)
 
 
+def _eager(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(False, "bool", node=node, home=it.module)
+
+
 TORCH: dict[str, Handler] = {
     "torch.clear_autocast_cache": _emptied,
     "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
@@ -341,6 +344,7 @@ TORCH: dict[str, Handler] = {
     "torch.broadcast_tensors": _several,
     "torch.promote_types": _promoted,
     "torch.result_type": _promoted,
+    **dict.fromkeys(EAGER, _eager),
 }
 
 

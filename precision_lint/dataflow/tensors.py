@@ -316,7 +316,7 @@ def _record(applied: Applied, seen: list[Dtypes]) -> None:
 
 def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
     """The dtype of a result by what the table says of the operation."""
-    operation, result = applied.operation, applied.operation.result
+    result = applied.operation.result
     if result == "bool":
         return dtypes.V_BOOLEAN
     if result == "int":
