@@ -56,7 +56,8 @@ SAME = frozenset({
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
 EAGER = frozenset({
-    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export", "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
+    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export",
+    "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
     "torch.overrides.has_torch_function_unary", "torch.overrides.has_torch_function_variadic",
 })  # fmt: skip
 """Functions that are false where code runs as it is written: neither scripted nor exported."""
