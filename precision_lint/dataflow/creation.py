@@ -24,6 +24,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     number,
 )
 from precision_lint.torchmodel.creation import Creation
@@ -70,6 +71,7 @@ def create(
         origin = DEFAULT if floats else FOLLOWS
     else:
         vector, origin = it.program.default_dtype, DEFAULT
+    _sizes(creation, values, arguments)
     made = Tensor(
         vector,
         creation.name,
@@ -111,6 +113,16 @@ def _aligned(
     if creation.kind == "range" and "end" not in named and "start" in named:
         named["end"] = named.pop("start")
     return named
+
+
+def _sizes(creation: Creation, values: Mapping[str, Value], arguments: list[Value]) -> None:
+    """What is given as a size or as an end is a number."""
+    if creation.kind == "range" or creation.name in ("linspace", "logspace", "eye"):
+        counts(
+            values[name] for name in ("start", "end", "step", "steps", "n", "m") if name in values
+        )
+    elif creation.kind == "default" and len(arguments) > 1:
+        counts(arguments)
 
 
 def _shape_rank(creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]) -> int:

@@ -61,9 +61,9 @@ def _mixed(a: Value, b: Value) -> Value:
     if b is NONE or (isinstance(b, Scalar) and b.kind == "none"):
         return _optional(a)
     if kind is Tensor and isinstance(b, (Scalar, Unknown)):
-        return a if isinstance(b, Unknown) else _or_number(a, b)
+        return _or_object(a, b) if isinstance(b, Unknown) else _or_number(a, b)
     if b.__class__ is Tensor and isinstance(a, (Scalar, Unknown)):
-        return b if isinstance(a, Unknown) else _or_number(b, a)
+        return _or_object(b, a) if isinstance(a, Unknown) else _or_number(b, a)
     if isinstance(a, RegionValue):
         return _perhaps(a)
     if isinstance(b, RegionValue):
@@ -136,6 +136,14 @@ def _or_number(tensor: Any, scalar: Any) -> Value:
     if lo == tensor.lo and hi == tensor.hi:
         return tensor  # type: ignore[no-any-return]
     return tensor.but(lo=lo, hi=hi)  # type: ignore[no-any-return]
+
+
+def _or_object(tensor: Any, other: Any) -> Value:
+    """A tensor, or an unknown object that is one of known dtype if it is a tensor at all."""
+    symbol = other.symbol
+    if symbol.tensor is None or not symbol.uses & Symbol.TENSOR:
+        return tensor  # type: ignore[no-any-return]
+    return join(tensor, symbol.tensor)
 
 
 def _tensors(a: Any, b: Any) -> Value:
@@ -238,7 +246,16 @@ def _references(a: Any, b: Any) -> Value:
 
 
 def _unknowns(a: Any, b: Any) -> Value:
-    return a if a.symbol is b.symbol else unknown()
+    """One of two unknown objects: a tensor has one of their dtypes."""
+    one, other = a.symbol, b.symbol
+    if one is other:
+        return a  # type: ignore[no-any-return]
+    vector = dtypes.join(one.vector, other.vector)
+    made = Symbol(one.label, vector, one.assumptions | other.assumptions)
+    made.uses = one.uses & other.uses
+    if one.tensor is not None and other.tensor is not None:
+        made.tensor = join(one.tensor, other.tensor)
+    return Unknown(made)
 
 
 _SAME: dict[type, Any] = {

@@ -48,6 +48,8 @@ PROMOTES = (
 )  # fmt: skip
 
 
+USED = Symbol.FLOAT | Symbol.REAL
+"""Uses of an unknown object that show that it is a tensor of floats."""
 WEIGHTED = (dtypes.HALF16, dtypes.HALFBF)
 
 
@@ -95,6 +97,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         pair.modes,
         wide.assumptions | narrow.assumptions | _tested(it, applied) | _index_kind(it, applied),
         about=_floats(wide, narrow),
+        proof=USED,
         operation=applied.name,
         writes=applied.name in WRITES,
         wide=_place(it, applied, pair.wide),
@@ -382,6 +385,7 @@ def _widening_found(
         modes,
         wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
         about=other,
+        proof=USED,
         operation=applied.name,
         origin=came.kind,
         origin_at=made_at(it, came.value),
