@@ -47,7 +47,7 @@ def create(
     lo, hi = _range(creation, values, arguments)
     origin = ASKED if asked is not None else FOLLOWS
     given = values.get("dtype")
-    assumptions = given.assumptions if isinstance(given, DtypeValue) else 0
+    assumptions = _rests_on(given)
     rank = creation.rank
     vector: Dtypes
     if asked is not None:
@@ -113,6 +113,13 @@ def _aligned(
     if creation.kind == "range" and "end" not in named and "start" in named:
         named["end"] = named.pop("start")
     return named
+
+
+def _rests_on(given: Value | None) -> int:
+    """What a dtype rests on: that of a tensor on what the tensor's does."""
+    if not isinstance(given, DtypeValue):
+        return 0
+    return given.assumptions | (given.source.assumptions if given.source is not None else 0)
 
 
 def _sizes(creation: Creation, values: Mapping[str, Value], arguments: list[Value]) -> None:
