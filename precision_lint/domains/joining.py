@@ -247,14 +247,19 @@ def _references(a: Any, b: Any) -> Value:
 
 def _unknowns(a: Any, b: Any) -> Value:
     """One of two unknown objects: a tensor has one of their dtypes."""
-    one, other = a.symbol, b.symbol
-    if one is other:
+    if a.symbol is b.symbol:
         return a  # type: ignore[no-any-return]
-    vector = dtypes.join(one.vector, other.vector)
-    made = Symbol(one.label, vector, one.assumptions | other.assumptions)
-    made.uses = one.uses & other.uses
-    if one.tensor is not None and other.tensor is not None:
-        made.tensor = join(one.tensor, other.tensor)
+    for one, other in ((a, b), (b, a)):
+        for how in ("stated of", "bounds of"):
+            before = one.symbol.attributes.get((how, ""))
+            if before is not None and before.symbol is other.symbol:
+                return other  # type: ignore[no-any-return]
+    first, second = a.symbol, b.symbol
+    vector = dtypes.join(first.vector, second.vector)
+    made = Symbol(first.label, vector, first.assumptions | second.assumptions)
+    made.uses = first.uses & second.uses
+    if first.tensor is not None and second.tensor is not None:
+        made.tensor = join(first.tensor, second.tensor)
     return Unknown(made)
 
 
