@@ -125,7 +125,7 @@ def _or_number(value: Any) -> Value:
     """An unknown object, or the number that its uses say it is."""
     uses = value.symbol.uses
     number = uses & Symbol.NUMBER and not uses & Symbol.TENSOR
-    return Scalar(None, "number") if number else value  # type: ignore[no-any-return]
+    return Scalar(None, "number") if number else value
 
 
 def owners_of(value: Value) -> list[Value]:

@@ -259,7 +259,8 @@ def _unknowns(a: Any, b: Any) -> Value:
     made = Symbol(first.label, vector, first.assumptions | second.assumptions)
     made.uses = first.uses & second.uses
     if first.tensor is not None and second.tensor is not None:
-        made.tensor = join(first.tensor, second.tensor)
+        tensor = _tensors(first.tensor, second.tensor)
+        made.tensor = tensor if isinstance(tensor, Tensor) else None
     return Unknown(made)
 
 

@@ -322,7 +322,7 @@ def _source(value: Tensor, mode: int) -> str | None:
             return MASK
         whole = _whole(inner)
         plain = whole is not None and whole.op == "input" and whole.symbol is not None
-        if plain and value.data == "explicit" and not whole.symbol.uses & USED:
+        if plain and value.data == "explicit" and not whole.symbol.uses & Symbol.FLOAT:
             return MASK
         if value.data == "explicit":
             return CAST if before != value.dtypes[mode] else None
@@ -351,9 +351,8 @@ def _whole(value: Any) -> Any:
     return value if isinstance(value, Tensor) else None
 
 
-VIEWS = frozenset(
-    {"unsqueeze", "squeeze", "expand", "expand_as", "view", "reshape", "repeat", "index"}
-)
+VIEWS = frozenset({"unsqueeze", "squeeze", "expand", "expand_as", "repeat"})
+"""What masks go through on their way to what they hide."""
 
 
 def _of_array(value: Tensor) -> bool:
