@@ -63,6 +63,8 @@ class Description(Protocol):
     def expressions(self) -> Sequence[Expression]: ...
     @property
     def events(self) -> Sequence[Noted]: ...
+    @property
+    def stated(self) -> Sequence[str]: ...
 
 
 def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> str:
@@ -70,6 +72,7 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
     where = f"{known.function}()" if known.function else "the module's own code"
     lines = [f"{place} in {where}", f"  autocast: {by_mode(known.autocast.dtypes, 'off')}"]
     lines += [f"  in force: {mode} ({why})" for mode, why in known.in_force.items()]
+    lines += [f"  stated: {fact}" for fact in known.stated]
     width = min(WIDTH, max((len(e.text) for e in known.expressions), default=0))
     for expression in known.expressions:
         text = expression.text
