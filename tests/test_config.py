@@ -307,9 +307,33 @@ def test_mistakes_are_one_line_with_what_to_do(here: Path, text: str, message: s
     file = pyproject(here, text)
     with pytest.raises(ConfigError) as caught:
         Resolver()(here)
-    assert str(caught.value).startswith(f"{file}: ")
+    row = "" if "nested too deeply" in message else ":2"
+    assert str(caught.value).startswith(f"{file}{row}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "row"),
+    [
+        ("precision-lint.toml", "# jbs = 2\nselect = ['MP9']\n\njbs = 1\n", 4),
+        ("precision-lint.toml", "select = [\n  'MP911',\n  'MP8',\n]\n", 3),
+        ("precision-lint.toml", "jobs = 1\n[per-file-ignores]\n'a' = ['MP911']\nb = ['MP8']\n", 4),
+        ("precision-lint.toml", "jobs = 1\n'extend' = 'none.toml'\n", None),
+        ("precision-lint.toml", "\nextend = 'precision-lint.toml'\n", 2),
+        ("pyproject.toml", "[a]\njobs = 0\n[tool.precision-lint]\njobs = 0\n", 4),
+        ("pyproject.toml", "[a]\njobs = 0\n[tool]\nprecision-lint = { jobs = 0 }\n", 4),
+        ("pyproject.toml", "[a]\njobs = 0\n[tool]\nprecision-lint.jobs = 0\n", 4),
+        ("pyproject.toml", "[tool.precision-lint]\n[tool.precision-lint.jobs]\n", 2),
+        ("pyproject.toml", "[a]\n\n[tool.precision_lint]\n", 3),
+    ],
+)
+def test_mistakes_name_their_row(here: Path, name: str, text: str, row: int | None) -> None:
+    (here / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Resolver()(here)
+    place = str(caught.value).partition(": ")[0]
+    assert place == (f"{here / name}:{row}" if row else str(here / "none.toml"))
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ class Imports:
         self.read([name])
         return self._found[name]
 
-    def importers(self, names: Collection[str], limit: int) -> list[str]:
-        """Files with tensors that import one of some, directly or not; ``limit`` of them.
+    def importers(self, names: Collection[str]) -> list[str]:
+        """Files with tensors that import one of some, directly or not.
 
         Those that say something of half precision come first, then the nearest.
         """
@@ -154,7 +154,7 @@ class Imports:
             seen.update(pending)
             found += [name for name in pending if name in self._tensors]
         found.sort(key=lambda name: not self._tensors[name])
-        return found[:limit]
+        return found
 
     def reach(self, name: str) -> set[str]:
         """A file, and what it imports, directly or not."""
