@@ -525,9 +525,14 @@ def join_all(values: list[Value | None]) -> Value:
 
 
 def _children(it: Interpreter, owner: Instance, name: str) -> Value:
+    stored = {
+        key[2]: value
+        for key, value in it.variables.items()
+        if key.__class__ is tuple and key[:2] == ("self", id(owner.attributes))
+    }  # by this method, which has not ended
     parts = [
         objects.part(owner, key, value)
-        for key, value in owner.attributes.items()
+        for key, value in {**owner.attributes, **stored}.items()
         if isinstance(value, Instance)
     ]
     if isinstance(owner.items, Sequence) and owner.items.items is not None:

@@ -221,6 +221,11 @@ class Interpreter:
 
     def evaluate_in(self, module: Module, node: ast.expr) -> Value:
         """An expression among the global names of a file."""
+        if node.__class__ is ast.Constant:
+            here, self.module = self.module, module
+            value = self.expr(node)
+            self.module = here
+            return value
         frame = self.save()
         self.module, self.function, self.variables, self.outer = module, None, {}, None
         self.region, self.loop, self.trace = OUTSIDE, None, []
@@ -232,6 +237,13 @@ class Interpreter:
     def place(self, node: ast.AST, home: Module | None = None) -> Place:
         """Where a node stands."""
         path = (home or self.module).path
+        located: Any = node
+        try:
+            return Place(
+                path, located.lineno, located.col_offset, located.end_lineno, located.end_col_offset
+            )
+        except AttributeError:
+            pass
         row: int = getattr(node, "lineno", 1)
         column: int = getattr(node, "col_offset", 0)
         end_row = getattr(node, "end_lineno", None) or row

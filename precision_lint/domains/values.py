@@ -158,9 +158,12 @@ class Tensor(Value):
 
     def but(self, **changes: Any) -> Tensor:
         """A copy with other fields."""
-        made = Tensor.__new__(Tensor)
-        for name in Tensor.__slots__:
-            setattr(made, name, changes[name] if name in changes else getattr(self, name))
+        made = Tensor(
+            self.dtypes, self.op, self.operands, self.node, self.home, self.lo, self.hi,
+            self.assumptions, self.flags, self.rank, self.reach, self.symbol, self.data,
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(made, name, value)
         return made
 
 
