@@ -8,7 +8,7 @@ graph), so that definitions and idioms are found however they are spelt.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from precision_lint.domains.assumptions import NETWORK
@@ -70,7 +70,7 @@ class Symbol:
         "vector",
     )
 
-    TENSOR, FLOAT, ARRAY, INTEGER, CALLED = (1 << i for i in range(5))
+    TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL = (1 << i for i in range(7))
     count = 0
 
     def __init__(
@@ -95,13 +95,12 @@ class Symbol:
         self.owner: Symbol | None = None
         """What it is an attribute or item of."""
 
-    @property
-    def proven(self) -> bool:
-        """Whether it is a tensor of floats: used as one, or given by a model.
+    def proven(self, use: int) -> bool:
+        """Whether it is a tensor: used as one (``use``: of those uses), or given by a model.
 
         An attribute of what is called itself, of a model or layer, is any object.
         """
-        if self.uses & Symbol.FLOAT:
+        if self.uses & use:
             return True
         return bool(self.assumptions & NETWORK) and not (
             self.owner is not None and self.owner.uses & Symbol.CALLED
@@ -174,9 +173,12 @@ class Tensor(Value):
 
     def but(self, **changes: Any) -> Tensor:
         """A copy with other fields."""
-        made = Tensor.__new__(Tensor)
-        for name in Tensor.__slots__:
-            setattr(made, name, changes[name] if name in changes else getattr(self, name))
+        made = Tensor(
+            self.dtypes, self.op, self.operands, self.node, self.home, self.lo, self.hi,
+            self.assumptions, self.flags, self.rank, self.reach, self.symbol, self.data,
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(made, name, value)
         return made
 
 
@@ -461,6 +463,13 @@ def text(value: Value | None) -> str | None:
     if isinstance(value, Scalar) and value.kind == "str":
         return value.value if isinstance(value.value, str) else None
     return None
+
+
+def counts(values: Iterable[Value]) -> None:
+    """Note that unknown objects are numbers: sizes, widths of layers, ends of ranges."""
+    for value in values:
+        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
+            value.symbol.uses |= Symbol.NUMBER
 
 
 def truth(value: Value | None) -> bool | None:
