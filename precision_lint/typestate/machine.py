@@ -248,11 +248,14 @@ class Machine:
 
     def loop(self, step: Step, states: States) -> Flow:
         """A loop of any number of iterations; its element is another object in each."""
-        flow = Flow(states)
         changing = _bound(step.node)
         varying = [key for one in step.objects for key in self._all_of(one)]
-        inside = _once(step.blocks[0], set())
+        inside = list(_once(step.blocks[0], set()))
         varying += [self._optimizer(one) for one in _looked_up(step.node, inside)]
+        # where the loop covers optimizers, no iteration means no optimizer
+        covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
+        flow = Flow(() if covers else states)
+        entered: States = frozenset()
         for entry in states:
             current = frozenset({entry})
             self.silent += 1
@@ -263,7 +266,8 @@ class Machine:
                     break
                 current = _bounded(current | following)
             self.silent -= 1
-            flow.next |= self._iteration(step, current, changing, flow)
+            entered |= current
+        flow.next |= self._iteration(step, _bounded(entered), changing, flow)
         flow.next |= flow.breaks
         flow.breaks = frozenset()
         if len(step.blocks) > 1:
@@ -668,6 +672,7 @@ ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
 }  # fmt: skip
 
 
+COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
 
 
