@@ -27,16 +27,19 @@ from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
     State,
+    coarser,
     conditions,
     decided,
     lasting,
     learned,
 )
 
-MOST = 48
-"""States that are followed at once; beyond, the conditions on the paths are forgotten."""
+MOST, FEW = 48, 12
+"""States that are followed at once, and where a function takes long; beyond, what they know is forgotten."""
 ITERATIONS = 3
-STEPS = 40_000
+PRECISE = 40_000
+"""Steps that are followed with all conditions on the paths."""
+STEPS = 120_000
 """Steps that are followed in one function with all that it calls, each times its states."""
 States = frozenset[State]
 
@@ -93,10 +96,10 @@ class Machine:
         counted = Counter(
             key
             for s in steps
-            if s.kind == "if"
+            if s.kind == "if" and self._matters(s)
             for key in conditions(s.node.test)  # type: ignore[attr-defined]
         )
-        self.asked = {key for key, times in counted.items() if times > 1}
+        self.asked = frozenset(key for key, times in counted.items() if times > 1)
         """Conditions that more than one test asks; others tell nothing of the way to go."""
         self.loops = dict(_nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
@@ -134,7 +137,7 @@ class Machine:
                     continue
                 inner = structure(self, step, flow.next)
                 flow.leaving(inner)
-                flow.next = _bounded(inner.next)
+                flow.next = self._bounded(inner.next)
             elif step.kind in ("break", "continue", "return", "raise"):
                 self._exit(step.kind, flow)
             else:
@@ -148,9 +151,22 @@ class Machine:
         """Whether the bound on steps, each of some states, is not reached yet."""
         if self.budget > 0:
             self.budget -= states
+            if self.budget <= STEPS - PRECISE:
+                self.asked = frozenset()  # the rest goes without conditions
             if self.budget <= 0:
                 self.it.program.count("typestate")
         return self.budget > 0
+
+    def _bounded(self, states: States) -> States:
+        """Few enough states: conditions are forgotten first, then what is known beside the gradients."""
+        hurried = self.budget <= STEPS - PRECISE
+        if len(states) <= MOST and not hurried:
+            return states
+        plain = frozenset(
+            s._replace(known=(), assumptions=s.assumptions | assume.BRANCH) if s.known else s
+            for s in states
+        )
+        return plain if len(plain) <= (FEW if hurried else MOST) else coarser(plain)
 
     def _matters(self, step: Step) -> bool:
         """Whether a structure holds a step of the protocol, or a way out."""
@@ -256,18 +272,18 @@ class Machine:
         covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
         flow = Flow(() if covers else states)
         entered: States = frozenset()
-        for entry in states:
-            current = frozenset({entry})
+        for first, entering in _by_elements(states, varying):
+            current = entering
             self.silent += 1
             for _ in range(ITERATIONS):
                 ends = self._iteration(step, current, changing, flow)
-                following = frozenset(_next_element(entry, state, varying) for state in ends)
+                following = frozenset(_next_element(first, state, varying) for state in ends)
                 if following <= current:
                     break
-                current = _bounded(current | following)
+                current = self._bounded(current | following)
             self.silent -= 1
             entered |= current
-        flow.next |= self._iteration(step, _bounded(entered), changing, flow)
+        flow.next |= self._iteration(step, self._bounded(entered), changing, flow)
         flow.next |= flow.breaks
         flow.breaks = frozenset()
         if len(step.blocks) > 1:
@@ -772,12 +788,13 @@ def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
             yield step.objects[0]
 
 
-def _bounded(states: States) -> States:
-    if len(states) <= MOST:
-        return states
-    return frozenset(
-        state._replace(known=(), assumptions=state.assumptions | assume.BRANCH) for state in states
-    )
+def _by_elements(states: States, varying: list[Any]) -> Iterable[tuple[State, States]]:
+    """States in groups of those that say the same of a loop's elements, each with one of its states."""
+    groups: dict[tuple[str | None, ...], set[State]] = {}
+    for state in states:
+        groups.setdefault(tuple([state.of(key) for key in varying]), set()).add(state)
+    for group in groups.values():
+        yield next(iter(group)), frozenset(group)
 
 
 def _next_element(entry: State, state: State, varying: list[Any]) -> State:

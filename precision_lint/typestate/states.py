@@ -53,8 +53,27 @@ class State(NamedTuple):
 
     def divided(self, optimizer: Any, done: str) -> State:
         """The state in which a scaler has divided an optimizer's gradients."""
-        clean = self.clean if optimizer in self.clean else (*self.clean, optimizer)
+        clean = self.clean
+        if optimizer not in clean:
+            clean = tuple(sorted((*clean, optimizer), key=repr))
         return self.with_optimizer(optimizer, done)._replace(clean=clean)
+
+
+def coarser(states: Iterable[State]) -> frozenset[State]:
+    """One state for all that agree on gradients and optimizers; what they differ in is not known."""
+    merged: dict[State, State] = {}
+    for state in states:
+        like = state._replace(
+            assumptions=0, level=0, zeroed=None, updated=None, looked=True, by_framework=None,
+            framework=state.framework and state.scaled is not None,
+            clean=state.clean if state.scaled is not None else (),
+        )  # fmt: skip
+        known = merged.get(like)
+        merged[like] = like._replace(
+            assumptions=state.assumptions | (known.assumptions if known else 0),
+            level=min(state.level, known.level) if known else state.level,
+        )
+    return frozenset(merged.values())
 
 
 # conditions
