@@ -66,6 +66,8 @@ class Facts:
     called: frozenset[Function] = frozenset()
     failure: str = ""
     """Why the interpreter itself failed."""
+    parsed: bool = False
+    """Whether the file's text parses."""
 
     def encode(self) -> str:
         """Lines of JSON: what is no event, and the events of each file."""
@@ -73,6 +75,7 @@ class Facts:
             "files": list(self.events),
             "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
             "called": sorted(self.called),
+            "parsed": self.parsed,
         }
         return "\n".join([json.dumps(head), *self.events.values()])
 
@@ -87,7 +90,8 @@ class Facts:
                 for mode, said, place, script, inside in head["signs"]
             )
             called = frozenset((path, name) for path, name in head["called"])
-            return cls(dict(zip(head["files"], lines, strict=True)), signs, called)
+            events = dict(zip(head["files"], lines, strict=True))
+            return cls(events, signs, called, parsed=head["parsed"] is True)
         except (ValueError, TypeError, KeyError):
             return None
 
@@ -108,6 +112,8 @@ class Told:
     called: frozenset[Function] = frozenset()
     failure: str = ""
     stated: tuple[str, ...] | None = None
+    parsed: bool = False
+    """Whether the file's text is known to parse."""
 
     @property
     def force(self) -> Force:
@@ -161,6 +167,7 @@ class Engine:
                 {path: json.dumps(found) for path, found in sorted(events.items())},
                 tuple(sorted(signs, key=lambda one: (one.place, one.mode, one.text))),
                 frozenset(program.called),
+                parsed=name in program.modules,
             )
         finally:
             interpreter.events, interpreter.signs = {}, set()
@@ -231,6 +238,7 @@ class Together:
             self._signs.around(name),
             frozenset().union(*called),
             own.failure if own is not None else "",
+            parsed=own is not None and own.parsed,
         )
 
 
@@ -273,13 +281,13 @@ def lint(
 
     Files in their evidence are named as the project names them.
     """
+    events = analysis.judged(merged(known.events), name, rules, known.force, known.called)
+    if not events and known.parsed:
+        return []
     tree = source.parse(text)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
-    events = merged(known.events)
-    return analysis.diagnostics(
-        text, tree, name, events, rules, known.force, known.called, *code.torch
-    )
+    return analysis.diagnostics(text, tree, name, events, *code.torch)
 
 
 def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:
