@@ -22,6 +22,7 @@ BRANCH = 1 << 12
 WEIGHTS = 1 << 13
 LIBRARY = 1 << 14
 OUTSIDE = 1 << 15
+PATHS = 1 << 16
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -39,6 +40,7 @@ NAMES = {
     BRANCH: "the branch that casts is taken",
     WEIGHTS: "the weights of this module follow the mode",
     OUTSIDE: "this is not called inside an autocast region",
+    PATHS: "the conditions on this path can hold together",
     LIBRARY: "a library does what its documentation says",
 }
 

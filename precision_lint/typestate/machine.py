@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
+from precision_lint.syntax.program import scan
 from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
@@ -37,9 +38,9 @@ from precision_lint.typestate.states import (
 MOST, FEW = 48, 12
 """States that are followed at once, and where a function takes long; beyond, what they know is forgotten."""
 ITERATIONS = 3
-PRECISE = 40_000
+PRECISE = 80_000
 """Steps that are followed with all conditions on the paths."""
-STEPS = 120_000
+STEPS = 160_000
 """Steps that are followed in one function with all that it calls, each times its states."""
 States = frozenset[State]
 
@@ -163,7 +164,7 @@ class Machine:
         if len(states) <= MOST and not hurried:
             return states
         plain = frozenset(
-            s._replace(known=(), assumptions=s.assumptions | assume.BRANCH) if s.known else s
+            s._replace(known=(), assumptions=s.assumptions | assume.PATHS) if s.known else s
             for s in states
         )
         return plain if len(plain) <= (FEW if hurried else MOST) else coarser(plain)
@@ -343,13 +344,15 @@ class Machine:
         some = list(states)
         if self.silent:
             return
-        level = min((state.level for state in some), default=0)
+        level = max((state.level for state in some), default=0)
         if any(state.scaled is not None for state in some) and self._at_call(kind, level):
             place = self.frames[level].place
         framework = all(state.framework for state in some)
         assumptions = extra
         for state in some:
             assumptions |= state.assumptions
+        if kind in ON_ALL_PATHS and assumptions & assume.PATHS:
+            assumptions = assumptions & ~assume.PATHS | assume.BRANCH
         self.it.emit_at(
             kind,
             place,
@@ -423,13 +426,14 @@ class Machine:
         if scaler is not None and any(self.scaler_of(one) is None for one in alternatives(loss)):
             return [s._replace(lost=True, scaled=None, plain=None) for s in states]
         if scaler is None:
-            return [_fresh(s)._replace(plain=step.place, looked=False) for s in states]
+            return [_fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
         if scaler.fields.get("enabled") is False:
-            return [s._replace(plain=None, zeroed=None) for s in states]
+            return [s._replace(plain=None, zeroed=None, early=None) for s in states]
         return [
             s._replace(
                 scaled=step.place, framework=False, assumptions=scaler.assumptions, waiting=True,
                 zeroed=None, updated=None, looked=False, lost=False, clean=(), level=len(self.frames),
+                early=None,
             )
             for s in states
         ]  # fmt: skip
@@ -441,7 +445,7 @@ class Machine:
             s._replace(
                 scaled=step.place, framework=own is None, waiting=True, zeroed=None, updated=None,
                 optimizers=(), looked=False, lost=False, clean=(), level=len(self.frames),
-                by_framework=None,
+                by_framework=None, early=None,
             )
             for s in states
         ]  # fmt: skip
@@ -483,7 +487,8 @@ class Machine:
             )  # fmt: skip
             self.stopped.add("double-unscale")
         self._unscaled_loss(step, states)
-        return [s.divided(optimizer, UNSCALED) for s in states]
+        self._read_early(step, states)
+        return [s.divided(optimizer, UNSCALED)._replace(early=None) for s in states]
 
     def step(self, step: Step, states: States) -> Iterable[State]:
         """``scaler.step(optimizer)``"""
@@ -491,6 +496,7 @@ class Machine:
             return states
         optimizer = self._optimizer(step)
         self._unscaled_loss(step, states)
+        self._read_early(step, states)
         again = [s for s in states if s.of(optimizer) == STEPPED and not s.lost]
         if again and "second-step" not in self.stopped:
             some = assume.BRANCH if len(again) < len(states) else 0
@@ -508,7 +514,32 @@ class Machine:
         if zeroed and zeroed[0].zeroed is not None:
             some = assume.BRANCH if len(zeroed) < len(states) else 0
             self.report("zeroed-gradients", zeroed[0].zeroed[1], zeroed, some, step=step.place)
-        return [s.divided(optimizer, STEPPED)._replace(plain=None, zeroed=None) for s in states]
+        return [
+            s.divided(optimizer, STEPPED)._replace(plain=None, zeroed=None, early=None)
+            for s in states
+        ]
+
+    def _read_early(self, step: Step, states: States) -> None:
+        """Gradients that a scaler divides here were used before, whoever calls the function."""
+        used = [s for s in states if s.early is not None and not s.assumptions & assume.PATHS]
+        if used and not self.by_hand and not self._divided_elsewhere():
+            kind, place, how = used[0].early or ("", step.place, "")
+            self.report(kind, place, used, _scaler_of(step), how=how)
+
+    def _divided_elsewhere(self) -> bool:
+        """Whether another function of the file unscales for those that step."""
+        module = self.it.module
+        known = module.facts.get("unscales")
+        if known is None:
+            functions = [
+                *module.functions,
+                *(f for c in module.classes for f in c.methods.values()),
+            ]
+            known = module.facts["unscales"] = any(
+                "step" not in names and any("unscale" in name for name in names)
+                for names in (scan(one).names for one in functions)
+            )
+        return bool(known)
 
     def _unscaled_loss(self, step: Step, states: States) -> None:
         """A step that divides gradients which nothing multiplied."""
@@ -596,7 +627,9 @@ class Machine:
     def clip(self, step: Step, states: States) -> Iterable[State]:
         """``clip_grad_norm_(parameters, ...)``"""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
-        if not scaled or self.by_hand:
+        if not scaled:
+            return _noted_early(states, "scaled-clip", step)
+        if self.by_hand:
             return states
         if not any(s.clean for s in scaled):
             self.report("scaled-clip", step.place, scaled)
@@ -627,6 +660,8 @@ class Machine:
         fresh = [s for s in scaled if not s.looked]
         if fresh and not self.by_hand and not any(s.clean for s in scaled):
             self.report("scaled-gradient-read", step.place, fresh, how=step.kind)
+        if not scaled and step.kind == "read":
+            states = _noted_early(states, "scaled-gradient-read", step)
         return [s._replace(looked=True) for s in states]
 
     def scrub(self, step: Step, states: States) -> Iterable[State]:
@@ -688,8 +723,20 @@ ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
 }  # fmt: skip
 
 
+ON_ALL_PATHS = frozenset({"scaled-clip", "scaled-gradient-read", "scrubbed-gradients"})
+"""Reports that hold on all paths, so that it does not matter which of them can be gone."""
 COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
+
+
+def _noted_early(states: States, kind: str, step: Step) -> States:
+    """Gradients are used, and no backward is in sight that says whether they are scaled."""
+    return frozenset(
+        s._replace(early=(kind, step.place, step.kind))
+        if s.early is None and s.plain is None and not s.optimizers and not s.lost
+        else s
+        for s in states
+    )
 
 
 def _fresh(state: State) -> State:
