@@ -6,6 +6,7 @@ import gc
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from precision_lint import engine, pool, progress
@@ -91,8 +92,9 @@ def interpreted(
 ) -> dict[Path, dict[str, Told]]:
     """What is known of some files of each project, from them and from files that import them."""
     imports = {root: Imports(projects[root], caches[root]) for root in wanted}
+    users = {root: imports[root].importers(names) for root, names in wanted.items()}
     every = {
-        root: list(dict.fromkeys([*names, *imports[root].importers(names, IMPORTERS)]))
+        root: list(dict.fromkeys([*names, *users[root][:IMPORTERS]]))
         for root, names in wanted.items()
     }
     facts = _facts(every, projects, caches, imports, workers)
@@ -101,6 +103,10 @@ def interpreted(
         suggested = suggestions.signs(projects[root], caches[root])
         whole = Together(found, imports[root].reach, suggested)
         told[root] = {name: whole.told(name) for name in wanted[root]}
+        for name in wanted[root][:1]:
+            more = len(users[root]) - IMPORTERS
+            cut = (("importers", "", more),) if more > 0 else ()
+            told[root][name] = replace(told[root][name], cut=told[root][name].cut + cut)
     return told
 
 
