@@ -23,6 +23,7 @@ WEIGHTS = 1 << 13
 LIBRARY = 1 << 14
 OUTSIDE = 1 << 15
 PATHS = 1 << 16
+AGAIN = 1 << 17
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -41,6 +42,7 @@ NAMES = {
     WEIGHTS: "the weights of this module follow the mode",
     OUTSIDE: "this is not called inside an autocast region",
     PATHS: "the conditions on this path can hold together",
+    AGAIN: "this function is called for each batch",
     LIBRARY: "a library does what its documentation says",
 }
 
