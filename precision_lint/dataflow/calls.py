@@ -593,7 +593,7 @@ def _closure(
     keywords: dict[str, Value],
     node: ast.AST,
 ) -> Value:
-    tables = [one for one in (*arguments, *keywords.values()) if isinstance(one, Table)]
+    tables: list[Value] = [v for v in (*arguments, *keywords.values()) if isinstance(v, Table)]
     if tables and "save" in scan(callee.function).names:
         for look in SAVED:
             look(it, tables, node)
