@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from precision_lint.dataflow.graph import alternatives, behind
@@ -18,7 +18,6 @@ from precision_lint.domains.values import (
     Instance,
     Sequence,
     Special,
-    Tensor,
     Unknown,
     Value,
 )
@@ -33,6 +32,17 @@ from precision_lint.typestate.states import (
     decided,
     lasting,
     learned,
+)
+from precision_lint.typestate.traces import (
+    bound_in,
+    clipped_owners,
+    is_on,
+    looked_up,
+    nesting,
+    once,
+    optimizers,
+    place_of,
+    rests_on,
 )
 
 MOST, FEW = 48, 12
@@ -74,14 +84,14 @@ class Machine:
         self.silent = 0
         self.stopped: set[str] = set()
         """Kinds of which one report says it all."""
-        self.optimizers = {self.key(one): one for one in _optimizers(trace, "new-optimizer")}
-        self.shared = {self.key(one) for one in _optimizers(trace, "")}
+        self.optimizers = {self.key(one): one for one in optimizers(trace, "new-optimizer")}
+        self.shared = {self.key(one) for one in optimizers(trace, "")}
         self.tells: dict[int, tuple[bool, bool]] = {}
         """By block: whether the protocol goes on in it, and whether it can be left early."""
         self.followed: dict[Any, Flow] = {}
         """Calls that were followed while nothing was reported, by what they began with."""
         self.budget = STEPS
-        steps = list(_once(trace, set()))
+        steps = list(once(trace, set()))
         self.calls = {
             kind: [s for s in steps if s.kind == kind]
             for kind in ("step", "unscale", "update", "scale")
@@ -102,7 +112,7 @@ class Machine:
         )
         self.asked = frozenset(key for key, times in counted.items() if times > 1)
         """Conditions that more than one test asks; others tell nothing of the way to go."""
-        self.loops = dict(_nesting(trace, (), set()))
+        self.loops = dict(nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
         self.now = 0
@@ -265,10 +275,10 @@ class Machine:
 
     def loop(self, step: Step, states: States) -> Flow:
         """A loop of any number of iterations; its element is another object in each."""
-        changing = _bound(step.node)
+        changing = bound_in(step.node)
         varying = [key for one in step.objects for key in self._all_of(one)]
-        inside = list(_once(step.blocks[0], set()))
-        varying += [self._optimizer(one) for one in _looked_up(step.node, inside)]
+        inside = list(once(step.blocks[0], set()))
+        varying += [self._optimizer(one) for one in looked_up(step.node, inside)]
         # where the loop covers optimizers, no iteration means no optimizer
         covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
         flow = Flow(() if covers else states)
@@ -394,7 +404,7 @@ class Machine:
         owner = getattr(node.func, "value", node)
         given = node.args[0] if node.args else node
         path = step.place.path
-        return step.place, _place(path, owner), _place(path, given)
+        return step.place, place_of(path, owner), place_of(path, given)
 
     # actions
 
@@ -472,7 +482,7 @@ class Machine:
 
     def unscale(self, step: Step, states: States) -> Iterable[State]:
         """``scaler.unscale_(optimizer)``"""
-        if not _on(step):
+        if not is_on(step):
             return states
         optimizer = self._optimizer(step)
         again = [s for s in states if s.of(optimizer) is not None and not s.lost]
@@ -492,7 +502,7 @@ class Machine:
 
     def step(self, step: Step, states: States) -> Iterable[State]:
         """``scaler.step(optimizer)``"""
-        if not _on(step):
+        if not is_on(step):
             return states
         optimizer = self._optimizer(step)
         self._unscaled_loss(step, states)
@@ -524,7 +534,7 @@ class Machine:
         used = [s for s in states if s.early is not None and not s.assumptions & assume.PATHS]
         if used and not self.by_hand and not self._divided_elsewhere():
             kind, place, how = used[0].early or ("", step.place, "")
-            self.report(kind, place, used, _scaler_of(step), how=how)
+            self.report(kind, place, used, rests_on(step), how=how)
 
     def _divided_elsewhere(self) -> bool:
         """Whether another function of the file unscales for those that step."""
@@ -556,11 +566,11 @@ class Machine:
                 "unscaled-backward",
                 alone[0].plain,
                 alone,
-                _scaler_of(step),
+                rests_on(step),
                 step=step.place,
                 beside=False,
             )
-        elif alone and not _scaler_of(step) and alone[0].plain is not None:
+        elif alone and not rests_on(step) and alone[0].plain is not None:
             place = alone[0].plain
             self.report(
                 "unscaled-backward", place, alone, assume.BRANCH, step=step.place, beside=False
@@ -639,7 +649,7 @@ class Machine:
 
     def _partial(self, step: Step, states: list[State]) -> None:
         """A clip of parameters whose optimizer was not unscaled, where another one was."""
-        clipped = [key for one in _owners(step) for key in self._all_of(one)]
+        clipped = [key for one in clipped_owners(step) for key in self._all_of(one)]
         for key, optimizer in self.optimizers.items():
             if not isinstance(optimizer, Special) or key not in self.shared:
                 continue
@@ -746,95 +756,6 @@ def _fresh(state: State) -> State:
     return state._replace(scaled=None, waiting=False, zeroed=None)
 
 
-def _looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
-    """Calls in a loop whose optimizer is an item by what the loop binds: ``optimizers[name]``."""
-    target = getattr(loop, "target", None)
-    bound = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)} if target else set()
-
-    def varies(node: ast.AST) -> bool:
-        return isinstance(node, ast.Subscript) and any(
-            isinstance(one, ast.Name) and one.id in bound for one in ast.walk(node.slice)
-        )
-
-    items = {
-        name.id
-        for one in ast.walk(loop)
-        if isinstance(one, ast.Assign) and varies(one.value)
-        for name in one.targets
-        if isinstance(name, ast.Name)
-    }
-    for step in steps:
-        if step.kind not in ("step", "unscale") or not isinstance(step.node, ast.Call):
-            continue
-        given = step.node.args[0] if step.node.args else None
-        if given is not None and (varies(given) or getattr(given, "id", "") in items):
-            yield step
-
-
-def _scaler_of(step: Step) -> int:
-    scaler = step.objects[0] if step.objects else None
-    return scaler.assumptions if isinstance(scaler, Special) else 0
-
-
-def _on(step: Step) -> bool:
-    """Whether the scaler of a step is not switched off."""
-    scaler = step.objects[0] if step.objects else None
-    return not (isinstance(scaler, Special) and scaler.fields.get("enabled") is False)
-
-
-def _place(path: str, node: Any) -> Place:
-    return Place(path, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-
-
-def _owners(step: Step) -> list[Value]:
-    """Whose parameters are clipped."""
-    value = step.objects[0] if step.objects else None
-    if isinstance(value, Sequence) and value.items is None:
-        value = value.element
-    if isinstance(value, Tensor) and isinstance(value.data, Special):
-        value = value.data
-    return owners_of(value) if value is not None else []
-
-
-def _once(trace: list[Step], seen: set[int]) -> Iterable[Step]:
-    """The steps of a trace and of all structures in it; those of a callee once."""
-    for step in trace:
-        yield step
-        for block in step.blocks:
-            if step.kind == "call":
-                if id(block) in seen:
-                    continue
-                seen.add(id(block))
-            yield from _once(block, seen)
-
-
-def _nesting(
-    trace: list[Step], loops: tuple[int, ...], seen: set[int]
-) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """Each step with the loops around it; those of a callee where it is called first."""
-    for step in trace:
-        yield id(step), loops
-        inner = (*loops, id(step)) if step.kind in ("loop", "unrolled") else loops
-        for block in step.blocks:
-            if step.kind != "call" or id(block) not in seen:
-                if step.kind == "call":
-                    seen.add(id(block))
-                yield from _nesting(block, inner, seen)
-
-
-def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
-    """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
-    for step in _once(trace, set()):
-        if (
-            step.kind in ("unscale", "step")
-            and len(step.objects) > 1
-            and step.objects[1] is not None
-        ):
-            yield step.objects[1]
-        elif step.kind == made and step.objects[0] is not None:
-            yield step.objects[0]
-
-
 def _by_elements(states: States, varying: list[Any]) -> Iterable[tuple[State, States]]:
     """States in groups of those that say the same of a loop's elements, each with one of its states."""
     groups: dict[tuple[str | None, ...], set[State]] = {}
@@ -849,12 +770,3 @@ def _next_element(entry: State, state: State, varying: list[Any]) -> State:
     for key in varying:
         state = state.with_optimizer(key, entry.of(key))
     return state
-
-
-def _bound(node: ast.AST) -> frozenset[str]:
-    """Names that a loop binds: conditions on them are new in each iteration."""
-    return frozenset(
-        one.id
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    )
