@@ -160,7 +160,7 @@ class Interpreter:
         self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
         self.signs: set[Sign] = set()
-        self.pending: list[tuple[Variant, list[Symbol]]] = []
+        self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
@@ -284,15 +284,17 @@ class Interpreter:
         assumptions: int,
         links: tuple[Link, ...] = (),
         about: Value | None = None,
+        proof: int = Symbol.FLOAT,
         **data: Any,
     ) -> None:
         """Report a hazard at a node, in some modes.
 
         about: the tensor that it concerns; what that is made of has to be a tensor of floats.
+        proof: uses of an unknown object of which one shows that it is.
         """
         modes &= self.live
         if modes:
-            self.emit_at(kind, self.place(node), modes, assumptions, links, about, **data)
+            self.emit_at(kind, self.place(node), modes, assumptions, links, about, proof, **data)
 
     def emit_at(
         self,
@@ -302,6 +304,7 @@ class Interpreter:
         assumptions: int,
         links: tuple[Link, ...] = (),
         about: Value | None = None,
+        proof: int = Symbol.FLOAT,
         **data: Any,
     ) -> None:
         """The same at a place, for what is known only once a function was read to its end."""
@@ -336,7 +339,7 @@ class Interpreter:
             if one.symbol is not None and not one.assumptions & assume.NETWORK
         ]
         if symbols:
-            self.pending.append((variant, symbols))
+            self.pending.append((variant, symbols, proof))
 
     def emit_variant(
         self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
@@ -371,8 +374,8 @@ class Interpreter:
 
     def settle(self) -> None:
         """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""
-        for variant, symbols in self.pending:
-            if any(not one.uses & Symbol.FLOAT for one in symbols):
+        for variant, symbols, proof in self.pending:
+            if any(not one.uses & proof for one in symbols):
                 variant.assumptions |= assume.KIND
         self.pending.clear()
 

@@ -12,7 +12,7 @@ from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
-from precision_lint.dataflow.protocol import handed, note
+from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     number,
     text,
 )
@@ -275,10 +276,6 @@ def _gradient(
     return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
 
 
-SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []
-"""What to look for where something is saved (``hazards``)."""
-
-
 def _saved(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -443,6 +440,7 @@ def _builtin(
 def _range(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
+    counts(arguments)
     ends = [v if isinstance(v, Scalar) else Scalar(None, "int") for v in arguments]
     if len(ends) == 1:
         return Special("range", node, it.module, lo=0, hi=max(ends[0].hi - 1, 0), bound=ends[0])
@@ -554,7 +552,7 @@ def _dict(
             if isinstance(pair, Sequence) and pair.items and isinstance(pair.items[0], Scalar):
                 items[pair.items[0].value] = pair.items[1]
         return Table(items, None)
-    return Table(items, unknown() if first is not None else None)
+    return Table(items, unknown() if first is not None or it.unpacked else None)
 
 
 def _mapped(
