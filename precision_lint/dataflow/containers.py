@@ -50,7 +50,7 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
         rank = value.rank - 1 if value.rank > 0 else UNKNOWN_RANK
         return value.but(op="element", operands=(value,), node=node, home=it.module, rank=rank)
     if isinstance(value, Table):
-        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
+        return _items(it, value, "keys")
     if isinstance(value, Instance) and value.items is not None:
         return _parts(it, value)
     if isinstance(value, Special):
@@ -139,7 +139,7 @@ def _items(it: Interpreter, value: Value, what: str) -> Value | list[Value]:
     for item in value.items.values():
         rest = join(rest, item)
     if what == "keys":
-        return unknown()
+        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
     return Sequence((unknown(), rest), None) if what == "items" else rest
 
 

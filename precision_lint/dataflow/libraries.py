@@ -12,7 +12,7 @@ from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
-from precision_lint.dataflow.protocol import handed, note
+from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -280,10 +280,6 @@ def _gradient(
     if isinstance(inputs, Tensor):
         return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
     return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
-
-
-SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []
-"""What to look for where something is saved (``hazards``)."""
 
 
 def _saved(
@@ -569,7 +565,7 @@ def _dict(
             if isinstance(pair, Sequence) and pair.items and isinstance(pair.items[0], Scalar):
                 items[pair.items[0].value] = pair.items[1]
         return Table(items, None)
-    return Table(items, unknown() if first is not None else None)
+    return Table(items, unknown() if first is not None or it.unpacked else None)
 
 
 def _mapped(

@@ -401,6 +401,8 @@ def _above(strong: Dtypes, weak: Dtypes) -> Dtypes:
     key = (strong, weak)
     found = _above_known.get(key)
     if found is None:
+        if len(_above_known) >= dtypes.REMEMBERED:
+            _above_known.clear()
         found = _above_known[key] = tuple(
             [
                 y if _CATEGORY.get(y, 0) > _CATEGORY.get(x, 9) else x
