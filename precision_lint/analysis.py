@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from precision_lint.api import (
     Applicability,
@@ -20,7 +21,7 @@ from precision_lint.api import (
     Severity,
 )
 from precision_lint.context import Context
-from precision_lint.precision.confidence import Verdict, judge
+from precision_lint.precision.confidence import Verdict, counting, judge
 from precision_lint.precision.modes import Force
 from precision_lint.source import Source
 
@@ -54,6 +55,7 @@ def diagnostics(
         verdict = judge(event, force, superseded)
         if verdict is None:
             continue
+        event = as_counts(event, verdict, superseded)
         for rule in listeners[event.kind]:
             try:
                 for finding in rule().check(event, at):
@@ -63,6 +65,20 @@ def diagnostics(
     kept = _without_superseded(found)
     kept.sort(key=lambda d: (d.start, d.end, d.code))
     return kept
+
+
+def as_counts(event: Event, verdict: Verdict, superseded: frozenset[tuple[str, str]]) -> Event:
+    """The event with the facts of the way that counts, and the places of a cure of all ways."""
+    variants = list(counting(event, superseded))
+    if not any(one.facts for one in variants):
+        return event
+    facts = {**event.facts, **verdict.variant.facts}
+    if "upcast" in facts:
+        each = (one.facts.get("upcast", event.facts["upcast"]) for one in variants)
+        facts["upcast"] = tuple(dict.fromkeys(place for places in each for place in places))
+    if "origin" in facts:
+        facts["origin"] = all(one.facts.get("origin", event.facts["origin"]) for one in variants)
+    return replace(event, facts=facts)
 
 
 def _without_superseded(

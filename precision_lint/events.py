@@ -49,7 +49,8 @@ class Variant:
     modes: mask over ``domains.dtypes.MODES``.  assumptions: bits of ``domains.assumptions``.
     root: the function (path, qualified name) from which the analysis came here; also: others from which
     it comes here in the same way.  script: the root is a test, or code under
-    ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.
+    ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.  facts: those of the
+    event that are others in this way.
     """
 
     modes: int
@@ -60,6 +61,7 @@ class Variant:
     regions: tuple[Place, ...] = ()
     links: tuple[Link, ...] = ()
     also: set[tuple[str, str]] = field(default_factory=set)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

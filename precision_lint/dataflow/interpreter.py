@@ -302,17 +302,20 @@ class Interpreter:
         while call is not None and len(calls) < 8:
             calls.append(call.place)
             call = call.outer
+        own = {name: fact for name, fact in data.items() if fact != event.facts.get(name)}
         for known in event.variants:
             if (
                 known.modes == modes
                 and known.assumptions == assumptions
                 and known.root == self.root
+                and known.facts == own
             ):
                 self.emitted.append(known)
                 return
         variant = Variant(
-            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
-        )
+            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links,
+            facts=own,
+        )  # fmt: skip
         event.variants.append(variant)
         self.emitted.append(variant)
         symbols = [

@@ -15,7 +15,7 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, MODES
 from precision_lint.domains.values import DETACHED, Tensor, number
-from precision_lint.hazards.places import made_at, operand_node, upcast_places
+from precision_lint.hazards.places import SQUASHING, made_at, operand_node, upcast_places
 from precision_lint.hazards.rounding import RECIPROCAL, VANISHES, rounded
 from precision_lint.hazards.zeros import (
     DRAWN,
@@ -145,6 +145,7 @@ def report_guard(
     fallback = _guarded_node(guard, it) or operand
     if guard is not None:
         it.retract("lost-guard", guard.made)
+    places = upcast_places(it, _squared(guard) or base, fallback)
     it.emit(
         kind,
         applied.node,
@@ -158,12 +159,24 @@ def report_guard(
         epsilon_at=made_at(it, guard.source) if guard is not None else None,
         base=base.op if isinstance(base, Tensor) else "",
         base_at=made_at(it, base),
-        upcast=upcast_places(it, _squared(guard) or base, fallback),
+        upcast=places,
+        origin=fallback is None or places != (it.place(fallback),) or _expands(base),
+        passes=not applied.result.flags & DETACHED,
         direct=it.place(_of_complement(fallback)) if fallback is not None else None,
         known=isinstance(base, Tensor) and base.op not in ("input", "argument"),
         wide_at=made_at(it, found.wide) if found.wide is not None else None,
         **more,
     )
+
+
+def _expands(base: Any) -> bool:
+    """Whether a value is made by an operation that squashes nothing: its own gradient is as large
+    as that of what it is made of, wherever it is upcast."""
+    return isinstance(base, Tensor) and base.op not in {*UNSEEN, *SQUASHING}
+
+
+UNSEEN = frozenset({"", "input", "argument"})
+"""Operations of values whose making is not in sight."""
 
 
 def _of_complement(node: ast.AST) -> ast.AST:
