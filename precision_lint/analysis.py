@@ -76,8 +76,10 @@ def as_counts(event: Event, verdict: Verdict, superseded: frozenset[tuple[str, s
     if "upcast" in facts:
         each = (one.facts.get("upcast", event.facts["upcast"]) for one in variants)
         facts["upcast"] = tuple(dict.fromkeys(place for places in each for place in places))
-    if "origin" in facts:
-        facts["origin"] = all(one.facts.get("origin", event.facts["origin"]) for one in variants)
+    if "at_origin" in facts:
+        facts["at_origin"] = all(
+            one.facts.get("at_origin", event.facts["at_origin"]) for one in variants
+        )
     return replace(event, facts=facts)
 
 

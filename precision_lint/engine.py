@@ -28,7 +28,7 @@ from precision_lint.api import (
 )
 from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
-from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.hazards import operations
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
@@ -363,7 +363,7 @@ def merged(texts: Iterable[str]) -> list[Event]:
             event = found.get(key)
             if event is None:
                 event = found[key] = Event(kind, Place(*place), function, known)
-            other = {name: fact for name, fact in known.items() if fact != event.facts.get(name)}
+            other = differing(known, event.facts)
             room = VARIANTS - len(event.variants)
             event.variants += [_variant(one, other) for one in variants[: max(room, 0)]]
     return list(found.values())

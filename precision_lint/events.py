@@ -6,6 +6,7 @@ positions and numbers only, so that it can be kept after the syntax trees are go
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -84,3 +85,13 @@ class Event:
         for variant in self.variants:
             found |= variant.modes
         return found
+
+
+def differing(facts: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """What another way says otherwise of an event than is known of it.
+
+    That matters where the cure depends on the origin of a value (``at_origin``), which a caller may show.
+    """
+    if "at_origin" not in facts:
+        return {}
+    return {name: fact for name, fact in facts.items() if fact != known.get(name)}

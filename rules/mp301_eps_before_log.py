@@ -110,5 +110,5 @@ def _fix(event: Event, at: Context) -> Fix | None:
     reason = "the gradient still overflows on its way into the half value; upcast at its origin"
     if not event.facts["known"] and event.facts["fate"] != "zero":
         return at.shown("upcast before the guard", reason, edits)
-    forward_only = event.facts["passes"] and not event.facts["origin"]
+    forward_only = event.facts["passes"] and not event.facts["at_origin"]
     return at.fix("upcast what is guarded", edits, reason if forward_only else None)

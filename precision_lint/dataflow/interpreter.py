@@ -23,7 +23,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.syntax.program import Class, Function, Module
 
 Environment = dict[Any, Value]
@@ -302,7 +302,7 @@ class Interpreter:
         while call is not None and len(calls) < 8:
             calls.append(call.place)
             call = call.outer
-        own = {name: fact for name, fact in data.items() if fact != event.facts.get(name)}
+        own = differing(data, event.facts)
         for known in event.variants:
             if (
                 known.modes == modes

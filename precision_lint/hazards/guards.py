@@ -160,7 +160,7 @@ def report_guard(
         base=base.op if isinstance(base, Tensor) else "",
         base_at=made_at(it, base),
         upcast=places,
-        origin=fallback is None or places != (it.place(fallback),) or _expands(base),
+        at_origin=fallback is None or places != (it.place(fallback),) or _expands(base),
         passes=not applied.result.flags & DETACHED,
         direct=it.place(_of_complement(fallback)) if fallback is not None else None,
         known=isinstance(base, Tensor) and base.op not in ("input", "argument"),
