@@ -63,6 +63,11 @@ class Cache:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self._table = _open(directory)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is kept."""
+        return self._table is not None
+
     def get(self, keys: Iterable[bytes]) -> dict[bytes, str]:
         """The texts that are known of these keys."""
         found: dict[bytes, str] = {}

@@ -70,6 +70,8 @@ class Facts:
     """Why the interpreter itself failed."""
     cut: tuple[Cut, ...] = ()
     """What was not followed to its end."""
+    parsed: bool = False
+    """Whether the file's text parses."""
 
     def encode(self) -> str:
         """Lines of JSON: what is no event, and the events of each file."""
@@ -78,6 +80,7 @@ class Facts:
             "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
             "called": sorted(self.called),
             "cut": self.cut,
+            "parsed": self.parsed,
         }
         return "\n".join([json.dumps(head), *self.events.values()])
 
@@ -94,7 +97,8 @@ class Facts:
             called = frozenset((path, name) for path, name in head["called"])
             cut = tuple((what, function, times) for what, function, times in head["cut"])
             events = dict(zip(head["files"], lines, strict=True))
-            return cls(events, signs, called, cut=cut)
+            parsed = head["parsed"] is True
+            return cls(events, signs, called, cut=cut, parsed=parsed)
         except (ValueError, TypeError, KeyError):
             return None
 
@@ -116,6 +120,8 @@ class Told:
     failure: str = ""
     stated: tuple[str, ...] | None = None
     cut: tuple[Cut, ...] = ()
+    parsed: bool = False
+    """Whether the file's text is known to parse."""
 
     @property
     def force(self) -> Force:
@@ -175,6 +181,7 @@ class Engine:
                     for (what, path, function), times in sorted(program.limits.items())
                     if path == name
                 ),
+                parsed=name in program.modules,
             )
         finally:
             interpreter.events, interpreter.signs = {}, set()
@@ -246,6 +253,7 @@ class Together:
             frozenset().union(*called),
             own.failure if own is not None else "",
             cut=own.cut if own is not None else (),
+            parsed=own is not None and own.parsed,
         )
 
 
@@ -288,13 +296,13 @@ def lint(
 
     Files in their evidence are named as the project names them.
     """
+    events = analysis.judged(merged(known.events), name, rules, known.force, known.called)
+    if not events and known.parsed:
+        return []
     tree = source.parse(text)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
-    events = merged(known.events)
-    return analysis.diagnostics(
-        text, tree, name, events, rules, known.force, known.called, *code.torch
-    )
+    return analysis.diagnostics(text, tree, name, events, *code.torch)
 
 
 def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:

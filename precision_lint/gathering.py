@@ -122,6 +122,9 @@ def _facts(
     keys: dict[tuple[Path, str], bytes] = {}
     kinds = " ".join(engine.listened()).encode()
     for root, names in wanted.items():
+        if not caches[root].remembers:
+            continue
+        imports[root].read(names)
         own = {name: digest(b"facts", kinds, imports[root].digest(name)) for name in names}
         before = caches[root].get(own.values())
         for name, key in own.items():
@@ -130,7 +133,9 @@ def _facts(
                 facts[root][name] = known
             else:
                 keys[root, name] = key
-    items = list(keys)
+    items = [
+        (root, name) for root, names in wanted.items() for name in names if name not in facts[root]
+    ]
     progress.begin("Interpreting", len(items))
     if workers > 1 and len(items) > POOL_FROM:
         answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers)
@@ -140,7 +145,7 @@ def _facts(
     new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):
         facts[root][name] = found
-        if not found.failure:
+        if not found.failure and (root, name) in keys:
             new[root][keys[root, name]] = found.encode()
     for root in wanted:
         caches[root].put(new[root])

@@ -46,6 +46,8 @@ class Code:
         self.texts = dict(texts or {})
         self.layout = Layout({*names, *self.texts})
         self.torch = torch
+        self.imports: dict[str, list[Statement]] = {}
+        """The imports of each file that was parsed."""
 
     @classmethod
     def of(cls, root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
@@ -88,7 +90,11 @@ class Code:
             tree = text if isinstance(text, Failure) else source.parse(text)
         except Exception:  # a defect of the reader: it is told where that file itself is judged
             return None
-        return None if isinstance(tree, Failure) else tree
+        if isinstance(tree, Failure):
+            return None
+        if name not in self.imports:
+            self.imports[name] = list(_imports(tree))
+        return tree
 
     def data(self, name: str) -> bytes:
         """The bytes of a file; empty where it cannot be read."""
@@ -124,8 +130,7 @@ class Imports:
 
     def of(self, name: str) -> tuple[str, ...]:
         """The files of the project that one names in its imports."""
-        if name not in self._found:
-            self._read([name])
+        self.read([name])
         return self._found[name]
 
     def importers(self, names: Collection[str]) -> list[str]:
@@ -133,10 +138,10 @@ class Imports:
 
         Those that say something of half precision come first, then the nearest.
         """
-        everything = sorted(self._code.layout.paths)
-        self._read([name for name in everything if name not in self._found])
+        others = sorted(self._code.layout.paths.difference(names))
+        self.read(others)
         users: dict[str, list[str]] = {}
-        for name in everything:
+        for name in others:
             for other in self._found[name]:
                 users.setdefault(other, []).append(name)
         found: list[str] = []
@@ -164,10 +169,12 @@ class Imports:
             self._visit(name)
         return self._digests[name]
 
-    def _read(self, names: Sequence[str]) -> None:
+    def read(self, names: Iterable[str]) -> None:
         """Find out what some files import; of known contents the cache remembers it."""
         keys: dict[str, bytes] = {}
         for name in names:
+            if name in self._found:
+                continue
             data = self._code.data(name)
             contents = self._contents[name] = digest(data)
             if source.may_hold_tensors(data):
@@ -201,8 +208,9 @@ class Imports:
         for name, key in keys.items():
             known = _decoded(before.get(key))
             if known is None:
-                tree = self._code.tree(name)
-                known = list(_imports(tree)) if tree is not None else []
+                if name not in self._code.imports:
+                    self._code.tree(name)
+                known = self._code.imports.get(name, [])
                 new[key] = json.dumps(known)
             yield name, known
         self._cache.put(new)
