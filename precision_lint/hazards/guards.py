@@ -137,15 +137,22 @@ def report_guard(
     fate: str,
     modes: int,
     found: Least,
+    beside: Guard | None = None,
     **more: Any,
 ) -> None:
-    """Report a guard that does not hold, with the places that a fix needs."""
+    """Report a guard that does not hold, with the places that a fix needs.
+
+    beside: another guard of the same value, which has to be cured as well.
+    """
     guard, base = found.guard, found.base
     operand = operand_node(applied.node, it.module, 0)
     fallback = _guarded_node(guard, it) or operand
     if guard is not None:
         it.retract("lost-guard", guard.made)
     places = upcast_places(it, _squared(guard) or base, fallback)
+    also = _guarded_node(beside, it)
+    if also is not None and fallback is not None and places == (it.place(fallback),):
+        places = (it.place(also), *places)
     it.emit(
         kind,
         applied.node,
@@ -160,7 +167,7 @@ def report_guard(
         base=base.op if isinstance(base, Tensor) else "",
         base_at=made_at(it, base),
         upcast=places,
-        at_origin=fallback is None or places != (it.place(fallback),) or _expands(base),
+        at_origin=fallback is None or it.place(fallback) not in places or _expands(base),
         passes=not applied.result.flags & DETACHED,
         direct=it.place(_of_complement(fallback)) if fallback is not None else None,
         known=isinstance(base, Tensor) and base.op not in ("input", "argument"),
@@ -289,7 +296,7 @@ def _log_odds(it: Interpreter, applied: Applied, value: Tensor) -> bool:
             if guard is not None:
                 it.retract("lost-guard", guard.made)
         found = Least(0.0, top, under, 0)
-        report_guard(it, "log-odds", applied, value, "zero", modes, found)
+        report_guard(it, "log-odds", applied, value, "zero", modes, found, over)
     return True
 
 
@@ -346,7 +353,7 @@ def _weak_divisor(it: Interpreter, applied: Applied, value: Tensor, kind: str) -
         return
     numerator = applied.values[0] if applied.name == "div" else None
     top = operand_node(applied.node, it.module, 0)
-    more = {
+    more: dict[str, Any] = {
         "numerator": it.place(top) if top is not None and isinstance(numerator, Tensor) else None,
         "normed": _normed(it, first, numerator),
     }
