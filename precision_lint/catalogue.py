@@ -18,6 +18,11 @@ ENGINE_DOCS = {
     ),
     "MP003": ("error", None, "A rule or the analysis failed; the other rules and files went on."),
     "MP004": ("warning", "safe", "A comment silences a rule that finds nothing there."),
+    "MP005": (
+        "warning",
+        "safe",
+        "A comment states a fact that cannot be read, contradicts the code or adds nothing.",
+    ),
 }
 """Severity, fix and summary of the engine's own codes."""
 GROUPS = {

@@ -24,7 +24,7 @@ from precision_lint.report import FORMATS
 
 NAMES = ("precision-lint.toml", ".precision-lint.toml", "pyproject.toml")
 FULL = len("MP301")
-ALWAYS = frozenset(registry.ENGINE_CODES) - {"MP004"}
+ALWAYS = frozenset(registry.ENGINE_CODES) - {"MP004", "MP005"}
 """Codes that ``select`` need not name: a file that could not be linted is never passed over."""
 CRASH = "MP003"
 """The one code that nothing turns off."""

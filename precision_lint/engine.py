@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from precision_lint import analysis, registry, source
+from precision_lint import analysis, assumed, registry, source
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -292,17 +292,20 @@ def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> T
 def lint(
     text: Source, code: Code, name: str, known: Told, rules: Sequence[type[Rule]]
 ) -> list[Diagnostic]:
-    """All findings of rules in a text, of any confidence; of one that does not parse, why.
+    """All findings of rules in a text, of any confidence, and what is wrong with stated facts; of a
+    text that does not parse, why.
 
     Files in their evidence are named as the project names them.
     """
-    events = analysis.judged(merged(known.events), name, rules, known.force, known.called)
-    if not events and known.parsed:
+    events = merged(known.events)
+    judged = analysis.judged(events, name, rules, known.force, known.called)
+    if not judged and known.parsed and not assumed.speaks(text.text):
         return []
     tree = source.parse(text)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
-    return analysis.diagnostics(text, tree, name, events, *code.torch)
+    found = analysis.diagnostics(text, tree, name, judged, *code.torch)
+    return [*found, *assumed.diagnostics(text, tree, events, name)]
 
 
 def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:

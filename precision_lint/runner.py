@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_lint import (
+    assumed,
     baseline,
     engine,
     gathering,
@@ -232,7 +233,9 @@ class Judge:
             data = text.text.encode("utf8", "surrogatepass")
             parsed = may_hold_tensors(data) or b"\0" in data
             tree = source.parse(text) if parsed else None
-            return [tree.diagnostic()] if isinstance(tree, Failure) else []
+            if isinstance(tree, Failure):
+                return [tree.diagnostic()]
+            return assumed.unread(text, idle=not may_hold_tensors(data))
         name = self.code.name(self.job.path)
         if self.known.failure:
             return [_failed(self.job.name, self.known.failure)]

@@ -59,12 +59,13 @@ ROOMS: dict[str, set[str]] = {
     "context": {"api", "call_edits", "domains", "slices", "source", "syntax"},
     "analysis": {"api", "context", "precision", "source"},
     "project": {"cache", "domains", "events", "notebook", "patterns", "source", "syntax"},
+    "assumed": {"api", "dataflow", "events", "registry", "source", "syntax"},
     "engine": {
-        "analysis", "api", "dataflow", "domains", "events", "hazards", "precision", "project",
+        "analysis", "api", "assumed", "dataflow", "domains", "events", "hazards", "precision", "project",
         "registry", "source",
     },
     "observing": {
-        "api", "dataflow", "domains", "engine", "events", "precision", "project", "source",
+        "api", "dataflow", "domains", "engine", "events", "precision", "project", "source", "syntax",
     },
     # what uses it
     "gathering": {
@@ -74,7 +75,7 @@ ROOMS: dict[str, set[str]] = {
         "display", "api", "engine", "fixer", "observing", "progress", "project", "registry", "source",
     },
     "runner": {
-        "api", "baseline", "cache", "config", "engine", "fixer", "gathering", "notebook", "pool",
+        "api", "assumed", "baseline", "cache", "config", "engine", "fixer", "gathering", "notebook", "pool",
         "progress", "project", "registry", "source", "suppress",
     },
     "inspection": {

@@ -486,7 +486,7 @@ def test_help_fits_the_terminal(run: Run, args: list[str]) -> None:
 def test_rules(run: Run) -> None:
     assert run("rules") == 0
     lines = run.out.splitlines()
-    assert lines[4:6] == [
+    assert lines[5:7] == [
         "MP911  bad-word            error    safe fix",
         "MP912  odd-word            warning  unsafe fix",
     ]

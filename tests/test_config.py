@@ -41,7 +41,7 @@ def settings(text: str) -> Settings:
 
 def test_default_is_everything() -> None:
     found = Resolver()(Path.cwd())
-    assert found.codes == ENGINE | RULES | {"MP004"}
+    assert found.codes == ENGINE | RULES | {"MP004", "MP005"}
     assert (found.confidence, found.fail_on) == (Confidence.LIKELY, Severity.WARNING)
     assert found == Settings()
 
@@ -51,10 +51,10 @@ def test_default_is_everything() -> None:
     [
         ('select = ["MP911"]', {"MP911"}),
         ('select = ["bad-word", "MP92"]', {"MP911", "MP921", "MP922"}),
-        ('select = ["ALL"]', RULES | {"MP004"}),
+        ('select = ["ALL"]', RULES | {"MP004", "MP005"}),
         ("select = []", set()),
         ('select = []\nextend-select = ["MP912"]', {"MP912"}),
-        ('ignore = ["MP91"]', {"MP921", "MP922", "MP004"}),
+        ('ignore = ["MP91"]', {"MP921", "MP922", "MP004", "MP005"}),
         ('select = ["MP911"]\nignore = ["MP9"]', {"MP911"}),  # the longer prefix wins
         ('select = ["MP9"]\nignore = ["MP911", "meh-word"]', {"MP912", "MP922"}),
         ('select = ["MP911"]\nignore = ["bad-word"]', set()),  # at equal length ignore wins
@@ -96,7 +96,7 @@ def test_every_key_is_read() -> None:
     assert [spec.base for spec in found.exclusions] == [here, here]
     assert (found.force_exclude, found.respect_gitignore, found.unsafe_fixes) == (True, False, True)
     assert (found.output_format, found.jobs) == ("json", 3)
-    assert found.codes_for(here / "t" / "x.py") == ENGINE | {"MP004"}
+    assert found.codes_for(here / "t" / "x.py") == ENGINE | {"MP004", "MP005"}
 
 
 def test_overrides_replace_each_value(here: Path) -> None:

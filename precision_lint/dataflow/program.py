@@ -13,6 +13,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     libraries,
     methods,
     narrowing,
+    stated,
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter

@@ -238,7 +238,14 @@ def _references(a: Any, b: Any) -> Value:
 
 
 def _unknowns(a: Any, b: Any) -> Value:
-    return a if a.symbol is b.symbol else unknown()
+    if a.symbol is b.symbol:
+        return a  # type: ignore[no-any-return]
+    for one, other in ((a, b), (b, a)):
+        for how in ("stated of", "bounds of"):
+            before = one.symbol.attributes.get((how, ""))
+            if before is not None and before.symbol is other.symbol:
+                return other  # type: ignore[no-any-return]
+    return unknown()
 
 
 _SAME: dict[type, Any] = {

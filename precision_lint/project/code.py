@@ -13,6 +13,7 @@ from precision_lint.cache import Cache, digest
 from precision_lint.project import configs, files, requirements
 from precision_lint.project.requirements import Release
 from precision_lint.source import Failure, Source
+from precision_lint.syntax import stated
 from precision_lint.syntax.imports import Layout
 
 TYPE_CHECKING = False
@@ -84,10 +85,12 @@ class Code:
         return Code(self.root, self.layout.paths, self.torch, texts, self.settings)
 
     def tree(self, name: str) -> ast.Module | None:
-        """The syntax tree of a file; None where it cannot be read or does not parse."""
+        """The syntax tree of a file, with the facts that its comments state; None where there is none."""
         try:
             text = self.texts.get(name) or source.read(self.path(name), name)
             tree = text if isinstance(text, Failure) else source.parse(text)
+            if isinstance(text, Source) and isinstance(tree, ast.Module):
+                stated.insert(tree, text.text)
         except Exception:  # a defect of the reader: it is told where that file itself is judged
             return None
         if isinstance(tree, Failure):

@@ -64,6 +64,8 @@ class Description(Protocol):
     def expressions(self) -> Sequence[Expression]: ...
     @property
     def events(self) -> Sequence[Noted]: ...
+    @property
+    def stated(self) -> Sequence[str]: ...
 
 
 def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> str:
@@ -74,6 +76,7 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
         f"  autocast: {by_mode(known.autocast.dtypes, 'off')}",
     ]
     lines += [f"  in force: {mode} ({why})" for mode, why in known.in_force.items()]
+    lines += [f"  stated: {fact}" for fact in known.stated]
     width = min(WIDTH, max((len(e.text) for e in known.expressions), default=0))
     for expression in known.expressions:
         text = expression.text
