@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from precision_lint.api import Edit
 from precision_lint.source import Failure, Source, parse
@@ -15,8 +15,10 @@ from precision_lint.source import Failure, Source, parse
 __all__ = ["composed"]
 
 
-def composed(before: Source, after: Source) -> Source:
-    """The text after fixes, without what they make unnecessary for each other."""
+def composed(before: Source, after: Source, written: Iterable[Edit]) -> Source:
+    """The text after some edits, without what they make unnecessary for each other."""
+    if not any("autocast" in edit.text or ".to(" in edit.text for edit in written):
+        return after
     trees = parse(before), parse(after)
     if isinstance(trees[0], Failure) or isinstance(trees[1], Failure):
         return after

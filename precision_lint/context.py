@@ -39,6 +39,8 @@ class Context:
         self.path = path
         self.tree = Tree(path, tree)
         self.edit = Editor(source, tree)
+        self._products: dict[int, frozenset[str]] = {}
+        """By function: names in the operands of products and layers."""
 
     # words
 
@@ -142,19 +144,11 @@ class Context:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if statement is None or not isinstance(target, ast.Name):
             return False
-        for node in ast.walk(self.tree.function(statement)):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-                operands: list[ast.expr] = [node.left, node.right]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                owner = node.func.value
-                layer = isinstance(owner, ast.Name) and owner.id == "self"
-                operands = [*node.args, owner] if layer or node.func.attr in PRODUCTS else []
-            else:
-                continue
-            inside = (inner for one in operands for inner in ast.walk(one))
-            if any(isinstance(one, ast.Name) and one.id == target.id for one in inside):
-                return True
-        return False
+        function = self.tree.function(statement)
+        known = self._products.get(id(function))
+        if known is None:
+            known = self._products[id(function)] = frozenset(_multiplied(function))
+        return target.id in known
 
     def compute_wide(self, event: Event, places: Iterable[Place]) -> Edits | None:
         """Upcast the operands of an operation; outside of autocast its result goes back to half.
@@ -560,6 +554,21 @@ def _narrows(node: ast.expr) -> bool:
     return isinstance(target, ast.Attribute) and target.attr in (
         "dtype", "float16", "half", "bfloat16",
     )  # fmt: skip
+
+
+def _multiplied(function: ast.AST) -> Iterator[str]:
+    """Names in the operands of products and layers."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            operands: list[ast.expr] = [node.left, node.right]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            layer = isinstance(owner, ast.Name) and owner.id == "self"
+            operands = [*node.args, owner] if layer or node.func.attr in PRODUCTS else []
+        else:
+            continue
+        for one in operands:
+            yield from (inner.id for inner in ast.walk(one) if isinstance(inner, ast.Name))
 
 
 def _is_upcast(node: ast.expr) -> bool:

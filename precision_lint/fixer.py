@@ -185,8 +185,10 @@ def _round(
         chosen = _compatible(source, rest)
         after = _applied(source, chosen)
         if _grade(after) >= grade:
-            together = composed(source, after)
-            return together if _grade(together) >= grade else after, chosen, broken
+            edits = [edit for diagnostic in chosen for edit in _edits(diagnostic)]
+            together = composed(source, after, edits)
+            fine = together is after or _grade(together) >= grade
+            return together if fine else after, chosen, broken
         culprits = [d for d in chosen if _grade(_applied(source, [d])) < grade]
         if not culprits:  # each is fine, together they are not
             return _applied(source, chosen[:1]), chosen[:1], broken

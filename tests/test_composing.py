@@ -7,9 +7,11 @@ import itertools
 import pytest
 
 from precision_lint import fix_source, lint_source
+from precision_lint.api import Edit
 from precision_lint.composing import composed
 from precision_lint.source import Source
 
+NEW = [Edit(0, 0, "autocast")]
 OFF = "with torch.autocast(device_type=q.device.type, enabled=False):"
 
 
@@ -57,10 +59,10 @@ def test_a_region_that_was_there_takes_its_neighbour_up() -> None:
     new = f"        {OFF}\n            b = q.float() @ k.float()\n".replace("\\\n", "\n")
     after = Source("a.py", f"{head}{was}{new}")
     body = new.partition("\n".replace("\\\n", "\n"))[2]
-    assert composed(before, after).text == f"{head}{was}{body}"
-    assert composed(after, after) == after, "nothing there is new"
+    assert composed(before, after, NEW).text == f"{head}{was}{body}"
+    assert composed(after, after, NEW) == after, "nothing there is new"
     apart = Source("a.py", f"{head}{was}        # why\n{new}".replace("\\\n", "\n"))
-    assert composed(before, apart) == apart, "a comment parts them"
+    assert composed(before, apart, NEW) == apart, "a comment parts them"
 
 
 def test_no_cast_that_another_fix_undoes() -> None:

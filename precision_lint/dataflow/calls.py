@@ -175,10 +175,13 @@ def run(
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
     region, driver = it.region, False
+    me = owner
     if arguments is None:
         driver = drives(it, function) or is_outside(it, function)
         region = regions_outside(it) if driver or regions.opens(function) else ENTRY
-        key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
+        if owner is None:
+            me = _object_of(it, function)
+        key: Any = ("unseen", key_of.of(me), id(outer) if outer else 0)
     else:
         key = (
             key_of.of(owner),
@@ -199,7 +202,7 @@ def run(
         summary = function.contexts[key] = Summary(key_of.symbols)
         summary.objects = key_of.objects
         it.program.touched.append(function.contexts)
-        _solve(it, function, owner, arguments, keywords, node, outer, region, driver, summary)
+        _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
     else:
@@ -218,6 +221,13 @@ def run(
     values = [*(arguments or ()), *keywords.values()]
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+
+
+def _object_of(it: Interpreter, function: Function) -> Value | None:
+    """What a method is of if no call of it was seen; None: it is no method."""
+    if function.cls is None or function.kind not in ("method", "property"):
+        return None
+    return unseen_object(it, function.cls) if function.parameters else None
 
 
 def _pass_on_uses(summary: Summary, key: Key) -> None:
@@ -427,10 +437,6 @@ def bind(
     if owner is not None and parameters and function.kind != "static":
         variables[parameters[0].arg] = owner
         start = 1
-    elif function.cls is not None and function.kind in ("method", "property") and parameters:
-        if arguments is None:
-            variables[parameters[0].arg] = unseen_object(it, function.cls)
-            start = 1
     defaults: list[ast.expr | None] = [None] * (len(parameters) - len(node.defaults))
     defaults += node.defaults
     left = dict(keywords)
