@@ -201,7 +201,7 @@ class Engine:
     def forget(self, name: str) -> None:
         """Load a file anew, and those that import it."""
         for one in (name, *self.program.importers(name)):
-            self.program.modules.pop(one, None)
+            self.program.drop(one)
 
 
 def told(

@@ -11,6 +11,7 @@ import pytest
 
 from precision_lint import changes, gathering, source
 from precision_lint.config import Settings
+from precision_lint.dataflow import program
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import dtypes
 from precision_lint.engine import Engine
@@ -144,6 +145,28 @@ def test_nothing_keeps_functions_of_files_that_were_interpreted(
     it = engine.program.interpreter
     assert not it.quiet
     assert not any(isinstance(key, tuple) and len(key) != 2 for key in it.notes)
+
+
+def test_a_file_that_others_refer_to_is_not_loaded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "KEPT", 1)
+    head = "import torch\nfrom base import Base\n\n\nclass A(Base):\n"
+    head += "    def forward(self, x):\n        return torch.exp(x)\n"
+    texts = {
+        "base.py": "import torch\n\n\nclass Base(torch.nn.Module):\n    pass\n",
+        **dict.fromkeys(("a.py", "b.py"), head),
+    }
+    names = _parsed_names(monkeypatch)
+    engine = Engine(
+        Code(Path(), set(texts), texts={name: Source(name, text) for name, text in texts.items()})
+    )
+    engine.facts("a.py")
+    first = engine.program.load("a.py")
+    engine.facts("b.py")
+    assert first is not None
+    assert names.count("base.py") == 1
+    engine.forget("base.py")
+    engine.facts("b.py")
+    assert names.count("base.py") == 2
 
 
 def test_tables_of_dtypes_stay_small() -> None:

@@ -7,6 +7,7 @@ import builtins
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
@@ -56,6 +57,8 @@ class Program:
         """Files of the project that each file imports."""
         self.read = read
         self.modules: OrderedDict[str, Module] = OrderedDict()
+        self.alive: WeakValueDictionary[str, Module] = WeakValueDictionary()
+        """Files that are loaded, those among them that only others still refer to."""
         self.trees: dict[str, ast.Module] = {}
         """Of files that are about to be loaded again."""
         self.called: set[tuple[str, str]] = set()
@@ -77,23 +80,35 @@ class Program:
 
     def load(self, path: str) -> Module | None:
         """A file, with its global names."""
-        module = self.modules.get(path)
+        module = self.modules.get(path) or self.alive.get(path)
         if module is not None:
-            self.modules.move_to_end(path)
+            self._keep(module)
             return module
         tree = self.trees.pop(path, None) or self.read(path)
         if tree is None:
             return None
         module = Module(path, tree, self.layout.name_of(path), self.layout.package_of(path))
-        self.modules[path] = module
+        self.alive[path] = module
+        self._keep(module)
+        self._execute(module)
+        return module
+
+    def _keep(self, module: Module) -> None:
+        """Keep a file as the one that was asked for last."""
+        self.modules[module.path] = module
+        self.modules.move_to_end(module.path)
         if len(self.modules) > KEPT:
             self.modules.popitem(last=False)
-        self._execute(module)
+
+    def drop(self, path: str) -> Module | None:
+        """Load a file anew when it is asked for next."""
+        module = self.modules.pop(path, None) or self.alive.get(path)
+        self.alive.pop(path, None)
         return module
 
     def start_anew(self, path: str) -> None:
         """Interpret a file's top level again when it is asked for next."""
-        module = self.modules.pop(path, None)
+        module = self.drop(path)
         if module is not None:
             self.trees[path] = module.tree
 

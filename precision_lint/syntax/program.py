@@ -25,6 +25,7 @@ class Module:
     """
 
     __slots__ = (
+        "__weakref__",
         "classes",
         "definitions",
         "executed",
