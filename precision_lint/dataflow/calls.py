@@ -172,6 +172,10 @@ def run(
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
     region, driver = it.region, False
+    told: list[tuple[Symbol, Symbol]] = []
+    if arguments is not None:
+        arguments = [_supposed(it, one, told) for one in arguments]
+        keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
     if arguments is None:
         driver = drives(it, function) or is_outside(it, function)
         region = regions_outside(it) if driver or regions.opens(function) else ENTRY
@@ -202,6 +206,8 @@ def run(
     else:
         _replay(it, summary)
     _pass_on_uses(summary, key_of)
+    for known, supposed in told:
+        known.uses |= supposed.uses
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
         place = it.place(node)
@@ -223,6 +229,24 @@ def _pass_on_uses(summary: Summary, key: Key) -> None:
         used, known = summary.objects.get(inner), key.objects.get(outer)
         if used is not None and known is not None:
             known.uses |= used.uses
+
+
+def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
+    """An argument of which nothing is known: like one of a caller that nobody saw."""
+    if value.__class__ is not Unknown:
+        return value
+    symbol: Symbol = value.symbol  # type: ignore[attr-defined]
+    if symbol.vector is not dtypes.V_ANY or symbol.assumptions & ~assume.CALL or symbol.tensor:
+        return value
+    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
+    vector = dtypes.INPUTS if on else dtypes.BATCHES
+    made = symbol.attributes.get(("supposed", on))
+    if made is None:
+        own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
+        own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
+        made = symbol.attributes["supposed", on] = Unknown(own)
+    told.append((symbol, made.symbol))  # type: ignore[attr-defined]
+    return made
 
 
 SMALL = 4
