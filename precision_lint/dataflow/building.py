@@ -370,7 +370,7 @@ def call_unknown(
         look(it, callee, node)
     given = [*arguments, *keywords.values()]
     handed(it, node, callee, given)
-    if any(isinstance(value, (Tensor, Unknown)) for value in given):
+    if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
             objects.show_cast(it, symbol.vector, symbol.node)

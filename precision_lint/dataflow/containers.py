@@ -440,6 +440,8 @@ def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) ->
 def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast.AST) -> None:
     owner = it.expr(target.value)
     index = it.expr(target.slice)
+    if isinstance(owner, Unknown) and _is_tensor(owner, index, target):
+        owner = tensor_of(it, owner, target) or owner
     if isinstance(owner, Tensor):
         _store_elements(it, owner, index, value, target, node)
     elif isinstance(owner, Table):
@@ -453,6 +455,14 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
         rebind(it, target.value, _with_item(owner, index, value))
     elif isinstance(owner, Unknown) and isinstance(index, Scalar) and index.value is not None:
         owner.symbol.attributes[index.value] = value
+
+
+def _is_tensor(owner: Unknown, index: Value, target: ast.Subscript) -> bool:
+    """Whether what is stored into is a tensor: it is used as one, or indexed as only tensors are."""
+    if owner.symbol.uses & Symbol.ARRAY:
+        return False
+    used = owner.symbol.uses & Symbol.TENSOR
+    return bool(used) or isinstance(index, Tensor) or _has_dimensions(target)
 
 
 def _with_item(owner: Sequence, index: Value, value: Value) -> Sequence:
