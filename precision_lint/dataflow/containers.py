@@ -81,6 +81,8 @@ def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value |
     fields = value.fields
     if value.kind == "range":
         return Scalar(None, "int", fields["lo"], fields["hi"])
+    if value.kind == "shape":
+        return size_of(fields["of"], None)
     if value.kind == "enumerate":
         inner = elements(it, fields["of"], node)
         if isinstance(inner, list):
@@ -366,7 +368,7 @@ def assign(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
 def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
     """Give the place that an expression names another value, after a change in place."""
     if isinstance(target, ast.Name):
-        if target.id in it.variables:
+        if target.id in it.variables or isinstance(value, Table):  # a table of the whole file
             it.variables[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.expr(target.value)
@@ -407,6 +409,11 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         for i, target in enumerate(targets):
             assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
         return
+    if isinstance(value, Sequence) and value.ends is not None:
+        before, middle, behind = value.ends
+        missing = len(targets) - len(before) - len(behind)
+        if missing >= 0 and not starred:
+            found = [*before, *[middle] * missing, *behind]
     if isinstance(found, list):
         parts = _matched(targets, starred, found)
         if parts is not None:

@@ -611,6 +611,9 @@ BUILTINS: dict[str, Handler] = {
     "next": lambda it, n, a, k, node: _joined(elements(it, a[0], node)) if a else unknown(),
     "dict": _dict,
     "map": _mapped,
+    "filter": lambda it, n, a, k, node: (
+        Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
+    ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
     **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),

@@ -238,7 +238,15 @@ def _references(a: Any, b: Any) -> Value:
 
 
 def _unknowns(a: Any, b: Any) -> Value:
-    return a if a.symbol is b.symbol else unknown()
+    """One of two unknown objects: where one dtype is known of both, it is that."""
+    first, second = a.symbol, b.symbol
+    if first is second:
+        return a  # type: ignore[no-any-return]
+    if first.vector != second.vector or first.vector == dtypes.V_ANY:
+        return unknown()
+    made = Symbol(first.label, first.vector, first.assumptions | second.assumptions)
+    made.uses, made.flags = first.uses & second.uses, first.flags | second.flags
+    return Unknown(made)
 
 
 _SAME: dict[type, Any] = {

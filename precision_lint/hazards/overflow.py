@@ -97,7 +97,7 @@ def _report(
 
 def _product_of_norms(it: Interpreter, applied: Applied) -> None:
     """The product of two norms, each of which may exceed 256."""
-    values = [peel(applied.tensor(0)), peel(applied.tensor(1))]
+    values = [_unscaled(applied.tensor(0)), _unscaled(applied.tensor(1))]
     if not all(isinstance(v, Tensor) and v.op in NORMS and v.operands for v in values):
         return
     for value in values:
@@ -115,6 +115,13 @@ def _product_of_norms(it: Interpreter, applied: Applied) -> None:
                 limit=ROOT,
                 exponent=2.0,
             )
+
+
+def _unscaled(value: Value | None) -> Any:
+    """A tensor less a constant that it is multiplied by."""
+    inner = peel(value)
+    scaled = factor(inner) if isinstance(inner, Tensor) else None
+    return scaled[0] if scaled is not None else inner
 
 
 # areas

@@ -51,7 +51,7 @@ STATED: dict[str, int] = {
     "half-softmax": assume.INPUT | assume.KIND,
     **dict.fromkeys(
         ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
-         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow"),
+         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle"),
         assume.KIND,
     ),
 }  # fmt: skip
