@@ -188,8 +188,6 @@ def run(
             region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
             id(outer) if outer else 0, it.script,
         )  # fmt: skip
-        if not it.script and it.root[0] != "":
-            it.program.called.add((function.module.path, function.qualname))
     summary = function.contexts.get(key)
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
@@ -205,6 +203,8 @@ def run(
         summary.recursive = True
     else:
         _replay(it, summary)
+    if arguments is not None and not it.script and it.root[0] != "":
+        it.program.called.add((function.module.path, function.qualname))
     _pass_on_uses(summary, key_of)
     for known, supposed in told:
         known.uses |= supposed.uses
