@@ -205,9 +205,7 @@ def run(
         _replay(it, summary)
     if arguments is not None and not it.script and it.root[0] != "":
         it.program.called.add((function.module.path, function.qualname))
-    _pass_on_uses(summary, key_of)
-    for known, supposed in told:
-        known.uses |= supposed.uses
+    _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
         place = it.place(node)
@@ -223,29 +221,31 @@ def run(
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
 
-def _pass_on_uses(summary: Summary, key: Key) -> None:
+def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]]) -> None:
     """What a callee uses its unknown arguments as, it uses the caller's objects as."""
     for inner, outer in zip(summary.symbols, key.symbols, strict=False):
         used, known = summary.objects.get(inner), key.objects.get(outer)
         if used is not None and known is not None:
             known.uses |= used.uses
+    for first, supposed in told:
+        first.uses |= supposed.uses
 
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
     """An argument of which nothing is known: like one of a caller that nobody saw."""
-    if value.__class__ is not Unknown:
+    if not isinstance(value, Unknown):
         return value
-    symbol: Symbol = value.symbol  # type: ignore[attr-defined]
+    symbol = value.symbol
     if symbol.vector is not dtypes.V_ANY or symbol.assumptions & ~assume.CALL or symbol.tensor:
         return value
     on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
     vector = dtypes.INPUTS if on else dtypes.BATCHES
     made = symbol.attributes.get(("supposed", on))
-    if made is None:
+    if not isinstance(made, Unknown):
         own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
         own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
         made = symbol.attributes["supposed", on] = Unknown(own)
-    told.append((symbol, made.symbol))  # type: ignore[attr-defined]
+    told.append((symbol, made.symbol))
     return made
 
 

@@ -409,11 +409,8 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         for i, target in enumerate(targets):
             assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
         return
-    if isinstance(value, Sequence) and value.ends is not None:
-        before, middle, behind = value.ends
-        missing = len(targets) - len(before) - len(behind)
-        if missing >= 0 and not starred:
-            found = [*before, *[middle] * missing, *behind]
+    if isinstance(value, Sequence) and value.ends is not None and not starred:
+        found = _filled(value.ends, len(targets)) or found
     if isinstance(found, list):
         parts = _matched(targets, starred, found)
         if parts is not None:
@@ -430,6 +427,13 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         if isinstance(value, Tensor) and isinstance(found, Tensor):
             one = found.but(op="unbind", operands=(value,), data=i)
         assign(it, target, one, node)
+
+
+def _filled(ends: tuple[list[Value], Value, list[Value]], length: int) -> list[Value] | None:
+    """The items of a sequence of this length with one part of unknown length; None: it is shorter."""
+    before, middle, behind = ends
+    missing = length - len(before) - len(behind)
+    return [*before, *[middle] * missing, *behind] if missing >= 0 else None
 
 
 def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) -> list[Value] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow import building, functions, objects, training
 from precision_lint.dataflow.calls import CALLEES
-from precision_lint.dataflow.containers import child, rebind, size_of
+from precision_lint.dataflow.containers import child, elements, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -632,6 +632,9 @@ def _sequence_method(
         return NONE
     if name in ("extend", "update"):
         more = any_of(first) if isinstance(first, Sequence) else None
+        if isinstance(first, (Tensor, Unknown)):
+            inner = elements(it, first, node)
+            more = inner if isinstance(inner, Value) else None
         if (
             isinstance(first, Sequence)
             and first.items is not None

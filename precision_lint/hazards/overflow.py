@@ -398,6 +398,8 @@ def _grows(value: Tensor) -> bool:
     if value.op == "pow":
         exponent = number(value.operands[1]) if len(value.operands) > 1 else None
         return exponent is not None and exponent >= 2
+    if value.op == "exp":
+        return not is_shifted(value.operands[0])
     if value.op in ("sum", "nansum", "cumsum"):
         inner = peel(value.operands[0])
         return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)
