@@ -1,7 +1,8 @@
 """What was computed from bytes before, on disk: an SQLite table in the project's cache directory.
 
 Keys are digests of contents, so nothing ever needs to be invalidated; several processes may use
-one cache at a time.  A cache that cannot be used (read-only, damaged, locked) is silently not used.
+one cache at a time.  A cache that cannot be used (read-only, damaged, locked, a link) is silently not
+used.
 Values are texts, JSON by convention: a cache that came with a foreign project cannot run code.
 """
 
@@ -18,6 +19,9 @@ from pathlib import Path
 import precision_lint
 
 DIRECTORY = ".precision_lint_cache"
+FILE = "facts.sqlite3"
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""What SQLite adds to the name of a table for files beside it."""
 KEEP_DAYS = 30
 """Entries that no run asked for in this time are deleted."""
 
@@ -58,6 +62,11 @@ class Cache:
         if directory is not None:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self._table = _open(directory)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is kept."""
+        return self._table is not None
 
     def get(self, keys: Iterable[bytes]) -> dict[bytes, str]:
         """The texts that are known of these keys."""
@@ -107,14 +116,24 @@ class Cache:
             self._table = None
 
 
+def _is_ours(directory: Path) -> bool:
+    """Whether nothing there is a link: those of a foreign project may lead anywhere."""
+    if directory.is_symlink():
+        return False
+    files = (directory / f"{FILE}{suffix}" for suffix in SUFFIXES)
+    return not any(file.is_symlink() or file.is_fifo() for file in files)
+
+
 def _open(directory: Path) -> sqlite3.Connection:
+    if not _is_ours(directory):
+        raise FileExistsError(directory)
     if not directory.is_dir():
         directory.mkdir(parents=True)
         (directory / ".gitignore").write_text("*\n", "utf8")
         (directory / "CACHEDIR.TAG").write_text(
             "Signature: 8a477f597d28d172789f06886806bc55\n", "utf8"
         )
-    table = sqlite3.connect(directory / "facts.sqlite3", timeout=1.0)
+    table = sqlite3.connect(directory / FILE, timeout=1.0)
     try:
         table.execute("PRAGMA journal_mode = WAL")
         table.execute("PRAGMA synchronous = OFF")
@@ -132,6 +151,6 @@ def _close(table: sqlite3.Connection, directory: Path, error: sqlite3.Error) -> 
     table.close()
     if isinstance(error, sqlite3.OperationalError):
         return  # locked, read-only or full
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in SUFFIXES:
         with contextlib.suppress(OSError):
-            (directory / f"facts.sqlite3{suffix}").unlink()
+            (directory / f"{FILE}{suffix}").unlink()

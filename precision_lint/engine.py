@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from precision_lint import analysis, registry, source
+from precision_lint import analysis, assumed, registry, source
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -36,6 +36,8 @@ from precision_lint.source import Failure, Source
 
 Function = tuple[str, str]
 """A file's name and a function's qualified name."""
+Cut = tuple[str, str, int]
+"""A bound that was reached (``Program.count``), the function's qualified name, and how often."""
 FRAMES = 8000
 """How deep the analysis may recurse."""
 VARIANTS = 24
@@ -66,6 +68,10 @@ class Facts:
     called: frozenset[Function] = frozenset()
     failure: str = ""
     """Why the interpreter itself failed."""
+    cut: tuple[Cut, ...] = ()
+    """What was not followed to its end."""
+    parsed: bool = False
+    """Whether the file's text parses."""
 
     def encode(self) -> str:
         """Lines of JSON: what is no event, and the events of each file."""
@@ -73,6 +79,8 @@ class Facts:
             "files": list(self.events),
             "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
             "called": sorted(self.called),
+            "cut": self.cut,
+            "parsed": self.parsed,
         }
         return "\n".join([json.dumps(head), *self.events.values()])
 
@@ -87,7 +95,10 @@ class Facts:
                 for mode, said, place, script, inside in head["signs"]
             )
             called = frozenset((path, name) for path, name in head["called"])
-            return cls(dict(zip(head["files"], lines, strict=True)), signs, called)
+            cut = tuple((what, function, times) for what, function, times in head["cut"])
+            events = dict(zip(head["files"], lines, strict=True))
+            parsed = head["parsed"] is True
+            return cls(events, signs, called, cut=cut, parsed=parsed)
         except (ValueError, TypeError, KeyError):
             return None
 
@@ -108,6 +119,9 @@ class Told:
     called: frozenset[Function] = frozenset()
     failure: str = ""
     stated: tuple[str, ...] | None = None
+    cut: tuple[Cut, ...] = ()
+    parsed: bool = False
+    """Whether the file's text is known to parse."""
 
     @property
     def force(self) -> Force:
@@ -147,6 +161,7 @@ class Engine:
         interpreter = program.interpreter
         program.modules.pop(name, None)  # its own top level counts as well
         program.called = set()
+        program.limits.clear()
         program.default_dtype = dtypes.V_FLOAT32
         interpreter.events, interpreter.signs = {}, set()
         try:
@@ -161,6 +176,12 @@ class Engine:
                 {path: json.dumps(found) for path, found in sorted(events.items())},
                 tuple(sorted(signs, key=lambda one: (one.place, one.mode, one.text))),
                 frozenset(program.called),
+                cut=tuple(
+                    (what, function, times)
+                    for (what, path, function), times in sorted(program.limits.items())
+                    if path == name
+                ),
+                parsed=name in program.modules,
             )
         finally:
             interpreter.events, interpreter.signs = {}, set()
@@ -231,6 +252,8 @@ class Together:
             self._signs.around(name),
             frozenset().union(*called),
             own.failure if own is not None else "",
+            cut=own.cut if own is not None else (),
+            parsed=own is not None and own.parsed,
         )
 
 
@@ -269,17 +292,20 @@ def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> T
 def lint(
     text: Source, code: Code, name: str, known: Told, rules: Sequence[type[Rule]]
 ) -> list[Diagnostic]:
-    """All findings of rules in a text, of any confidence; of one that does not parse, why.
+    """All findings of rules in a text, of any confidence, and what is wrong with stated facts; of a
+    text that does not parse, why.
 
     Files in their evidence are named as the project names them.
     """
+    events = merged(known.events)
+    judged = analysis.judged(events, name, rules, known.force, known.called)
+    if not judged and known.parsed and not assumed.speaks(text.text):
+        return []
     tree = source.parse(text)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
-    events = merged(known.events)
-    return analysis.diagnostics(
-        text, tree, name, events, rules, known.force, known.called, *code.torch
-    )
+    found = analysis.diagnostics(text, tree, name, judged, *code.torch)
+    return [*found, *assumed.diagnostics(text, tree, events, name)]
 
 
 def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:

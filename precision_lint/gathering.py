@@ -6,6 +6,7 @@ import gc
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from precision_lint import engine, pool, progress
@@ -91,8 +92,9 @@ def interpreted(
 ) -> dict[Path, dict[str, Told]]:
     """What is known of some files of each project, from them and from files that import them."""
     imports = {root: Imports(projects[root], caches[root]) for root in wanted}
+    users = {root: imports[root].importers(names) for root, names in wanted.items()}
     every = {
-        root: list(dict.fromkeys([*names, *imports[root].importers(names, IMPORTERS)]))
+        root: list(dict.fromkeys([*names, *users[root][:IMPORTERS]]))
         for root, names in wanted.items()
     }
     facts = _facts(every, projects, caches, imports, workers)
@@ -101,6 +103,10 @@ def interpreted(
         suggested = suggestions.signs(projects[root], caches[root])
         whole = Together(found, imports[root].reach, suggested)
         told[root] = {name: whole.told(name) for name in wanted[root]}
+        for name in wanted[root][:1]:
+            more = len(users[root]) - IMPORTERS
+            cut = (("importers", "", more),) if more > 0 else ()
+            told[root][name] = replace(told[root][name], cut=told[root][name].cut + cut)
     return told
 
 
@@ -116,6 +122,9 @@ def _facts(
     keys: dict[tuple[Path, str], bytes] = {}
     kinds = " ".join(engine.listened()).encode()
     for root, names in wanted.items():
+        if not caches[root].remembers:
+            continue
+        imports[root].read(names)
         own = {name: digest(b"facts", kinds, imports[root].digest(name)) for name in names}
         before = caches[root].get(own.values())
         for name, key in own.items():
@@ -124,7 +133,9 @@ def _facts(
                 facts[root][name] = known
             else:
                 keys[root, name] = key
-    items = list(keys)
+    items = [
+        (root, name) for root, names in wanted.items() for name in names if name not in facts[root]
+    ]
     progress.begin("Interpreting", len(items))
     if workers > 1 and len(items) > POOL_FROM:
         answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers)
@@ -134,7 +145,7 @@ def _facts(
     new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):
         facts[root][name] = found
-        if not found.failure:
+        if not found.failure and (root, name) in keys:
             new[root][keys[root, name]] = found.encode()
     for root in wanted:
         caches[root].put(new[root])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from precision_lint import cli
-from precision_lint.config import ConfigError, Overrides, Resolver, from_table
+from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
 
 MODEL = """\
 import torch
@@ -94,7 +94,7 @@ def test_the_last_override_counts(tmp_path: Path) -> None:
             {"path": "b/c/**", "precision": []},
         ],
     }
-    found = from_table(table, tmp_path / "precision-lint.toml", tmp_path)
+    found = from_table(table, Place(tmp_path / "precision-lint.toml"), tmp_path)
     assert found.modes_for(tmp_path / "x.py") == ("amp-float16", "bfloat16")
     assert found.modes_for(tmp_path / "a" / "x.py") == ("float16",)
     assert found.modes_for(tmp_path / "b" / "c" / "x.py") == ()
@@ -113,7 +113,7 @@ def test_the_last_override_counts(tmp_path: Path) -> None:
 )
 def test_mistakes_say_what_to_write(tmp_path: Path, table: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="float32"):
-        from_table(table, tmp_path / "precision-lint.toml", tmp_path)
+        from_table(table, Place(tmp_path / "precision-lint.toml"), tmp_path)
 
 
 @pytest.mark.usefixtures("here")

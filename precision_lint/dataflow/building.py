@@ -230,13 +230,13 @@ def _call_layer(
 ) -> Value:
     it.module.layer_calls.add(node)
     name = str(callee.cls)
-    weights, _ = objects.weights_of(it, callee)
+    weights, cast = objects.weights_of(it, callee)
     layer = layers.layer(name)
     if layer is None:
         return network(it, name, weights, [*arguments, *keywords.values()], node)
     if layer.container:
         return _call_container(it, callee, arguments, node)
-    assumptions = _weight_assumptions(callee)
+    assumptions = _weight_assumptions(callee) if cast is None else 0
     if layer.operation in ("recurrent", "attention"):
         return _call_recurrent(it, layer, weights, assumptions, arguments, keywords, node)
     op = operation(layer.operation)

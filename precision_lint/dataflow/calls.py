@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import objects, regions
+from precision_lint.dataflow import declared, objects, regions
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
@@ -117,7 +117,10 @@ class Key:
         if kind is Unknown:
             symbol: Symbol = value.symbol  # type: ignore[union-attr]
             self.objects[symbol.number] = symbol
-            return ("?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions)
+            bounds = ("bounds of", "") in symbol.attributes and facts(symbol.tensor)  # type: ignore[arg-type]
+            return (
+                "?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions, bounds
+            )  # fmt: skip
         if value is None:
             return None
         if kind is Instance:
@@ -292,7 +295,13 @@ def regions_outside(it: Interpreter) -> Region:
 
 def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
-    return it.unknown(function.name, dtypes.V_ANY, assume.CALL)
+    return _as_declared(it, function, it.unknown(function.name, dtypes.V_ANY, assume.CALL))
+
+
+def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
+    """A result in the dtype that the function's annotation states."""
+    said = declared.of_function(function).get("return")
+    return value if said is None else declared.as_annotated(it, function.module, value, said)
 
 
 def _replay(it: Interpreter, summary: Summary) -> None:
@@ -380,6 +389,8 @@ def _interpret(
             result = value if result is None else join(result, value)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)
+        elif result is not None and result is not BOTTOM:
+            result = _as_declared(it, function, result)
         summary.result = None if result is BOTTOM else result
         summary.trace = it.trace
         summary.leaves = it.leaves
@@ -464,6 +475,9 @@ def bind(
         open_ended = arguments is None or it.unpacked
         element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if open_ended else None
         variables[node.kwarg.arg] = Table(left, element)
+    for name, said in declared.of_function(function).items():
+        if name != "return":
+            variables[name] = declared.as_annotated(it, function.module, variables[name], said)
     return variables
 
 

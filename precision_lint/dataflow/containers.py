@@ -13,6 +13,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     INF,
+    NONZERO,
     PARAMETER,
     UNKNOWN_RANK,
     Array,
@@ -516,6 +517,7 @@ def _store_elements(
         lo=lo,
         hi=hi,
         assumptions=assumptions,
+        flags=owner.flags & ~NONZERO,
         data=index_key(target.slice),
     )
     applied.seen = {0: owner.dtypes}

@@ -159,6 +159,8 @@ def _of_fill(it: Interpreter, value: Value | None) -> Dtypes:
 
 def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast.AST) -> Value:
     """``tensor``, ``as_tensor``, ``from_numpy``: the dtype of what they are given."""
+    if isinstance(value, Unknown) and ("stated of", "") in value.symbol.attributes:
+        value = tensor_of(it, value)
     lo, hi = _data_range(value)
     if isinstance(value, Tensor):
         return value.but(op=creation.name, operands=(value,), node=node, home=it.module, data=DATA)

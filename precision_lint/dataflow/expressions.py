@@ -170,18 +170,18 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     known = asked(it, it.expr(node.test), node.test)
     if known is not None:
         return it.expr(node.body if known else node.orelse)
-    trace, variables, live = it.trace, it.variables, it.live
+    trace, variables, live, region = it.trace, it.variables, it.live, it.region
     it.trace = []
     it.narrow(node.test, True)
     body = it.expr(node.body)
     first, it.trace = it.trace, []
     body_live = it.live
-    it.variables, it.live = variables, live
+    it.variables, it.live, it.region = variables, live, region
     it.narrow(node.test, False)
     other = it.expr(node.orelse)
     second, it.trace = it.trace, trace
     other_live = it.live
-    it.variables, it.live = variables, live
+    it.variables, it.live, it.region = variables, live, region
     noted(it, "if", node, first, second)
     return it.either(body, body_live, other, other_live)
 
@@ -274,7 +274,7 @@ def _generated(
 ) -> list[tuple[Value, ...]] | tuple[Value, ...]:
     """What a comprehension gives: for a few known items one by one, else one for all."""
     outside: Environment = dict(it.variables)
-    trace = it.trace
+    trace, live, region = it.trace, it.live, it.region
     it.trace = []
     it.depth += 1
     first = generators[0]
@@ -299,7 +299,7 @@ def _generated(
     it.depth -= 1
     inner_trace, it.trace = it.trace, trace
     noted(it, "loop", node, inner_trace, objects=() if element is None else (element,))
-    it.variables = outside
+    it.variables, it.live, it.region = outside, live, region
     return result
 
 

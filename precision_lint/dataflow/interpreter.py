@@ -244,10 +244,13 @@ class Interpreter:
         if self.steps > self.limit:
             raise Budget
 
-    def narrow(self, test: ast.expr, holds: bool) -> None:
-        """Learn from a branch's test; the variables become the branch's own."""
+    def narrow(self, test: ast.expr, holds: bool, stated: bool = False) -> None:
+        """Learn from a branch's test; the variables become the branch's own.
+
+        stated: the program ends here if it does not come out so.
+        """
         self.variables = dict(self.variables)
-        OPERATIONS["narrow"](self, test, holds)
+        OPERATIONS["narrow"](self, test, holds, stated)
 
     def either(self, a: Value, a_live: int, b: Value, b_live: int) -> Value:
         """One of two values, each in the modes in which its branch can be taken."""

@@ -123,6 +123,11 @@ def _mixed_precision(
 # torch
 
 
+CHECKS = frozenset({
+    "torch._check", "torch._check_value", "torch._check_type", "torch._check_not_implemented",
+    "torch._check_index", "torch._assert", "torch._check_tensor_all", "torch._assert_async",
+})  # fmt: skip
+"""Functions that raise unless their first argument holds."""
 ASKED: list[Callable[[Interpreter, str, ast.AST], None]] = []
 """What to look for where a function of torch is called, by its dotted name (``hazards``)."""
 
@@ -131,7 +136,7 @@ def _torch(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name.startswith("torch._"):
-        return unknown()
+        return _private(it, name, node)
     for look in ASKED:
         look(it, name, node)
     known = TORCH.get(name)
@@ -158,6 +163,13 @@ def _torch(
         return it.call(arguments[0], arguments[1:], {}, node)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+
+
+def _private(it: Interpreter, name: str, node: ast.AST) -> Value:
+    """``torch._check(test)``, and what is nobody's business."""
+    if name in CHECKS and isinstance(node, ast.Call) and node.args:
+        it.narrow(node.args[0], True, True)
+    return unknown()
 
 
 def _torch_nn(
@@ -244,7 +256,10 @@ def _default_dtype(
 def _autocast_dtype(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    vector = tuple([x & dtypes.ANY or dtypes.FLOAT16 for x in it.region.dtypes])
+    region = it.region
+    vector = tuple([x & dtypes.ANY or dtypes.FLOAT16 for x in region.dtypes])
+    if not region.explicit:
+        vector = (dtypes.LOW, *vector[1:])  # whoever calls decides
     return DtypeValue(vector, node, it.module)
 
 

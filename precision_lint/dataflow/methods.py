@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import building, functions, objects, training
+from precision_lint.dataflow import building, declared, functions, objects, training
 from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import child, elements, rebind, size_of
 from precision_lint.dataflow.creation import create
@@ -40,6 +40,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.syntax.program import Class, Module
 from precision_lint.torchmodel import creation, operations
 
 Arguments = list[Value]
@@ -110,6 +111,9 @@ def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Valu
 
 def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
     found = objects.load(it, value, name, node)
+    said = _declared(it, value, name)
+    if said is not None:
+        return declared.as_annotated(it, said[0], found or unknown(), said[1])
     if found is not None:
         return found
     if isinstance(value.items, Table) and name in value.items.items:
@@ -125,6 +129,20 @@ def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> 
         known = it.unknown(name, vector, assume.INPUT if module else assume.BATCH)
         value.attributes[("unknown", name)] = known  # type: ignore[index]
     return known  # type: ignore[no-any-return]
+
+
+def _declared(it: Interpreter, value: Instance, name: str) -> tuple[Module, ast.expr] | None:
+    """The annotation by which a class states the dtype of an attribute."""
+    cls = value.cls
+    if isinstance(cls, str):
+        return None
+    known: dict[str, tuple[Module, ast.expr]] | None = cls.facts.get("declared")
+    if known is None:
+        known = cls.facts["declared"] = {}
+        for base in reversed(objects.ancestry(it, cls)):
+            if isinstance(base, Class):
+                known |= {one: (base.module, said) for one, said in declared.of_class(base).items()}
+    return known.get(name)
 
 
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:

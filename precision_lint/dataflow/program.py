@@ -13,6 +13,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     libraries,
     methods,
     narrowing,
+    stated,
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
@@ -59,7 +60,8 @@ class Program:
         self.wanted: dict[str, list[tuple[str, int]]] = {}
         """Operations that are events of their own: their kinds, and the dtypes that these ask for."""
         self.default_dtype: Dtypes = dtypes.V_FLOAT32
-        self.limits: Counter[str] = Counter()
+        self.limits: Counter[tuple[str, str, str]] = Counter()
+        """How often a bound was reached: which one, and the file and function it was met for."""
         self.interpreter = Interpreter(self)
         self.touched: list[dict[Any, Any]] = []
         """Summaries of functions that the analysis of the file at hand made."""
@@ -68,7 +70,8 @@ class Program:
 
     def count(self, what: str) -> None:
         """Note that a bound was reached."""
-        self.limits[what] += 1
+        path, function = self.interpreter.root
+        self.limits[what, path, function] += 1
 
     def load(self, path: str) -> Module | None:
         """A file, with its global names."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow.containers import assign, elements
+from precision_lint.dataflow.declared import as_annotated, states
 from precision_lint.dataflow.interpreter import (
     ROUNDS,
     STATEMENTS,
@@ -73,7 +74,11 @@ def _assign(it: Interpreter, node: ast.Assign) -> bool:
 @statement(ast.AnnAssign)
 def _annotated(it: Interpreter, node: ast.AnnAssign) -> bool:
     if node.value is not None:
-        assign(it, node.target, it.expr(node.value), node)
+        value = it.expr(node.value)
+        said = states(node.annotation)
+        if said is not None:
+            value = as_annotated(it, it.module, value, said)
+        assign(it, node.target, value, node)
     return False
 
 
@@ -97,16 +102,18 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     if known is not None:
         return it.block(node.body if known else node.orelse)
     before, trace, live, weights = it.variables, it.trace, it.live, it.weights
+    region = it.region
     version = _asks_version(node.test)
     it.compatible += version
-    it.narrow(node.test, True)
+    it.narrow(node.test, True, _raises(node.orelse))
     it.trace = []
     it.tests.append(node.test)
     first_ends = it.block(node.body)
     it.tests.pop()
     first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
-    it.variables, it.live, it.weights = before, live, weights
-    it.narrow(node.test, False)
+    first_region = it.region
+    it.variables, it.live, it.weights, it.region = before, live, weights, region
+    it.narrow(node.test, False, _raises(node.body))
     it.trace = []
     second_ends = it.block(node.orelse)
     second_trace = it.trace
@@ -117,11 +124,17 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         return second_ends
     if second_ends:
         it.variables, it.live, it.weights = first, first_live, first_weights
+        it.region = first_region
     else:
+        it.region = region
         it.variables = merge(first, it.variables, first_live, it.live)
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    return bool(body) and body[-1].__class__ is ast.Raise
 
 
 def _asks_version(test: ast.expr) -> bool:
@@ -432,7 +445,7 @@ def _raise(it: Interpreter, node: ast.Raise) -> bool:
 @statement(ast.Assert)
 def _assert(it: Interpreter, node: ast.Assert) -> bool:
     it.expr(node.test)
-    it.narrow(node.test, True)
+    it.narrow(node.test, True, True)
     noted(it, "assert", node)
     return False
 

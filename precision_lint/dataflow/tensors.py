@@ -494,6 +494,8 @@ def dtype_of(it: Interpreter, value: Value | None) -> Dtypes | None:
 
 def followed(symbol: Symbol) -> Dtypes:
     """The dtype that an unknown object stands for: the same in every mode, and equal to itself."""
+    if ("stated of", "") in symbol.attributes:
+        return symbol.vector
     return dtypes.everywhere(dtypes.symbol(symbol.number))
 
 

@@ -242,6 +242,11 @@ def _unknowns(a: Any, b: Any) -> Value:
     first, second = a.symbol, b.symbol
     if first is second:
         return a  # type: ignore[no-any-return]
+    for one, other in ((a, b), (b, a)):
+        for how in ("stated of", "bounds of"):
+            before = one.symbol.attributes.get((how, ""))
+            if before is not None and before.symbol is other.symbol:
+                return other  # type: ignore[no-any-return]
     if first.vector != second.vector or first.vector == dtypes.V_ANY:
         return unknown()
     made = Symbol(first.label, first.vector, first.assumptions | second.assumptions)

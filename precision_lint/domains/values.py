@@ -32,7 +32,11 @@ REGIONAL = 1 << 5
 """Made half by an autocast region."""
 IN_FLOAT16, IN_BFLOAT16 = 1 << 6, 1 << 7
 """Computed, by whatever it was made of, in a region that says float16, or bfloat16."""
-SHARED = DETACHED
+STATED_DTYPE, STATED_BOUNDS = 1 << 8, 1 << 9
+"""The user says so, and it holds in every mode."""
+NONZERO = 1 << 10
+"""It is not 0, as far as its dtype can tell."""
+SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO
 """Flags that both operands must have for a result to have them."""
 
 UNKNOWN_RANK, SOME_RANK = -2, -1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from precision_lint.api import Diagnostic
+from precision_lint.display import printable
 from precision_lint.harness.children import Children, Conversation, Stopped, TooSlow
 from precision_lint.harness.plan import Plan, Variant
 
@@ -52,7 +53,9 @@ class Verdict:
 
     @property
     def place(self) -> str:
-        return f"{self.finding.filename}:{self.finding.start.row}:{self.finding.start.column}"
+        """File, row and column, for people."""
+        start = self.finding.start
+        return f"{printable(self.finding.filename)}:{start.row}:{start.column}"
 
 
 def search(

@@ -13,6 +13,7 @@ from precision_lint.cache import Cache, digest
 from precision_lint.project import configs, files, requirements
 from precision_lint.project.requirements import Release
 from precision_lint.source import Failure, Source
+from precision_lint.syntax import stated
 from precision_lint.syntax.imports import Layout
 
 TYPE_CHECKING = False
@@ -46,6 +47,8 @@ class Code:
         self.texts = dict(texts or {})
         self.layout = Layout({*names, *self.texts})
         self.torch = torch
+        self.imports: dict[str, list[Statement]] = {}
+        """The imports of each file that was parsed."""
 
     @classmethod
     def of(cls, root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
@@ -82,12 +85,19 @@ class Code:
         return Code(self.root, self.layout.paths, self.torch, texts, self.settings)
 
     def tree(self, name: str) -> ast.Module | None:
-        """The syntax tree of a file; None where it cannot be read or does not parse."""
-        text = self.texts.get(name) or source.read(self.path(name), name)
-        if isinstance(text, Failure):
+        """The syntax tree of a file, with the facts that its comments state; None where there is none."""
+        try:
+            text = self.texts.get(name) or source.read(self.path(name), name)
+            tree = text if isinstance(text, Failure) else source.parse(text)
+            if isinstance(text, Source) and isinstance(tree, ast.Module):
+                stated.insert(tree, text.text)
+        except Exception:  # a defect of the reader: it is told where that file itself is judged
             return None
-        tree = source.parse(text)
-        return None if isinstance(tree, Failure) else tree
+        if isinstance(tree, Failure):
+            return None
+        if name not in self.imports:
+            self.imports[name] = list(_imports(tree))
+        return tree
 
     def data(self, name: str) -> bytes:
         """The bytes of a file; empty where it cannot be read."""
@@ -123,19 +133,18 @@ class Imports:
 
     def of(self, name: str) -> tuple[str, ...]:
         """The files of the project that one names in its imports."""
-        if name not in self._found:
-            self._read([name])
+        self.read([name])
         return self._found[name]
 
-    def importers(self, names: Collection[str], limit: int) -> list[str]:
-        """Files with tensors that import one of some, directly or not; ``limit`` of them.
+    def importers(self, names: Collection[str]) -> list[str]:
+        """Files with tensors that import one of some, directly or not.
 
         Those that say something of half precision come first, then the nearest.
         """
-        everything = sorted(self._code.layout.paths)
-        self._read([name for name in everything if name not in self._found])
+        others = sorted(self._code.layout.paths.difference(names))
+        self.read(others)
         users: dict[str, list[str]] = {}
-        for name in everything:
+        for name in others:
             for other in self._found[name]:
                 users.setdefault(other, []).append(name)
         found: list[str] = []
@@ -145,7 +154,7 @@ class Imports:
             seen.update(pending)
             found += [name for name in pending if name in self._tensors]
         found.sort(key=lambda name: not self._tensors[name])
-        return found[:limit]
+        return found
 
     def reach(self, name: str) -> set[str]:
         """A file, and what it imports, directly or not."""
@@ -163,10 +172,12 @@ class Imports:
             self._visit(name)
         return self._digests[name]
 
-    def _read(self, names: Sequence[str]) -> None:
+    def read(self, names: Iterable[str]) -> None:
         """Find out what some files import; of known contents the cache remembers it."""
         keys: dict[str, bytes] = {}
         for name in names:
+            if name in self._found:
+                continue
             data = self._code.data(name)
             contents = self._contents[name] = digest(data)
             if source.may_hold_tensors(data):
@@ -200,8 +211,9 @@ class Imports:
         for name, key in keys.items():
             known = _decoded(before.get(key))
             if known is None:
-                tree = self._code.tree(name)
-                known = list(_imports(tree)) if tree is not None else []
+                if name not in self._code.imports:
+                    self._code.tree(name)
+                known = self._code.imports.get(name, [])
                 new[key] = json.dumps(known)
             yield name, known
         self._cache.put(new)

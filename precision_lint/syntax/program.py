@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,9 +96,15 @@ class Module:
 
 
 class Class:
-    """A class definition; ``bases`` are resolved by the interpreter."""
+    """A class definition; ``bases`` are resolved by the interpreter.
 
-    __slots__ = ("constants", "facts", "inner", "methods", "module", "name", "node", "qualname")
+    annotations: of attributes that its body declares.
+    """
+
+    __slots__ = (
+        "annotations", "constants", "facts", "inner", "methods", "module", "name", "node",
+        "qualname",
+    )  # fmt: skip
 
     def __init__(self, node: ast.ClassDef, module: Module, qualname: str) -> None:
         self.node = node
@@ -106,6 +113,7 @@ class Class:
         self.module = module
         self.methods: dict[str, Function] = {}
         self.constants: dict[str, ast.expr] = {}
+        self.annotations: dict[str, ast.expr] = {}
         self.inner: list[Class] = []
         self.facts: dict[str, Any] = {}
         self._collect(node.body)
@@ -121,13 +129,18 @@ class Class:
                     if isinstance(target, ast.Name):
                         self.constants[target.id] = node.value
             elif isinstance(node, ast.AnnAssign):
-                if isinstance(node.target, ast.Name) and node.value is not None:
-                    self.constants[node.target.id] = node.value
+                self._declare(node)
             elif isinstance(node, ast.ClassDef):
                 self.inner.append(Class(node, self.module, f"{self.qualname}.{node.name}"))
             elif isinstance(node, (ast.If, ast.Try)):
                 for block in blocks(node):
                     self._collect(block)
+
+    def _declare(self, node: ast.AnnAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.annotations[node.target.id] = node.annotation
+            if node.value is not None:
+                self.constants[node.target.id] = node.value
 
     def all_methods(self) -> Iterator[Function]:
         yield from self.methods.values()
@@ -263,3 +276,13 @@ def scan(function: Function) -> Scan:
     if known is None:
         known = function.facts["scan"] = Scan(function)
     return known
+
+
+def annotation(text: str) -> ast.expr | None:
+    """The expression that an annotation has as a text; None where it is none.  Warns of nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
