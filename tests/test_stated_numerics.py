@@ -128,6 +128,41 @@ def encode_in_full(self, batches):
     rows = [self.model(batch)["rows"].float().cpu() for batch in batches]
     return np.asarray([row.numpy() for row in rows])
 """,
+    "an image for PIL": """\
+import torch
+from torchvision import transforms
+
+def show(self, latents: torch.Tensor):
+    image = self.decoder(latents).clamp(0, 1)
+    convert = transforms.ToPILImage()
+    return convert(image)  # MP506
+
+def show_in_full(self, latents: torch.Tensor):
+    image = self.decoder(latents).clamp(0, 1)
+    return transforms.ToPILImage()(image.float())
+""",
+    "scores of three kinds that are added": """\
+import math
+import torch
+from torch import nn
+
+class Points(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.b = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, s, z):
+        a = torch.matmul(self.q(s), self.k(s).transpose(-1, -2))  # MP208
+        a *= math.sqrt(1.0 / 24)
+        a += math.sqrt(1.0 / 3) * self.b(z)
+        return a.softmax(-1)
+
+class ScaledPoints(Points):
+    def forward(self, s, z):
+        a = torch.matmul(self.q(s) * math.sqrt(1.0 / 24), self.k(s).transpose(-1, -2))
+        a += math.sqrt(1.0 / 3) * self.b(z)
+        return a.softmax(-1)
+""",
     "keys that are unpacked with their dtype": """\
 import torch
 
