@@ -61,6 +61,11 @@ def edit(text: str, changes: tuple[tuple[Place, Change], ...]) -> Edit | None:
     if parsed is None or any(place not in parsed[1] for place, _ in changes):
         return None
     module, nodes = parsed
+    if len(changes) == 1:
+        place, change = changes[0]
+        spliced = _spliced(text, module, place, nodes[place], change(nodes[place]))
+        if spliced is not None:
+            return _smallest(text, spliced)
     table = {id(nodes[place]): change for place, change in changes}
 
     class Changed(cst.CSTTransformer):
@@ -71,13 +76,35 @@ def edit(text: str, changes: tuple[tuple[Place, Change], ...]) -> Edit | None:
     return _difference(text, module.visit(Changed()).code)
 
 
+def _spliced(text: str, module: cst.Module, place: Place, old: Any, new: Any) -> str | None:
+    """Some lines with one expression put in place of another, without visiting all of them.
+
+    None: what stands there is not the code of the old one alone, as white space depends on lines around.
+    """
+    row, column, _, _ = place
+    plain = _with_plain_newlines(text)
+    line = 0
+    for _ in range(row - 1 - indented(text)):
+        line = plain.index("\n", line) + 1
+    written = module.code_for_node(old)
+    start = line + column - sum(len(module.code_for_node(one)) for one in old.lpar)
+    if start < 0 or "\n" in written or not plain.startswith(written, start):
+        return None
+    return plain[:start] + module.code_for_node(new) + plain[start + len(written) :]
+
+
 def _difference(text: str, code: str) -> Edit:
     """The smallest edit that turns some lines into the code of their LibCST module."""
-    plain = _with_plain_newlines(text)
     if indented(text):
         code = code[len(_IF) :]
-    if not plain.endswith("\n") and code.endswith("\n"):
+    if not _with_plain_newlines(text).endswith("\n") and code.endswith("\n"):
         code = code[:-1]
+    return _smallest(text, code)
+
+
+def _smallest(text: str, code: str) -> Edit:
+    """The smallest edit that turns some lines into others with plain newlines."""
+    plain = _with_plain_newlines(text)
     head = _common_prefix(plain, code)
     tail = _common_prefix(plain[head:][::-1], code[head:][::-1])
     start, end = head, len(plain) - tail
@@ -264,11 +291,14 @@ def _last_line(before: Any, after: Any) -> Any:
 
 
 def _common_prefix(a: str, b: str) -> int:
-    n = min(len(a), len(b))
-    for i in range(n):
-        if a[i] != b[i]:
-            return i
-    return n
+    same, end = 0, min(len(a), len(b))
+    while same < end:
+        middle = (same + end + 1) // 2
+        if a[same:middle] == b[same:middle]:
+            same = middle
+        else:
+            end = middle - 1
+    return same
 
 
 def _raw_offset(raw: str, count: int) -> int:

@@ -6,7 +6,7 @@ Every method that makes a fix gives None where the shape of the code does not al
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from precision_lint.api import Applicability, Edit, Event, Fix, Place
 from precision_lint.call_edits import CallEdits
@@ -39,6 +39,8 @@ class Context:
         self.path = path
         self.tree = Tree(path, tree)
         self.edit = Editor(source, tree)
+        self._products: dict[int, frozenset[str]] = {}
+        """By function: names in the operands of products and layers."""
 
     # words
 
@@ -132,19 +134,11 @@ class Context:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if statement is None or not isinstance(target, ast.Name):
             return False
-        for node in ast.walk(self.tree.function(statement)):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-                operands: list[ast.expr] = [node.left, node.right]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                owner = node.func.value
-                layer = isinstance(owner, ast.Name) and owner.id == "self"
-                operands = [*node.args, owner] if layer or node.func.attr in PRODUCTS else []
-            else:
-                continue
-            inside = (inner for one in operands for inner in ast.walk(one))
-            if any(isinstance(one, ast.Name) and one.id == target.id for one in inside):
-                return True
-        return False
+        function = self.tree.function(statement)
+        known = self._products.get(id(function))
+        if known is None:
+            known = self._products[id(function)] = frozenset(_multiplied(function))
+        return target.id in known
 
     def compute_wide(self, event: Event, places: Iterable[Place]) -> Edits | None:
         """Upcast the operands of an operation; outside of autocast its result goes back to half.
@@ -510,6 +504,21 @@ RESHAPES = frozenset({
 def _in_region(event: Event) -> bool:
     """Whether autocast casts what follows."""
     return any(one.regions for one in event.variants) or not event.modes & ~AMP_MODES
+
+
+def _multiplied(function: ast.AST) -> Iterator[str]:
+    """Names in the operands of products and layers."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            operands: list[ast.expr] = [node.left, node.right]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            layer = isinstance(owner, ast.Name) and owner.id == "self"
+            operands = [*node.args, owner] if layer or node.func.attr in PRODUCTS else []
+        else:
+            continue
+        for one in operands:
+            yield from (inner.id for inner in ast.walk(one) if isinstance(inner, ast.Name))
 
 
 def _is_upcast(node: ast.expr) -> bool:

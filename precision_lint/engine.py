@@ -159,7 +159,7 @@ class Engine:
         """What a file gives that is interpreted by itself."""
         program = self.program
         interpreter = program.interpreter
-        program.modules.pop(name, None)  # its own top level counts as well
+        program.start_anew(name)  # its own top level counts as well
         program.called = set()
         program.limits.clear()
         program.default_dtype = dtypes.V_FLOAT32

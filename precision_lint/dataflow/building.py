@@ -35,6 +35,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     text,
 )
 from precision_lint.syntax.program import Class
@@ -130,6 +131,14 @@ CALLED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
 # layers of torch
 
 
+SIZES = (
+    "in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim",
+    "num_features", "num_channels", "num_groups", "input_size", "hidden_size", "embed_dim",
+    "num_heads", "d_model",
+)  # fmt: skip
+"""Parameters of layers that are numbers."""
+
+
 def make_layer(
     it: Interpreter,
     layer: layers.Layer,
@@ -143,6 +152,7 @@ def make_layer(
         return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
     given = dict(zip(layer.parameters, arguments, strict=False))
     given.update(keywords)
+    counts(given[name] for name in SIZES if name in given)
     if "dtype" in given:
         asked = dtype_of(it, given["dtype"])
         if asked is not None:
@@ -515,9 +525,14 @@ def join_all(values: list[Value | None]) -> Value:
 
 
 def _children(it: Interpreter, owner: Instance, name: str) -> Value:
+    stored = {
+        key[2]: value
+        for key, value in it.variables.items()
+        if key.__class__ is tuple and key[:2] == ("self", id(owner.attributes))
+    }  # by this method, which has not ended
     parts = [
         objects.part(owner, key, value)
-        for key, value in owner.attributes.items()
+        for key, value in {**owner.attributes, **stored}.items()
         if isinstance(value, Instance)
     ]
     if isinstance(owner.items, Sequence) and owner.items.items is not None:

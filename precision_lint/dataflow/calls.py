@@ -75,7 +75,7 @@ class Summary:
         "yielded",
     )
 
-    def __init__(self, symbols: list[int]) -> None:
+    def __init__(self, symbols: list[int], objects: dict[int, Symbol]) -> None:
         self.result: Value | None = None
         self.symbols = symbols
         self.trace: list[Any] = []
@@ -85,7 +85,7 @@ class Summary:
         self.recursive = False
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
-        self.objects: dict[int, Symbol] = {}
+        self.objects = objects
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
 
@@ -176,14 +176,16 @@ def run(
     key_of = Key(it)
     region, driver = it.region, False
     told: list[tuple[Symbol, Symbol]] = []
-    if arguments is not None:
-        arguments = [_supposed(it, one, told) for one in arguments]
-        keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
+    me = owner
     if arguments is None:
         driver = drives(it, function) or is_outside(it, function)
         region = regions_outside(it) if driver or regions.opens(function) else ENTRY
-        key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
+        if owner is None:
+            me = _object_of(it, function)
+        key: Any = ("unseen", key_of.of(me), id(outer) if outer else 0)
     else:
+        arguments = [_supposed(it, one, told) for one in arguments]
+        keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
             key_of.of(owner),
             tuple([key_of.of(a) for a in arguments]),
@@ -198,10 +200,9 @@ def run(
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
             return _given_up(it, function, node)
-        summary = function.contexts[key] = Summary(key_of.symbols)
-        summary.objects = key_of.objects
+        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects)
         it.program.touched.append(function.contexts)
-        _solve(it, function, owner, arguments, keywords, node, outer, region, driver, summary)
+        _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
     else:
@@ -224,6 +225,13 @@ def run(
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
 
+def _object_of(it: Interpreter, function: Function) -> Value | None:
+    """What a method is of if no call of it was seen; None: it is no method."""
+    if function.cls is None or function.kind not in ("method", "property"):
+        return None
+    return unseen_object(it, function.cls) if function.parameters else None
+
+
 def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]]) -> None:
     """What a callee uses its unknown arguments as, it uses the caller's objects as."""
     for inner, outer in zip(summary.symbols, key.symbols, strict=False):
@@ -239,7 +247,8 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     if not isinstance(value, Unknown):
         return value
     symbol = value.symbol
-    if symbol.vector is not dtypes.V_ANY or symbol.assumptions & ~assume.CALL or symbol.tensor:
+    followed = symbol.assumptions & ~(assume.CALL | assume.INPUT)
+    if symbol.vector != dtypes.V_ANY or followed or symbol.tensor is not None:
         return value
     on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
     vector = dtypes.INPUTS if on else dtypes.BATCHES
@@ -451,10 +460,6 @@ def bind(
     if owner is not None and parameters and function.kind != "static":
         variables[parameters[0].arg] = owner
         start = 1
-    elif function.cls is not None and function.kind in ("method", "property") and parameters:
-        if arguments is None:
-            variables[parameters[0].arg] = unseen_object(it, function.cls)
-            start = 1
     defaults: list[ast.expr | None] = [None] * (len(parameters) - len(node.defaults))
     defaults += node.defaults
     left = dict(keywords)

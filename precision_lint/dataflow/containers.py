@@ -172,7 +172,7 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Sequence):
         return _item(value, index, node)
     if isinstance(value, Table):
-        return _entry(value, index)
+        return _entry(it, value, index)
     if isinstance(value, Instance) and value.items is not None:
         return _module_item(it, value, index)
     if isinstance(value, Array):
@@ -186,10 +186,15 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     return unknown()
 
 
-def _entry(value: Table, index: Value) -> Value:
+def _entry(it: Interpreter, value: Table, index: Value) -> Value:
     key = index.value if isinstance(index, Scalar) else None
     if key is not None and key in value.items:
         return value.items[key]
+    if key is not None and isinstance(value.element, Unknown):
+        one = child(it, value.element, ("entry", key))  # unlike those of other keys
+        if isinstance(one, Unknown):
+            one.symbol.uses |= value.element.symbol.uses & Symbol.TENSOR
+        return one
     if value.element is not None:
         return value.element
     found: Value | None = None
@@ -200,12 +205,30 @@ def _entry(value: Table, index: Value) -> Value:
 
 def _special_item(it: Interpreter, value: Special, index: Value, node: ast.Subscript) -> Value:
     if value.kind == "shape":
+        if isinstance(node.slice, ast.Slice):
+            return _sizes(value, node.slice)
         return size_of(value.fields["of"], index)
     if value.kind == "groups":
         if text(index) != "params":
             return value if not isinstance(index, Scalar) or index.kind != "str" else unknown()
         return Special("parameters", node, it.module, owner=value.fields["owner"], named=False)
     return _parameter(it, value, node) if value.kind == "parameters" else unknown()
+
+
+def _sizes(shape: Special, part: ast.Slice) -> Value:
+    """Part of a shape: the sizes, where it is known which ones."""
+    of = shape.fields["of"]
+    lower = 0 if part.lower is None else _constant(part.lower)
+    upper = _constant(part.upper)
+    if part.step is None and lower is not None:
+        if part.upper is None and lower < 0:
+            upper = 0
+        elif part.lower is None and upper is not None and upper < 0:
+            return shape  # the same sizes from the front
+        if upper is not None and 0 <= upper - lower <= 8 and lower * upper >= 0:
+            sizes = [size_of(of, Scalar(i, "int")) for i in range(lower, upper)]
+            return Sequence(tuple(sizes), None, "tuple")
+    return Sequence(None, Scalar(None, "int", 0), "tuple")
 
 
 def _unknown_item(it: Interpreter, value: Unknown, index: Value, node: ast.Subscript) -> Value:
@@ -470,11 +493,11 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
 
 
 def _is_tensor(owner: Unknown, index: Value, target: ast.Subscript) -> bool:
-    """Whether what is stored into is a tensor: it is used as one, or indexed as only tensors are."""
-    if owner.symbol.uses & Symbol.ARRAY:
+    """Whether an unknown object that is written into is a tensor, by its other uses or the index."""
+    uses = owner.symbol.uses
+    if uses & Symbol.ARRAY:
         return False
-    used = owner.symbol.uses & Symbol.TENSOR
-    return bool(used) or isinstance(index, Tensor) or _has_dimensions(target)
+    return bool(uses & Symbol.TENSOR) or isinstance(index, Tensor) or _has_dimensions(target)
 
 
 def _with_item(owner: Sequence, index: Value, value: Value) -> Sequence:
@@ -506,6 +529,8 @@ def _store_elements(
     applied = Applied(STORE, [owner, index, value], node, True)
     lo, hi = owner.lo, owner.hi
     assumptions = owner.assumptions
+    if isinstance(value, Scalar) and value.kind == "float" and owner.symbol is not None:
+        owner.symbol.uses |= Symbol.REAL
     if isinstance(value, (Tensor, Scalar)):
         lo, hi = min(lo, value.lo), max(hi, value.hi)
         assumptions |= value.assumptions & ~assume.DEFAULT

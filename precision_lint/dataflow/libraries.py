@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     number,
     text,
 )
@@ -443,6 +444,7 @@ def _builtin(
 def _range(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
+    counts(arguments)
     ends = [v if isinstance(v, Scalar) else Scalar(None, "int") for v in arguments]
     if len(ends) == 1:
         return Special("range", node, it.module, lo=0, hi=max(ends[0].hi - 1, 0), bound=ends[0])

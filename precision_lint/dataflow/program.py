@@ -56,6 +56,8 @@ class Program:
         """Files of the project that each file imports."""
         self.read = read
         self.modules: OrderedDict[str, Module] = OrderedDict()
+        self.trees: dict[str, ast.Module] = {}
+        """Of files that are about to be loaded again."""
         self.called: set[tuple[str, str]] = set()
         self.wanted: dict[str, list[tuple[str, int]]] = {}
         """Operations that are events of their own: their kinds, and the dtypes that these ask for."""
@@ -79,7 +81,7 @@ class Program:
         if module is not None:
             self.modules.move_to_end(path)
             return module
-        tree = self.read(path)
+        tree = self.trees.pop(path, None) or self.read(path)
         if tree is None:
             return None
         module = Module(path, tree, self.layout.name_of(path), self.layout.package_of(path))
@@ -88,6 +90,12 @@ class Program:
             self.modules.popitem(last=False)
         self._execute(module)
         return module
+
+    def start_anew(self, path: str) -> None:
+        """Interpret a file's top level again when it is asked for next."""
+        module = self.modules.pop(path, None)
+        if module is not None:
+            self.trees[path] = module.tree
 
     def _execute(self, module: Module) -> None:
         """Interpret a file's top level, without what only runs as a script."""

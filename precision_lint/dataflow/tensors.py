@@ -219,7 +219,8 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             values[0] = Sequence(tuple(items), None, first.kind)
         return [one for one in tensors if one is not None]
     floats = operation.floats or operation.policy.get("cuda") == "lower"
-    use = Symbol.TENSOR | (Symbol.FLOAT if floats else 0)
+    real = Symbol.REAL if _of_reals(operation) else 0
+    use = Symbol.TENSOR | (Symbol.FLOAT if floats else real)
     for index in operation.operands:
         value = values[index] if index < len(values) else None
         if isinstance(value, Tensor):
@@ -237,6 +238,12 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             values[index] = made
             found.append(made)
     return found
+
+
+def _of_reals(operation: Operation) -> bool:
+    """Whether it is a function of one real number (``sin``, ``exp``), which integers are rarely given."""
+    single = len(operation.operands) == 1 and operation.elementwise
+    return single and operation.result == "floating"
 
 
 def _factors(it: Interpreter, values: list[Value | None]) -> list[Tensor]:
@@ -268,10 +275,10 @@ def _mark(value: Tensor, use: int) -> None:
     for _ in range(8):
         if value.symbol is not None:
             value.symbol.uses |= use
-        if value.op not in MARKED or not value.operands:
+        if value.op not in MARKED:
             return
-        inner = value.operands[0]
-        if inner.__class__ is not Tensor:
+        inner = next((one for one in value.operands if one.__class__ is Tensor), None)
+        if inner is None:
             return
         value = inner
 

@@ -8,7 +8,7 @@ graph), so that definitions and idioms are found however they are spelt.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from precision_lint.domains.dtypes import V_ANY, Dtypes
@@ -68,7 +68,7 @@ class Symbol:
         "vector",
     )
 
-    TENSOR, FLOAT, ARRAY, INTEGER, CALLED = (1 << i for i in range(5))
+    TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL = (1 << i for i in range(7))
     count = 0
 
     def __init__(
@@ -158,9 +158,12 @@ class Tensor(Value):
 
     def but(self, **changes: Any) -> Tensor:
         """A copy with other fields."""
-        made = Tensor.__new__(Tensor)
-        for name in Tensor.__slots__:
-            setattr(made, name, changes[name] if name in changes else getattr(self, name))
+        made = Tensor(
+            self.dtypes, self.op, self.operands, self.node, self.home, self.lo, self.hi,
+            self.assumptions, self.flags, self.rank, self.reach, self.symbol, self.data,
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(made, name, value)
         return made
 
 
@@ -451,6 +454,13 @@ def text(value: Value | None) -> str | None:
     if isinstance(value, Scalar) and value.kind == "str":
         return value.value if isinstance(value.value, str) else None
     return None
+
+
+def counts(values: Iterable[Value]) -> None:
+    """Note that unknown objects are numbers: sizes, widths of layers, ends of ranges."""
+    for value in values:
+        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
+            value.symbol.uses |= Symbol.NUMBER
 
 
 def truth(value: Value | None) -> bool | None:

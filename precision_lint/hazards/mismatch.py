@@ -6,7 +6,7 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
-from precision_lint.dataflow.graph import alternatives, peel
+from precision_lint.dataflow.graph import alternatives, floats_behind, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_module
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -48,6 +48,8 @@ PROMOTES = (
 )  # fmt: skip
 
 
+USED = Symbol.FLOAT | Symbol.REAL
+"""Uses of an unknown object that show that it is a tensor of floats."""
 WEIGHTED = (dtypes.HALF16, dtypes.HALFBF)
 
 
@@ -66,11 +68,15 @@ class Origin(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two operands that part, by index: the wider one and the other; the modes in which they do."""
+    """Two operands that part, by index: the wider one and the other; the modes in which they do.
+
+    input: the wider one has the dtype of an input that autocast's region need not have made half.
+    """
 
     wide: int
     narrow: int
     modes: int
+    input: bool = False
 
 
 @hazard("*")
@@ -79,13 +85,16 @@ def parted(it: Interpreter, applied: Applied) -> None:
     strict = _strict(applied)
     if len(strict) < 2 or applied.policy in ("widest", "banned") or it.caught:
         return
-    pair = _pair(applied, strict)
+    pair = _pair(applied, strict) or _into_input(applied, strict)
     if pair is None:
         return
     wide, narrow = applied.values[pair.wide], applied.values[pair.narrow]
     if not isinstance(wide, Tensor) or not isinstance(narrow, Tensor):
         return
     mode = _first(pair.modes)
+    if applied.name in WRITES:
+        _one_kind(wide, narrow, mode)
+        _one_kind(narrow, wide, mode)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
     _as_if_cast(applied, pair, narrow)
@@ -93,13 +102,18 @@ def parted(it: Interpreter, applied: Applied) -> None:
         "dtype-mismatch",
         applied.node,
         pair.modes,
-        wide.assumptions | narrow.assumptions | _tested(it, applied) | _index_kind(it, applied),
+        wide.assumptions
+        | narrow.assumptions
+        | _tested(it, applied)
+        | _index_kind(it, applied)
+        | (assume.BATCH if pair.input else 0),
         about=_floats(wide, narrow),
+        proof=USED,
         operation=applied.name,
         writes=applied.name in WRITES,
         wide=_place(it, applied, pair.wide),
         narrow=_place(it, applied, pair.narrow),
-        wide_dtype=dtypes.describe(_seen(applied, pair.wide)[mode]),
+        wide_dtype=dtypes.describe(FLOAT32 if pair.input else _seen(applied, pair.wide)[mode]),
         narrow_dtype=dtypes.describe(_seen(applied, pair.narrow)[mode]),
         origin=came.kind,
         origin_at=made_at(it, came.value),
@@ -112,6 +126,15 @@ def parted(it: Interpreter, applied: Applied) -> None:
         backward=_function_of(it),
         into_narrow=pair.narrow == strict[0],
     )
+
+
+def _one_kind(value: Tensor, other: Tensor, mode: int) -> None:
+    """A tensor that is stored into floats, or floats into it, holds floats: else nothing would run."""
+    symbol = value.symbol
+    if symbol is None or not symbol.uses & Symbol.TENSOR or other.dtypes[mode] & ~FLOATS:
+        return
+    if all(one.symbol is None for one in floats_behind(other)):
+        symbol.uses |= Symbol.FLOAT
 
 
 def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
@@ -195,6 +218,33 @@ def _pair(applied: Applied, strict: tuple[int, ...]) -> Pair | None:
     return None
 
 
+FROM_OUTSIDE = assume.INPUT | assume.BATCH
+
+
+def _into_input(applied: Applied, strict: tuple[int, ...]) -> Pair | None:
+    """What a region makes half whatever comes in, stored into a tensor of an input's dtype.
+
+    Inputs under autocast are half behind a product, and float32 behind a norm, a sum or a loader.
+    """
+    if applied.name not in WRITES or len(strict) < 2 or len(applied.values) <= strict[1]:
+        return None
+    into, given = applied.values[strict[0]], applied.values[strict[1]]
+    if not isinstance(into, Tensor) or not isinstance(given, Tensor) or given.rank == 0:
+        return None
+    if not into.assumptions & FROM_OUTSIDE or given.assumptions & FROM_OUTSIDE or _is_cast(given):
+        return None
+    low = dtypes.surely(into.dtypes, LOW) & dtypes.surely(given.dtypes, LOW) & dtypes.AMP_MODES
+    return Pair(strict[0], strict[1], low, True) if low else None
+
+
+def _is_cast(value: Any) -> bool:
+    """Whether a tensor was cast last: what is done to its shape does not count."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op != "cast" and transparent(value):
+        value = peel(value.operands[0])
+    return isinstance(value, Tensor) and value.op in ("cast", "join")
+
+
 def _number(value: Any) -> bool:
     """Whether a tensor has no dimensions: behind a mask it is converted."""
     return isinstance(value, Tensor) and value.rank == 0
@@ -270,8 +320,9 @@ def _source(value: Tensor, mode: int) -> str | None:
         before = inner.dtypes[mode] if isinstance(inner, Tensor) else OTHER
         if before & (INTEGER | BOOLEAN) and not before & (OTHER | FLOATS):
             return MASK
-        plain = isinstance(inner, Tensor) and inner.op == "input" and inner.symbol is not None
-        if plain and value.data == "explicit" and not inner.symbol.uses & Symbol.FLOAT:
+        whole = _whole(inner)
+        plain = whole is not None and whole.op == "input" and whole.symbol is not None
+        if plain and value.data == "explicit" and not whole.symbol.uses & Symbol.FLOAT:
             return MASK
         if value.data == "explicit":
             return CAST if before != value.dtypes[mode] else None
@@ -290,6 +341,18 @@ def _source(value: Tensor, mode: int) -> str | None:
             return CREATED
         return NAMED if value.data == ASKED else GIVEN
     return None
+
+
+def _whole(value: Any) -> Any:
+    """The tensor that a value is a view or a repetition of."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in VIEWS and value.operands:
+        value = peel(value.operands[0])
+    return value if isinstance(value, Tensor) else None
+
+
+VIEWS = frozenset({"unsqueeze", "squeeze", "expand", "expand_as", "repeat"})
+"""What masks go through on their way to what they hide."""
 
 
 def _of_array(value: Tensor) -> bool:
@@ -382,6 +445,7 @@ def _widening_found(
         modes,
         wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
         about=other,
+        proof=USED,
         operation=applied.name,
         origin=came.kind,
         origin_at=made_at(it, came.value),
