@@ -20,6 +20,8 @@ POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
 COLLECT_EVERY = 48
 """Files after which memory is collected."""
+SETTLED = 8
+"""Files after which most of what is loaded is what all files import: it is not searched for garbage."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
 NO_ANSWER = "its process ended without an answer"
@@ -52,6 +54,9 @@ def collect_now_and_then() -> None:
     _worked += 1
     if _worked % COLLECT_EVERY == 0:
         gc.collect()
+    elif _worked == SETTLED:
+        gc.collect()
+        gc.freeze()
 
 
 _engines: dict[Path, Engine] = {}
@@ -142,6 +147,9 @@ def _facts(
     else:
         answers = _interpret(items, projects)
         _engines.clear()
+        if len(items) >= SETTLED:
+            gc.unfreeze()
+            gc.collect()
     new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):
         facts[root][name] = found

@@ -84,7 +84,7 @@ class Editor:
 
     def append(self, statement: ast.stmt, suffixes: Mapping[ast.expr, str]) -> Edits | None:
         """Put a method call such as ``.float()`` behind expressions of one statement."""
-        return self._replace(statement, {n: changes.suffix(text) for n, text in suffixes.items()})
+        return self._replace(statement, {n: changes.Suffix(text) for n, text in suffixes.items()})
 
     def rewrite(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
         """Replace expressions of one statement; ``_`` in a text is the expression it replaces."""
@@ -94,7 +94,7 @@ class Editor:
         self, statement: ast.stmt, call: ast.Call, places: Sequence[ast.expr], text: str
     ) -> Edits | None:
         """Take a method call off its receiver and put it behind expressions inside of that."""
-        wanted = dict.fromkeys(places, changes.suffix(text))
+        wanted: dict[ast.expr, Change] = {place: changes.Suffix(text) for place in places}
         wanted[call] = changes.method("")
         return self._replace(statement, wanted)
 

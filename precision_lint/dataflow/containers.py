@@ -50,7 +50,7 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
         rank = value.rank - 1 if value.rank > 0 else UNKNOWN_RANK
         return value.but(op="element", operands=(value,), node=node, home=it.module, rank=rank)
     if isinstance(value, Table):
-        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
+        return _items(it, value, "keys")
     if isinstance(value, Instance) and value.items is not None:
         return _parts(it, value)
     if isinstance(value, Special):
@@ -62,6 +62,14 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
     if isinstance(value, Scalar) and value.kind == "str":
         return Scalar(None, "str")
     return unknown()
+
+
+def element_of(it: Interpreter, value: Value, node: ast.AST) -> Value | None:
+    """One value that stands for all items of a sequence or tensor; None: there is none."""
+    if isinstance(value, Sequence):
+        return any_of(value)
+    found = elements(it, value, node) if isinstance(value, (Tensor, Unknown)) else None
+    return found if isinstance(found, Value) else None
 
 
 def _parts(it: Interpreter, value: Instance) -> Value | list[Value]:
@@ -141,7 +149,7 @@ def _items(it: Interpreter, value: Value, what: str) -> Value | list[Value]:
     for item in value.items.values():
         rest = join(rest, item)
     if what == "keys":
-        return unknown()
+        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
     return Sequence((unknown(), rest), None) if what == "items" else rest
 
 
@@ -154,6 +162,7 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
     if known is None:
         vector = symbol.vector
         made = it.unknown(str(name), vector, symbol.assumptions)
+        made.symbol.owner = symbol
         made.symbol.flags = symbol.flags
         made.symbol.uses = symbol.uses & Symbol.ARRAY
         if ("cast of", "") in symbol.attributes:
@@ -273,6 +282,8 @@ def _item(value: Sequence, index: Value, node: ast.Subscript) -> Value:
             return value.items[int(position)]
         return unknown()
     found = any_of(value)
+    if isinstance(found, Tensor) and position is not None and position == int(position):
+        return _piece(found, int(position))
     return found if found is not None else unknown()
 
 
@@ -420,11 +431,7 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
 
 def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AST) -> None:
     starred = [i for i, t in enumerate(targets) if isinstance(t, ast.Starred)]
-    found = (
-        elements(it, value, node)
-        if not isinstance(value, Special) or value.kind != "shape"
-        else size_of(value.fields["of"], None)
-    )
+    found = elements(it, value, node)
     if isinstance(value, Unknown):
         for i, target in enumerate(targets):
             assign(it, target, child(it, value, i), node)
@@ -433,8 +440,7 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         for i, target in enumerate(targets):
             assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
         return
-    if isinstance(value, Sequence) and value.ends is not None and not starred:
-        found = _filled(value.ends, len(targets)) or found
+    found = _filled(value, targets) or found
     if isinstance(found, list):
         parts = _matched(targets, starred, found)
         if parts is not None:
@@ -450,14 +456,25 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         one = found
         if isinstance(value, Tensor) and isinstance(found, Tensor):
             one = found.but(op="unbind", operands=(value,), data=i)
+        elif isinstance(found, Tensor):
+            one = _piece(found, i)
         assign(it, target, one, node)
 
 
-def _filled(ends: tuple[list[Value], Value, list[Value]], length: int) -> list[Value] | None:
-    """The items of a sequence of this length with one part of unknown length; None: it is shorter."""
-    before, middle, behind = ends
-    missing = length - len(before) - len(behind)
-    return [*before, *[middle] * missing, *behind] if missing >= 0 else None
+def _filled(value: Value, targets: list[ast.expr]) -> list[Value] | None:
+    """The items of a sequence with one part of unknown length, as many as there are targets."""
+    if not isinstance(value, Sequence) or value.ends is None:
+        return None
+    before, middle, behind = value.ends
+    missing = len(targets) - len(before) - len(behind)
+    if missing < 0 or any(isinstance(target, ast.Starred) for target in targets):
+        return None
+    return [*before, *[middle] * missing, *behind]
+
+
+def _piece(element: Tensor, position: int) -> Tensor:
+    """One of several tensors of which all that is known is the same: not the same tensor."""
+    return element.but(op="output", operands=(element,), data=position)
 
 
 def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) -> list[Value] | None:

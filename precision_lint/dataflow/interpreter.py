@@ -333,11 +333,7 @@ class Interpreter:
         )
         event.variants.append(variant)
         self.emitted.append(variant)
-        symbols = [
-            one.symbol
-            for one in floats_behind(about)
-            if one.symbol is not None and not one.assumptions & assume.NETWORK
-        ]
+        symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]
         if symbols:
             self.pending.append((variant, symbols, proof))
 
@@ -375,7 +371,7 @@ class Interpreter:
     def settle(self) -> None:
         """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""
         for variant, symbols, proof in self.pending:
-            if any(not one.uses & proof for one in symbols):
+            if not all(one.proven(proof) for one in symbols):
                 variant.assumptions |= assume.KIND
         self.pending.clear()
 
