@@ -56,6 +56,12 @@ SAME = frozenset({
     "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
+EAGER = frozenset({
+    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export",
+    "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
+    "torch.overrides.has_torch_function_unary", "torch.overrides.has_torch_function_variadic",
+})  # fmt: skip
+"""Functions that are false where code runs as it is written: neither scripted nor exported."""
 CHECKPOINT = frozenset({
     "torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential",
 })  # fmt: skip
@@ -321,6 +327,12 @@ def _promoted(
     return DtypeValue(vector, node, it.module)
 
 
+def _eager(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(False, "bool", node=node, home=it.module)
+
+
 TORCH: dict[str, Handler] = {
     "torch.clear_autocast_cache": _emptied,
     "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
@@ -345,6 +357,7 @@ TORCH: dict[str, Handler] = {
     "torch.broadcast_tensors": _several,
     "torch.promote_types": _promoted,
     "torch.result_type": _promoted,
+    **dict.fromkeys(EAGER, _eager),
 }
 
 
