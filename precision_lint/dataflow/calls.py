@@ -21,7 +21,7 @@ from precision_lint.dataflow.interpreter import (
     Region,
 )
 from precision_lint.dataflow.parameters import drives, is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import Step, tells
+from precision_lint.dataflow.protocol import SAVED, Step, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -599,6 +599,10 @@ def _closure(
     keywords: dict[str, Value],
     node: ast.AST,
 ) -> Value:
+    tables: list[Value] = [v for v in (*arguments, *keywords.values()) if isinstance(v, Table)]
+    if tables and "save" in scan(callee.function).names:
+        for look in SAVED:
+            look(it, tables, node)
     return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
 
 

@@ -50,7 +50,7 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
         rank = value.rank - 1 if value.rank > 0 else UNKNOWN_RANK
         return value.but(op="element", operands=(value,), node=node, home=it.module, rank=rank)
     if isinstance(value, Table):
-        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
+        return _items(it, value, "keys")
     if isinstance(value, Instance) and value.items is not None:
         return _parts(it, value)
     if isinstance(value, Special):
@@ -139,7 +139,7 @@ def _items(it: Interpreter, value: Value, what: str) -> Value | list[Value]:
     for item in value.items.values():
         rest = join(rest, item)
     if what == "keys":
-        return unknown()
+        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
     return Sequence((unknown(), rest), None) if what == "items" else rest
 
 
@@ -152,6 +152,7 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
     if known is None:
         vector = symbol.vector
         made = it.unknown(str(name), vector, symbol.assumptions)
+        made.symbol.owner = symbol
         made.symbol.flags = symbol.flags
         made.symbol.uses = symbol.uses & Symbol.ARRAY
         if ("cast of", "") in symbol.attributes:
@@ -271,6 +272,8 @@ def _item(value: Sequence, index: Value, node: ast.Subscript) -> Value:
             return value.items[int(position)]
         return unknown()
     found = any_of(value)
+    if isinstance(found, Tensor) and position is not None and position == int(position):
+        return _piece(found, int(position))
     return found if found is not None else unknown()
 
 
@@ -446,7 +449,14 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         one = found
         if isinstance(value, Tensor) and isinstance(found, Tensor):
             one = found.but(op="unbind", operands=(value,), data=i)
+        elif isinstance(found, Tensor):
+            one = _piece(found, i)
         assign(it, target, one, node)
+
+
+def _piece(element: Tensor, position: int) -> Tensor:
+    """One of several tensors of which all that is known is the same: not the same tensor."""
+    return element.but(op="output", operands=(element,), data=position)
 
 
 def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) -> list[Value] | None:

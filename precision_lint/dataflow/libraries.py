@@ -12,7 +12,7 @@ from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
-from precision_lint.dataflow.protocol import handed, note
+from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -56,6 +56,12 @@ SAME = frozenset({
     "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
+EAGER = frozenset({
+    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export",
+    "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
+    "torch.overrides.has_torch_function_unary", "torch.overrides.has_torch_function_variadic",
+})  # fmt: skip
+"""Functions that are false where code runs as it is written: neither scripted nor exported."""
 CHECKPOINT = frozenset({
     "torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential",
 })  # fmt: skip
@@ -276,10 +282,6 @@ def _gradient(
     return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
 
 
-SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []
-"""What to look for where something is saved (``hazards``)."""
-
-
 def _saved(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -325,6 +327,12 @@ def _promoted(
     return DtypeValue(vector, node, it.module)
 
 
+def _eager(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(False, "bool", node=node, home=it.module)
+
+
 TORCH: dict[str, Handler] = {
     "torch.clear_autocast_cache": _emptied,
     "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
@@ -349,6 +357,7 @@ TORCH: dict[str, Handler] = {
     "torch.broadcast_tensors": _several,
     "torch.promote_types": _promoted,
     "torch.result_type": _promoted,
+    **dict.fromkeys(EAGER, _eager),
 }
 
 
@@ -556,7 +565,7 @@ def _dict(
             if isinstance(pair, Sequence) and pair.items and isinstance(pair.items[0], Scalar):
                 items[pair.items[0].value] = pair.items[1]
         return Table(items, None)
-    return Table(items, unknown() if first is not None else None)
+    return Table(items, unknown() if first is not None or it.unpacked else None)
 
 
 def _mapped(

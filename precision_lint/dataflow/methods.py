@@ -485,6 +485,11 @@ def _instance_method(
     found = objects.load(it, value, name, node)
     if found is not None:
         return it.call(found, arguments, keywords, node)
+    if name == "manual_backward" and arguments:
+        training.framework_backward(it, value, arguments[0], node)
+        return NONE
+    if name == "clip_gradients" and arguments:
+        return training.clip(it, name, arguments, node)  # Lightning's: by hand it does not unscale
     if objects.is_module(it, value.cls):
         answer = building.module_method(it, value, name, arguments, keywords, node)
         if answer is not None:

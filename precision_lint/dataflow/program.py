@@ -218,7 +218,10 @@ class Program:
             cls.facts.pop("unseen", None)
         self.touched.clear()
         self.built.clear()
-        self.interpreter.stored.clear()
+        it = self.interpreter
+        it.stored.clear()
+        it.quiet.clear()
+        it.notes = {key: value for key, value in it.notes.items() if not _of_function(key)}
 
     def importers(self, path: str) -> set[str]:
         """The files, among those that were loaded, that import one, directly or not."""
@@ -289,6 +292,11 @@ def _whole(it: Interpreter, work: Callable[[], Any]) -> None:
     if tells(trace):
         for look in FINISHED:
             look(it, trace)
+
+
+def _of_function(key: Any) -> bool:
+    """Whether something is remembered of a function, which is gone with its file."""
+    return isinstance(key, tuple) and any(isinstance(part, Function) for part in key)
 
 
 def _is_main(node: ast.stmt) -> bool:

@@ -323,14 +323,13 @@ def _record(applied: Applied, seen: list[Dtypes]) -> None:
 
 def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
     """The dtype of a result by what the table says of the operation."""
-    operation, result = applied.operation, applied.operation.result
+    result = applied.operation.result
     if result == "bool":
         return dtypes.V_BOOLEAN
     if result == "int":
         return dtypes.V_INTEGER
     if not seen:
-        scalars = [v for v in applied.values if isinstance(v, Scalar) and v.is_number]
-        return dtypes.V_FLOAT32 if scalars and not operation.listed else dtypes.V_ANY
+        return dtypes.V_FLOAT32 if _of_numbers(applied) else dtypes.V_ANY
     if result == "first" or (result == "real" and len(seen) == 1):
         vector = seen[0]
         return _real(vector) if result == "real" else vector
@@ -347,6 +346,14 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
     if result == "float32":
         return dtypes.V_FLOAT32
     return dtypes.floating(vector) if result in ("floating", "real") else vector
+
+
+def _of_numbers(applied: Applied) -> bool:
+    """Whether an operand is a number of Python's, which becomes a tensor of the default dtype."""
+    if applied.operation.listed:
+        return False
+    given = [applied.values[i] for i in applied.operation.operands if i < len(applied.values)]
+    return any(isinstance(one, Scalar) and one.is_number for one in given)
 
 
 def _is_tensor(values: list[Value | None], index: int) -> bool:
@@ -394,6 +401,8 @@ def _above(strong: Dtypes, weak: Dtypes) -> Dtypes:
     key = (strong, weak)
     found = _above_known.get(key)
     if found is None:
+        if len(_above_known) >= dtypes.REMEMBERED:
+            _above_known.clear()
         found = _above_known[key] = tuple(
             [
                 y if _CATEGORY.get(y, 0) > _CATEGORY.get(x, 9) else x

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from precision_lint.domains.assumptions import NETWORK
 from precision_lint.domains.dtypes import V_ANY, Dtypes
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Symbol:
         "label",
         "node",
         "number",
+        "owner",
         "tensor",
         "uses",
         "vector",
@@ -90,6 +92,19 @@ class Symbol:
         self.flags = 0
         self.node = node
         self.home = home
+        self.owner: Symbol | None = None
+        """What it is an attribute or item of."""
+
+    def proven(self, use: int) -> bool:
+        """Whether it is a tensor: used as one (``use``: of those uses), or given by a model.
+
+        An attribute of what is called itself, of a model or layer, is any object.
+        """
+        if self.uses & use:
+            return True
+        return bool(self.assumptions & NETWORK) and not (
+            self.owner is not None and self.owner.uses & Symbol.CALLED
+        )
 
 
 class Unknown(Value):
