@@ -130,22 +130,31 @@ def _with_plain_newlines(text: str) -> str:
 
 @functools.lru_cache(maxsize=512)
 def under_autocast_off(
-    text: str, call: Place, operands: tuple[Place, ...], header: str, name: str | None, unit: str
+    text: str,
+    call: Place,
+    operands: tuple[tuple[Place, bool], ...],
+    header: str,
+    name: str | None,
+    unit: str,
 ) -> Edit | None:
     """What ``Editor.without_autocast`` makes of the lines of a statement."""
     import libcst as cst
 
     parsed = _parsed(text)
-    if parsed is None or any(place not in parsed[1] for place in (call, *operands)):
+    places = (call, *(place for place, _ in operands))
+    if parsed is None or any(place not in parsed[1] for place in places):
         return None
     module, nodes = parsed
-    targets, call_node = {id(nodes[place]) for place in operands}, nodes[call]
-    upcast = Suffix(".float()")
+    call_node = nodes[call]
+    upcasts = {
+        id(nodes[place]): method(".float()") if cast else Suffix(".float()")
+        for place, cast in operands
+    }
     moved: list[cst.BaseExpression] = []
 
     class Changed(cst.CSTTransformer):
         def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-            if id(original_node) in targets:
+            if upcast := upcasts.get(id(original_node)):
                 return upcast(updated_node)
             if original_node is call_node and name is not None:
                 moved.append(updated_node)

@@ -54,9 +54,6 @@ def collect_now_and_then() -> None:
     _worked += 1
     if _worked % COLLECT_EVERY == 0:
         gc.collect()
-    elif _worked == SETTLED:
-        gc.collect()
-        gc.freeze()
 
 
 _engines: dict[Path, Engine] = {}
@@ -66,11 +63,19 @@ _engines: dict[Path, Engine] = {}
 def _interpret(items: Sequence[tuple[Path, str]], projects: Mapping[Path, Code]) -> list[Facts]:
     """The facts of some files, each named by its project's root and its name there."""
     found = []
+    many = len(items) > COLLECT_EVERY
     with collector_off(), deep_recursion():
-        for root, name in items:
-            collect_now_and_then()
-            found.append(_facts_of(projects[root], root, name))
-            progress.step()
+        try:
+            for number, (root, name) in enumerate(items):
+                collect_now_and_then()
+                if many and number == SETTLED:
+                    gc.collect()
+                    gc.freeze()
+                found.append(_facts_of(projects[root], root, name))
+                progress.step()
+        finally:
+            if many:
+                gc.unfreeze()
     return found
 
 
@@ -147,8 +152,7 @@ def _facts(
     else:
         answers = _interpret(items, projects)
         _engines.clear()
-        if len(items) >= SETTLED:
-            gc.unfreeze()
+        if len(items) > COLLECT_EVERY:
             gc.collect()
     new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +155,23 @@ def test_tables_of_dtypes_stay_small() -> None:
     assert len(dtypes._modes) <= dtypes.REMEMBERED
 
 
-def test_the_collector_is_as_it_was_after_a_run() -> None:
-    import gc
+def test_the_collector_is_as_it_was_after_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "COLLECT_EVERY", 2)
+    monkeypatch.setattr(gathering, "SETTLED", 1)
+    for name in "abcd":
+        (tmp_path / f"{name}.py").write_text("import torch\n")
+    frozen: list[int] = []
+    unfreeze = gc.unfreeze
 
-    before = gc.isenabled()
-    with gathering.collector_off():
-        assert not gc.isenabled()
-    assert gc.isenabled() is before
+    def watched() -> None:
+        frozen.append(gc.get_freeze_count())
+        unfreeze()
+
+    monkeypatch.setattr(gc, "unfreeze", watched)
+    settings = Settings(no_cache=True)
+    before = gc.isenabled(), gc.get_freeze_count()
+    check([tmp_path], lambda _: settings, workers=1)
+    assert frozen and frozen[0] > before[1]
+    assert (gc.isenabled(), gc.get_freeze_count()) == (before[0], 0)

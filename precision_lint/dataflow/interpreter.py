@@ -23,7 +23,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.syntax.program import Class, Function, Module
 
 Environment = dict[Any, Value]
@@ -320,17 +320,20 @@ class Interpreter:
         while call is not None and len(calls) < 8:
             calls.append(call.place)
             call = call.outer
+        own = differing(data, event.facts)
         for known in event.variants:
             if (
                 known.modes == modes
                 and known.assumptions == assumptions
                 and known.root == self.root
+                and known.facts == own
             ):
                 self.emitted.append(known)
                 return
         variant = Variant(
-            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
-        )
+            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links,
+            facts=own,
+        )  # fmt: skip
         event.variants.append(variant)
         self.emitted.append(variant)
         symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]

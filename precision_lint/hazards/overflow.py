@@ -9,7 +9,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import LOW
+from precision_lint.domains.dtypes import CODE, LOW
 from precision_lint.domains.values import (
     DETACHED,
     GRADIENT,
@@ -377,6 +377,7 @@ def narrowing_cast(it: Interpreter, applied: Applied) -> None:
             operation=value.op,
             made=made_at(it, value),
             receiver=_receiver(it, applied),
+            named=bool(modes >> CODE & 1),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from precision_lint.api import Confidence
@@ -72,15 +73,20 @@ class Verdict:
     sign: Sign | None
 
 
+def counting(event: Event, superseded: frozenset[tuple[str, str]]) -> Iterator[Variant]:
+    """The variants that count: not what was assumed of functions whose callers are known."""
+    for variant in event.variants:
+        if variant.script or not superseded.issuperset((variant.root, *variant.also)):
+            yield variant
+
+
 def judge(event: Event, force: Force, superseded: frozenset[tuple[str, str]]) -> Verdict | None:
     """How sure an event is; None: nothing of it is left.
 
     superseded: functions whose callers are known, so that what was assumed of them does not count.
     """
     best: Verdict | None = None
-    for variant in event.variants:
-        if superseded.issuperset((variant.root, *variant.also)) and not variant.script:
-            continue
+    for variant in counting(event, superseded):
         found = _of_variant(event, variant, force)
         if found is not None and (best is None or _order(found) > _order(best)):
             best = found
