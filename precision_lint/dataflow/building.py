@@ -231,6 +231,10 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
     return value.but(dtypes=(value.dtypes[0], *own[1:]))
 
 
+TAKE_ANYTHING = frozenset({"Embedding", "EmbeddingBag", "Flatten", "Unflatten", "Identity"})
+"""Layers that are given integers as well."""
+
+
 def _call_layer(
     it: Interpreter,
     callee: Instance,
@@ -265,11 +269,19 @@ def _call_layer(
                 weights, "weight", (), node, it.module, assumptions=assumptions,
                 flags=PARAMETER, data=(name, attribute, callee),
             )  # fmt: skip
+    _takes_reals(name, arguments)
     result = operate(it, op, arguments[: len(op.parameters)], given, node)
     if isinstance(result, Tensor):
         flags = result.flags | (LEARNED if layer.weights else 0)
         return result.but(flags=flags, data=callee)
     return result
+
+
+def _takes_reals(name: str, arguments: list[Value]) -> None:
+    """Note that what a layer is given is a tensor of floats."""
+    symbol = getattr(arguments[0], "symbol", None) if arguments else None
+    if isinstance(symbol, Symbol) and name not in TAKE_ANYTHING:
+        symbol.uses |= Symbol.TENSOR | Symbol.REAL
 
 
 def _without(callee: Instance, attribute: str) -> bool:
@@ -380,7 +392,7 @@ def call_unknown(
         look(it, callee, node)
     given = [*arguments, *keywords.values()]
     handed(it, node, callee, given)
-    if any(isinstance(value, (Tensor, Unknown)) for value in given):
+    if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
             objects.show_cast(it, symbol.vector, symbol.node)

@@ -64,6 +64,14 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
     return unknown()
 
 
+def element_of(it: Interpreter, value: Value, node: ast.AST) -> Value | None:
+    """One value that stands for all items of a sequence or tensor; None: there is none."""
+    if isinstance(value, Sequence):
+        return any_of(value)
+    found = elements(it, value, node) if isinstance(value, (Tensor, Unknown)) else None
+    return found if isinstance(found, Value) else None
+
+
 def _parts(it: Interpreter, value: Instance) -> Value | list[Value]:
     """The modules in a ModuleList, Sequential or ModuleDict."""
     items = value.items
@@ -82,6 +90,8 @@ def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value |
     fields = value.fields
     if value.kind == "range":
         return Scalar(None, "int", fields["lo"], fields["hi"])
+    if value.kind == "shape":
+        return size_of(fields["of"], None)
     if value.kind == "enumerate":
         inner = elements(it, fields["of"], node)
         if isinstance(inner, list):
@@ -393,7 +403,7 @@ def assign(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
 def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
     """Give the place that an expression names another value, after a change in place."""
     if isinstance(target, ast.Name):
-        if target.id in it.variables:
+        if target.id in it.variables or isinstance(value, Table):  # a table of the whole file
             it.variables[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.expr(target.value)
@@ -421,11 +431,7 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
 
 def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AST) -> None:
     starred = [i for i, t in enumerate(targets) if isinstance(t, ast.Starred)]
-    found = (
-        elements(it, value, node)
-        if not isinstance(value, Special) or value.kind != "shape"
-        else size_of(value.fields["of"], None)
-    )
+    found = elements(it, value, node)
     if isinstance(value, Unknown):
         for i, target in enumerate(targets):
             assign(it, target, child(it, value, i), node)
@@ -434,6 +440,7 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         for i, target in enumerate(targets):
             assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
         return
+    found = _filled(value, targets) or found
     if isinstance(found, list):
         parts = _matched(targets, starred, found)
         if parts is not None:
@@ -452,6 +459,17 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         elif isinstance(found, Tensor):
             one = _piece(found, i)
         assign(it, target, one, node)
+
+
+def _filled(value: Value, targets: list[ast.expr]) -> list[Value] | None:
+    """The items of a sequence with one part of unknown length, as many as there are targets."""
+    if not isinstance(value, Sequence) or value.ends is None:
+        return None
+    before, middle, behind = value.ends
+    missing = len(targets) - len(before) - len(behind)
+    if missing < 0 or any(isinstance(target, ast.Starred) for target in targets):
+        return None
+    return [*before, *[middle] * missing, *behind]
 
 
 def _piece(element: Tensor, position: int) -> Tensor:

@@ -14,7 +14,7 @@ from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
-from precision_lint.dataflow.tensors import cast, dtype_of, operate
+from precision_lint.dataflow.tensors import cast, dtype_of, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
@@ -637,6 +637,9 @@ BUILTINS: dict[str, Handler] = {
     "next": lambda it, n, a, k, node: _joined(elements(it, a[0], node)) if a else unknown(),
     "dict": _dict,
     "map": _mapped,
+    "filter": lambda it, n, a, k, node: (
+        Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
+    ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
     **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),
@@ -743,6 +746,13 @@ def _foreign(
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     asked = keywords.get("torch_dtype", keywords.get("dtype"))
     last = name.rpartition(".")[2]
+    if name.startswith("torchvision."):
+        if last == "ToPILImage":
+            return Reference("torchvision.transforms.functional.to_pil_image")
+        if last == "to_pil_image" and isinstance(node, ast.Call) and len(node.args) == 1:
+            made = tensor_of(it, arguments[0]) if arguments else None
+            if made is not None:
+                looked_at(it, "numpy", made, node)
     _settings(it, last, keywords, node)
     if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
         vector = dtype_of(it, asked)

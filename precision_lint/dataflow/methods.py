@@ -8,7 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow import building, declared, functions, objects, training
 from precision_lint.dataflow.calls import CALLEES
-from precision_lint.dataflow.containers import child, rebind, size_of
+from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -654,7 +654,7 @@ def _sequence_method(
         rebind(it, target, _appended(it, value, first))
         return NONE
     if name in ("extend", "update"):
-        more = any_of(first) if isinstance(first, Sequence) else None
+        more = element_of(it, first, node)
         if (
             isinstance(first, Sequence)
             and first.items is not None

@@ -50,7 +50,7 @@ KEYS = {
 """Names of dtypes."""
 
 
-FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH
+FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH | assume.CALL
 """Assumptions about the dtype of what comes in."""
 
 

@@ -257,7 +257,7 @@ def _unknowns(a: Any, b: Any) -> Value:
     first, second = a.symbol, b.symbol
     vector = dtypes.join(first.vector, second.vector)
     made = Symbol(first.label, vector, first.assumptions | second.assumptions)
-    made.uses = first.uses & second.uses
+    made.uses, made.flags = first.uses & second.uses, first.flags | second.flags
     if first.tensor is not None and second.tensor is not None:
         tensor = _tensors(first.tensor, second.tensor)
         made.tensor = tensor if isinstance(tensor, Tensor) else None

@@ -268,19 +268,25 @@ class DtypeValue(Value):
 
 
 class Sequence(Value):
-    """A tuple, list or set: its items, or one value that stands for all of them."""
+    """A tuple, list or set: its items, or one value that stands for all of them.
 
-    __slots__ = ("element", "items", "kind")
+    ends: where one part of unknown length was unpacked, the items before it, what stands for its own,
+    and those behind it.
+    """
+
+    __slots__ = ("element", "ends", "items", "kind")
 
     def __init__(
         self,
         items: tuple[Value, ...] | None = None,
         element: Value | None = None,
         kind: str = "tuple",
+        ends: tuple[list[Value], Value, list[Value]] | None = None,
     ) -> None:
         self.items = items
         self.element = element
         self.kind = kind
+        self.ends = ends
 
 
 class Table(Value):

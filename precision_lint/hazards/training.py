@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import weights_of
+from precision_lint.dataflow.objects import find_method, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
 from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED
@@ -158,12 +158,12 @@ def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
     state = next((one for one in states if _state_of(one, "optimizer")), None)
     if state is None or any(_state_of(one, "scaler") for one in states):
         return
-    known = it.notes.setdefault(REPORTED, set())
-    if any(_open(value) for value in values) or state.node in known:
+    first = it.notes.setdefault(REPORTED, {}).get(state.node, node)
+    if any(_open(value) for value in values) or first is not node:
         return
     scaler = next((one for one in _in_reach(it) if one.fields.get("enabled") is not False), None)
     if scaler is not None:
-        known.add(state.node)
+        it.notes[REPORTED][state.node] = node
         made = it.place(scaler.node, scaler.home) if scaler.node is not None else None
         it.emit(
             "scaler-not-saved", node, ALL_MODES, scaler.assumptions & ~assume.FLAG, scaler=made,
@@ -208,7 +208,11 @@ def state_given(it: Interpreter, value: Value, node: ast.AST) -> None:
         return
     named = {one.value for one in ast.walk(function.cls.node) if isinstance(one, ast.Constant)}
     owner = it.variables.get(function.parameters[0].arg) if function.parameters else None
-    held = owner.attributes if isinstance(owner, Instance) else {}
+    if not isinstance(owner, Instance) or isinstance(owner.cls, str):
+        return
+    if find_method(it, owner.cls, "state_dict") is not function:
+        return  # a derived class adds to it
+    held = owner.attributes
     if not any(name in named and _is_scaler(one) for name, one in held.items()):
         saved(it, [value], node)  # and nothing is told the scaler's name
 

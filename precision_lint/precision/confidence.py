@@ -47,6 +47,17 @@ DOUBTED: dict[str, int] = {
     "left-half": assume.INPUT,
 }
 """By kind of event: usual assumptions that it must not rest on."""
+STATED: dict[str, int] = {
+    "bfloat16-to-numpy": assume.INPUT,
+    "half-softmax": assume.INPUT | assume.KIND,
+    **dict.fromkeys(
+        ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
+         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle"),
+        assume.KIND,
+    ),
+}  # fmt: skip
+"""By kind of event: what it may rest on besides where the user states the mode: the operation is one
+of numbers, so that its operand is of the mode's dtype."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,8 @@ def _order(verdict: Verdict) -> tuple[int, int, int]:
 
 def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     tolerated = (USUAL | TOLERATED.get(event.kind, 0)) & ~DOUBTED.get(event.kind, 0)
+    if force.stated:
+        tolerated |= STATED.get(event.kind, 0)
     best: Verdict | None = None
     for mode in range(len(MODES)):
         if not variant.modes >> mode & 1:
