@@ -14,6 +14,7 @@ from precision_lint.dataflow.protocol import Step
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import ALL_MODES, AMP16
 from precision_lint.domains.values import (
+    IN_FLOAT16,
     Closure,
     Instance,
     Sequence,
@@ -42,6 +43,7 @@ from precision_lint.typestate.traces import (
     once,
     optimizers,
     place_of,
+    region_of,
     rests_on,
 )
 
@@ -91,6 +93,8 @@ class Machine:
         self.followed: dict[Any, Flow] = {}
         """Calls that were followed while nothing was reported, by what they began with."""
         self.budget = STEPS
+        self.halves: set[Place] = set()
+        """Backward passes without a scale of losses that float16 regions computed."""
         steps = list(once(trace, set()))
         self.calls = {
             kind: [s for s in steps if s.kind == kind]
@@ -435,6 +439,8 @@ class Machine:
         scaler = self.scaler_of(loss)
         if scaler is not None and any(self.scaler_of(one) is None for one in alternatives(loss)):
             return [s._replace(lost=True, scaled=None, plain=None) for s in states]
+        if scaler is None and region_of(loss) == IN_FLOAT16:
+            self.halves.add(step.place)
         if scaler is None:
             return [_fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
         if scaler.fields.get("enabled") is False:
@@ -591,6 +597,10 @@ class Machine:
             done = used[0].of(optimizer)
             unscaled = all(s.of(optimizer) == UNSCALED for s in used)
             own = all(s.plain is not None and done is None for s in used)
+            if own and len(used) == len(states) and used[0].plain in self.halves:
+                self.report(
+                    "unscaled-loss", used[0].plain, used, off=False, step=step.place, clips=()
+                )
             foreign = done is None and self._foreign(used, optimizer)
             if not own and not foreign and not (unscaled and any(s.looked for s in used)):
                 extra = assume.BRANCH if unscaled else 0

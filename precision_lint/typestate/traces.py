@@ -8,7 +8,15 @@ from typing import Any
 
 from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import Step
-from precision_lint.domains.values import Sequence, Special, Tensor, Value
+from precision_lint.domains.values import (
+    IN_BFLOAT16,
+    IN_FLOAT16,
+    Sequence,
+    Special,
+    Tensor,
+    Unknown,
+    Value,
+)
 from precision_lint.events import Place
 
 
@@ -35,6 +43,14 @@ def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
         given = step.node.args[0] if step.node.args else None
         if given is not None and (varies(given) or getattr(given, "id", "") in items):
             yield step
+
+
+def region_of(loss: Value | None) -> int:
+    """In which half dtypes the regions said to be that a loss was computed in."""
+    flags = loss.flags if isinstance(loss, Tensor) else 0
+    if isinstance(loss, Unknown):
+        flags = loss.symbol.flags
+    return flags & (IN_FLOAT16 | IN_BFLOAT16)
 
 
 def rests_on(step: Step) -> int:
