@@ -24,6 +24,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     number,
 )
 from precision_lint.torchmodel.creation import Creation
@@ -46,7 +47,7 @@ def create(
     lo, hi = _range(creation, values, arguments)
     origin = ASKED if asked is not None else FOLLOWS
     given = values.get("dtype")
-    assumptions = given.assumptions if isinstance(given, DtypeValue) else 0
+    assumptions = _rests_on(given)
     rank = creation.rank
     vector: Dtypes
     if asked is not None:
@@ -72,6 +73,7 @@ def create(
         origin = DEFAULT if floats else FOLLOWS
     else:
         vector, origin = it.program.default_dtype, DEFAULT
+    _sizes(creation, values, arguments)
     made = Tensor(
         vector,
         creation.name,
@@ -119,6 +121,23 @@ def _aligned(
     if creation.kind == "range" and "end" not in named and "start" in named:
         named["end"] = named.pop("start")
     return named
+
+
+def _rests_on(given: Value | None) -> int:
+    """What a dtype rests on: that of a tensor on what the tensor's does."""
+    if not isinstance(given, DtypeValue):
+        return 0
+    return given.assumptions | (given.source.assumptions if given.source is not None else 0)
+
+
+def _sizes(creation: Creation, values: Mapping[str, Value], arguments: list[Value]) -> None:
+    """What is given as a size or as an end is a number."""
+    if creation.kind == "range" or creation.name in ("linspace", "logspace", "eye"):
+        counts(
+            values[name] for name in ("start", "end", "step", "steps", "n", "m") if name in values
+        )
+    elif creation.kind == "default" and len(arguments) > 1:
+        counts(arguments)
 
 
 def _shape_rank(creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]) -> int:

@@ -204,17 +204,18 @@ def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:
                 "parameters", nodes[0], it.module, owner=owners[0], named=False, owners=owners
             )
     items: list[Value] = []
-    for node in nodes:
+    for number, node in enumerate(nodes):
         if node.__class__ is ast.Starred:
             inner = elements(it, it.expr(node.value), node)
             if isinstance(inner, list):
                 items += inner
                 continue
-            rest = [it.expr(n) for n in nodes if n.__class__ is not ast.Starred]
+            rest = [it.expr(n) for n in nodes[number + 1 :] if n.__class__ is not ast.Starred]
             element: Value = inner
-            for item in rest:
+            for item in (*items, *rest):
                 element = join(element, item)
-            return Sequence(None, element, kind)
+            whole = len(rest) == len(nodes) - number - 1
+            return Sequence(None, element, kind, (items, inner, rest) if whole else None)
         items.append(it.expr(node))
     return Sequence(tuple(items), None, kind)
 

@@ -23,7 +23,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.syntax.program import Class, Function, Module
 
 Environment = dict[Any, Value]
@@ -178,7 +178,7 @@ class Interpreter:
         self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
         self.signs: set[Sign] = set()
-        self.pending: list[tuple[Variant, list[Symbol]]] = []
+        self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
@@ -239,6 +239,11 @@ class Interpreter:
 
     def evaluate_in(self, module: Module, node: ast.expr) -> Value:
         """An expression among the global names of a file."""
+        if node.__class__ is ast.Constant:
+            here, self.module = self.module, module
+            value = self.expr(node)
+            self.module = here
+            return value
         frame = self.save()
         self.module, self.function, self.variables, self.outer = module, None, {}, None
         self.region, self.loop, self.trace = OUTSIDE, None, []
@@ -250,6 +255,13 @@ class Interpreter:
     def place(self, node: ast.AST, home: Module | None = None) -> Place:
         """Where a node stands."""
         path = (home or self.module).path
+        located: Any = node
+        try:
+            return Place(
+                path, located.lineno, located.col_offset, located.end_lineno, located.end_col_offset
+            )
+        except AttributeError:
+            pass
         row: int = getattr(node, "lineno", 1)
         column: int = getattr(node, "col_offset", 0)
         end_row = getattr(node, "end_lineno", None) or row
@@ -290,15 +302,17 @@ class Interpreter:
         assumptions: int,
         links: tuple[Link, ...] = (),
         about: Value | None = None,
+        proof: int = Symbol.FLOAT,
         **data: Any,
     ) -> None:
         """Report a hazard at a node, in some modes.
 
         about: the tensor that it concerns; what that is made of has to be a tensor of floats.
+        proof: uses of an unknown object of which one shows that it is.
         """
         modes &= self.live
         if modes:
-            self.emit_at(kind, self.place(node), modes, assumptions, links, about, **data)
+            self.emit_at(kind, self.place(node), modes, assumptions, links, about, proof, **data)
 
     def emit_at(
         self,
@@ -308,6 +322,7 @@ class Interpreter:
         assumptions: int,
         links: tuple[Link, ...] = (),
         about: Value | None = None,
+        proof: int = Symbol.FLOAT,
         **data: Any,
     ) -> None:
         """The same at a place, for what is known only once a function was read to its end."""
@@ -323,26 +338,25 @@ class Interpreter:
         while call is not None and len(calls) < 8:
             calls.append(call.place)
             call = call.outer
+        own = differing(data, event.facts)
         for known in event.variants:
             if (
                 known.modes == modes
                 and known.assumptions == assumptions
                 and known.root == self.root
+                and known.facts == own
             ):
                 self.emitted.append(known)
                 return
         variant = Variant(
-            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
-        )
+            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links,
+            facts=own,
+        )  # fmt: skip
         event.variants.append(variant)
         self.emitted.append(variant)
-        symbols = [
-            one.symbol
-            for one in floats_behind(about)
-            if one.symbol is not None and not one.assumptions & assume.NETWORK
-        ]
+        symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]
         if symbols:
-            self.pending.append((variant, symbols))
+            self.pending.append((variant, symbols, proof))
 
     def emit_variant(
         self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
@@ -377,8 +391,8 @@ class Interpreter:
 
     def settle(self) -> None:
         """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""
-        for variant, symbols in self.pending:
-            if any(not one.uses & Symbol.FLOAT for one in symbols):
+        for variant, symbols, proof in self.pending:
+            if not all(one.proven(proof) for one in symbols):
                 variant.assumptions |= assume.KIND
         self.pending.clear()
 

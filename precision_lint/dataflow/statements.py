@@ -22,7 +22,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary
-from precision_lint.dataflow.protocol import note, noted
+from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
@@ -31,6 +31,7 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
+    Table,
     Tensor,
     Value,
     truth,
@@ -431,7 +432,11 @@ def _continue(it: Interpreter, node: ast.Continue) -> bool:
 @statement(ast.Return)
 def _return(it: Interpreter, node: ast.Return) -> bool:
     if node.value is not None:
-        it.returned.append(it.expr(node.value))
+        value = it.expr(node.value)
+        it.returned.append(value)
+        if isinstance(value, (Table, Special)):
+            for look in RETURNED:
+                look(it, value, node)
     else:
         it.returned.append(Scalar(None, "none"))
     note(it, "return", node)

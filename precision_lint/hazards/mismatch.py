@@ -6,7 +6,7 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
-from precision_lint.dataflow.graph import alternatives, behind, is_certain, peel
+from precision_lint.dataflow.graph import alternatives, behind, floats_behind, is_certain, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_module
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -49,6 +49,8 @@ PROMOTES = (
 )  # fmt: skip
 
 
+USED = Symbol.FLOAT | Symbol.REAL
+"""Uses of an unknown object that show that it is a tensor of floats."""
 WEIGHTED = (dtypes.HALF16, dtypes.HALFBF)
 
 
@@ -95,13 +97,15 @@ class Part(NamedTuple):
 class Pair(NamedTuple):
     """Two operands that part: the wider one and the other; the modes in which they do.
 
-    assumptions: what that rests on, besides the two.
+    assumptions: what that rests on, besides the two.  input: the wider one has the dtype of an input
+    that autocast's region need not have made half.
     """
 
     wide: Part
     narrow: Part
     modes: int
     assumptions: int = 0
+    input: bool = False
 
 
 @hazard("*")
@@ -110,16 +114,14 @@ def parted(it: Interpreter, applied: Applied) -> None:
     strict = _strict(applied)
     if len(strict) < 2 or it.caught:
         return
-    parts = [
-        Part(i, v, _seen(applied, i))
-        for i in strict
-        if (v := applied.tensor(i)) is not None and not _is_data(applied, i, v)
-    ]
-    pair = _pair(it, applied, parts) or _by_branch(it, applied, parts)
+    pair = _part_company(it, applied, strict)
     if pair is None:
         return
     wide, narrow = pair.wide.value, pair.narrow.value
     mode = _first(pair.modes)
+    if applied.name in WRITES:
+        _one_kind(wide, narrow, mode)
+        _one_kind(narrow, wide, mode)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
     _as_if_cast(applied, pair, narrow)
@@ -137,11 +139,12 @@ def parted(it: Interpreter, applied: Applied) -> None:
         | _tested(it, applied)
         | _index_kind(it, applied),
         about=_floats(applied, wide, narrow),
+        proof=USED,
         operation=applied.name,
         writes=applied.name in WRITES,
         wide=_place(it, applied, pair.wide.at),
         narrow=_place(it, applied, pair.narrow.at),
-        wide_dtype=dtypes.describe(pair.wide.dtypes[mode]),
+        wide_dtype=dtypes.describe(FLOAT32 if pair.input else pair.wide.dtypes[mode]),
         narrow_dtype=dtypes.describe(pair.narrow.dtypes[mode]),
         origin=came.kind,
         origin_at=made_at(it, came.value),
@@ -154,6 +157,18 @@ def parted(it: Interpreter, applied: Applied) -> None:
         layer=_is_layer(applied) or applied.name not in PRODUCTS,
         backward=_function_of(it),
         into_narrow=pair.narrow.at == strict[0],
+    )
+
+
+def _part_company(it: Interpreter, applied: Applied, strict: tuple[int, ...]) -> Pair | None:
+    """Two operands of an operation whose dtypes differ: surely, in one arm of a branch, or behind a region."""
+    parts = [
+        Part(i, v, _seen(applied, i))
+        for i in strict
+        if (v := applied.tensor(i)) is not None and not _is_data(applied, i, v)
+    ]
+    return (
+        _pair(it, applied, parts) or _into_input(applied, parts) or _by_branch(it, applied, parts)
     )
 
 
@@ -176,6 +191,15 @@ def _mended_there(it: Interpreter, came: Origin) -> bool:
     place = made_at(it, came.met)
     events = [it.events.get(("widened", place, n)) for n in range(len(_parts(came.met)))]
     return any(event is not None and event.facts["in_place"] for event in events)
+
+
+def _one_kind(value: Tensor, other: Tensor, mode: int) -> None:
+    """A tensor that is stored into floats, or floats into it, holds floats: else nothing would run."""
+    symbol = value.symbol
+    if symbol is None or not symbol.uses & Symbol.TENSOR or other.dtypes[mode] & ~FLOATS:
+        return
+    if all(one.symbol is None for one in floats_behind(other)):
+        symbol.uses |= Symbol.FLOAT
 
 
 def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
@@ -277,6 +301,33 @@ def _ordered(a: Part, b: Part, modes: int, assumptions: int) -> Pair:
     return Pair(a, b, modes, assumptions) if wide_first else Pair(b, a, modes, assumptions)
 
 
+FROM_OUTSIDE = assume.INPUT | assume.BATCH
+
+
+def _into_input(applied: Applied, parts: list[Part]) -> Pair | None:
+    """What a region makes half whatever comes in, stored into a tensor of an input's dtype.
+
+    Inputs under autocast are half behind a product, and float32 behind a norm, a sum or a loader.
+    """
+    if applied.name not in WRITES or applied.policy in ("widest", "banned") or len(parts) < 2:
+        return None
+    into, given = parts[0].value, parts[1].value
+    if given.rank == 0:
+        return None
+    if not into.assumptions & FROM_OUTSIDE or given.assumptions & FROM_OUTSIDE or _is_cast(given):
+        return None
+    low = dtypes.surely(into.dtypes, LOW) & dtypes.surely(given.dtypes, LOW) & dtypes.AMP_MODES
+    return Pair(parts[0], parts[1], low, assume.BATCH, True) if low else None
+
+
+def _is_cast(value: Any) -> bool:
+    """Whether a tensor was cast last: what is done to its shape does not count."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op != "cast" and transparent(value):
+        value = peel(value.operands[0])
+    return isinstance(value, Tensor) and value.op in ("cast", "join")
+
+
 def _first(modes: int) -> int:
     return next(i for i in range(len(MODES)) if modes >> i & 1)
 
@@ -351,8 +402,9 @@ def _source(value: Tensor, mode: int) -> str | None:
         before = inner.dtypes[mode] if isinstance(inner, Tensor) else OTHER
         if before & (INTEGER | BOOLEAN) and not before & (OTHER | FLOATS):
             return MASK
-        plain = isinstance(inner, Tensor) and inner.op == "input" and inner.symbol is not None
-        if plain and value.data == "explicit" and not inner.symbol.uses & Symbol.FLOAT:
+        whole = _whole(inner)
+        plain = whole is not None and whole.op == "input" and whole.symbol is not None
+        if plain and value.data == "explicit" and not whole.symbol.uses & Symbol.FLOAT:
             return MASK
         if value.data == "explicit":
             if before != value.dtypes[mode]:
@@ -373,6 +425,18 @@ def _source(value: Tensor, mode: int) -> str | None:
             return CREATED
         return NAMED if value.data == ASKED else GIVEN
     return None
+
+
+def _whole(value: Any) -> Any:
+    """The tensor that a value is a view or a repetition of."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in VIEWS and value.operands:
+        value = peel(value.operands[0])
+    return value if isinstance(value, Tensor) else None
+
+
+VIEWS = frozenset({"unsqueeze", "squeeze", "expand", "expand_as", "repeat"})
+"""What masks go through on their way to what they hide."""
 
 
 def _of_array(value: Tensor) -> bool:
@@ -468,6 +532,7 @@ def _widening_found(
         modes,
         wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
         about=_half_part(other, mode),
+        proof=USED,
         operation=applied.name,
         origin=came.kind,
         origin_at=made_at(it, came.value),
