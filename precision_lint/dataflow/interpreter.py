@@ -69,8 +69,9 @@ class Region(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A test of a branch, without ``not``: its text as a tree, the names in it, and its outcome."""
+    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome."""
 
+    test: ast.expr
     key: str
     names: frozenset[str]
     holds: bool
@@ -148,10 +149,8 @@ class Interpreter:
         """Branches around that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
-        self.tests: list[ast.expr] = []
-        """Conditions that hold here, outermost first."""
         self.branches: list[Asked] = []
-        """Tests of the branches around, with the outcome that leads here."""
+        """Tests of the branches around, outermost first, with the outcome that leads here."""
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
@@ -479,7 +478,7 @@ def asked_by(test: ast.expr, holds: bool = True) -> Asked:
             for one in nodes
             if isinstance(one, (ast.Attribute, ast.Name)) and id(one) not in owners
         )
-        known = test.asked = Asked(ast.dump(test), names, True)  # type: ignore[attr-defined]
+        known = test.asked = Asked(test, ast.dump(test), names, True)  # type: ignore[attr-defined]
     return known if holds else known._replace(holds=False)
 
 

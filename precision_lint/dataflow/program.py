@@ -285,7 +285,6 @@ class Program:
         """Do some work within the budget of one function."""
         it = self.interpreter
         it.steps, it.limit, it.loops = 0, STEPS, 0
-        it.tests.clear()
         it.branches.clear()
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()

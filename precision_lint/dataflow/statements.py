@@ -110,9 +110,7 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.narrow(node.test, True, _raises(node.orelse))
     it.trace = []
     it.branches.append(asked_by(node.test))
-    it.tests.append(node.test)
     first_ends = it.block(node.body)
-    it.tests.pop()
     first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
     first_region = it.region
     it.variables, it.live, it.weights, it.region = before, live, weights, region
