@@ -28,7 +28,7 @@ from precision_lint.api import (
 )
 from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
-from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.hazards import operations
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
@@ -159,7 +159,7 @@ class Engine:
         """What a file gives that is interpreted by itself."""
         program = self.program
         interpreter = program.interpreter
-        program.modules.pop(name, None)  # its own top level counts as well
+        program.start_anew(name)  # its own top level counts as well
         program.called = set()
         program.limits.clear()
         program.default_dtype = dtypes.V_FLOAT32
@@ -201,7 +201,7 @@ class Engine:
     def forget(self, name: str) -> None:
         """Load a file anew, and those that import it."""
         for one in (name, *self.program.importers(name)):
-            self.program.modules.pop(one, None)
+            self.program.drop(one)
 
 
 def told(
@@ -326,12 +326,25 @@ def _located(link: Evidence, code: Code) -> Evidence:
 
 
 def _plain_event(event: Event) -> list[Any]:
-    facts = {name: _plain(value) for name, value in event.facts.items()}
     variants = [
-        [v.modes, v.assumptions, v.root, v.script, v.calls, v.regions, v.links, sorted(v.also)]
+        [
+            v.modes,
+            v.assumptions,
+            v.root,
+            v.script,
+            v.calls,
+            v.regions,
+            v.links,
+            sorted(v.also),
+            _plain_facts(v.facts),
+        ]
         for v in event.variants
     ]
-    return [event.kind, event.place, event.function, facts, variants]
+    return [event.kind, event.place, event.function, _plain_facts(event.facts), variants]
+
+
+def _plain_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in facts.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -361,13 +374,15 @@ def merged(texts: Iterable[str]) -> list[Event]:
             event = found.get(key)
             if event is None:
                 event = found[key] = Event(kind, Place(*place), function, known)
+            other = differing(known, event.facts)
             room = VARIANTS - len(event.variants)
-            event.variants += [_variant(one) for one in variants[: max(room, 0)]]
+            event.variants += [_variant(one, other) for one in variants[: max(room, 0)]]
     return list(found.values())
 
 
-def _variant(plain: list[Any]) -> Variant:
-    modes, assumptions, root, script, calls, regions, links, also = plain
+def _variant(plain: list[Any], other: Mapping[str, Any]) -> Variant:
+    """A variant of an event, of which another interpretation has the ``other`` facts."""
+    modes, assumptions, root, script, calls, regions, links, also, facts = plain
     return Variant(
         modes,
         assumptions,
@@ -377,6 +392,7 @@ def _variant(plain: list[Any]) -> Variant:
         tuple(Place(*one) for one in regions),
         tuple(Link(text, Place(*place)) for text, place in links),
         {(path, name) for path, name in also},
+        {**other, **{name: _fact(value) for name, value in facts.items()}},
     )
 
 

@@ -24,6 +24,7 @@ from pathlib import Path, PurePath
 
 from precision_lint import registry
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Position, Severity
+from precision_lint.composing import composed
 from precision_lint.display import quoted
 from precision_lint.notebook import Notebook
 from precision_lint.source import Failure, Source, decode, parse
@@ -184,7 +185,10 @@ def _round(
         chosen = _compatible(source, rest)
         after = _applied(source, chosen)
         if _grade(after) >= grade:
-            return after, chosen, broken
+            edits = [edit for diagnostic in chosen for edit in _edits(diagnostic)]
+            together = composed(source, after, edits)
+            fine = together is after or _grade(together) >= grade
+            return together if fine else after, chosen, broken
         culprits = [d for d in chosen if _grade(_applied(source, [d])) < grade]
         if not culprits:  # each is fine, together they are not
             return _applied(source, chosen[:1]), chosen[:1], broken

@@ -20,6 +20,8 @@ POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
 COLLECT_EVERY = 48
 """Files after which memory is collected."""
+SETTLED = 8
+"""Files after which most of what is loaded is what all files import: it is not searched for garbage."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
 NO_ANSWER = "its process ended without an answer"
@@ -61,11 +63,19 @@ _engines: dict[Path, Engine] = {}
 def _interpret(items: Sequence[tuple[Path, str]], projects: Mapping[Path, Code]) -> list[Facts]:
     """The facts of some files, each named by its project's root and its name there."""
     found = []
+    many = len(items) > COLLECT_EVERY
     with collector_off(), deep_recursion():
-        for root, name in items:
-            collect_now_and_then()
-            found.append(_facts_of(projects[root], root, name))
-            progress.step()
+        try:
+            for number, (root, name) in enumerate(items):
+                collect_now_and_then()
+                if many and number == SETTLED:
+                    gc.collect()
+                    gc.freeze()
+                found.append(_facts_of(projects[root], root, name))
+                progress.step()
+        finally:
+            if many:
+                gc.unfreeze()
     return found
 
 
@@ -142,6 +152,8 @@ def _facts(
     else:
         answers = _interpret(items, projects)
         _engines.clear()
+        if len(items) > COLLECT_EVERY:
+            gc.collect()
     new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):
         facts[root][name] = found

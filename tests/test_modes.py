@@ -122,3 +122,18 @@ def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> Non
         Resolver(Overrides(precision=("flaot16",)))
     assert cli.main(["check", "--precision", "flaot16", "."]) == 2
     assert "--precision" in capsys.readouterr().err
+
+
+def test_a_loss_of_half_weights_is_behind_no_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(
+        MODEL.replace(
+            "return torch.log(self.layer(x).sigmoid() + 1e-8)",
+            "return nn.functional.cross_entropy(self.layer(x), x.argmax(-1))",
+        )
+    )
+    args = ["check", "-n", "--output-format", "json", "--precision", "float16,bfloat16", "."]
+    cli.main(args)
+    assert "MP209" not in capsys.readouterr().out

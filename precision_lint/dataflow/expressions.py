@@ -8,7 +8,13 @@ from typing import Any
 
 from precision_lint.dataflow import methods, regions
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
-from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
+from precision_lint.dataflow.interpreter import (
+    EXPRESSIONS,
+    Environment,
+    Expression,
+    Interpreter,
+    asked_by,
+)
 from precision_lint.dataflow.objects import is_module, next_method
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
@@ -173,12 +179,15 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     trace, variables, live, region = it.trace, it.variables, it.live, it.region
     it.trace = []
     it.narrow(node.test, True)
+    it.branches.append(asked_by(node.test))
     body = it.expr(node.body)
     first, it.trace = it.trace, []
     body_live = it.live
     it.variables, it.live, it.region = variables, live, region
     it.narrow(node.test, False)
+    it.branches[-1] = asked_by(node.test, False)
     other = it.expr(node.orelse)
+    it.branches.pop()
     second, it.trace = it.trace, trace
     other_live = it.live
     it.variables, it.live, it.region = variables, live, region
@@ -195,17 +204,18 @@ def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:
                 "parameters", nodes[0], it.module, owner=owners[0], named=False, owners=owners
             )
     items: list[Value] = []
-    for node in nodes:
+    for number, node in enumerate(nodes):
         if node.__class__ is ast.Starred:
             inner = elements(it, it.expr(node.value), node)
             if isinstance(inner, list):
                 items += inner
                 continue
-            rest = [it.expr(n) for n in nodes if n.__class__ is not ast.Starred]
+            rest = [it.expr(n) for n in nodes[number + 1 :] if n.__class__ is not ast.Starred]
             element: Value = inner
-            for item in rest:
+            for item in (*items, *rest):
                 element = join(element, item)
-            return Sequence(None, element, kind)
+            whole = len(rest) == len(nodes) - number - 1
+            return Sequence(None, element, kind, (items, inner, rest) if whole else None)
         items.append(it.expr(node))
     return Sequence(tuple(items), None, kind)
 

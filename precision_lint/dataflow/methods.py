@@ -8,7 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow import building, declared, functions, objects, training
 from precision_lint.dataflow.calls import CALLEES
-from precision_lint.dataflow.containers import child, rebind, size_of
+from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -157,6 +157,7 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
         assert made is not None
         return DtypeValue(made.dtypes, node, it.module, source=made)
     if name == "shape":
+        value.symbol.uses |= Symbol.SHAPED
         return Special("shape", node, it.module, of=value)
     if name == "device":
         return Special("device", node, it.module, of=value)
@@ -488,6 +489,11 @@ def _instance_method(
     found = objects.load(it, value, name, node)
     if found is not None:
         return it.call(found, arguments, keywords, node)
+    if name == "manual_backward" and arguments:
+        training.framework_backward(it, value, arguments[0], node)
+        return NONE
+    if name == "clip_gradients" and arguments:
+        return training.clip(it, name, arguments, node)  # Lightning's: by hand it does not unscale
     if objects.is_module(it, value.cls):
         answer = building.module_method(it, value, name, arguments, keywords, node)
         if answer is not None:
@@ -652,7 +658,7 @@ def _sequence_method(
         rebind(it, target, _appended(it, value, first))
         return NONE
     if name in ("extend", "update"):
-        more = any_of(first) if isinstance(first, Sequence) else None
+        more = element_of(it, first, node)
         if (
             isinstance(first, Sequence)
             and first.items is not None

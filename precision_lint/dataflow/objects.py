@@ -172,8 +172,8 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
             return Closure(method)
         return Closure(method, ClassValue(cls) if method.kind == "class" else owner)
     constant = class_constant(it, cls, name)
-    if constant is not None:
-        return constant
+    if constant is not None and not (isinstance(constant, Scalar) and constant.kind == "none"):
+        return constant  # None is what a field holds until it is set
     if name == "dtype" and is_module(it, cls):
         return DtypeValue(weights_of(it, owner)[0], node, it.module)
     return None

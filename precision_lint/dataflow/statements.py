@@ -15,13 +15,14 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     Loop,
     Statement,
+    asked_by,
     changed,
     merge,
     widen,
 )
 from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary
-from precision_lint.dataflow.protocol import note, noted
+from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
@@ -30,6 +31,7 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
+    Table,
     Tensor,
     Value,
     truth,
@@ -107,15 +109,16 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.compatible += version
     it.narrow(node.test, True, _raises(node.orelse))
     it.trace = []
-    it.tests.append(node.test)
+    it.branches.append(asked_by(node.test))
     first_ends = it.block(node.body)
-    it.tests.pop()
     first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
     first_region = it.region
     it.variables, it.live, it.weights, it.region = before, live, weights, region
     it.narrow(node.test, False, _raises(node.body))
     it.trace = []
+    it.branches[-1] = asked_by(node.test, False)
     second_ends = it.block(node.orelse)
+    it.branches.pop()
     second_trace = it.trace
     it.trace = trace
     it.compatible -= version
@@ -127,7 +130,7 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.region = first_region
     else:
         it.region = region
-        it.variables = merge(first, it.variables, first_live, it.live)
+        it.variables = merge(first, it.variables, first_live, it.live, asked_by(node.test))
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False
@@ -427,7 +430,11 @@ def _continue(it: Interpreter, node: ast.Continue) -> bool:
 @statement(ast.Return)
 def _return(it: Interpreter, node: ast.Return) -> bool:
     if node.value is not None:
-        it.returned.append(it.expr(node.value))
+        value = it.expr(node.value)
+        it.returned.append(value)
+        if isinstance(value, (Table, Special)):
+            for look in RETURNED:
+                look(it, value, node)
     else:
         it.returned.append(Scalar(None, "none"))
     note(it, "return", node)

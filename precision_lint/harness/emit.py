@@ -19,6 +19,9 @@ _HEAD = '''\
 
 {message}
 {words}: {before}.
+
+The code below is a copy of what is flagged there: it shows that this code breaks, and does not
+notice when the file changes.  To keep the bug from coming back, lint the file.
 """
 
 import contextlib
@@ -134,7 +137,7 @@ def error(found, true):
 
 
 def write(verdicts: Iterable[Verdict], directory: Path) -> list[Path]:
-    """One file for each proven finding; returns their paths."""
+    """One file for each proven finding, with a copy of its code; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for one in verdicts:

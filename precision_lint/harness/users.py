@@ -75,7 +75,9 @@ def main(
     todo = [one for one in plans(files, errors) if keyword in title(one)]
     for line in errors:
         sys.stderr.write(f"{printable(line)}\n")
-    verdicts, interrupted = _search(todo, exitfirst, jobs or os.cpu_count() or 1)
+    verdicts, interrupted = _search(
+        todo, exitfirst, jobs or os.cpu_count() or 1, report is not None
+    )
     sys.stdout.write(told.FORMATS[output_format](verdicts, interrupted))
     if report is not None:
         report.write_text(page.of_witnesses(verdicts, "cpu"), encoding="utf-8")
@@ -96,7 +98,9 @@ def title(one: Plan) -> str:
     return f"{finding.filename}:{finding.start.row} {finding.code} {finding.name}"
 
 
-def _search(todo: Sequence[Plan], exitfirst: bool, jobs: int) -> tuple[list[Verdict], bool]:
+def _search(
+    todo: Sequence[Plan], exitfirst: bool, jobs: int, sweep: bool
+) -> tuple[list[Verdict], bool]:
     children = Children()
     verdicts: dict[int, Verdict] = {}
     places = {id(one): number for number, one in enumerate(todo)}
@@ -110,7 +114,7 @@ def _search(todo: Sequence[Plan], exitfirst: bool, jobs: int) -> tuple[list[Verd
                 children.stop()
 
         try:
-            for _ in witnesses.search(todo, jobs=jobs, children=children, done=done):
+            for _ in witnesses.search(todo, jobs=jobs, children=children, done=done, sweep=sweep):
                 pass
         except KeyboardInterrupt:
             interrupted = True

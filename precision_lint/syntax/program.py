@@ -25,6 +25,7 @@ class Module:
     """
 
     __slots__ = (
+        "__weakref__",
         "classes",
         "definitions",
         "executed",
@@ -154,7 +155,9 @@ class Function:
     kind: ``function``, ``method``, ``static``, ``class``, ``property`` or ``lambda``.
     """
 
-    __slots__ = ("cls", "contexts", "facts", "kind", "module", "name", "node", "qualname")
+    __slots__ = (
+        "cls", "contexts", "facts", "kind", "module", "name", "node", "parameters", "qualname",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -169,6 +172,8 @@ class Function:
         self.qualname = qualname
         self.name = qualname.rpartition(".")[2]
         self.kind = _kind(node, cls)
+        self.parameters: list[ast.arg] = [*node.args.posonlyargs, *node.args.args]
+        """Positional parameters, the object of a method among them."""
         self.contexts: dict[Any, Any] = {}
         self.facts: dict[str, Any] = {}
 
@@ -176,12 +181,6 @@ class Function:
     def body(self) -> list[ast.stmt]:
         node = self.node
         return node.body if isinstance(node, FunctionNode) else []
-
-    @property
-    def parameters(self) -> list[ast.arg]:
-        """Positional parameters, the object of a method among them."""
-        arguments = self.node.args
-        return [*arguments.posonlyargs, *arguments.args]
 
 
 def _kind(node: FunctionNode | ast.Lambda, cls: Class | None) -> str:
@@ -238,27 +237,32 @@ class Scan:
         self.generator = False
         parameters = function.parameters
         me = parameters[0].arg if parameters else ""
-        pending: list[tuple[ast.AST, bool]] = [(n, True) for n in function.body]
-        while pending:
-            node, own = pending.pop()
+        pending: list[Any] = list(function.body)
+        inside: list[Any] = []
+        """What functions and classes inside of this one are made of."""
+        own = True
+        while pending or inside:
+            if not pending:
+                pending, inside, own = inside, [], False
+            node = pending.pop()
             kind = node.__class__
             if kind is ast.Name:
-                self.names.add(node.id)  # type: ignore[attr-defined]
+                self.names.add(node.id)
                 continue
             if kind is ast.Attribute:
-                self._attribute(node, me)  # type: ignore[arg-type]
-            elif kind is ast.Yield or kind is ast.YieldFrom:
-                self.generator |= own
-            elif kind in _INNER:
-                own = False
-            elif kind is ast.Constant:
-                continue
-            for name in node._fields:
+                self._attribute(node, me)
+            elif own and (kind is ast.Yield or kind is ast.YieldFrom):
+                self.generator = True
+            parts = PARTS.get(kind)
+            if parts is None:
+                parts = PARTS[kind] = tuple(name for name in kind._fields if name not in NAMELESS)
+            below = inside if own and kind in _INNER else pending
+            for name in parts:
                 part = getattr(node, name, None)
                 if part.__class__ is list:
-                    pending.extend([(one, own) for one in part if isinstance(one, ast.AST)])
+                    below.extend([one for one in part if isinstance(one, ast.AST)])
                 elif isinstance(part, ast.AST):
-                    pending.append((part, own))
+                    below.append(part)
 
     def _attribute(self, node: ast.Attribute, me: str) -> None:
         self.names.add(node.attr)
@@ -267,6 +271,13 @@ class Scan:
                 self.stored.add(node.attr)
 
 
+NAMELESS = frozenset({
+    "arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "name",
+    "names", "op", "ops", "simple", "type_comment",
+})  # fmt: skip
+"""Fields of nodes that hold no expression and no statement."""
+PARTS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
+"""The other fields of each type of node."""
 _INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
 
 
