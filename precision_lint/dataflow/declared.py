@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from precision_lint.dataflow import objects
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.stated import with_dtype
 from precision_lint.domains import dtypes
@@ -11,6 +12,7 @@ from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     NONE,
     Array,
+    Instance,
     Reference,
     Sequence,
     Symbol,
@@ -129,6 +131,20 @@ def of_class(cls: Class) -> dict[str, ast.expr]:
     """The annotations of a class that say dtypes, by attribute."""
     found = {name: states(node) for name, node in cls.annotations.items()}
     return {name: node for name, node in found.items() if node is not None}
+
+
+def of_attribute(it: Interpreter, value: Instance, name: str) -> tuple[Module, ast.expr] | None:
+    """The annotation by which a class states the dtype of an attribute."""
+    cls = value.cls
+    if isinstance(cls, str):
+        return None
+    known: dict[str, tuple[Module, ast.expr]] | None = cls.facts.get("declared")
+    if known is None:
+        known = cls.facts["declared"] = {}
+        for base in reversed(objects.ancestry(it, cls)):
+            if isinstance(base, Class):
+                known |= {one: (base.module, said) for one, said in of_class(base).items()}
+    return known.get(name)
 
 
 def as_annotated(it: Interpreter, module: Module, value: Value, node: ast.expr) -> Value:

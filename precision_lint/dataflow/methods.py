@@ -40,7 +40,6 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
-from precision_lint.syntax.program import Class, Module
 from precision_lint.torchmodel import creation, operations
 
 Arguments = list[Value]
@@ -111,7 +110,7 @@ def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Valu
 
 def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
     found = _attribute_of(it, value, name, node)
-    said = _declared(it, value, name)
+    said = declared.of_attribute(it, value, name)
     return found if said is None else declared.as_annotated(it, said[0], found, said[1])
 
 
@@ -132,20 +131,6 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
         known = it.unknown(name, vector, assume.INPUT if module else assume.BATCH)
         value.attributes[("unknown", name)] = known  # type: ignore[index]
     return known  # type: ignore[no-any-return]
-
-
-def _declared(it: Interpreter, value: Instance, name: str) -> tuple[Module, ast.expr] | None:
-    """The annotation by which a class states the dtype of an attribute."""
-    cls = value.cls
-    if isinstance(cls, str):
-        return None
-    known: dict[str, tuple[Module, ast.expr]] | None = cls.facts.get("declared")
-    if known is None:
-        known = cls.facts["declared"] = {}
-        for base in reversed(objects.ancestry(it, cls)):
-            if isinstance(base, Class):
-                known |= {one: (base.module, said) for one, said in declared.of_class(base).items()}
-    return known.get(name)
 
 
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:
