@@ -94,14 +94,15 @@ def as_counts(event: Event, verdict: Verdict, superseded: frozenset[tuple[str, s
 def _without_superseded(
     found: list[tuple[Event, type[Rule], Diagnostic]],
 ) -> list[Diagnostic]:
-    """One finding a defect: a more specific rule replaces a general one on the same row."""
+    """One finding a defect: a more specific rule replaces a general one on the same row, and of
+    several that say the same the surest is kept."""
     gone: set[tuple[str, int]] = set()
     for _, rule, diagnostic in found:
         for code in rule.supersedes:
             gone.update((code, row) for row in range(diagnostic.start.row, diagnostic.end.row + 1))
     seen: set[tuple[str, Position, Position]] = set()
     kept = []
-    for _, _, diagnostic in found:
+    for _, _, diagnostic in sorted(found, key=lambda one: -one[2].confidence.rank):
         key = (diagnostic.code, diagnostic.start, diagnostic.end)
         if (diagnostic.code, diagnostic.start.row) in gone or key in seen:
             continue

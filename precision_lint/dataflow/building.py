@@ -9,7 +9,7 @@ from typing import Any
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child
-from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -489,6 +489,9 @@ def asked_dtype(
             return dtype_of(it, value)
         if isinstance(value, DtypeValue):
             return value.dtypes
+        if isinstance(value, Unknown) and value.symbol.uses & (Symbol.TENSOR | Symbol.SHAPED):
+            made = tensor_of(it, value)
+            return made.dtypes if made is not None else None
     return None
 
 

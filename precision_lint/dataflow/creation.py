@@ -53,6 +53,8 @@ def create(
     if asked is not None:
         vector = asked
         rank = _rank(creation, first, rank)
+        if creation.random and creation.kind == "default" and isinstance(given, DtypeValue):
+            holds_floats(given.source)
     elif creation.dtype:
         vector = dtypes.everywhere(creation.dtype)
     elif creation.kind in ("like", "new"):
@@ -88,6 +90,12 @@ def create(
     for look in CREATED:
         look(it, made, values.get("fill_value"))
     return made
+
+
+def holds_floats(source: Tensor | None) -> None:
+    """Note that the dtype of a tensor is used where only a float's can be."""
+    if source is not None and source.symbol is not None:
+        source.symbol.uses |= Symbol.TENSOR | Symbol.FLOAT
 
 
 CREATED: list[Callable[[Interpreter, Tensor, Value | None], None]] = []
@@ -193,8 +201,12 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         vector, assumptions = dtypes.V_ANY, assume.KIND
         value.symbol.uses |= Symbol.ARRAY
     else:
-        found = _literal(value)
-        vector = dtypes.V_ANY
+        parts = _scalars(value)
+        found = _literal(value) if not parts else 0
+        vector = parts[0].dtypes if parts else dtypes.V_ANY
+        for one in parts:
+            vector = dtypes.promote(vector, one.dtypes)
+            assumptions |= one.assumptions
         if found:
             vector = dtypes.everywhere(found)
             if found == dtypes.FLOAT32:
@@ -212,6 +224,15 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
         data=origin,
     )
+
+
+def _scalars(value: Value | None) -> list[Tensor]:
+    """The tensors without dimensions in a list of nothing else."""
+    if not isinstance(value, Sequence):
+        return []
+    parts = value.items[:64] if value.items is not None else (value.element,)
+    found = [part for part in parts if isinstance(part, Tensor)]
+    return found if len(found) == len(parts) else []
 
 
 def _literal(value: Value | None) -> int:

@@ -8,7 +8,13 @@ from typing import Any
 
 from precision_lint.dataflow import methods, regions
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
-from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
+from precision_lint.dataflow.interpreter import (
+    EXPRESSIONS,
+    Environment,
+    Expression,
+    Interpreter,
+    asked_by,
+)
 from precision_lint.dataflow.objects import is_module, next_method
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
@@ -173,12 +179,15 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     trace, variables, live, region = it.trace, it.variables, it.live, it.region
     it.trace = []
     it.narrow(node.test, True)
+    it.branches.append(asked_by(node.test))
     body = it.expr(node.body)
     first, it.trace = it.trace, []
     body_live = it.live
     it.variables, it.live, it.region = variables, live, region
     it.narrow(node.test, False)
+    it.branches[-1] = asked_by(node.test, False)
     other = it.expr(node.orelse)
+    it.branches.pop()
     second, it.trace = it.trace, trace
     other_live = it.live
     it.variables, it.live, it.region = variables, live, region

@@ -68,6 +68,22 @@ class Region(NamedTuple):
     """The flag that decides whether it is on."""
 
 
+class Asked(NamedTuple):
+    """A test of a branch, without ``not``: its text as a tree, the names in it, and its outcome."""
+
+    key: str
+    names: frozenset[str]
+    holds: bool
+
+
+class Decision(NamedTuple):
+    """What decided the dtype of a join: the test, and the tensor in either arm."""
+
+    asked: Asked
+    first: Tensor
+    second: Tensor
+
+
 class Call(NamedTuple):
     """A link of the chain of calls that led here."""
 
@@ -134,6 +150,8 @@ class Interpreter:
         """Whether the call at hand has keywords that are not known."""
         self.tests: list[ast.expr] = []
         """Conditions that hold here, outermost first."""
+        self.branches: list[Asked] = []
+        """Tests of the branches around, with the outcome that leads here."""
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
@@ -389,9 +407,16 @@ OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)
 
 
 def merge(
-    a: Environment, b: Environment, a_live: int = dtypes.ALL_MODES, b_live: int = dtypes.ALL_MODES
+    a: Environment,
+    b: Environment,
+    a_live: int = dtypes.ALL_MODES,
+    b_live: int = dtypes.ALL_MODES,
+    asked: Asked | None = None,
 ) -> Environment:
-    """The variables after a branch that may have gone either way, each way in some modes."""
+    """The variables after a branch that may have gone either way, each way in some modes.
+
+    asked: the branch's test, which holds for ``a``.
+    """
     if a is b:
         return a
     merged: Environment = {}
@@ -403,11 +428,24 @@ def merge(
         elif apart:
             merged[name] = join_modes(value, other, a_live, b_live)
         else:
-            merged[name] = join(value, other)
+            joined = merged[name] = join(value, other)
+            if asked and joined.__class__ is Tensor and value.__class__ is other.__class__:
+                merged[name] = _decided(joined, value, other, asked)
     for name, value in b.items():
         if name not in merged:
             merged[name] = value
     return merged
+
+
+def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:
+    """A join of two tensors, with the test that decides which of their dtypes it has."""
+    if a.dtypes == b.dtypes or joined.op != "join":
+        return joined  # type: ignore[no-any-return]
+    names = asked.names
+    for one in (a, b):
+        if one.op == "join" and one.data is not None:
+            names = names | one.data.asked.names
+    return joined.but(data=Decision(asked._replace(names=names), a, b))  # type: ignore[no-any-return]
 
 
 def changed(before: Environment, after: Environment) -> list[Any]:
@@ -426,6 +464,23 @@ def widen(before: Environment, after: Environment, names: Iterable[Any]) -> Envi
     for name in names:
         result[name] = widened(before[name], after[name])
     return result
+
+
+def asked_by(test: ast.expr, holds: bool = True) -> Asked:
+    """A test and its outcome; names of attributes are their last part."""
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, not holds
+    known: Asked | None = getattr(test, "asked", None)
+    if known is None:
+        nodes = list(ast.walk(test))
+        owners = {id(one.value) for one in nodes if isinstance(one, ast.Attribute)}
+        names = frozenset(
+            one.attr if isinstance(one, ast.Attribute) else one.id
+            for one in nodes
+            if isinstance(one, (ast.Attribute, ast.Name)) and id(one) not in owners
+        )
+        known = test.asked = Asked(ast.dump(test), names, True)  # type: ignore[attr-defined]
+    return known if holds else known._replace(holds=False)
 
 
 def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Tensor | None:
@@ -469,14 +524,17 @@ __all__ = [
     "OUTSIDE",
     "ROUNDS",
     "STATEMENTS",
+    "Asked",
     "Budget",
     "Call",
     "Class",
+    "Decision",
     "Environment",
     "Frame",
     "Interpreter",
     "Loop",
     "Region",
+    "asked_by",
     "changed",
     "merge",
     "tensor_of",

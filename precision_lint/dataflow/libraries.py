@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from precision_lint.dataflow import building, objects, regions, training
 from precision_lint.dataflow.containers import elements
-from precision_lint.dataflow.creation import create
+from precision_lint.dataflow.creation import create, holds_floats
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
@@ -216,6 +216,8 @@ def _finfo(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     value = arguments[0] if arguments else next(iter(keywords.values()), None)
+    if isinstance(value, DtypeValue) and name == "torch.finfo":
+        holds_floats(value.source)
     vector = dtype_of(it, value) if value is not None else it.program.default_dtype
     return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
 
@@ -420,6 +422,10 @@ def _spread(value: Value | None) -> tuple[float, float]:
 # Python
 
 
+WHOLE = frozenset({"ceil", "floor", "trunc", "gcd", "lcm", "comb", "perm", "isqrt", "factorial"})
+"""Functions of ``math`` that give integers."""
+
+
 def _math(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -439,7 +445,8 @@ def _math(
         return Scalar(found, kind, assumptions=assumptions, node=node, home=it.module)
     lo = 0.0 if last in ("sqrt", "exp", "fabs", "hypot") else -INF
     return Scalar(
-        None, "float", lo, INF, assumptions, node, it.module, f"math.{last}", tuple(arguments)
+        None, "int" if last in WHOLE else "float", lo, INF, assumptions, node, it.module,
+        f"math.{last}", tuple(arguments),
     )  # fmt: skip
 
 

@@ -157,6 +157,7 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
         assert made is not None
         return DtypeValue(made.dtypes, node, it.module, source=made)
     if name == "shape":
+        value.symbol.uses |= Symbol.SHAPED
         return Special("shape", node, it.module, of=value)
     if name == "device":
         return Special("device", node, it.module, of=value)

@@ -116,6 +116,17 @@ def class_constant(it: Interpreter, cls: Class, name: str) -> Value | None:
     return None
 
 
+def _field(it: Interpreter, cls: Class, name: str) -> Value:
+    """A field that is None until somebody fills it in: what its annotation says, as models give it."""
+    from precision_lint.dataflow.parameters import annotated_field
+
+    known: dict[str, Value] = cls.facts.setdefault("fields", {})
+    if name not in known:
+        it.program.built.append(cls)
+        known[name] = annotated_field(it, cls, name) or it.unknown(name, dtypes.V_ANY)
+    return known[name]
+
+
 # attributes
 
 
@@ -172,8 +183,10 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
             return Closure(method)
         return Closure(method, ClassValue(cls) if method.kind == "class" else owner)
     constant = class_constant(it, cls, name)
-    if constant is not None and not (isinstance(constant, Scalar) and constant.kind == "none"):
-        return constant  # None is what a field holds until it is set
+    if isinstance(constant, Scalar) and constant.kind == "none":
+        return _field(it, cls, name)
+    if constant is not None:
+        return constant
     if name == "dtype" and is_module(it, cls):
         return DtypeValue(weights_of(it, owner)[0], node, it.module)
     return None

@@ -14,7 +14,7 @@ from precision_lint.dataflow.declared import (
     parsed,
 )
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import is_a, is_module
+from precision_lint.dataflow.objects import ancestry, is_a, is_module
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -167,6 +167,15 @@ def _annotated(
     if isinstance(node, ast.Subscript):
         return _subscripted(it, node, name, label, vector, assumptions)
     return _by_name(it, node, name, label, vector, assumptions)
+
+
+def annotated_field(it: Interpreter, cls: Class, name: str) -> Value | None:
+    """What the annotation of a class's field says of what it holds; None: nothing."""
+    for base in ancestry(it, cls):
+        for one in base.node.body if isinstance(base, Class) else ():
+            if isinstance(one, ast.AnnAssign) and getattr(one.target, "id", "") == name:
+                return _annotated(it, one.annotation, name, dtypes.INPUTS, assume.INPUT)
+    return None
 
 
 def _by_name(

@@ -231,6 +231,7 @@ class Program:
         for cls in self.built:
             cls.facts.pop("built", None)
             cls.facts.pop("unseen", None)
+            cls.facts.pop("fields", None)
         self.touched.clear()
         self.built.clear()
         it = self.interpreter
@@ -286,6 +287,7 @@ class Program:
         it = self.interpreter
         it.steps, it.limit, it.loops = 0, STEPS, 0
         it.tests.clear()
+        it.branches.clear()
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()
         it.stored.clear()

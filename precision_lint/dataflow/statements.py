@@ -15,6 +15,7 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     Loop,
     Statement,
+    asked_by,
     changed,
     merge,
     widen,
@@ -108,6 +109,7 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.compatible += version
     it.narrow(node.test, True, _raises(node.orelse))
     it.trace = []
+    it.branches.append(asked_by(node.test))
     it.tests.append(node.test)
     first_ends = it.block(node.body)
     it.tests.pop()
@@ -116,7 +118,9 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.variables, it.live, it.weights, it.region = before, live, weights, region
     it.narrow(node.test, False, _raises(node.body))
     it.trace = []
+    it.branches[-1] = asked_by(node.test, False)
     second_ends = it.block(node.orelse)
+    it.branches.pop()
     second_trace = it.trace
     it.trace = trace
     it.compatible -= version
@@ -128,7 +132,7 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.region = first_region
     else:
         it.region = region
-        it.variables = merge(first, it.variables, first_live, it.live)
+        it.variables = merge(first, it.variables, first_live, it.live, asked_by(node.test))
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False

@@ -227,7 +227,7 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             _mark(value, use)
             found.append(value)
         elif isinstance(value, Unknown):
-            if not index:
+            if not index or (operation.floats and index in operation.strict):
                 value.symbol.uses |= use
             made = tensor_of(it, value)
             if made is not None:

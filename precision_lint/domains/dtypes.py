@@ -228,6 +228,11 @@ def differing(a: Dtypes, b: Dtypes) -> int:
     return found
 
 
+def single(a: Dtypes) -> int:
+    """Mask of the modes in which one dtype is possible only."""
+    return sum(1 << i for i, x in enumerate(a) if x and not x & x - 1)
+
+
 def may_differ(a: Dtypes, b: Dtypes) -> int:
     """Mask of the modes in which two known float operands may have different dtypes."""
     found = 0

@@ -70,7 +70,7 @@ class Symbol:
         "vector",
     )
 
-    TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL = (1 << i for i in range(7))
+    TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL, SHAPED = (1 << i for i in range(8))
     count = 0
 
     def __init__(
