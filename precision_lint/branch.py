@@ -20,9 +20,10 @@ from precision_lint import fingerprint, runner
 from precision_lint.baseline import Counts
 from precision_lint.cache import DIRECTORY
 from precision_lint.config import ConfigError, Resolver, Settings
+from precision_lint.jobs import Mode
 from precision_lint.patterns import Patterns
 from precision_lint.project import configs, files
-from precision_lint.runner import Mode, Result
+from precision_lint.runner import Result
 
 _BATCH = 500
 """Files that one command of git is asked for."""

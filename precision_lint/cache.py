@@ -1,120 +1,149 @@
 """What was computed from bytes before, on disk: an SQLite table in the project's cache directory.
 
 Keys are digests of contents, so nothing ever needs to be invalidated; several processes may use
-one cache at a time.  A cache that cannot be used (read-only, damaged, locked) is silently not used.
-Values are texts, JSON by convention: a cache that came with a foreign project cannot run code.
+one cache at a time.  A cache that cannot be used (read-only, damaged, locked) is silently not used,
+and nothing is written through a link.  Values are texts, JSON by convention: a cache that came with
+a foreign project cannot run code.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-import sqlite3
+import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import precision_lint
+
+if TYPE_CHECKING:
+    import sqlite3
 
 DIRECTORY = ".precision_lint_cache"
 KEEP_DAYS = 30
 """Entries that no run asked for in this time are deleted."""
+_FILE = "facts.sqlite3"
+_SIDES = ("", "-wal", "-shm", "-journal")
+"""What follows the name of the table's file in those that SQLite makes beside it."""
+_MARKS = {".gitignore": "*\n", "CACHEDIR.TAG": "Signature: 8a477f597d28d172789f06886806bc55\n"}
 
 
 def digest(*parts: bytes) -> bytes:
     """A key for contents; other contents, or another version of this package, give another."""
-    whole = hashlib.blake2b(_VERSION, digest_size=20)
+    whole = hashlib.blake2b(_version(), digest_size=20)
     for part in parts:
         whole.update(len(part).to_bytes(8, "little"))
         whole.update(part)
     return whole.digest()
 
 
+@functools.cache
 def _version() -> bytes:
     """This package's version and source: an editable install changes without a new version."""
     whole = hashlib.blake2b(f"{precision_lint.__version__} {sys.version_info[:2]}".encode())
-    here = Path(__file__).parent
-    for path in sorted((*here.rglob("*.py"), *here.glob("torchmodel/*.json"))):
-        whole.update(stamp(path))
+    for name, entry in sorted(_sources(str(Path(__file__).parent))):
+        status = entry.stat()
+        whole.update(f"{name} {status.st_size} {status.st_mtime_ns}".encode())
     return whole.digest()
 
 
-def stamp(path: Path) -> bytes:
-    """What changes with a file of this package, or of one with rules."""
-    status = path.stat()
-    return f"{path.name} {status.st_size} {status.st_mtime_ns}".encode()
-
-
-_VERSION = _version()
+def _sources(directory: str, within: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    with os.scandir(directory) as listing:
+        for entry in listing:
+            name = f"{within}/{entry.name}"
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    yield from _sources(entry.path, name)
+            elif name.endswith((".py", ".json")):
+                yield name, entry
 
 
 class Cache:
-    """Texts by content digest; without a directory it remembers nothing."""
+    """Texts by content digest; without a directory it remembers nothing.
+
+    The table is opened by the first question.
+    """
 
     def __init__(self, directory: Path | None) -> None:
-        self._table: sqlite3.Connection | None = None
-        self._directory = directory or Path()
-        if directory is not None:
-            with contextlib.suppress(OSError, sqlite3.Error):
-                self._table = _open(directory)
+        self._directory = directory
+        self._opened: sqlite3.Connection | None = None
+
+    @property
+    def _table(self) -> sqlite3.Connection | None:
+        if self._opened is None and self._directory is not None:
+            import sqlite3  # late: a run that finds no file has no question
+
+            try:
+                self._opened = _open(self._directory)
+            except (OSError, sqlite3.Error):
+                self._directory = None
+        return self._opened
 
     def get(self, keys: Iterable[bytes]) -> dict[bytes, str]:
         """The texts that are known of these keys."""
         found: dict[bytes, str] = {}
-        if self._table is None:
-            return found
         wanted = list(dict.fromkeys(keys))
+        table = self._table if wanted else None
+        if table is None:
+            return found
         today = int(time.time() // 86400)
-        try:
+        with self._unless_it_fails():
             for start in range(0, len(wanted), 500):
                 some = wanted[start : start + 500]
                 marks = ",".join("?" * len(some))
-                rows = self._table.execute(
+                rows = table.execute(
                     f"SELECT key, value, day FROM facts WHERE key IN ({marks})", some
                 ).fetchall()
                 found |= {key: value for key, value, _ in rows if isinstance(value, str)}
                 stale = [(today, key) for key, _, day in rows if day not in (today - 1, today)]
                 if stale:
-                    with self._table:
-                        self._table.executemany("UPDATE facts SET day = ? WHERE key = ?", stale)
-        except sqlite3.Error as error:
-            self._give_up(error)
+                    with table:
+                        table.executemany("UPDATE facts SET day = ? WHERE key = ?", stale)
         return found
 
     def put(self, values: Mapping[bytes, str]) -> None:
         """Remember texts by their keys."""
-        if self._table is None or not values:
+        table = self._table if values else None
+        if table is None:
             return
         today = int(time.time() // 86400)
         rows = [(key, value, today) for key, value in values.items()]
-        try:
-            with self._table:
-                self._table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
-                self._table.execute("DELETE FROM facts WHERE day < ?", (today - KEEP_DAYS,))
-        except sqlite3.Error as error:
-            self._give_up(error)
+        with self._unless_it_fails(), table:
+            table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
+            table.execute("DELETE FROM facts WHERE day < ?", (today - KEEP_DAYS,))
 
     def close(self) -> None:
         """Let others have the table; what is asked for later is not known."""
-        if self._table is not None:
-            self._table.close()
-            self._table = None
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = self._directory = None
 
-    def _give_up(self, error: sqlite3.Error) -> None:
-        if self._table is not None:
-            _close(self._table, self._directory, error)
-            self._table = None
+    @contextlib.contextmanager
+    def _unless_it_fails(self) -> Iterator[None]:
+        import sqlite3
+
+        try:
+            yield
+        except sqlite3.Error as error:
+            if self._opened is not None and self._directory is not None:
+                _close(self._opened, self._directory, error)
+            self._opened = self._directory = None
 
 
 def _open(directory: Path) -> sqlite3.Connection:
+    import sqlite3
+
+    if linked(directory):
+        raise OSError(f"{directory} is a link")
     if not directory.is_dir():
         directory.mkdir(parents=True)
-        (directory / ".gitignore").write_text("*\n", "utf8")
-        (directory / "CACHEDIR.TAG").write_text(
-            "Signature: 8a477f597d28d172789f06886806bc55\n", "utf8"
-        )
-    table = sqlite3.connect(directory / "facts.sqlite3", timeout=1.0)
+        for name, text in _MARKS.items():
+            (directory / name).write_text(text, "utf8")
+    table = sqlite3.connect(directory / _FILE, timeout=1.0)
     try:
         table.execute("PRAGMA journal_mode = WAL")
         table.execute("PRAGMA synchronous = OFF")
@@ -127,11 +156,27 @@ def _open(directory: Path) -> sqlite3.Connection:
     return table
 
 
+def linked(directory: Path) -> bool:
+    """Whether a cache's directory, or the table in it, is a link: it would lead elsewhere."""
+    files = (directory / f"{_FILE}{side}" for side in _SIDES)
+    return any(path.is_symlink() for path in (directory, *files))
+
+
 def _close(table: sqlite3.Connection, directory: Path, error: sqlite3.Error) -> None:
     """Close a table that failed; a damaged one is removed, so that the next run starts again."""
+    import sqlite3
+
     table.close()
-    if isinstance(error, sqlite3.OperationalError):
-        return  # locked, read-only or full
-    for suffix in ("", "-wal", "-shm"):
-        with contextlib.suppress(OSError):
-            (directory / f"facts.sqlite3{suffix}").unlink()
+    if not isinstance(error, sqlite3.OperationalError):  # locked, read-only or full
+        _remove(directory)
+
+
+def _remove(directory: Path) -> list[str]:
+    """Remove the table in a directory; what it came to, for each file that could not be."""
+    said = []
+    for side in _SIDES:
+        try:
+            (directory / f"{_FILE}{side}").unlink(missing_ok=True)
+        except OSError as error:
+            said.append(f"{directory / f'{_FILE}{side}'}: cannot be removed ({error.strerror})")
+    return said

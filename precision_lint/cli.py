@@ -35,7 +35,8 @@ from precision_lint.shell import run_options as _run_options
 
 if TYPE_CHECKING:
     from precision_lint.config import Resolver, Settings
-    from precision_lint.runner import Mode, Result
+    from precision_lint.jobs import Mode
+    from precision_lint.runner import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -166,7 +167,8 @@ def check(
     PATHS are files and directories, by default the working directory; - reads standard input, and
     with --fix writes the fixed text to standard output.
     """
-    from precision_lint import progress, runner
+    from precision_lint import progress
+    from precision_lint.jobs import Mode
 
     stdin = "-" in paths or (stdin_filename is not None and not paths)
     _sensible(stdin, paths, stdin_filename, since, add_noqa, fix or diff)
@@ -180,7 +182,7 @@ def check(
     for selector in _without_effect(settings):
         what = f"{selector}: is in preview, so this selects nothing"
         _echo(f"{what}; add --preview", sys.stderr)
-    mode = runner.Mode.DIFF if diff else runner.Mode.FIX if fix else runner.Mode.CHECK
+    mode = Mode.DIFF if diff else Mode.FIX if fix else Mode.CHECK
     if stdin:
         result = _of_stdin(stdin_filename, resolver, mode)
     else:
@@ -192,14 +194,14 @@ def check(
         from precision_lint import silence
 
         return silence.main(result, add_noqa)
-    if stdin and mode is runner.Mode.FIX:
+    if stdin and mode is Mode.FIX:
         _echo(result.stdin, sys.stdout, newline=False)
     _show(result, mode, settings.output_format, output_file, statistics, quiet, stdin)
     for name, file in reports:
         _write(file, _rendered(result, name))
     if result.errors or result.internal:
         return 2
-    failed = result.diff or result.unread if mode is runner.Mode.DIFF else result.failing
+    failed = result.diff or result.unread if mode is Mode.DIFF else result.failing
     return int(bool(failed) and not exit_zero)
 
 
@@ -272,7 +274,7 @@ def _show(
 ) -> None:
     """Report, statistics or diff, and the summary."""
     from precision_lint import summary
-    from precision_lint.runner import Mode
+    from precision_lint.jobs import Mode
 
     diagnostics = result.diagnostics
     human = output_format not in MACHINE

@@ -125,8 +125,9 @@ class Told:
 
 def listened(rules: Iterable[type[Rule]] | None = None) -> tuple[str, ...]:
     """The kinds of events that rules listen to, by default all that are installed."""
-    found = registry.rules().values() if rules is None else rules
-    return tuple(sorted({kind for rule in found for kind in rule.listens}))
+    if rules is None:
+        return registry.listened()
+    return tuple(sorted({kind for rule in rules for kind in rule.listens}))
 
 
 class Engine:

@@ -71,31 +71,34 @@ ROOMS: dict[str, set[str]] = {
     "harness": {
         "api", "engine", "fixer", "observing", "progress", "project", "registry", "source",
     },
-    "runner": {
-        "api", "baseline", "cache", "config", "engine", "fixer", "gathering", "notebook", "pool",
-        "progress", "project", "registry", "source", "suppress",
+    "jobs": {"api", "baseline", "project", "registry", "source"},
+    "judging": {
+        "api", "baseline", "cache", "config", "engine", "fixer", "gathering", "jobs", "notebook",
+        "pool", "progress", "project", "registry", "source", "suppress",
     },
+    "runner": {"api", "baseline", "cache", "config", "jobs", "judging", "notebook", "project", "source"},
     "inspection": {
-        "api", "config", "engine", "fixer", "gathering", "observing", "project", "runner", "source",
+        "api", "config", "engine", "fixer", "gathering", "jobs", "judging", "observing", "project",
+        "source",
     },
-    "summary": {"api", "runner"},
+    "summary": {"api", "jobs", "runner"},
     "shell": {"api", "config", "registry"},
     "schema": {"api", "config", "registry", "report"},
-    "library": {"api", "config", "runner", "source"},
+    "library": {"api", "config", "jobs", "runner", "source"},
     "pytest_plugin": {"config", "registry", "report", "runner"},
     "silence": {"api", "fixer", "report", "runner", "shell", "suppress"},
     "show": {"config", "project", "registry", "shell"},
     "branch": {
-        "baseline", "cache", "config", "fingerprint", "patterns", "project", "runner",
+        "baseline", "cache", "config", "fingerprint", "jobs", "patterns", "project", "runner",
     },
     "adopt": {"baseline", "config", "fingerprint", "progress", "report", "runner", "shell"},
     "lsp": {
-        "api", "config", "engine", "fixer", "gathering", "observing", "project", "registry",
-        "report", "runner", "shell", "source", "suppress",
+        "api", "config", "engine", "fixer", "gathering", "jobs", "judging", "observing", "project",
+        "registry", "report", "shell", "source", "suppress",
     },
     "cli": {
-        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "lsp", "progress",
-        "registry", "report", "runner", "shell", "show", "silence", "source", "summary",
+        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "jobs", "lsp",
+        "progress", "registry", "report", "runner", "shell", "show", "silence", "source", "summary",
     },
 }  # fmt: skip
 """What a room may import of the others, itself aside; a new room states its arrows here."""

@@ -65,7 +65,7 @@ def test_digests_tell_parts_apart() -> None:
 
 
 def test_another_version_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_VERSION", b"another")
+    monkeypatch.setattr(cache, "_version", lambda: b"another")
     assert digest(b"key") != KEY
 
 
@@ -90,7 +90,7 @@ def test_no_directory_remembers_nothing(tmp_path: Path) -> None:
 
 
 def test_a_new_directory_is_marked(home: Path) -> None:
-    Cache(home / "deep").close()
+    put(home / "deep", {KEY: TEXT})
     assert (home / "deep" / ".gitignore").read_text() == "*\n"
     assert (home / "deep" / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172")
 
@@ -163,6 +163,24 @@ def test_odd_rows_are_passed_over(home: Path, value: Any, day: Any) -> None:
     assert get(home, [KEY]) == {}
     put(home, {KEY: TEXT})
     assert get(home, [KEY]) == {KEY: TEXT}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+@pytest.mark.parametrize("name", ["", "facts.sqlite3", "facts.sqlite3-wal"])
+def test_nothing_is_read_or_written_through_a_link(tmp_path: Path, home: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    put(elsewhere, {KEY: TEXT})
+    before = sorted(elsewhere.iterdir())
+    if name:
+        put(home, {})
+        home.mkdir(parents=True, exist_ok=True)
+        (home / name).symlink_to(elsewhere / name)
+    else:
+        home.symlink_to(elsewhere)
+    assert get(home, [KEY]) == {}
+    put(home, {digest(b"other"): TEXT})
+    assert sorted(elsewhere.iterdir()) == before
+    assert get(elsewhere, [KEY, digest(b"other")]) == {KEY: TEXT}
 
 
 # several runs at once

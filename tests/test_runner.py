@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from precision_lint import engine, gathering, pool, progress, runner
+from precision_lint import engine, gathering, judging, pool, progress, runner
 from precision_lint.api import Confidence, Severity
 from precision_lint.config import Overrides, Resolver, Settings
 from precision_lint.engine import Told
+from precision_lint.jobs import Mode
 from precision_lint.project.code import Code
-from precision_lint.runner import Mode, Result
+from precision_lint.runner import Result
 from tests import standins
 
 ROOT = Path(__file__).parent.parent
@@ -255,7 +256,7 @@ def test_a_crash_costs_one_file() -> None:
 def test_a_crash_of_a_rule_is_neither_hidden_nor_suppressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crash = runner._crash("a.py", ValueError())  # as rules make them
+    crash = judging.crash("a.py", ValueError())  # as rules make them
     monkeypatch.setattr(engine, "lint", lambda *_: [crash])
     Path("a.py").write_text("torch  # noqa\n# precision-lint: ignore-file\n")
     result = check(ignore=("MP003",), confidence=Confidence.CERTAIN)

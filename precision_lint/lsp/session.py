@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_lint import engine, fixer, gathering, runner
+from precision_lint import engine, fixer, gathering, jobs
 from precision_lint.api import Applicability, Diagnostic
 from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, close
 from precision_lint.engine import Engine, Told
+from precision_lint.jobs import Mode
+from precision_lint.judging import Judge
 from precision_lint.observing import Description, describe
 from precision_lint.project import files
 from precision_lint.project.code import Code
-from precision_lint.runner import Judge, Mode
 from precision_lint.source import Failure, Source, parse
 
 CALLERS = 8
@@ -151,9 +152,9 @@ class Session:
         if files.excluded(path, settings):
             return None
         root = self.root(path)
-        job = runner.job_of(files.File(path, source.filename, settings, root), Mode.CHECK)
+        job = jobs.job_of(files.File(path, source.filename, settings, root), Mode.CHECK)
         data = source.text.encode("utf8", "surrogatepass")
-        if not runner.is_relevant(data, job.codes):
+        if not jobs.is_relevant(data, job.codes):
             return Judge(job, Code(path.parent, (path.name,)), None)
         if root not in self._projects:
             self.learn(path)
