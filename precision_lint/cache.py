@@ -9,6 +9,7 @@ a foreign project cannot run code.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -171,12 +172,28 @@ def _close(table: sqlite3.Connection, directory: Path, error: sqlite3.Error) -> 
         _remove(directory)
 
 
-def _remove(directory: Path) -> list[str]:
-    """Remove the table in a directory; what it came to, for each file that could not be."""
-    said = []
+def _remove(directory: Path) -> None:
     for side in _SIDES:
-        try:
-            (directory / f"{_FILE}{side}").unlink(missing_ok=True)
-        except OSError as error:
-            said.append(f"{directory / f'{_FILE}{side}'}: cannot be removed ({error.strerror})")
-    return said
+        with contextlib.suppress(OSError):
+            (directory / f"{_FILE}{side}").unlink()
+
+
+def clean(directory: Path) -> bool:
+    """Remove what runs have left in a directory, and it, if nothing else is there.
+
+    Whether there was something.  Raises OSError for a link, and for what cannot be removed.
+    """
+    if linked(directory):
+        raise OSError(
+            errno.ELOOP, "is a link", str(directory)
+        )
+    found = [path for side in _SIDES if (path := directory / f"{_FILE}{side}").is_file()]
+    for name, text in _MARKS.items():
+        path = directory / name
+        if path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode():
+            found.append(path)
+    for path in found:
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others keep something there
+        directory.rmdir()
+    return bool(found)

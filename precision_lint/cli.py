@@ -404,6 +404,27 @@ def rules(output_format: str) -> int:
     return 0
 
 
+@cli.command()
+@click.argument("paths", nargs=-1, metavar="[PATHS]...", shell_complete=_complete_files)
+@click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
+@click.option("--isolated", is_flag=True, help="Ignore configuration files.")
+@_cache_options
+def clean(paths: tuple[str, ...], config: Path | None, isolated: bool, **options: Any) -> int:
+    """Remove the caches of the projects that PATHS lie in.
+
+    Nothing else in their directories is touched.
+    """
+    from precision_lint import cache
+    from precision_lint.project import files
+
+    resolver = _resolver(options, config, isolated)
+    roots = {files.project_root(files.absolute(path)) for path in _paths(paths)}
+    for directory in sorted({found for root in roots if (found := resolver(root).cache(root))}):
+        what = "removed" if cache.clean(directory) else "nothing to remove"
+        _echo(f"{directory}: {what}", sys.stdout)
+    return 0
+
+
 cli.add_command(adopt.commands)
 cli.add_command(lsp)
 

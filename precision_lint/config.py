@@ -18,6 +18,7 @@ from typing import Any
 
 from precision_lint import registry
 from precision_lint.api import Confidence, Severity
+from precision_lint.cache import DIRECTORY
 from precision_lint.patterns import Patterns, invalid
 from precision_lint.report import FORMATS
 
@@ -37,7 +38,7 @@ DEFAULT_EXCLUDE = (
     ".ipynb_checkpoints",
     ".mypy_cache",
     ".nox",
-    ".precision_lint_cache",
+    DIRECTORY,
     ".pants.d",
     ".pyenv",
     ".pytest_cache",
@@ -137,6 +138,12 @@ class Settings:
             if (patterns.verdict(path) is True) is not negated:
                 codes -= ignored
         return codes | {CRASH}
+
+    def cache(self, root: Path) -> Path | None:
+        """The directory of the cache of a project, given its root; None: there is to be none."""
+        if self.no_cache:
+            return None
+        return self.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
 
     @property
     def exclusions(self) -> tuple[Patterns, ...]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from precision_lint import engine, pool, progress
-from precision_lint.cache import DIRECTORY, Cache, digest
+from precision_lint.cache import Cache, digest
 from precision_lint.config import Settings
 from precision_lint.engine import Engine, Facts, Together, Told, deep_recursion
 from precision_lint.project import suggested as suggestions
@@ -143,8 +143,7 @@ def _facts(
 
 def cache_of(root: Path, settings: Settings) -> Cache:
     """What was computed of a project's files before; to be closed."""
-    directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
-    return Cache(None if settings.no_cache else directory)
+    return Cache(settings.cache(root))
 
 
 def alone_known(code: Code, root: Path, name: str, cache: Cache) -> Told:

@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "fingerprint": {"api", "source"},
     "report": {"api", "catalogue", "fingerprint", "registry", "source"},
     "suppress": {"api", "registry", "source"},
-    "config": {"api", "patterns", "registry", "report"},
+    "config": {"api", "cache", "patterns", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
     "changes": {"api"},
     "slices": {"api", "changes", "source"},
@@ -97,8 +97,9 @@ ROOMS: dict[str, set[str]] = {
         "registry", "report", "shell", "source", "suppress",
     },
     "cli": {
-        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "jobs", "lsp",
-        "progress", "registry", "report", "runner", "shell", "show", "silence", "source", "summary",
+        "adopt", "api", "branch", "cache", "catalogue", "config", "harness", "inspection", "jobs",
+        "lsp", "progress", "project", "registry", "report", "runner", "shell", "show", "silence",
+        "source", "summary",
     },
 }  # fmt: skip
 """What a room may import of the others, itself aside; a new room states its arrows here."""

@@ -18,6 +18,7 @@ import pytest
 from precision_lint import cache, gathering
 from precision_lint.api import Confidence
 from precision_lint.cache import DIRECTORY, Cache, digest
+from precision_lint.cli import main
 from precision_lint.engine import Engine, Facts, decode, encode
 from precision_lint.runner import Result
 from tests import projects
@@ -221,6 +222,83 @@ def test_processes_share_one_table(home: Path) -> None:
     ]
     assert [child.communicate()[1] for child in children] == [b""] * 3
     assert len(rows(home)) == 60
+
+
+CHURN = (
+    "import sys\n"
+    "from pathlib import Path\n"
+    "from precision_lint.cache import Cache, digest\n"
+    "for n in range(100):\n"
+    "    cache = Cache(Path(sys.argv[1]))\n"
+    "    key = digest(str(n).encode())\n"
+    "    assert cache.get([key]) in ({}, {key: 'x' * 10_000})\n"
+    "    cache.put({key: 'x' * 10_000})\n"
+    "    if n % 10 == 9:\n"
+    "        (Path(sys.argv[1]) / 'facts.sqlite3').write_bytes(b'damage' * 1000)\n"
+    "    cache.close()\n"
+)
+
+
+def test_damage_while_others_write_gives_nothing_wrong(home: Path) -> None:
+    children = [
+        subprocess.Popen([sys.executable, "-c", CHURN, home], stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert [child.communicate()[1] for child in children] == [b""] * 2
+    put(home, {KEY: TEXT})  # what was damaged is found out
+    put(home, {KEY: TEXT})
+    assert get(home, [KEY]) == {KEY: TEXT}
+
+
+def lint(root: Path, *words: str) -> subprocess.Popen[str]:
+    options = ("--isolated", "--output-format", "concise", "--confidence", "possible")
+    command = [sys.executable, "-m", "precision_lint", *words, *options]
+    return subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_runs_at_once_find_the_same(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    users = {f"t{i}.py": TRAIN.replace("g(", f"g{i}(") for i in range(8)}
+    projects.write(root, {"util.py": UTIL, **users})
+    said = {run.communicate()[0] for run in [lint(root, ".") for _ in range(3)]}
+    again = lint(root, ".").communicate()[0]
+    assert said == {again} and "util.py:4:12: MP301" in again
+    assert len(list((root / DIRECTORY).glob("facts.sqlite3"))) == 1
+
+
+# clean
+
+
+def test_clean_removes_what_runs_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    (root / "notes").mkdir()
+    lint(root, ".").communicate()
+    assert (root / DIRECTORY / "facts.sqlite3").is_file()
+    assert main(["clean", str(root / "notes")]) == 0
+    assert not (root / DIRECTORY).exists()
+    assert main(["clean", str(root)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"{root / DIRECTORY}: {what}" for what in ("removed", "nothing to remove")]
+
+
+def test_clean_leaves_what_is_somebodys(tmp_path: Path, home: Path) -> None:
+    put(home, {KEY: TEXT})
+    (home / "mine.txt").write_text("kept")
+    (home / ".gitignore").write_text("# kept\n")
+    assert main(["clean", "--cache-dir", str(home), str(tmp_path)]) == 0
+    assert sorted(path.name for path in home.iterdir()) == [".gitignore", "mine.txt"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_clean_follows_no_link(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "elsewhere", {KEY: TEXT})
+    home.symlink_to(tmp_path / "elsewhere")
+    assert main(["clean", "--cache-dir", str(home), str(tmp_path)]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert get(tmp_path / "elsewhere", [KEY]) == {KEY: TEXT}
 
 
 # projects
