@@ -184,9 +184,7 @@ def clean(directory: Path) -> bool:
     Whether there was something.  Raises OSError for a link, and for what cannot be removed.
     """
     if linked(directory):
-        raise OSError(
-            errno.ELOOP, "is a link", str(directory)
-        )
+        raise OSError(errno.ELOOP, "is a link", str(directory))
     found = [path for side in _SIDES if (path := directory / f"{_FILE}{side}").is_file()]
     for name, text in _MARKS.items():
         path = directory / name

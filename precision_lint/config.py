@@ -20,6 +20,7 @@ from precision_lint import registry
 from precision_lint.api import Confidence, Severity
 from precision_lint.cache import DIRECTORY
 from precision_lint.patterns import Patterns, invalid
+from precision_lint.precision.modes import MODES
 from precision_lint.report import FORMATS
 
 NAMES = ("precision-lint.toml", ".precision-lint.toml", "pyproject.toml")
@@ -109,6 +110,10 @@ class Settings:
     """The configuration file that these settings come from; None: there is none."""
     torch_version: str | None = None
     """The least torch that the code has to run on; None: as the project's metadata say."""
+    precision: tuple[str, ...] | None = None
+    """The precision modes that the code is run in; none of them: float32 only; None: not stated."""
+    overrides: tuple[tuple[Patterns, tuple[str, ...]], ...] = ()
+    """Patterns of files and the modes that are stated for them; the last that matches counts."""
 
     @functools.cached_property
     def selected(self) -> frozenset[str]:
@@ -144,6 +149,13 @@ class Settings:
         if self.no_cache:
             return None
         return self.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
+
+    def modes_for(self, path: Path) -> tuple[str, ...] | None:
+        """The modes stated for the file at this absolute path; None: none are stated."""
+        for patterns, modes in reversed(self.overrides):
+            if patterns.verdict(path) is True:
+                return modes
+        return self.precision
 
     @property
     def exclusions(self) -> tuple[Patterns, ...]:
@@ -188,6 +200,7 @@ class Overrides:
     cache_dir: Path | None = None
     no_cache: bool | None = None
     baseline: Path | None = None
+    precision: tuple[str, ...] | None = None
 
     def apply(self, settings: Settings) -> Settings:
         """These settings with what the command line says on top."""
@@ -201,6 +214,14 @@ class Overrides:
         for name in ("cache_dir", "baseline"):
             if (path := getattr(self, name)) is not None:
                 values[name] = here / path
+        if self.precision is not None:
+            try:
+                values["precision"] = _modes(list(self.precision))
+            except ValueError:
+                wrong = next(name for name in self.precision if name not in REFERENCE_AND_MODES)
+                hint = close(wrong, REFERENCE_AND_MODES, f"write {_one_of(REFERENCE_AND_MODES)}")
+                raise ConfigError(f'--precision: unknown mode "{wrong}"; {hint}') from None
+            values["overrides"] = ()
         if self.exclude is not None:
             values["exclude"] = _patterns(here, self.exclude, "--exclude")
         if self.extend_exclude:
@@ -260,6 +281,32 @@ def _one_of(words: Iterable[str]) -> str:
     return "one of " + ", ".join(f'"{word}"' for word in words)
 
 
+REFERENCE_AND_MODES = ("float32", *MODES)
+"""What ``precision`` may name; float32 is always looked at and states nothing more."""
+
+
+def _modes(value: Any) -> tuple[str, ...]:
+    """The modes besides float32, each once, in the order of the table."""
+    names = set(_strings(value))
+    if not names.issubset(REFERENCE_AND_MODES):
+        raise ValueError
+    return tuple(name for name in MODES if name in names)
+
+
+def _overrides(value: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Tables with a path, or several, and the modes of the files there."""
+    if not isinstance(value, list):
+        raise ValueError
+    found = []
+    for table in value:
+        if not isinstance(table, dict) or set(table) != {"path", "precision"}:
+            raise ValueError
+        path = table["path"]
+        paths = _strings([path] if isinstance(path, str) else path)
+        found.append((paths, _modes(table["precision"])))
+    return tuple(found)
+
+
 KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "select": ("a list of strings", _strings),
     "extend-select": ("a list of strings", _strings),
@@ -277,6 +324,12 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "jobs": ("a positive integer", _positive),
     "cache-dir": ("a path", _path),
     "torch-version": ('a version such as "2.4"', _version),
+    "precision": (f"a list of modes, each {_one_of(REFERENCE_AND_MODES)}", _modes),
+    "overrides": (
+        "tables with the keys path (a pattern or a list of them) and precision (a list of modes, "
+        f"each {_one_of(REFERENCE_AND_MODES)})",
+        _overrides,
+    ),
     "baseline": ("a path", _path),
     "extend": ("a path", _path),
 }
@@ -313,6 +366,10 @@ def from_table(table: Any, file: Path, base: Path, extended: tuple[Path, ...] = 
         ignores.append((patterns, negated, frozenset[str]().union(*codes)))
     if "per_file_ignores" in values or parent is None:
         values["per_file_ignores"] = tuple(ignores)
+    if "overrides" in values:
+        values["overrides"] = tuple(
+            (_patterns(base, globs, str(file)), modes) for globs, modes in values["overrides"]
+        )
     values["file"] = file
     if parent is None:
         return Settings(**values)

@@ -98,7 +98,7 @@ class Told:
 
     events: of each interpreted file that came here, as JSON.  roots: those files.  here, around:
     modes that the file itself, and others, show to be in force.  called: functions with known
-    callers.
+    callers.  stated: the modes that the user states; None: nothing is stated.
     """
 
     events: tuple[str, ...] = ()
@@ -107,10 +107,11 @@ class Told:
     around: Force = field(default_factory=Force)
     called: frozenset[Function] = frozenset()
     failure: str = ""
+    stated: tuple[str, ...] | None = None
 
     @property
     def force(self) -> Force:
-        return Force({**self.around.modes, **self.here.modes})
+        return Force({**self.around.modes, **self.here.modes}).under(self.stated)
 
     @property
     def key(self) -> tuple[bytes, ...]:
@@ -119,7 +120,7 @@ class Told:
             [mode, int(strength), sign and [sign.text, list(sign.place)]]
             for mode, (strength, sign) in sorted(self.force.modes.items())
         ]
-        rest = json.dumps([modes, sorted(self.called)])
+        rest = json.dumps([modes, sorted(self.called), self.stated])
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 

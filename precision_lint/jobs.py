@@ -43,6 +43,8 @@ class Job:
     mode: Mode
     held: Counts | None = None
     """What a baseline holds of the file; None: there is no baseline."""
+    stated: tuple[str, ...] | None = None
+    """The precision modes that the user states; None: nothing is stated."""
 
 
 @dataclass
@@ -79,6 +81,7 @@ def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
         settings.unsafe_fixes,
         mode,
         held,
+        settings.modes_for(file.path),
     )
 
 

@@ -100,6 +100,10 @@ class Judge:
     code: Code
     known: Told | None
 
+    def __post_init__(self) -> None:
+        if self.known is not None and self.known.stated != self.job.stated:
+            object.__setattr__(self, "known", replace(self.known, stated=self.job.stated))
+
     def find(self, text: Source) -> list[Diagnostic]:
         """What rules find in the text that was interpreted, of any confidence."""
         if self.known is None:
@@ -212,7 +216,7 @@ def _stamps(codes: frozenset[str]) -> bytes:
 
 
 def _key(job: Job, code: Code, known: Told, data: bytes) -> bytes:
-    about = repr((code.name(job.path), code.torch, sorted(job.codes))).encode()
+    about = repr((code.name(job.path), code.torch, sorted(job.codes), job.stated)).encode()
     return digest(b"findings", about, _stamps(job.codes), data, *known.key)
 
 

@@ -32,6 +32,8 @@ DESCRIPTIONS = {
     "jobs": "Processes at most; by default one a core.",
     "cache-dir": "Where summaries of the project are kept; by default .precision_lint_cache.",
     "torch-version": "Least torch that the code has to run on; by default the project's.",
+    "precision": "Modes that the code is run in; [] means float32 only. Unset: what code shows.",
+    "overrides": "Modes of the files under a path, instead of precision; the last match counts.",
     "baseline": "File of the findings that are put off: `precision-lint baseline --help`.",
     "extend": "Configuration file that this one adds to and overrides.",
 }
@@ -87,6 +89,7 @@ def _enum(kind: type[Confidence] | type[Severity]) -> Schema:
 _OTHERS = rf"^MP[{registry.OTHERS}]\d{{0,2}}$"
 """Codes of other packages, whichever are installed."""
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}}
+_MODES: Schema = {"type": "array", "items": {"enum": list(config.REFERENCE_AND_MODES)}}
 _SHAPES: Mapping[Callable[[Any], Any], Schema] = {
     config._strings: _STRINGS,
     config._boolean: {"type": "boolean"},
@@ -97,6 +100,19 @@ _SHAPES: Mapping[Callable[[Any], Any], Schema] = {
     config._ignores: {
         "type": "object",
         "additionalProperties": {"$ref": "#/definitions/selectors"},
+    },
+    config._modes: _MODES,
+    config._overrides: {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["path", "precision"],
+            "properties": {
+                "path": {"anyOf": [{"type": "string"}, _STRINGS]},
+                "precision": _MODES,
+            },
+        },
     },
     Confidence: _enum(Confidence),
     Severity: _enum(Severity),

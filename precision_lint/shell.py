@@ -23,7 +23,7 @@ LINE = 100
 
 SECTIONS = {
     "Fixes": ("fix", "unsafe_fixes", "diff", "add_noqa"),
-    "Rules": ("select", "extend_select", "ignore", "preview", "confidence"),
+    "Rules": ("select", "extend_select", "ignore", "preview", "confidence", "precision"),
     "Files": (
         "exclude", "extend_exclude", "force_exclude", "respect_gitignore", "stdin_filename",
         "show_files",
@@ -120,6 +120,12 @@ def run_options(command: F) -> F:
             type=click.Choice(["possible", "likely", "certain"]),
             help="Least confidence shown; by default likely.",
         ),
+        list_option(
+            "--precision",
+            "How the code is run: amp-float16, amp-bfloat16, float16, bfloat16; float32 alone for "
+            "none of them. By default what the code shows.",
+            "MODES",
+        ),
         list_option("--exclude", "Patterns of paths to skip, instead of the usual ones.", "GLOBS"),
         list_option("--extend-exclude", "Patterns of paths to skip as well.", "GLOBS"),
         click.option(
@@ -161,7 +167,7 @@ def resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> Re
 
     for name, kind in (("confidence", Confidence), ("fail_on", Severity)):
         options[name] = options.get(name) and kind(options[name])
-    for name in ("select", "exclude"):
+    for name in ("select", "exclude", "precision"):
         options[name] = options.get(name) or None
     return Resolver(Overrides(**options), config, isolated)
 

@@ -226,13 +226,21 @@ def decode(data: bytes, filename: str) -> Source | Failure:
             return Source(filename, body.decode(encoding), encoding, bom)
     except UnicodeDecodeError as error:
         offset = len(data) - len(body) + error.start
-        head = Source(filename, body[: error.start].decode(encoding, "replace"))
-        position = head.position(len(head.text))
+        position = _end(filename, body[: error.start], encoding)
         what = f"byte 0x{data[offset]:02x} at offset {offset} (line {position.row})"
         return Failure(filename, "MP001", f"{what} is not {encoding}; {_RECODE}", position)
     except (LookupError, UnicodeError):  # rot13, undefined and their like
         pass
     return Failure(filename, "MP001", f"{encoding} cannot hold Python source; {_RECODE}")
+
+
+def _end(filename: str, head: bytes, encoding: str) -> Position:
+    """Where the first bytes of a file end, which its encoding may not hold either."""
+    try:
+        text = head.decode(encoding, "replace")
+    except UnicodeError:  # idna replaces nothing
+        text = head.decode("latin-1")
+    return Source(filename, text).position(len(text))
 
 
 def _notebook(data: bytes, filename: str) -> Source | Failure:

@@ -243,8 +243,8 @@ def _layout(source: Source) -> _Layout | None:
                 first = None
             elif token.type not in _WHITE and first is None:
                 first = row
-    except (tokenize.TokenError, SyntaxError, ValueError):
-        return None
+    except (tokenize.TokenError, SyntaxError, ValueError, SystemError):
+        return None  # SystemError: a NUL character, from Python 3.12 on
     return _Layout(comments, statements)
 
 

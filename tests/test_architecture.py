@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "fingerprint": {"api", "source"},
     "report": {"api", "catalogue", "fingerprint", "registry", "source"},
     "suppress": {"api", "registry", "source"},
-    "config": {"api", "cache", "patterns", "registry", "report"},
+    "config": {"api", "cache", "patterns", "precision", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
     "changes": {"api"},
     "slices": {"api", "changes", "source"},

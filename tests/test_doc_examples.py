@@ -15,7 +15,7 @@ from precision_lint import engine, registry
 from precision_lint.api import Confidence, Diagnostic
 from precision_lint.harness.policy import cuda_policy
 from precision_lint.harness.redirect import redirected
-from precision_lint.precision.modes import force
+from precision_lint.precision.modes import MODES, Force, Strength
 from precision_lint.project.code import Code
 from precision_lint.source import Source, decode
 from tests.doc_examples import EXAMPLES, HALF, Example, Names, finite
@@ -54,13 +54,16 @@ def run(text: str, example: Example) -> tuple[Names, str]:
     return names | (after if isinstance(after, dict) else {"returned": after}), ""
 
 
+STATED = Force({MODES[name]: (Strength.STATED, None) for name in ("amp-float16", "float16")})
+
+
 def found(text: str, example: Example) -> list[Diagnostic]:
     source = decode(example.module(text).encode(), "model.py")
     assert isinstance(source, Source)
     code = Code(Path(), {"model.py"}, (example.release, None), {"model.py": source})
     with engine.deep_recursion():
         known = engine.told("model.py", {"model.py": engine.Engine(code).facts("model.py")})
-        known = replace(known, around=force("model.py", (), stated=("amp-float16", "float16")))
+        known = replace(known, around=STATED)
         return engine.lint(source, code, "model.py", known, list(registry.rules().values()))
 
 

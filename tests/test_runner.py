@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from precision_lint import engine, gathering, judging, pool, progress, runner
+from precision_lint import engine, gathering, judging, pool, progress, runner, source
 from precision_lint.api import Confidence, Severity
 from precision_lint.config import Overrides, Resolver, Settings
 from precision_lint.engine import Told
@@ -144,6 +144,51 @@ def test_unreadable_files_are_reported_and_others_linted() -> None:
         "m.py:2:1 MP911",
         "nul.py:2:1 MP002",
     ]
+
+
+NEIGHBOURS = [
+    ("bad.py", b"# coding: idna\nimport torch  # \xc3\xa9\n"),
+    ("bad.py", b"import torch\n" + b"(" * 100_000),
+    ("bad.py", b"import torch\nx = " + b"-" * 100_000 + b"1\n"),
+    ("bad.py", b"import torch\nx = " + b"9" * 100_000 + b"\n"),
+    ("bad.py", b"import torch  # precision-lint: ignore[MP301]\0\n"),
+    ("bad.py", b"import torch\ndef f(x: '1if 2else 3', y: '\\0', z: '" + b"(" * 999 + b"'): x\n"),
+    ("bad.ipynb", b"[" * 100_000 + b"torch"),
+    ("bad.ipynb", b'{"cells": [{"cell_type": "code", "source": "import torch\\ud800"}]}'),
+    ("requirements.txt", b"torch>=" + b"9" * 6_000),
+    ("setup.py", b"torch" + b"(" * 100_000),
+    ("setup.py", b"x = 1if 2else 3\nurl = '\\d torch'\n"),
+    ("setup.cfg", b"[options]\n[options]\ntorch\0"),
+    ("pyproject.toml", b"[project]\ndependencies = ['torch>=" + b"9" * 6_000 + b"']"),
+    ("config.json", b'{"fp16": ' * 5_000 + b"1" + b"}" * 5_000),
+    ("config.yaml", b"fp16: " + b"[" * 100_000),
+    ("config.yaml", b"fp16: &a [*a, *a]\n\0"),
+    (".gitignore", b"[\n[z-a]\n\\\n\xff\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "data"), NEIGHBOURS, ids=[name for name, _ in NEIGHBOURS])
+def test_a_bad_file_costs_no_other_file_its_findings(
+    name: str, data: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(good="import bad\nBAD")
+    Path(name).write_bytes(data)
+    for paths in ((), ("good.py",)):
+        assert [d.code for d in check(*paths).diagnostics if d.filename == "good.py"] == ["MP911"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_defect_of_the_reader_costs_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = source.decode
+
+    def failing(data: bytes, filename: str) -> source.Source | source.Failure:
+        if b"odd" in data:
+            raise LookupError("no such thing")
+        return decode(data, filename)
+
+    monkeypatch.setattr(source, "decode", failing)
+    write(a="import b\nBAD", b="import a\nodd", c="BAD")
+    assert codes(check()) == ["a.py:3:1 MP911", "b.py:1:1 MP003", "c.py:2:1 MP911"]
 
 
 def test_rules_do_not_see_files_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import encodings
 import os
+import pkgutil
 import sys
 import warnings
+from encodings import aliases
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,24 @@ def test_unusable_encoding(data: bytes, message: str) -> None:
     failure = failed(decode(data, "a.py"))
     assert failure.code == "MP001"
     assert message in failure.message
+
+
+def codecs() -> list[str]:
+    """Every name by which this Python knows an encoding."""
+    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
+    return sorted({*aliases.aliases, *aliases.aliases.values(), *modules})
+
+
+@pytest.mark.parametrize("codec", codecs())
+def test_every_codec(codec: str) -> None:
+    line = f"# coding: {codec}\n".encode()
+    for body in (b"", b"x = 1\n", "# \u00e9\n".encode(), b"# \xe9\n", b"\x81\0\xff", b"\\N{x}"):
+        for data in (line + body, b"\xef\xbb\xbf" + line + body, b"\r" + line + body):
+            result = decode(data, "a.py")
+            if isinstance(result, Source):
+                parse(result)
+            else:
+                failed(result)
 
 
 def test_encode_takes_another_text() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -249,6 +251,32 @@ def test_text_without_tokens_has_no_suppressions() -> None:
     assert [d.code for d in result.kept] == ["MP301"]
     assert result.unused == []
     assert result.suppressed == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1  # precision-lint: ignore[MP301]\0\n",
+        # the tokenizer of Python 3.12 and 3.13 raises SystemError here
+        '\x0c )# precision-lint: ignore[MP301]\n0x#\0"""0x',
+        "x = '\ud800'  # precision-lint: ignore[MP301]\n",
+    ],
+)
+def test_texts_that_the_tokenizer_refuses(text: str) -> None:
+    place = Position(1, 1)
+    failure = Diagnostic(
+        "MP002", "n", "m", "a.py", place, place, Severity.ERROR, Confidence.CERTAIN
+    )
+    result = suppress.apply(Source("a.py", text), [failure], ALL)
+    assert (result.kept, result.unused) == ([failure], [])
+
+
+def test_an_error_of_the_tokenizer_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(_: object) -> Iterator[tokenize.TokenInfo]:
+        raise SystemError("returned a result with an exception set")
+
+    monkeypatch.setattr(tokenize, "generate_tokens", raising)
+    assert judge("y = log(x)  # noqa: MP301\n").suppressed == []
 
 
 def test_texts_that_mention_nothing_are_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from precision_lint.domains.values import (
     Tensor,
     Value,
 )
-from precision_lint.syntax.program import Class, Function, scan
+from precision_lint.syntax.program import Class, Function, annotation, scan
 
 DRIVES = frozenset({
     "backward", "zero_grad", "GradScaler", "manual_backward", "unscale_", "eval",
@@ -161,10 +161,10 @@ def _annotated(
 ) -> Value | None:
     """What an annotation says; None: nothing."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        try:
-            node = ast.parse(node.value, mode="eval").body
-        except SyntaxError:
+        parsed = annotation(node.value)
+        if parsed is None:
             return None
+        node = parsed
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         parts = [p for p in (node.left, node.right) if not _is_none(p)]
         return _annotated(it, parts[0], label, vector, assumptions) if len(parts) == 1 else None

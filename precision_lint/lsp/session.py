@@ -26,7 +26,15 @@ from precision_lint.source import Failure, Source, parse
 
 CALLERS = 8
 """Files that are interpreted again at each edit, because they call what is edited."""
-CLIENT_KEYS = ("select", "extend-select", "ignore", "confidence", "preview", "extend-exclude")
+CLIENT_KEYS = (
+    "select",
+    "extend-select",
+    "ignore",
+    "confidence",
+    "preview",
+    "precision",
+    "extend-exclude",
+)
 """Keys of the configuration that an editor's settings may hold as well; they override the file."""
 
 

@@ -110,4 +110,4 @@ def _in_mode(
     sign = force.modes[mode][1] if strength is not None else None
     if strength is not None and strength >= Strength.IMPORTER:
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
-    return (None if strange else Confidence.POSSIBLE), sign
+    return (None if strange or force.stated else Confidence.POSSIBLE), sign

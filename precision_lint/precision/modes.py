@@ -25,14 +25,26 @@ class Strength(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Force:
-    """The modes in force for one file, each with its strength and the place that shows it."""
+    """The modes in force for one file, each with its strength and the place that shows it.
+
+    stated: whether the user says so, and no other mode is to be looked at.
+    """
 
     modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
+    stated: bool = False
 
     def of(self, mode: int) -> Strength | None:
         """How strongly a mode is in force; None: it is not."""
         found = self.modes.get(mode)
         return found[0] if found is not None else None
+
+    def under(self, stated: Iterable[str] | None) -> Force:
+        """What is in force where the user states modes; None: nothing is stated."""
+        if stated is None:
+            return self
+        modes = (MODES[name] for name in stated)
+        signs = {mode: self.modes[mode][1] if mode in self.modes else None for mode in modes}
+        return Force({mode: (Strength.STATED, sign) for mode, sign in signs.items()}, stated=True)
 
 
 MODES = {
@@ -48,16 +60,12 @@ def force(
     path: str,
     signs: Iterable[Sign],
     importers: Iterable[str] = (),
-    stated: Iterable[str] | None = None,
 ) -> Force:
-    """What is in force for a file.
+    """What the code shows to be in force for a file.
 
-    importers: files that import it, directly or not.  stated: the modes that the user states; None:
-    nothing is stated.
+    importers: files that import it, directly or not.
     """
     found: dict[int, tuple[Strength, Sign | None]] = {}
-    if stated is not None:
-        return Force({MODES[name]: (Strength.STATED, None) for name in stated})
     around = frozenset(importers)
     for sign in signs:
         if sign.place.path == path:

@@ -83,10 +83,11 @@ class Code:
 
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file; None where it cannot be read or does not parse."""
-        text = self.texts.get(name) or source.read(self.path(name), name)
-        if isinstance(text, Failure):
+        try:
+            text = self.texts.get(name) or source.read(self.path(name), name)
+            tree = text if isinstance(text, Failure) else source.parse(text)
+        except Exception:  # a defect of the reader: it is told where that file itself is judged
             return None
-        tree = source.parse(text)
         return None if isinstance(tree, Failure) else tree
 
     def data(self, name: str) -> bytes:

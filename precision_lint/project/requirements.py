@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from precision_lint import source
+from precision_lint.source import Failure, Source
+
 Release = tuple[int, ...]
 ANY: Release = ()
 """Named without a lower bound."""
@@ -43,11 +46,11 @@ def _specifiers(root: Path) -> list[str]:
 
 def parse(text: str) -> Release | None:
     """The release that a version such as ``2.4`` or ``2.4.1+cu121`` names; None: it is none."""
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     try:
         return Version(text).release
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of thousands of digits
         return None
 
 
@@ -156,9 +159,8 @@ def _setup_cfg(text: str) -> Iterator[str]:
 
 def _setup_py(text: str) -> Iterator[str]:
     """Every string of setup.py that is a requirement: lists of them have many shapes."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = source.parse(Source("setup.py", text))
+    if isinstance(tree, Failure):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -263,3 +264,13 @@ def scan(function: Function) -> Scan:
     if known is None:
         known = function.facts["scan"] = Scan(function)
     return known
+
+
+def annotation(text: str) -> ast.expr | None:
+    """The expression that an annotation has as a text; None where it is none.  Warns of nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

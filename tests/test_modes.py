@@ -1,0 +1,124 @@
+"""Precision modes that the user states: what is shown under each, and where they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from precision_lint import cli
+from precision_lint.config import ConfigError, Overrides, Resolver, from_table
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.log(self.layer(x).sigmoid() + 1e-8)
+"""
+PROVED = """\
+import torch
+
+
+def loss(x):
+    return torch.log(x.half().sigmoid() + 1e-8)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    Path("proved.py").write_text(PROVED)
+    Path("teacher").mkdir()
+    Path("teacher/net.py").write_text(MODEL)
+    return tmp_path
+
+
+def shown(capsys: pytest.CaptureFixture[str], *args: str) -> list[str]:
+    cli.main(["check", "-n", "--output-format", "json", "--select", "MP301", *args])
+    found = json.loads(capsys.readouterr().out)
+    found = found["findings"] if isinstance(found, dict) else found
+    return sorted(Path(one["filename"]).as_posix() for one in found)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ("amp-float16", ["model.py", "proved.py", "teacher/net.py"]),
+        ("float16,amp-bfloat16", ["model.py", "proved.py", "teacher/net.py"]),
+        ("amp-bfloat16", ["proved.py"]),  # 1e-8 is no problem of bfloat16
+        ("float32", ["proved.py"]),  # what the code itself shows stays
+    ],
+)
+def test_stated_modes_are_the_ones_that_count(
+    capsys: pytest.CaptureFixture[str], stated: str, expected: list[str]
+) -> None:
+    assert shown(capsys, "--precision", stated, ".") == expected
+    assert shown(capsys, "--precision", stated, "--confidence", "possible", ".") == expected
+
+
+@pytest.mark.usefixtures("here")
+def test_nothing_stated_shows_what_is_proved_and_hides_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert shown(capsys, ".") == ["proved.py"]
+    assert len(shown(capsys, "--confidence", "possible", ".")) == 3
+
+
+@pytest.mark.usefixtures("here")
+def test_modes_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("precision-lint.toml").write_text(
+        'precision = []\n[[overrides]]\npath = "teacher/**"\nprecision = ["float16"]\n'
+    )
+    assert shown(capsys, ".") == ["proved.py", "teacher/net.py"]
+    assert shown(capsys, "--precision", "float32", ".") == ["proved.py"]
+    cli.main(["check", "--show-settings", "teacher/net.py", "model.py"])
+    said = capsys.readouterr().out
+    assert 'precision = ["float16"]' in said and "precision = []" in said
+
+
+def test_the_last_override_counts(tmp_path: Path) -> None:
+    table = {
+        "precision": ["float32", "bfloat16", "amp-float16"],
+        "overrides": [
+            {"path": ["a/**", "b/**"], "precision": ["float16"]},
+            {"path": "b/c/**", "precision": []},
+        ],
+    }
+    found = from_table(table, tmp_path / "precision-lint.toml", tmp_path)
+    assert found.modes_for(tmp_path / "x.py") == ("amp-float16", "bfloat16")
+    assert found.modes_for(tmp_path / "a" / "x.py") == ("float16",)
+    assert found.modes_for(tmp_path / "b" / "c" / "x.py") == ()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"precision": "float16"},
+        {"precision": ["fp16"]},
+        {"overrides": {"path": "a", "precision": []}},
+        {"overrides": [{"path": "a"}]},
+        {"overrides": [{"path": 3, "precision": []}]},
+        {"overrides": [{"path": "a", "precision": ["half"]}]},
+    ],
+)
+def test_mistakes_say_what_to_write(tmp_path: Path, table: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="float32"):
+        from_table(table, tmp_path / "precision-lint.toml", tmp_path)
+
+
+@pytest.mark.usefixtures("here")
+def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match='did you mean "float16"'):
+        Resolver(Overrides(precision=("flaot16",)))
+    assert cli.main(["check", "--precision", "flaot16", "."]) == 2
+    assert "--precision" in capsys.readouterr().err
