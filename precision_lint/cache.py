@@ -66,29 +66,32 @@ def _sources(directory: str, within: str = "") -> Iterator[tuple[str, os.DirEntr
 class Cache:
     """Texts by content digest; without a directory it remembers nothing.
 
-    The table is opened by the first question.
+    The table is opened by the first question, and made by the first answer.
     """
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
         self._opened: sqlite3.Connection | None = None
 
-    @property
-    def _table(self) -> sqlite3.Connection | None:
-        if self._opened is None and self._directory is not None:
-            import sqlite3  # late: a run that finds no file has no question
+    def _table(self, make: bool = False) -> sqlite3.Connection | None:
+        directory = self._directory
+        if self._opened is not None or directory is None:
+            return self._opened
+        if not make and not (directory / _FILE).exists():
+            return None
+        import sqlite3  # late: most runs of a hook find no file that needs it
 
-            try:
-                self._opened = _open(self._directory)
-            except (OSError, sqlite3.Error):
-                self._directory = None
+        try:
+            self._opened = _open(directory)
+        except (OSError, sqlite3.Error):
+            self._directory = None
         return self._opened
 
     def get(self, keys: Iterable[bytes]) -> dict[bytes, str]:
         """The texts that are known of these keys."""
         found: dict[bytes, str] = {}
         wanted = list(dict.fromkeys(keys))
-        table = self._table if wanted else None
+        table = self._table() if wanted else None
         if table is None:
             return found
         today = int(time.time() // 86400)
@@ -108,7 +111,7 @@ class Cache:
 
     def put(self, values: Mapping[bytes, str]) -> None:
         """Remember texts by their keys."""
-        table = self._table if values else None
+        table = self._table(make=True) if values else None
         if table is None:
             return
         today = int(time.time() // 86400)

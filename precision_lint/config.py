@@ -9,6 +9,7 @@ line overrides what was found.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -141,8 +142,8 @@ class Settings:
         codes = self.codes
         for patterns, negated, ignored in self.per_file_ignores:
             if (patterns.verdict(path) is True) is not negated:
-                codes -= ignored
-        return codes | {CRASH}
+                codes -= ignored - {CRASH}
+        return codes
 
     def cache(self, root: Path) -> Path | None:
         """The directory of the cache of a project, given its root; None: there is to be none."""
@@ -481,11 +482,7 @@ class Resolver:
 
     def _nearest(self, directory: Path) -> Settings:
         for name in NAMES:
-            file = directory / name
-            try:
-                exists = file.is_file()
-            except OSError:  # a directory that may not be searched
-                continue
-            if exists and (found := load(file, directory)) is not None:
+            file = f"{directory}{os.sep}{name}"
+            if os.path.isfile(file) and (found := load(Path(file), directory)) is not None:
                 return self._overrides.apply(found)
         return self._default if directory.parent == directory else self(directory.parent)

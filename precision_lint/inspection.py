@@ -44,7 +44,7 @@ def explain_at(
     with closing(cache_of(root, settings)) as cache:
         told = interpreted({root: [name]}, {root: code}, {root: cache})[root][name]
     with collector_off(), deep_recursion():
-        job = job_of(files.File(path, str(shown), settings, root), Mode.CHECK)
+        job = job_of(files.File(str(path), str(shown), settings, root), Mode.CHECK)
         told = replace(told, stated=job.stated)
         description = describe(text, tree, code, name, told, row)
         judge = Judge(replace(job, confidence=Confidence.POSSIBLE, held=None), code, told)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from precision_lint import registry
 from precision_lint.api import Confidence, Diagnostic, Severity, Silenced
 from precision_lint.project import files
+from precision_lint.project.contents import TENSORS, Contents
 from precision_lint.source import may_hold_tensors
 
 if TYPE_CHECKING:
@@ -88,3 +89,9 @@ def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
 def is_relevant(data: bytes, codes: Collection[str]) -> bool:
     """Whether any rule could find anything in these bytes."""
     return not registry.entries().keys().isdisjoint(codes) and may_hold_tensors(data)
+
+
+def holds(job: Job, found: Contents | None) -> bool:
+    """Whether any rule could find anything in a file with these contents."""
+    tensors = found is not None and bool(found.flags & TENSORS)
+    return tensors and not registry.entries().keys().isdisjoint(job.codes)

@@ -7,8 +7,8 @@ files of the run.  What either gave for the same contents is taken from the cach
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from precision_lint import (
     engine,
     gathering,
     notebook,
+    plain,
     pool,
     progress,
     registry,
@@ -27,6 +28,7 @@ from precision_lint.api import (
     Applicability,
     Confidence,
     Diagnostic,
+    Evidence,
     Position,
     Rule,
     Severity,
@@ -36,8 +38,9 @@ from precision_lint.baseline import Counts
 from precision_lint.cache import Cache, digest
 from precision_lint.config import ALWAYS, CRASH, Settings
 from precision_lint.engine import Engine, Told, deep_recursion
-from precision_lint.jobs import Job, Mode, Outcome, is_relevant
+from precision_lint.jobs import Job, Mode, Outcome, holds, is_relevant
 from precision_lint.project.code import Code
+from precision_lint.project.contents import SILENCES, Contents
 from precision_lint.source import Failure, Source, may_hold_tensors
 
 
@@ -80,6 +83,20 @@ def diagnose(text: Source, job: Job, found: Sequence[Diagnostic]) -> Outcome:
     if job.held and ALWAYS.isdisjoint(d.code for d in kept):
         gone = baseline.gone(text, kept, job.held, job.codes)
     return Outcome(new, text, len(kept) - len(shown), tuple(silenced), gone)
+
+
+def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:
+    """Findings with the files in their evidence named for a report."""
+    return [
+        replace(one, evidence=tuple(_located(link, code) for link in one.evidence))
+        if any(link.filename for link in one.evidence)
+        else one
+        for one in found
+    ]
+
+
+def _located(link: Evidence, code: Code) -> Evidence:
+    return replace(link, filename=code.shown(link.filename)) if link.filename else link
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,7 @@ class Judge:
 
     def outcome(self, text: Source, found: Sequence[Diagnostic]) -> Outcome:
         """What to do about findings in a text."""
-        return diagnose(text, self.job, engine.located(found, self.code))
+        return diagnose(text, self.job, located(found, self.code))
 
 
 def _analyse(task: Task, data: bytes, code: Code) -> Outcome:
@@ -136,11 +153,11 @@ def _analyse(task: Task, data: bytes, code: Code) -> Outcome:
         return Outcome([text.diagnostic()] if text.code in job.codes else [])
     judge = Judge(job, code, task.known)
     fresh: str | None = None
-    found = engine.decode(task.before, job.name) if task.before is not None else None
+    found = plain.decode(task.before, job.name) if task.before is not None else None
     if found is None:
         found = judge.find(text)
         if task.known is not None and not any(one.internal for one in found):
-            fresh = engine.encode(found)
+            fresh = plain.encode(found)
     if job.mode is Mode.CHECK:
         return replace(judge.outcome(text, found), fresh=fresh)
     from precision_lint import fixer  # imported late: a run that only checks does not need it
@@ -221,47 +238,57 @@ def _key(job: Job, code: Code, known: Told, data: bytes) -> bytes:
 
 
 def outcomes(
-    jobs: Sequence[tuple[Job, bytes]],
-    relevant: set[Path],
-    roots: Mapping[Path, Settings],
+    jobs: Sequence[Job],
+    looked: Sequence[Contents | None],
+    projects: Mapping[Path, Code],
+    caches: Mapping[Path, Cache],
     workers: int,
 ) -> list[Outcome]:
-    """What each file came to, given with a digest of its bytes."""
-    projects: dict[Path, Code] = {}
-    wanted: dict[Path, list[str]] = {}
-    with ExitStack() as stack:
-        caches = {root: gathering.cache_of(root, settings) for root, settings in roots.items()}
-        for cache in caches.values():
-            stack.enter_context(closing(cache))
-        for root, settings in roots.items():
-            named = [job.path for job, _ in jobs if job.root == root and job.path in relevant]
-            projects[root] = code = Code.of(root, settings, named)
-            wanted[root] = [code.name(path) for path in named]
-        told = gathering.interpreted(wanted, projects, caches, workers)
-        tasks: list[Task] = []
-        keys: list[bytes] = []
-        for job, contents in jobs:
-            task, key = Task(job), b""
-            if job.path in relevant:
-                code = projects[job.root]
-                known = told[job.root][code.name(job.path)]
-                key = _key(job, code, known, contents)
-                task = Task(job, known, caches[job.root].get([key]).get(key))
-            tasks.append(task)
-            keys.append(key)
-        progress.begin("Judging", len(tasks))
-        todo = sum(task.known is not None and task.before is None for task in tasks)
-        if workers > 1 and todo > gathering.POOL_FROM:
-            outcomes = pool.run(_run, tasks, projects, lost=_died, workers=workers)
-        else:
-            outcomes = _run(tasks, projects)
-        for root, cache in caches.items():
-            cache.put({
-                key: outcome.fresh
-                for task, key, outcome in zip(tasks, keys, outcomes, strict=True)
-                if task.job.root == root and key and outcome.fresh is not None
-            })  # fmt: skip
-    return outcomes
+    """What each file came to.
+
+    looked: what is in the files, None where one cannot be read.  projects, caches: of the files
+    that are to be interpreted, by their roots.
+    """
+    relevant = {job.path for job, found in zip(jobs, looked, strict=True) if holds(job, found)}
+    wanted = {
+        root: [code.name(job.path) for job in jobs if job.root == root and job.path in relevant]
+        for root, code in projects.items()
+    }
+    told = gathering.interpreted(wanted, projects, caches, workers)
+    keys: dict[Path, bytes] = {}
+    for job, found in zip(jobs, looked, strict=True):
+        if job.path in relevant and found is not None:
+            code = projects[job.root]
+            known = told[job.root][code.name(job.path)]
+            keys[job.path] = _key(job, code, known, found.key.encode())
+    before: dict[bytes, str] = {}
+    for root, cache in caches.items():
+        before |= cache.get(keys[job.path] for job in jobs if job.root == root and job.path in keys)
+    made = [Outcome() for _ in jobs]
+    todo: dict[int, Task] = {}
+    for number, (job, found) in enumerate(zip(jobs, looked, strict=True)):
+        about = told[job.root][projects[job.root].name(job.path)] if job.path in keys else None
+        task = Task(job, about, before.get(keys.get(job.path, b"")))
+        if task.before != "[]" or job.held or found is None or found.flags & SILENCES:
+            todo[number] = task
+    done = _done(list(todo.values()), projects, workers)
+    for number, outcome in zip(todo, done, strict=True):
+        made[number] = outcome
+    for root, cache in caches.items():
+        cache.put({
+            keys[job.path]: one.fresh
+            for job, one in zip(jobs, made, strict=True)
+            if job.root == root and job.path in keys and one.fresh is not None
+        })  # fmt: skip
+    return made
+
+
+def _done(tasks: list[Task], projects: Mapping[Path, Code], workers: int) -> list[Outcome]:
+    progress.begin("Judging", len(tasks))
+    new = sum(task.known is not None and task.before is None for task in tasks)
+    if workers > 1 and new > gathering.POOL_FROM:
+        return pool.run(_run, tasks, projects, lost=_died, workers=workers)
+    return _run(tasks, projects)
 
 
 def alone(data: bytes, job: Job, settings: Settings, isolated: bool = False) -> Outcome:
@@ -269,12 +296,13 @@ def alone(data: bytes, job: Job, settings: Settings, isolated: bool = False) -> 
 
     isolated: whether no other file is looked at.
     """
-    code = Code.alone(job.path, settings) if isolated else Code.of(job.root, settings)
     text = source.decode(data, job.name)
-    task = Task(job)
-    if is_relevant(notebook.python(job.name, data), job.codes) and isinstance(text, Source):
-        name = code.name(job.path)
-        code = code.with_text(name, text)
-        with closing(Cache(None) if isolated else gathering.cache_of(job.root, settings)) as cache:
+    task, code = Task(job), Code.alone(job.path, settings)
+    with closing(Cache(None) if isolated else gathering.cache_of(job.root, settings)) as cache:
+        if is_relevant(notebook.python(job.name, data), job.codes) and isinstance(text, Source):
+            if not isolated:
+                code = gathering.project(job.root, settings, (), cache)
+            name = code.name(job.path)
+            code = code.with_text(name, text)
             task = Task(job, gathering.alone_known(code, job.root, name, cache))
     return _judge(task, data, code)

@@ -14,26 +14,25 @@ What is analysed goes to ``judging``, which is imported when there is something 
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_lint import cache, notebook, source
-from precision_lint.api import Diagnostic, Silenced
+from precision_lint import cache, notebook, plain, registry, source
+from precision_lint.api import Confidence, Diagnostic, Silenced
+from precision_lint.cache import Cache
 from precision_lint.config import ALWAYS, Resolver, Settings
-from precision_lint.jobs import Before, Job, Mode, Outcome, is_relevant, job_of
+from precision_lint.jobs import Before, Job, Mode, Outcome, holds, job_of
 from precision_lint.project import files
-from precision_lint.source import Failure, Source, may_hold_tensors
+from precision_lint.project.code import Code, encoded
+from precision_lint.project.contents import LOOK, Contents, Index
+from precision_lint.source import Source
 
 if TYPE_CHECKING:
     from precision_lint.baseline import Counts
-
-SUPPRESSION = re.compile(
-    rb"precision-lint\s*:|noqa\s*:[^\r\n]*(?:MP\d|[a-z\d]-[a-z])", re.IGNORECASE
-)
 
 
 @dataclass
@@ -75,13 +74,6 @@ class Result:
     def unread(self) -> list[Diagnostic]:
         """Why files, or rules on files, were not checked."""
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.code in ALWAYS]
-
-
-def _deserves_a_look(name: str, data: bytes) -> bool:
-    """Whether the bytes of a file, of a notebook its JSON, may lead to a diagnostic."""
-    if may_hold_tensors(data) or SUPPRESSION.search(data) is not None:
-        return True
-    return not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
 
 
 def cores() -> int:
@@ -137,30 +129,102 @@ def check(
     started = time.perf_counter()
     found = files.discover(paths, resolver)
     result = Result(files=len(found.files), errors=found.errors, warnings=found.warnings)
-    jobs: list[tuple[Job, bytes]] = []
-    roots: dict[Path, Settings] = {}
-    relevant: set[Path] = set()
-    for file in found.files:
-        job = job_of(file, mode, before)
-        data = source.load(file.path, file.name)
-        if isinstance(data, Failure):
-            jobs.append((job, b""))
-            continue
-        result.lines += data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
-        result.compared |= job.held is not None
-        if _deserves_a_look(file.name, data) or job.held:
-            jobs.append((job, cache.digest(data)))
-            if is_relevant(notebook.python(file.name, data), job.codes):
-                relevant.add(file.path)
-                if file.root not in roots:
-                    roots[file.root] = resolver(file.root)
-    if jobs:
-        from precision_lint import judging  # late: most runs of a hook find nothing to judge
-
-        outcomes = judging.outcomes(jobs, relevant, roots, workers or cores())
-        for (job, _), outcome in zip(jobs, outcomes, strict=True):
-            _add(result, job, outcome)
+    jobs: list[Job] = []
+    looked: list[Contents | None] = []
+    with closing(_Known(resolver)) as known:
+        for file in found.files:
+            contents = known.index(file.root).of(file.where)
+            result.lines += contents.lines if contents else 0
+            look = contents is None or bool(contents.flags & LOOK)
+            if look or file.settings.baseline or before is not None:
+                job = job_of(file, mode, before)
+                result.compared |= job.held is not None
+                if look or job.held:
+                    jobs.append(job)
+                    looked.append(contents)
+        if jobs:
+            for job, outcome in zip(jobs, known.outcomes(jobs, looked, workers), strict=True):
+                _add(result, job, outcome)
     return _finish(result, started)
+
+
+class _Known:
+    """What earlier runs have kept of the projects that files lie in."""
+
+    def __init__(self, resolver: Callable[[Path], Settings]) -> None:
+        self._resolver = resolver
+        self._caches: dict[Path, Cache] = {}
+        self._indexes: dict[Path, Index] = {}
+
+    def index(self, root: Path) -> Index:
+        """The contents of a project's files."""
+        if root not in self._indexes:
+            cache = self._caches[root] = Cache(self._resolver(root).cache(root))
+            index = self._indexes[root] = Index(root if root.is_dir() else root.parent)
+            index.load(cache)
+        return self._indexes[root]
+
+    def outcomes(
+        self, jobs: Sequence[Job], looked: Sequence[Contents | None], workers: int | None
+    ) -> list[Outcome]:
+        """What each file came to; as it was in the last run if nothing at all has changed."""
+        named: dict[Path, list[Path]] = {}
+        for job, found in zip(jobs, looked, strict=True):
+            if holds(job, found):
+                named.setdefault(job.root, []).append(job.path)
+        projects = {
+            root: Code.of(root, self._resolver(root), paths, self._indexes[root])
+            for root, paths in named.items()
+        }
+        key = self._key(jobs, looked, projects)
+        first = next((self._caches[root] for root in projects), None)
+        made = self._remembered(jobs, first.get([key]).get(key)) if first and key else None
+        if made is None:
+            for root in projects:
+                self._indexes[root].save(self._caches[root])
+            from precision_lint import judging  # late: most runs of a hook find nothing to judge
+
+            caches = {root: self._caches[root] for root in projects}
+            made = judging.outcomes(jobs, looked, projects, caches, workers or cores())
+            if first and key and not any(d.internal for one in made for d in one.diagnostics):
+                first.put({key: plain.encode_outcomes(made)})
+        return made
+
+    def _key(
+        self,
+        jobs: Sequence[Job],
+        looked: Sequence[Contents | None],
+        projects: Mapping[Path, Code],
+    ) -> bytes:
+        """A digest of all that a run's outcomes follow from; empty where that is not known."""
+        if any(job.mode is not Mode.CHECK for job in jobs) or None in looked:
+            return b""
+        asked: dict[tuple[frozenset[str], Confidence, tuple[str, ...] | None], int] = {}
+        lines = []
+        for job, found in zip(jobs, looked, strict=True):
+            about = (job.codes, job.confidence, job.stated)
+            number = asked.setdefault(about, len(asked))
+            held = sorted(job.held.items()) if job.held is not None else None
+            lines.append(f"{job.path} {number} {found and found.key} {held}")
+        said = [[sorted(codes), level.value, stated] for codes, level, stated in asked]
+        stamps = [entry.stamp for entry in registry.entries().values()]
+        states = [(str(root), code.state) for root, code in projects.items()]
+        versions = [self._resolver(root).torch_version for root in projects]
+        rest = repr((Path.cwd(), said, stamps, states, versions))
+        return cache.digest(b"run", encoded("\n".join(lines)), encoded(rest))
+
+    def _remembered(self, jobs: Sequence[Job], text: str | None) -> list[Outcome] | None:
+        names = [job.name for job in jobs]
+        made = plain.decode_outcomes(text, names) if text is not None else None
+        for job, outcome in zip(jobs, made or (), strict=False):
+            if outcome.diagnostics or outcome.silenced:
+                text_now = source.read(job.path, job.name)
+                outcome.text = text_now if isinstance(text_now, Source) else None
+        return made
+
+    def close(self) -> None:
+        for one in self._caches.values():
+            one.close()
 
 
 def check_stdin(
@@ -183,7 +247,7 @@ def check_stdin(
     if settings.force_exclude and files.excluded(path, settings):
         return _finish(Result(stdin=data), started)
     root = files.project_root(path)
-    job = job_of(files.File(path, str(name or "-"), settings, root), mode)
+    job = job_of(files.File(str(path), str(name or "-"), settings, root), mode)
     outcome = judging.alone(data, job, settings, alone)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
     if mode is Mode.FIX and outcome.fixed and outcome.text:

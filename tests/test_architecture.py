@@ -74,9 +74,13 @@ ROOMS: dict[str, set[str]] = {
     "jobs": {"api", "baseline", "project", "registry", "source"},
     "judging": {
         "api", "baseline", "cache", "config", "engine", "fixer", "gathering", "jobs", "notebook",
-        "pool", "progress", "project", "registry", "source", "suppress",
+        "plain", "pool", "progress", "project", "registry", "source", "suppress",
     },
-    "runner": {"api", "baseline", "cache", "config", "jobs", "judging", "notebook", "project", "source"},
+    "plain": {"api", "jobs"},
+    "runner": {
+        "api", "baseline", "cache", "config", "jobs", "judging", "notebook", "plain", "project",
+        "registry", "source",
+    },
     "inspection": {
         "api", "config", "engine", "fixer", "gathering", "jobs", "judging", "observing", "project",
         "source",

@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from precision_lint import cache, gathering
+from precision_lint import cache, gathering, source
 from precision_lint.api import Confidence
 from precision_lint.cache import DIRECTORY, Cache, digest
 from precision_lint.cli import main
-from precision_lint.engine import Engine, Facts, decode, encode
+from precision_lint.engine import Engine, Facts
+from precision_lint.plain import decode, encode
+from precision_lint.project import contents
 from precision_lint.runner import Result
 from tests import projects
 
@@ -349,6 +351,99 @@ def test_only_what_changed_is_interpreted(
     (moved,) = run(root, home).diagnostics
     assert moved.start.row == first[0].start.row + 1
     assert sorted(interpreted) == ["train.py", "util.py"]  # what imports it depends on it
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file counts as one that was not changed lately."""
+    monkeypatch.setattr(contents, "SETTLED", -(2**62))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose bytes are read to know what they hold."""
+    seen: list[str] = []
+
+    def load(path: str) -> Any:
+        seen.append(Path(path).name)
+        return source.load(path)
+
+    monkeypatch.setattr(contents, "load", load)
+    return seen
+
+
+@pytest.mark.usefixtures("settled")
+def test_files_are_read_again_when_their_status_changes(
+    tmp_path: Path, home: Path, read: list[str], interpreted: list[str]
+) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    first = run(root, home).diagnostics
+    assert sorted(read) == sorted(FILES)
+    read.clear()
+    interpreted.clear()
+    assert run(root, home).diagnostics == first
+    assert read == interpreted == []
+    util = root / "util.py"
+    before = util.stat()
+    util.write_text(UTIL.replace("1e-8", "1e-1"))  # as long as it was
+    os.utime(util, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert run(root, home).diagnostics == []
+    assert read == ["util.py"]
+    assert sorted(interpreted) == ["train.py", "util.py"]
+
+
+def test_files_that_changed_lately_are_read_again(
+    tmp_path: Path, home: Path, read: list[str]
+) -> None:
+    projects.write(tmp_path / "project", FILES)
+    for _ in range(2):
+        read.clear()
+        run(tmp_path / "project", home)
+        assert sorted(read) == sorted(FILES)
+
+
+def test_only_what_a_file_rests_on_counts(
+    tmp_path: Path, home: Path, interpreted: list[str]
+) -> None:
+    """Imports go in a circle; what is used of them does not."""
+    root = tmp_path / "project"
+    projects.write(root, {**FILES, "util.py": f"{UTIL}\ndef late():\n    import train\n"})
+    first = run(root, home).diagnostics
+    interpreted.clear()
+    (root / "train.py").write_text(f"{TRAIN}# changed\n")
+    assert run(root, home).diagnostics == first
+    assert interpreted == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "torch>=2.4\n"),
+        ("train.yaml", "trainer:\n  precision: bf16-mixed\n"),
+        ("new.py", "from util import f\nimport torch\nwith torch.autocast('cuda'):\n    f(1)\n"),
+    ],
+)
+def test_all_that_findings_follow_from_counts(
+    tmp_path: Path, home: Path, name: str, text: str
+) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    before = run(root, home)
+    (root / name).write_text(text)
+    assert run(root, home).diagnostics == run(root, None).diagnostics
+    (root / name).unlink()
+    assert run(root, home).diagnostics == before.diagnostics
+
+
+def test_a_run_asks_for_what_it_shows(tmp_path: Path, home: Path) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    for confidence in (*Confidence, *Confidence):
+        shown = projects.check(root, confidence=confidence, cache_dir=home)
+        fresh = projects.check(root, confidence=confidence)
+        assert (shown.diagnostics, shown.hidden) == (fresh.diagnostics, fresh.hidden)
+        assert shown.sources == fresh.sources
 
 
 def test_a_file_alone_is_judged_as_among_others(tmp_path: Path, home: Path) -> None:

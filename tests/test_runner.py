@@ -204,7 +204,7 @@ def test_projects_are_read_once_and_whole(monkeypatch: pytest.MonkeyPatch, here:
     read: list[tuple[str, list[str]]] = []
     real = Code.of
 
-    def of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
+    def of(root: Path, settings: Settings, named: Iterable[Path] = (), index: Any = None) -> Code:
         code = real(root, settings, named)
         read.append((root.name, sorted(code.layout.paths)))
         return code

@@ -30,7 +30,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
-def imported(here: Path, *args: str) -> set[str]:
+def imported(here: Path, *args: str, code: int = 0) -> set[str]:
     """The modules that a process has at the end of a run, when another run was before it."""
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(here.parent / "bytecode")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # the entries of rules are kept beside bytecode
@@ -38,7 +38,7 @@ def imported(here: Path, *args: str) -> set[str]:
         run = subprocess.run(
             [sys.executable, "-c", CODE, *args], cwd=here, env=env, capture_output=True, text=True
         )
-        assert run.returncode == 0, run.stderr
+        assert run.returncode == code, run.stderr
     return set(run.stderr.splitlines()[-1].split())
 
 
@@ -61,4 +61,18 @@ def test_a_run_with_nothing_to_judge_needs_no_engine(here: Path, text: str | Non
         (here / "plain.py").write_text(text)
     modules = imported(here, "check", "--isolated", "--select", "MP3", ".")
     assert LIBRARIES & modules == set()
+    assert ROOMS & rooms(modules) == set()
+
+
+HEAVY = LIBRARIES - {"sqlite3"}
+
+
+@pytest.mark.parametrize("paths", [["."], ["a.py", "b.py"]])
+def test_what_has_not_changed_is_not_judged_again(here: Path, paths: list[str]) -> None:
+    (here / "setup.cfg").touch()
+    for name in "abc":
+        text = f"import torch\n\ndef {name}(x):\n    return torch.log(x.half().sigmoid() + 1e-8)\n"
+        (here / f"{name}.py").write_text(text)
+    modules = imported(here, "check", "--isolated", *paths, code=1)
+    assert HEAVY & modules == set()
     assert ROOMS & rooms(modules) == set()

@@ -31,7 +31,7 @@ from precision_lint.config import NAMES, ConfigError
 from precision_lint.engine import FRAMES
 from precision_lint.lsp import actions, convert, hover
 from precision_lint.lsp.session import Found, Session
-from precision_lint.project import configs, files
+from precision_lint.project import files
 from precision_lint.source import may_hold_tensors
 
 PAUSE = 0.03
@@ -109,7 +109,7 @@ class Server:
         workspace = self.lsp.client_capabilities.workspace
         watched = workspace and workspace.did_change_watched_files
         if watched and watched.dynamic_registration:
-            suffixes = (*files.SUFFIXES, *configs.SUFFIXES)
+            suffixes = (*files.SUFFIXES, *files.CONFIGS)
             globs = [*(f"**/*{suffix}" for suffix in suffixes), "**/.gitignore"]
             await self._register(
                 types.WORKSPACE_DID_CHANGE_WATCHED_FILES,

@@ -160,7 +160,7 @@ class Session:
         if files.excluded(path, settings):
             return None
         root = self.root(path)
-        job = jobs.job_of(files.File(path, source.filename, settings, root), Mode.CHECK)
+        job = jobs.job_of(files.File(str(path), source.filename, settings, root), Mode.CHECK)
         data = source.text.encode("utf8", "surrogatepass")
         if not jobs.is_relevant(data, job.codes):
             return Judge(job, Code(path.parent, (path.name,)), None)
