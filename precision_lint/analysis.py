@@ -25,36 +25,44 @@ from precision_lint.precision.modes import Force
 from precision_lint.source import Source
 
 Rules = Sequence[type[Rule]]
+Judged = tuple[Event, Verdict, Rules]
+"""An event, how sure it is, and the rules that listen to it."""
+
+
+def judged(
+    events: Iterable[Event],
+    path: str,
+    rules: Rules,
+    force: Force,
+    superseded: frozenset[tuple[str, str]] = frozenset(),
+) -> list[Judged]:
+    """The events in one file that come to a finding; path: the file's name in its events."""
+    listeners: dict[str, list[type[Rule]]] = {}
+    for rule in rules:
+        for kind in rule.listens:
+            listeners.setdefault(kind, []).append(rule)
+    found: list[Judged] = []
+    for event in events:
+        if event.place.path == path and event.kind in listeners:
+            verdict = judge(event, force, superseded)
+            if verdict is not None:
+                found.append((event, verdict, listeners[event.kind]))
+    return found
 
 
 def diagnostics(
     source: Source,
     tree: ast.Module,
     path: str,
-    events: Iterable[Event],
-    rules: Rules,
-    force: Force,
-    superseded: frozenset[tuple[str, str]] = frozenset(),
+    events: Iterable[Judged],
     torch_version: tuple[int, ...] | None = None,
     torch_pinned: tuple[int, ...] | None = None,
 ) -> list[Diagnostic]:
-    """All findings of ``rules`` in one file, of any confidence, in order of place.
-
-    path: the file's name in its events.
-    """
+    """All findings of rules in one file, of any confidence, in order of place."""
     at = Context(source, tree, path, torch_version, torch_pinned)
-    listeners: dict[str, list[type[Rule]]] = {}
-    for rule in rules:
-        for kind in rule.listens:
-            listeners.setdefault(kind, []).append(rule)
     found: list[tuple[Event, type[Rule], Diagnostic]] = []
-    for event in events:
-        if event.place.path != path or event.kind not in listeners:
-            continue
-        verdict = judge(event, force, superseded)
-        if verdict is None:
-            continue
-        for rule in listeners[event.kind]:
+    for event, verdict, rules in events:
+        for rule in rules:
             try:
                 for finding in rule().check(event, at):
                     found.append((event, rule, _diagnostic(rule, at, event, finding, verdict)))

@@ -87,6 +87,11 @@ class Cache:
             self._directory = None
         return self._opened
 
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is kept."""
+        return self._directory is not None
+
     def get(self, keys: Iterable[bytes]) -> dict[bytes, str]:
         """The texts that are known of these keys."""
         found: dict[bytes, str] = {}

@@ -61,6 +61,8 @@ class Facts:
     """Files on whose contents all of this rests; not kept with it."""
     failure: str = ""
     """Why the interpreter itself failed."""
+    parsed: bool = False
+    """Whether the file's text parses."""
 
     def encode(self) -> str:
         """Lines of JSON: what is no event, and the events of each file."""
@@ -68,6 +70,7 @@ class Facts:
             "files": list(self.events),
             "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
             "called": _by_file(self.called),
+            "parsed": self.parsed,
         }
         return "\n".join([json.dumps(head), *self.events.values()])
 
@@ -84,7 +87,8 @@ class Facts:
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names
             )
-            return cls(dict(zip(head["files"], lines, strict=True)), signs, called)
+            events = dict(zip(head["files"], lines, strict=True))
+            return cls(events, signs, called, parsed=head["parsed"] is True)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -112,6 +116,8 @@ class Told:
     called: frozenset[Function] = frozenset()
     failure: str = ""
     stated: tuple[str, ...] | None = None
+    parsed: bool = False
+    """Whether the file's text is known to parse."""
 
     @property
     def force(self) -> Force:
@@ -168,6 +174,7 @@ class Engine:
                 tuple(sorted(signs, key=lambda one: (one.place, one.mode, one.text))),
                 frozenset(program.called),
                 frozenset(program.rests(name)).union(imported),
+                parsed=name in program.modules,
             )
         finally:
             interpreter.events, interpreter.signs = {}, set()
@@ -239,6 +246,7 @@ class Together:
             self._signs.around(name),
             frozenset().union(*called),
             own.failure if own is not None else "",
+            parsed=own is not None and own.parsed,
         )
 
 
@@ -281,13 +289,13 @@ def lint(
 
     Files in their evidence are named as the project names them.
     """
+    events = analysis.judged(merged(known.events), name, rules, known.force, known.called)
+    if not events and known.parsed:
+        return []
     tree = source.parse(text)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
-    events = merged(known.events)
-    return analysis.diagnostics(
-        text, tree, name, events, rules, known.force, known.called, *code.torch
-    )
+    return analysis.diagnostics(text, tree, name, events, *code.torch)
 
 
 # plain data

@@ -150,15 +150,18 @@ class _Known:
     def get(self, names: Iterable[str]) -> dict[str, Facts]:
         """Those that hold of some files."""
         self._rests = _rests(self._cache.get([self._key]).get(self._key))
-        keys = {name: self._facts_key(name) for name in names if name in self._rests}
+        wanted = [name for name in names if name in self._rests]
+        self._imports.read(sorted({one for name in wanted for one in self._rests[name]}))
+        keys = {name: self._facts_key(name) for name in wanted}
         before = self._cache.get(keys.values())
         found = {name: Facts.decode(before[key]) for name, key in keys.items() if key in before}
         return {name: facts for name, facts in found.items() if facts is not None}
 
     def put(self, facts: Mapping[str, Facts]) -> None:
         """Keep those of some files."""
-        if not facts:
+        if not facts or not self._cache.remembers:
             return
+        self._imports.read(sorted({one for found in facts.values() for one in found.rests}))
         self._rests.update({name: sorted(found.rests) for name, found in facts.items()})
         numbers = {name: i for i, name in enumerate(sorted(set().union(*self._rests.values())))}
         rests = {name: [numbers[one] for one in found] for name, found in self._rests.items()}

@@ -57,6 +57,8 @@ class Code:
         self.names = frozenset({*names, *self.texts})
         self.index = index
         self._torch = torch
+        self.imports: dict[str, list[Statement]] = {}
+        """The imports of each file that was parsed."""
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -132,7 +134,11 @@ class Code:
             tree = text if isinstance(text, Failure) else source.parse(text)
         except Exception:  # a defect of the reader: it is told where that file itself is judged
             return None
-        return None if isinstance(tree, Failure) else tree
+        if isinstance(tree, Failure):
+            return None
+        if name not in self.imports:
+            self.imports[name] = list(_imports(tree))
+        return tree
 
     def data(self, name: str) -> bytes:
         """The bytes of a file; empty where it cannot be read."""
@@ -165,39 +171,45 @@ class Imports:
         self._contents = {name: code.contents(name) for name in self._names}
         self._layout = digest(*map(encoded, self._names)).hex()
         self._key = digest(b"imports", encoded(str(code.root)))
+        self._found: dict[str, tuple[str, ...]] = {}
 
     @functools.cached_property
-    def _graph(self) -> dict[str, tuple[str, ...]]:
-        """What each file imports; of known contents the cache remembers it."""
+    def _kept(self) -> dict[int, tuple[str, list[int]]]:
         text = self._cache.get([self._key]).get(self._key)
-        known = _decoded(text, self._layout, len(self._names))
-        graph: dict[str, tuple[str, ...]] = {}
+        return _decoded(text, self._layout, len(self._names))
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._names)}
+
+    def read(self, names: Iterable[str]) -> None:
+        """Find out what some files import, each named once; of known contents the cache remembers it."""
         new = []
-        for number, (name, found) in enumerate(self._contents.items()):
-            if not found.flags & IMPORTS:
-                graph[name] = ()
-            elif number in known and known[number][0] == found.key:
-                graph[name] = tuple(self._names[one] for one in known[number][1])
+        for name in names:
+            if name in self._found or name not in self._contents:
+                continue
+            contents, number = self._contents[name], self._numbers[name]
+            if not contents.flags & IMPORTS:
+                self._found[name] = ()
+            elif number in self._kept and self._kept[number][0] == contents.key:
+                self._found[name] = tuple(self._names[one] for one in self._kept[number][1])
             else:
                 new.append(name)
         for name, statements in self._statements(new):
-            graph[name] = tuple(sorted(set(self._resolved(name, statements))))
-        if new and not self._code.texts:
-            self._remember(graph)
-        return graph
+            self._found[name] = tuple(sorted(set(self._resolved(name, statements))))
+        if new and not self._code.texts and self._cache.remembers:
+            self._remember(new)
 
-    def _remember(self, graph: Mapping[str, tuple[str, ...]]) -> None:
-        numbers = {name: number for number, name in enumerate(self._names)}
-        files = {
-            numbers[name]: (self._contents[name].key, [numbers[one] for one in found])
-            for name, found in graph.items()
-            if self._contents[name].flags & IMPORTS
-        }
-        self._cache.put({self._key: json.dumps({"layout": self._layout, "files": files})})
+    def _remember(self, names: Iterable[str]) -> None:
+        for name in names:
+            found = [self._numbers[one] for one in self._found[name]]
+            self._kept[self._numbers[name]] = self._contents[name].key, found
+        self._cache.put({self._key: json.dumps({"layout": self._layout, "files": self._kept})})
 
     def of(self, name: str) -> tuple[str, ...]:
         """The files of the project that one names in its imports."""
-        return self._graph.get(name, ())
+        self.read([name])
+        return self._found.get(name, ())
 
     def holds_tensors(self, name: str) -> bool:
         return bool(self._contents[name].flags & TENSORS)
@@ -207,9 +219,11 @@ class Imports:
 
         Those that say something of half precision come first, then the nearest.
         """
+        others = sorted(self._code.names.difference(names))
+        self.read(others)
         users: dict[str, list[str]] = {}
-        for name, imported in self._graph.items():
-            for other in imported:
+        for name in others:
+            for other in self._found[name]:
                 users.setdefault(other, []).append(name)
         found: list[str] = []
         seen, pending = set(names), list(names)
@@ -248,8 +262,9 @@ class Imports:
         for name, key in keys.items():
             known = _said(before.get(key))
             if known is None:
-                tree = self._code.tree(name)
-                known = list(_imports(tree)) if tree is not None else []
+                if name not in self._code.imports:
+                    self._code.tree(name)
+                known = self._code.imports.get(name, [])
                 new[key] = json.dumps(known)
             yield name, known
         self._cache.put(new)

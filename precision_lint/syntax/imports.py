@@ -16,7 +16,7 @@ class Layout:
         }
         if "__init__.py" in self.paths:
             self._packages.add(".")
-        self._known: dict[tuple[str, str], str | None] = {}
+        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def package_of(self, path: str) -> str:
         """The dotted name of the package that a file lies in, from the outermost package on."""
@@ -36,23 +36,26 @@ class Layout:
 
     def find(self, dotted: str, path: str, level: int = 0) -> str | None:
         """The file that ``import dotted`` in the file ``path`` names; level: dots in front."""
-        key = ("." * level + dotted, str(PurePosixPath(path).parent))
-        if key not in self._known:
-            self._known[key] = self._find(dotted, path, level)
-        return self._known[key]
+        key = ("." * level + dotted, path.rpartition("/")[0])
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._find(dotted, PurePosixPath(path).parent, level)
+        for found in known:
+            if level or found != path:
+                return found
+        return None
 
-    def _find(self, dotted: str, path: str, level: int) -> str | None:
+    def _find(self, dotted: str, folder: PurePosixPath, level: int) -> tuple[str, ...]:
+        """What an import in a folder may name, nearest first."""
         below = dotted.replace(".", "/")
-        folder = PurePosixPath(path).parent
         if level:
             for _ in range(level - 1):
                 folder = folder.parent
-            return self._at(folder, below)
-        for home in self._homes(folder):
-            found = self._at(home, below)
-            if found is not None and found != path:
-                return found
-        return None
+            homes = [folder]
+        else:
+            homes = self._homes(folder)
+        found = (self._at(home, below) for home in homes)
+        return tuple(one for one in found if one is not None)
 
     def _homes(self, folder: PurePosixPath) -> list[PurePosixPath]:
         """Directories that an absolute import may start from, nearest first."""
@@ -67,7 +70,8 @@ class Layout:
         return homes
 
     def _at(self, folder: PurePosixPath, below: str) -> str | None:
-        base = str(folder / below) if below else str(folder)
+        start = "" if str(folder) == "." else f"{folder}/"
+        base = f"{start}{below}" if below else str(folder)
         for candidate in (f"{base}.py", f"{base}/__init__.py"):
             if candidate in self.paths:
                 return candidate
