@@ -123,7 +123,8 @@ def _facts(
         items += [(root, name) for name in names if name not in facts[root]]
     progress.begin("Interpreting", len(items))
     if workers > 1 and len(items) > POOL_FROM:
-        answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers)
+        lines = [projects[root].contents(name).lines for root, name in items]
+        answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers, weights=lines)
     else:
         answers = _interpret(items, projects)
         _engines.clear()

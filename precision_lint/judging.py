@@ -203,8 +203,9 @@ def _run(tasks: Sequence[Task], projects: Mapping[Path, Code]) -> list[Outcome]:
 
 
 def _run_one(task: Task, projects: Mapping[Path, Code]) -> Outcome:
-    gathering.collect_now_and_then()
     job = task.job
+    if task.known is not None and task.before is None:
+        gathering.collect_now_and_then()
     data = source.load(job.path, job.name)
     if isinstance(data, Failure):
         return Outcome([data.diagnostic()] if data.code in job.codes else [])
@@ -283,11 +284,17 @@ def outcomes(
     return made
 
 
+def _lines(task: Task, projects: Mapping[Path, Code]) -> int:
+    code = projects[task.job.root]
+    return code.contents(code.name(task.job.path)).lines
+
+
 def _done(tasks: list[Task], projects: Mapping[Path, Code], workers: int) -> list[Outcome]:
     progress.begin("Judging", len(tasks))
     new = sum(task.known is not None and task.before is None for task in tasks)
     if workers > 1 and new > gathering.POOL_FROM:
-        return pool.run(_run, tasks, projects, lost=_died, workers=workers)
+        weights = [_lines(t, projects) if t.known else 1 for t in tasks]
+        return pool.run(_run, tasks, projects, lost=_died, workers=workers, weights=weights)
     return _run(tasks, projects)
 
 

@@ -179,9 +179,9 @@ class _Known:
         key = self._key(jobs, looked, projects)
         first = next((self._caches[root] for root in projects), None)
         made = self._remembered(jobs, first.get([key]).get(key)) if first and key else None
+        for root in projects:
+            self._indexes[root].save(self._caches[root])
         if made is None:
-            for root in projects:
-                self._indexes[root].save(self._caches[root])
             from precision_lint import judging  # late: most runs of a hook find nothing to judge
 
             caches = {root: self._caches[root] for root in projects}

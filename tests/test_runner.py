@@ -558,3 +558,19 @@ def test_a_worker_that_dies_costs_one_file(many: int) -> None:
     assert [name for name, code, _ in found if code == "MP003"] == ["m05.py"]
     assert "its process ended without an answer" in str(found)
     assert len(found) == 15
+
+
+@pytest.mark.parametrize(
+    "weights", [[1], [5, 1, 1, 1], [1] * 500, [*range(300)], [9_000, *[1] * 99]]
+)
+@pytest.mark.parametrize("workers", [2, 8])
+def test_batches_weigh_about_as_much(weights: list[int], workers: int) -> None:
+    parts = pool.batches(weights, workers)
+    assert sorted(index for part in parts for index in part) == list(range(len(weights)))
+    weighed = [sum(weights[index] for index in part) for part in parts]
+    assert weighed == sorted(weighed, reverse=True)
+    most = max(1, sum(weights) // (pool.PARTS * workers))
+    assert all(len(part) <= pool.BATCH for part in parts)
+    assert all(
+        len(part) == 1 or weight <= most for part, weight in zip(parts, weighed, strict=True)
+    )
