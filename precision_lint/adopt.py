@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from precision_lint import shell
+from precision_lint.display import printable
 
 if TYPE_CHECKING:
     from precision_lint.baseline import Baseline
@@ -50,7 +51,7 @@ def create(**options: Any) -> int:
         line = (
             f'put `baseline = "{file.name}"` into the configuration, or give --baseline {file.name}'
         )
-        shell.echo(line, sys.stderr)
+        shell.tell(line)
     return _save(made, file, result, "")
 
 
@@ -92,7 +93,7 @@ def _run(options: dict[str, Any], new: bool) -> tuple[Path, bool, Result]:
     from precision_lint.baseline import NAME
     from precision_lint.config import Settings
 
-    paths = shell.paths(options.pop("paths"))
+    paths = shell.existing(options.pop("paths"))
     config, isolated = options.pop("config"), options.pop("isolated")
     resolver = shell.resolver(options, config, isolated)
     here = resolver(Path.cwd())
@@ -105,7 +106,7 @@ def _run(options: dict[str, Any], new: bool) -> tuple[Path, bool, Result]:
     with progress.shown():
         result = runner.check(paths, settings, workers=here.jobs)
     for line in (*result.errors, *result.warnings):
-        shell.echo(line, sys.stderr)
+        shell.tell(line)
     return file, here.baseline is not None, result
 
 
@@ -133,7 +134,7 @@ def _save(made: Baseline, file: Path, result: Result, difference: str) -> int:
     files = sum(bool(counts) for counts in made.files.values())
     held = f"{made.total:,} finding{'s' * (made.total != 1)}"
     shell.echo(
-        f"{os.path.relpath(file)} holds {held} of {files:,} file{'s' * (files != 1)}{difference}.",
+        f"{printable(os.path.relpath(file))} holds {held} of {files:,} file{'s' * (files != 1)}{difference}.",
         sys.stdout,
     )
     return 2 if result.errors or result.unread else 0

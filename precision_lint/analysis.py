@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from precision_lint.api import (
     Applicability,
@@ -20,7 +21,7 @@ from precision_lint.api import (
     Severity,
 )
 from precision_lint.context import Context
-from precision_lint.precision.confidence import Verdict, judge
+from precision_lint.precision.confidence import Verdict, counting, judge
 from precision_lint.precision.modes import Force
 from precision_lint.source import Source
 
@@ -46,7 +47,8 @@ def judged(
         if event.place.path == path and event.kind in listeners:
             verdict = judge(event, force, superseded)
             if verdict is not None:
-                found.append((event, verdict, listeners[event.kind]))
+                shown = as_counts(event, verdict, superseded)
+                found.append((shown, verdict, listeners[event.kind]))
     return found
 
 
@@ -73,17 +75,34 @@ def diagnostics(
     return kept
 
 
+def as_counts(event: Event, verdict: Verdict, superseded: frozenset[tuple[str, str]]) -> Event:
+    """The event with the facts of the way that counts, and the places of a cure of all ways."""
+    variants = list(counting(event, superseded))
+    if not any(one.facts for one in variants):
+        return event
+    facts = {**event.facts, **verdict.variant.facts}
+    if "upcast" in facts:
+        each = (one.facts.get("upcast", event.facts["upcast"]) for one in variants)
+        facts["upcast"] = tuple(dict.fromkeys(place for places in each for place in places))
+    if "at_origin" in facts:
+        facts["at_origin"] = all(
+            one.facts.get("at_origin", event.facts["at_origin"]) for one in variants
+        )
+    return replace(event, facts=facts)
+
+
 def _without_superseded(
     found: list[tuple[Event, type[Rule], Diagnostic]],
 ) -> list[Diagnostic]:
-    """One finding a defect: a more specific rule replaces a general one on the same row."""
+    """One finding a defect: a more specific rule replaces a general one on the same row, and of
+    several that say the same the surest is kept."""
     gone: set[tuple[str, int]] = set()
     for _, rule, diagnostic in found:
         for code in rule.supersedes:
             gone.update((code, row) for row in range(diagnostic.start.row, diagnostic.end.row + 1))
     seen: set[tuple[str, Position, Position]] = set()
     kept = []
-    for _, _, diagnostic in found:
+    for _, _, diagnostic in sorted(found, key=lambda one: -one[2].confidence.rank):
         key = (diagnostic.code, diagnostic.start, diagnostic.end)
         if (diagnostic.code, diagnostic.start.row) in gone or key in seen:
             continue

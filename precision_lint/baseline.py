@@ -176,7 +176,12 @@ def render(made: Baseline) -> str:
 
 
 def save(made: Baseline, file: Path) -> None:
-    """Write a baseline; raises OSError."""
+    """Write a baseline; raises OSError, and ConfigError for a symbolic link.
+
+    The name may be that of the configuration of a foreign project, whose links may lead anywhere.
+    """
+    if file.is_symlink():
+        raise ConfigError(f"{file}: is a symbolic link; name the file that it leads to")
     file.write_bytes(render(made).encode())
 
 

@@ -60,6 +60,7 @@ def check(
     )
     result.files, result.lines, result.hidden = whole.files, whole.lines, whole.hidden
     result.errors, result.warnings, result.gone = whole.errors, whole.warnings, {}
+    result.cut = whole.cut
     result.silenced += [s for s in whole.silenced if Path(s.diagnostic.filename) not in found]
     result.sources = whole.sources | result.sources
     result.seconds += whole.seconds
@@ -79,7 +80,9 @@ class Repository:
     def _git(self, *args: str, **variables: str) -> bytes:
         command = ["git", "-C", str(self._directory), *args]
         try:
-            done = subprocess.run(command, capture_output=True, env=os.environ | variables)
+            done = subprocess.run(
+                command, capture_output=True, env=os.environ | {"LC_ALL": "C"} | variables
+            )
         except OSError as error:
             what = f"--since needs git, which cannot be run ({error.strerror})"
             raise ConfigError(f"{what}; install it") from None
@@ -87,6 +90,8 @@ class Repository:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             what = said[0] if said else f"{self._ref} and HEAD have no commit in common"
             hint = "name a commit, and in CI fetch the whole history (fetch-depth: 0)"
+            if "not a git repository" in what:
+                what, hint = f"{self._directory} is in no git repository", "leave --since out there"
             raise ConfigError(f"--since {self._ref}: {what}; {hint}")
         return done.stdout
 

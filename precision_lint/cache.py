@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import sqlite3
 
 DIRECTORY = ".precision_lint_cache"
+FILE = "facts.sqlite3"
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""What SQLite adds to the name of a table for files beside it."""
 KEEP_DAYS = 30
 """Entries that no run asked for in this time are deleted."""
-_FILE = "facts.sqlite3"
-_SIDES = ("", "-wal", "-shm", "-journal")
-"""What follows the name of the table's file in those that SQLite makes beside it."""
 _MARKS = {".gitignore": "*\n", "CACHEDIR.TAG": "Signature: 8a477f597d28d172789f06886806bc55\n"}
 
 
@@ -77,7 +77,7 @@ class Cache:
         directory = self._directory
         if self._opened is not None or directory is None:
             return self._opened
-        if not make and not (directory / _FILE).exists():
+        if not make and not (directory / FILE).exists():
             return None
         import sqlite3  # late: most runs of a hook find no file that needs it
 
@@ -152,7 +152,7 @@ def _open(directory: Path) -> sqlite3.Connection:
         directory.mkdir(parents=True)
         for name, text in _MARKS.items():
             (directory / name).write_text(text, "utf8")
-    table = sqlite3.connect(directory / _FILE, timeout=1.0)
+    table = sqlite3.connect(directory / FILE, timeout=1.0)
     try:
         table.execute("PRAGMA journal_mode = WAL")
         table.execute("PRAGMA synchronous = OFF")
@@ -166,9 +166,9 @@ def _open(directory: Path) -> sqlite3.Connection:
 
 
 def linked(directory: Path) -> bool:
-    """Whether a cache's directory, or the table in it, is a link: it would lead elsewhere."""
-    files = (directory / f"{_FILE}{side}" for side in _SIDES)
-    return any(path.is_symlink() for path in (directory, *files))
+    """Whether a cache's directory, or the table in it, is a link, which may lead anywhere, or a pipe."""
+    files = (directory / f"{FILE}{side}" for side in SUFFIXES)
+    return directory.is_symlink() or any(file.is_symlink() or file.is_fifo() for file in files)
 
 
 def _close(table: sqlite3.Connection, directory: Path, error: sqlite3.Error) -> None:
@@ -181,9 +181,9 @@ def _close(table: sqlite3.Connection, directory: Path, error: sqlite3.Error) -> 
 
 
 def _remove(directory: Path) -> None:
-    for side in _SIDES:
+    for side in SUFFIXES:
         with contextlib.suppress(OSError):
-            (directory / f"{_FILE}{side}").unlink()
+            (directory / f"{FILE}{side}").unlink()
 
 
 def clean(directory: Path) -> bool:
@@ -193,7 +193,7 @@ def clean(directory: Path) -> bool:
     """
     if linked(directory):
         raise OSError(errno.ELOOP, "is a link", str(directory))
-    found = [path for side in _SIDES if (path := directory / f"{_FILE}{side}").is_file()]
+    found = [path for side in SUFFIXES if (path := directory / f"{FILE}{side}").is_file()]
     for name, text in _MARKS.items():
         path = directory / name
         if path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
+from importlib import metadata
 from typing import Any
 
 from precision_lint import registry
@@ -16,6 +18,11 @@ ENGINE_DOCS = {
     ),
     "MP003": ("error", None, "A rule or the analysis failed; the other rules and files went on."),
     "MP004": ("warning", "safe", "A comment silences a rule that finds nothing there."),
+    "MP005": (
+        "warning",
+        "safe",
+        "A comment states a fact that cannot be read, contradicts the code or adds nothing.",
+    ),
 }
 """Severity, fix and summary of the engine's own codes."""
 GROUPS = {
@@ -29,6 +36,27 @@ GROUPS = {
     **{f"MP{digit}": "Rules of other packages" for digit in registry.OTHERS},
 }
 """What the rules of a prefix are about."""
+
+
+@functools.cache
+def page(code: str) -> str | None:
+    """The address of a rule's page: below the documentation of the distribution that it is of.
+
+    None where that names none in its metadata (``[project.urls]``, ``Documentation``).
+    """
+    name = "precision-lint"
+    rule = registry.rules().get(code)
+    if rule is not None and not registry.ships(rule):
+        entries = metadata.entry_points(group=registry.GROUP)
+        home = rule.__module__.rpartition(".")[0]
+        name = next((e.dist.name for e in entries if e.dist and e.value == home), "")
+    try:
+        given = metadata.metadata(name).get_all("Project-URL") if name else None
+    except metadata.PackageNotFoundError:
+        return None
+    urls = [entry.partition(",") for entry in given or ()]
+    found = (url.strip() for label, _, url in urls if label.strip().lower() == "documentation")
+    return next((f"{url.rstrip('/')}/rules/{code.lower()}/" for url in found), None)
 
 
 def described(code: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from precision_lint.api import Edit
@@ -61,6 +62,11 @@ def edit(text: str, changes: tuple[tuple[Place, Change], ...]) -> Edit | None:
     if parsed is None or any(place not in parsed[1] for place, _ in changes):
         return None
     module, nodes = parsed
+    if len(changes) == 1:
+        place, change = changes[0]
+        spliced = _spliced(text, module, place, nodes[place], change)
+        if spliced is not None:
+            return _smallest(text, spliced)
     table = {id(nodes[place]): change for place, change in changes}
 
     class Changed(cst.CSTTransformer):
@@ -71,13 +77,45 @@ def edit(text: str, changes: tuple[tuple[Place, Change], ...]) -> Edit | None:
     return _difference(text, module.visit(Changed()).code)
 
 
+def _spliced(text: str, module: cst.Module, place: Place, old: Any, change: Change) -> str | None:
+    """Some lines with one expression changed, without visiting all of them.
+
+    None: what stands there is not the code of the expression alone, for its white space depends on
+    the lines around it.
+    """
+    plain = _with_plain_newlines(text)
+    first = 1 + indented(text)
+    if isinstance(change, Suffix) and not old.lpar and _is_tight(old):
+        end = _offset(plain, place[2] - first, place[3])
+        return plain[:end] + change.text + plain[end:]
+    written = module.code_for_node(old)
+    start = _offset(plain, place[0] - first, place[1])
+    start -= sum(len(module.code_for_node(one)) for one in old.lpar)
+    if start < 0 or "\n" in written or not plain.startswith(written, start):
+        return None
+    return plain[:start] + module.code_for_node(change(old)) + plain[start + len(written) :]
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    """Where a column of a line is; both count from 0."""
+    start = 0
+    for _ in range(line):
+        start = text.index("\n", start) + 1
+    return start + column
+
+
 def _difference(text: str, code: str) -> Edit:
     """The smallest edit that turns some lines into the code of their LibCST module."""
-    plain = _with_plain_newlines(text)
     if indented(text):
         code = code[len(_IF) :]
-    if not plain.endswith("\n") and code.endswith("\n"):
+    if not _with_plain_newlines(text).endswith("\n") and code.endswith("\n"):
         code = code[:-1]
+    return _smallest(text, code)
+
+
+def _smallest(text: str, code: str) -> Edit:
+    """The smallest edit that turns some lines into others with plain newlines."""
+    plain = _with_plain_newlines(text)
     head = _common_prefix(plain, code)
     tail = _common_prefix(plain[head:][::-1], code[head:][::-1])
     start, end = head, len(plain) - tail
@@ -92,22 +130,31 @@ def _with_plain_newlines(text: str) -> str:
 
 @functools.lru_cache(maxsize=512)
 def under_autocast_off(
-    text: str, call: Place, operands: tuple[Place, ...], header: str, name: str | None, unit: str
+    text: str,
+    call: Place,
+    operands: tuple[tuple[Place, bool], ...],
+    header: str,
+    name: str | None,
+    unit: str,
 ) -> Edit | None:
     """What ``Editor.without_autocast`` makes of the lines of a statement."""
     import libcst as cst
 
     parsed = _parsed(text)
-    if parsed is None or any(place not in parsed[1] for place in (call, *operands)):
+    places = (call, *(place for place, _ in operands))
+    if parsed is None or any(place not in parsed[1] for place in places):
         return None
     module, nodes = parsed
-    targets, call_node = {id(nodes[place]) for place in operands}, nodes[call]
-    upcast = suffix(".float()")
+    call_node = nodes[call]
+    upcasts = {
+        id(nodes[place]): method(".float()") if cast else Suffix(".float()")
+        for place, cast in operands
+    }
     moved: list[cst.BaseExpression] = []
 
     class Changed(cst.CSTTransformer):
         def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-            if id(original_node) in targets:
+            if upcast := upcasts.get(id(original_node)):
                 return upcast(updated_node)
             if original_node is call_node and name is not None:
                 moved.append(updated_node)
@@ -136,21 +183,27 @@ def under_autocast_off(
     return _difference(text, changed.code)
 
 
-@functools.lru_cache(maxsize=128)
-def suffix(text: str) -> Change:
+@dataclass(frozen=True)
+class Suffix:
     """A change that puts ``.method(arguments)`` behind an expression, in parentheses if needed."""
 
-    def change(node: Any) -> Any:
+    text: str
+
+    def __call__(self, node: Any) -> Any:
         import libcst as cst
 
-        tight = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.List, cst.Dict)
-        if not isinstance(node, tight) and not node.lpar:
+        if not _is_tight(node) and not node.lpar:
             node = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        call = cst.ensure_type(cst.parse_expression(f"x{text}"), cst.Call)
+        call = cst.ensure_type(cst.parse_expression(f"x{self.text}"), cst.Call)
         method = cst.ensure_type(call.func, cst.Attribute)
         return call.with_changes(func=method.with_changes(value=node))
 
-    return change
+
+def _is_tight(node: Any) -> bool:
+    """Whether a dot behind an expression takes all of it."""
+    import libcst as cst
+
+    return isinstance(node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.List, cst.Dict))
 
 
 @functools.lru_cache(maxsize=128)
@@ -189,7 +242,7 @@ def other(text: str) -> Change:
 @functools.lru_cache(maxsize=128)
 def method(text: str) -> Change:
     """A change that puts another method call, or none, in the place of the one it ends in."""
-    return lambda node: suffix(text)(node.func.value) if text else node.func.value
+    return lambda node: Suffix(text)(node.func.value) if text else node.func.value
 
 
 @functools.lru_cache(maxsize=128)
@@ -264,11 +317,14 @@ def _last_line(before: Any, after: Any) -> Any:
 
 
 def _common_prefix(a: str, b: str) -> int:
-    n = min(len(a), len(b))
-    for i in range(n):
-        if a[i] != b[i]:
-            return i
-    return n
+    same, end = 0, min(len(a), len(b))
+    while same < end:
+        middle = (same + end + 1) // 2
+        if a[same:middle] == b[same:middle]:
+            same = middle
+        else:
+            end = middle - 1
+    return same
 
 
 def _raw_offset(raw: str, count: int) -> int:

@@ -8,6 +8,7 @@ cannot be read, or a failure of the tool itself; 130 when interrupted.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -28,10 +29,12 @@ from precision_lint.shell import complete_files as _complete_files
 from precision_lint.shell import complete_rules as _complete_rules
 from precision_lint.shell import echo as _echo
 from precision_lint.shell import echo_markdown as _echo_markdown
+from precision_lint.shell import existing as _existing
 from precision_lint.shell import list_option as _list_option
 from precision_lint.shell import paths as _paths
 from precision_lint.shell import resolver as _resolver
 from precision_lint.shell import run_options as _run_options
+from precision_lint.shell import tell as _tell
 
 if TYPE_CHECKING:
     from precision_lint.config import Resolver, Settings
@@ -48,8 +51,18 @@ class Commands(click.Group):
         completing = ctx.resilient_parsing and not args  # the first word is being written
         known = {*self.commands, *ctx.help_option_names, "--version"}
         if not completing and not (args and args[0] in known):
+            if args and args[0][:1] != "-" and not ctx.resilient_parsing:
+                self._refuse_misspelt(ctx, args[0])
             args = ["check", *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_misspelt(self, ctx: click.Context, word: str) -> None:
+        """Take no first word for a path that is none and looks like a command."""
+        import difflib
+
+        close = difflib.get_close_matches(word, list(self.commands), n=1)
+        if close and not os.path.lexists(word):
+            raise click.UsageError(f'no command or path "{word}"; did you mean "{close[0]}"?', ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         check = self.commands["check"]
@@ -172,7 +185,8 @@ def check(
 
     stdin = "-" in paths or (stdin_filename is not None and not paths)
     _sensible(stdin, paths, stdin_filename, since, add_noqa, fix or diff)
-    named = _paths(paths)
+    writes = fix or add_noqa is not None
+    named = _existing(paths) if writes and not stdin else _paths(paths)
     resolver = _resolver(options, config, isolated)
     settings = resolver(Path.cwd())
     if show_files or show_settings:
@@ -181,7 +195,7 @@ def check(
         return (show.files if show_files else show.settings)(named, resolver)
     for selector in _without_effect(settings):
         what = f"{selector}: is in preview, so this selects nothing"
-        _echo(f"{what}; add --preview", sys.stderr)
+        _tell(f"{what}; add --preview")
     mode = Mode.DIFF if diff else Mode.FIX if fix else Mode.CHECK
     if stdin:
         result = _of_stdin(stdin_filename, resolver, mode)
@@ -189,7 +203,7 @@ def check(
         with progress.shown(not quiet):
             result = _of_files(named, resolver, since, mode, settings.jobs)
     for line in result.errors if quiet else [*result.errors, *result.warnings]:
-        _echo(line, sys.stderr)
+        _tell(line)
     if add_noqa is not None:
         from precision_lint import silence
 
@@ -341,7 +355,7 @@ def explain(rule: str, output_format: str) -> int:
 
 
 def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int, int | None]:
-    match = re.fullmatch(r"(.+?)(?::cell (\d+))?:(\d+)(?::\d+)?", value)
+    match = re.fullmatch(r"(.+?)(?::cell (\d+))?:(\d+)(?::\d+)?", value, re.DOTALL)
     if match is None or not int(match[3]):
         raise click.BadParameter(f'"{value}" is not a place; write FILE:LINE')
     return Path(match[1]), int(match[3]), int(match[2]) if match[2] else None
@@ -372,7 +386,7 @@ def explain_at(
 
     answer = inspection.explain_at(*place, _resolver(options, config, isolated))
     if isinstance(answer, Failure):
-        _echo(FORMATS["concise"]([answer.diagnostic()], {}, color=False), sys.stderr)
+        _tell(FORMATS["concise"]([answer.diagnostic()], {}, color=False))
         return 2
     description, findings = answer
     if output_format == "json":
@@ -470,7 +484,7 @@ def verify(
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
-        _echo("verify needs torch; pip install 'precision-lint[verify]'", sys.stderr)
+        _tell("verify needs torch; pip install 'precision-lint[verify]'")
         return 2
     if emit_test and not paths:
         raise click.UsageError("--emit-test is for findings in your code; name paths")
@@ -505,26 +519,26 @@ def main(args: Sequence[str] | None = None) -> int:
         code = cli.main(args, prog_name="precision-lint", standalone_mode=False)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "precision-lint"
-        _echo(f"{error.format_message()} (see `{command} --help`)", sys.stderr)
+        _tell(f"{error.format_message()} (see `{command} --help`)")
         return 2
     except _mistakes() as error:
-        _echo(str(error), sys.stderr)
+        _tell(str(error))
         return 2
     except click.Abort:
-        _echo("interrupted", sys.stderr)
+        _tell("interrupted")
         return 130
     except OSError as error:  # a full disk, a working directory that is gone
         where = f"{error.filename}: " if error.filename else ""
         if isinstance(error, FileNotFoundError) and not where:
             where = "working directory: "  # the one call that fails without a name
         what = (error.strerror or str(error)).lower()
-        _echo(f"{where}{what}; correct that and run again", sys.stderr)
+        _tell(f"{where}{what}; correct that and run again")
         return 2
     except Exception as error:  # an uncaught one would exit with 1, which means findings
         import traceback
 
         frame = traceback.extract_tb(error.__traceback__)[-1]
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        _echo(f"{frame.filename}:{frame.lineno}: {what}; report it as a bug", sys.stderr)
+        _tell(f"{frame.filename}:{frame.lineno}: {what}; report it as a bug")
         return 2
     return int(code or 0)

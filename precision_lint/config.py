@@ -26,7 +26,7 @@ from precision_lint.report import FORMATS
 
 NAMES = ("precision-lint.toml", ".precision-lint.toml", "pyproject.toml")
 FULL = len("MP301")
-ALWAYS = frozenset(registry.ENGINE_CODES) - {"MP004"}
+ALWAYS = frozenset(registry.ENGINE_CODES) - {"MP004", "MP005"}
 """Codes that ``select`` need not name: a file that could not be linted is never passed over."""
 CRASH = "MP003"
 """The one code that nothing turns off."""
@@ -67,11 +67,39 @@ class ConfigError(Exception):
 
 
 def close(word: str, known: Iterable[str], otherwise: str) -> str:
-    """What to do about an unknown word: take the closest known one, or ``otherwise``."""
+    """What to do about an unknown word: take the closest known one, or ``otherwise``.
+
+    A number is no spelling: another rule's code is not what was meant.
+    """
     import difflib  # imported late: only a mistake needs it
 
+    if re.fullmatch(r"MP\d{3}", word):
+        return otherwise
     match = difflib.get_close_matches(word, list(known), n=1)
     return f'did you mean "{match[0]}"?' if match else otherwise
+
+
+@dataclass(frozen=True)
+class Place:
+    """A configuration file, for messages that name the row of a mistake."""
+
+    file: Path
+    text: str = ""
+
+    def of(self, key: str, word: str = "") -> str:
+        """``file:row`` of a key of our table, or of a quoted word behind it.
+
+        Only ``file`` where the text does not show it.
+        """
+        ours = self.text.find("precision-lint") if self.file.name == "pyproject.toml" else 0
+        name = rf"[\"']?{re.escape(key)}[\"']?\s*"
+        spelled = re.compile(rf"^\s*{name}[.=]|[\[.{{,]\s*{name}[\].=]", re.MULTILINE)
+        found = spelled.search(self.text, max(ours, 0))
+        if found is None:
+            return str(self.file)
+        inside = re.compile(rf"[\"']{re.escape(word)}[\"']").search(self.text, found.end() - 1)
+        at = inside.end() if word and inside else found.end()
+        return f"{self.file}:{self.text.count(chr(10), 0, at) + 1}"
 
 
 @dataclass(frozen=True)
@@ -164,19 +192,21 @@ class Settings:
         return (self.exclude, *self.extend_exclude)
 
 
-def _selectors(selectors: Iterable[str], where: str) -> tuple[str, ...]:
+def _selectors(selectors: Iterable[str], where: str | Place, key: str = "") -> tuple[str, ...]:
     for selector in selectors:
         if not registry.known(selector):
+            where = where.of(key, selector) if isinstance(where, Place) else where
             words = ["ALL", *registry.ENGINE_CODES, *registry.rules(), *registry.names()]
             hint = close(selector, words, "`precision-lint rules` lists codes and names")
             raise ConfigError(f'{where}: unknown rule "{selector}"; {hint}')
     return tuple(selectors)
 
 
-def _patterns(base: Path, globs: Iterable[str], where: str) -> Patterns:
+def _patterns(base: Path, globs: Iterable[str], where: str | Place, key: str = "") -> Patterns:
     patterns = Patterns(base, tuple(globs))
     for glob in patterns.globs:
         if why := invalid(glob):
+            where = where.of(key, glob) if isinstance(where, Place) else where
             raise ConfigError(f"{where}: {why}; write the pattern as in .gitignore")
     return patterns
 
@@ -215,6 +245,8 @@ class Overrides:
         for name in ("cache_dir", "baseline"):
             if (path := getattr(self, name)) is not None:
                 values[name] = here / path
+        if "cache_dir" in values:  # the user's own link may be followed
+            values["cache_dir"] = values["cache_dir"].resolve()
         if self.precision is not None:
             try:
                 values["precision"] = _modes(list(self.precision))
@@ -337,79 +369,84 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 """Every key with what its value must be, and the function that checks it."""
 
 
-def from_table(table: Any, file: Path, base: Path, extended: tuple[Path, ...] = ()) -> Settings:
-    """Settings from a TOML table of ``file``, whose patterns and paths are relative to ``base``.
+def from_table(table: Any, place: Place, base: Path, extended: tuple[Path, ...] = ()) -> Settings:
+    """Settings from the TOML table of a file, whose patterns and paths are relative to ``base``.
 
     ``extended`` are the files that led here by ``extend``.
     """
     if not isinstance(table, dict):
-        raise ConfigError(f"{file}: precision-lint is not a table; write [tool.precision-lint]")
-    values = _values(table, file)
-    selectors = ("select", "extend_select", "ignore")
-    for key in selectors:
-        _selectors(values.get(key, ()), str(file))
+        where = place.of("precision-lint")
+        raise ConfigError(f"{where}: precision-lint is not a table; write [tool.precision-lint]")
+    values = _values(table, place)
+    for key in ("select", "extend_select", "ignore"):
+        _selectors(values.get(key, ()), place, key.replace("_", "-"))
     for key in ("cache_dir", "baseline"):
         if key in values:
             values[key] = base / values[key]
     parent = None
     if "extend" in values:
-        parent = _extended(values.pop("extend"), file, base, extended)
+        parent = _extended(values.pop("extend"), place, base, extended)
     if parent is None or "exclude" in values or parent.exclude.globs == DEFAULT_EXCLUDE:
         globs = values.get("exclude", DEFAULT_EXCLUDE)
-        values["exclude"] = _patterns(base, globs, str(file))
-    extra = _patterns(base, values.get("extend_exclude", ()), str(file))
+        values["exclude"] = _patterns(base, globs, place, "exclude")
+    extra = _patterns(base, values.get("extend_exclude", ()), place, "extend-exclude")
     values["extend_exclude"] = (*(parent.extend_exclude if parent else ()), extra)
     ignores = []
     for glob, named in values.get("per_file_ignores", {}).items():
-        codes = (registry.known(selector) for selector in _selectors(named, str(file)))
-        negated = glob.startswith("!")
-        patterns = _patterns(base, [glob[negated:]], str(file))
+        key, negated = "per-file-ignores", glob.startswith("!")
+        codes = (registry.known(selector) for selector in _selectors(named, place, key))
+        patterns = _patterns(base, [glob[negated:]], place, key)
         ignores.append((patterns, negated, frozenset[str]().union(*codes)))
     if "per_file_ignores" in values or parent is None:
         values["per_file_ignores"] = tuple(ignores)
     if "overrides" in values:
         values["overrides"] = tuple(
-            (_patterns(base, globs, str(file)), modes) for globs, modes in values["overrides"]
+            (_patterns(base, globs, place, "overrides"), modes)
+            for globs, modes in values["overrides"]
         )
-    values["file"] = file
+    values["file"] = place.file
     if parent is None:
         return Settings(**values)
     nothing = {"select": None, "extend_select": (), "ignore": (), "base": parent.selected}
     return replace(parent, **nothing | values)
 
 
-def _values(table: dict[str, Any], file: Path) -> dict[str, Any]:
+def _values(table: dict[str, Any], place: Place) -> dict[str, Any]:
     """The values of a table by the names of settings, each converted to what it must be."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in KEYS:
             hint = close(key, KEYS, f"the keys are {', '.join(KEYS)}")
-            raise ConfigError(f'{file}: unknown key "{key}"; {hint}')
+            raise ConfigError(f'{place.of(key)}: unknown key "{key}"; {hint}')
         expected, convert = KEYS[key]
         try:
             values[key.replace("-", "_")] = convert(value)
         except ValueError:
             shown = str(value).lower() if isinstance(value, bool) else repr(value)
-            raise ConfigError(f'{file}: "{key}" is {shown}; write {expected}') from None
+            what = f'"{key}" is {shown}; write {expected}'
+            raise ConfigError(f"{place.of(key)}: {what}") from None
     return values
 
 
-def _extended(value: str, file: Path, base: Path, extended: tuple[Path, ...]) -> Settings:
-    """Settings of the file that ``file`` extends.
+def _extended(value: str, place: Place, base: Path, extended: tuple[Path, ...]) -> Settings:
+    """Settings of the file that another one extends.
 
     What is relative in it is so to its own directory, or to ``base`` if that lies elsewhere.
     """
+    file = place.file
     target = (file.parent / Path(value).expanduser()).resolve()
     chain = (*extended, file.resolve())
     if target in chain:
-        raise ConfigError(f'{file}: "extend" leads back to {target}; remove it')
+        raise ConfigError(f'{place.of("extend")}: "extend" leads back to {target}; remove it')
     try:
         own = target.parent if base.is_relative_to(target.parent) else base
         found = load(target, own, chain)
     except ConfigError as error:
         raise ConfigError(f"{error} (extended by {file})") from None
     if found is None:
-        raise ConfigError(f"{file}: {target} has no [tool.precision-lint]; add the table")
+        raise ConfigError(
+            f"{place.of('extend')}: {target} has no [tool.precision-lint]; add the table"
+        )
     return found
 
 
@@ -441,17 +478,20 @@ def load(file: Path, base: Path, extended: tuple[Path, ...] = ()) -> Settings | 
     """
     try:
         data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read ({error.strerror}); check the path") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        what = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file}: cannot be read ({what}); check the path") from None
     if file.name != "pyproject.toml":
-        return from_table(_parse(file, data), file, base, extended)
+        return from_table(_parse(file, data), Place(file, data.decode()), base, extended)
     # a pyproject that never names the tool costs no parse, and its mistakes are not ours
     tool = _parse(file, data).get("tool") if b"precision-lint" in data else None
     if b"[tool.precision_lint]" in data:
-        raise ConfigError(f"{file}: [tool.precision_lint] is not read; write [tool.precision-lint]")
+        row = data.count(b"\n", 0, data.index(b"[tool.precision_lint]")) + 1
+        what = "[tool.precision_lint] is not read; write [tool.precision-lint]"
+        raise ConfigError(f"{file}:{row}: {what}")
     if not isinstance(tool, dict) or "precision-lint" not in tool:
         return None
-    return from_table(tool["precision-lint"], file, base, extended)
+    return from_table(tool["precision-lint"], Place(file, data.decode()), base, extended)
 
 
 class Resolver:

@@ -6,7 +6,7 @@ Every method that makes a fix gives None where the shape of the code does not al
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from precision_lint.api import Applicability, Edit, Event, Fix, Place
 from precision_lint.call_edits import CallEdits
@@ -39,6 +39,8 @@ class Context:
         self.path = path
         self.tree = Tree(path, tree)
         self.edit = Editor(source, tree)
+        self._products: dict[int, frozenset[str]] = {}
+        """By function: names in the operands of products and layers."""
 
     # words
 
@@ -84,6 +86,16 @@ class Context:
         near = everywhere or self.together(made, seen_from)
         return target.id if isinstance(target, ast.Name) and near else None
 
+    def is_returned(self, place: Place) -> bool:
+        """Whether a function returns what a statement computes at a place, or the name it gets."""
+        statement = self._statement(place)
+        if not isinstance(statement, ast.Assign):
+            return isinstance(statement, ast.Return)
+        names = {one.id for one in statement.targets if isinstance(one, ast.Name)}
+        returns = (n for n in ast.walk(self.tree.function(statement)) if isinstance(n, ast.Return))
+        parts = (part for one in returns if one.value for part in _parts(one.value))
+        return any(isinstance(part, ast.Name) and part.id in names for part in parts)
+
     def loop(self, place: Place) -> Place | None:
         """The outermost loop around a place, in its function."""
         node = self.tree.node(place)
@@ -115,7 +127,7 @@ class Context:
         nodes = {place: self.tree.expression(place) for place in places}
         narrow = [place for place, node in nodes.items() if node is None or not _is_upcast(node)]
         return self._by_statement(
-            narrow, lambda s, nodes: self.edit.append(s, dict.fromkeys(nodes, suffix))
+            narrow, lambda s, nodes: self.edit.upcast(s, suffix, *_apart(nodes))
         )
 
     def at_origin(self, event: Event) -> tuple[Place, ...]:
@@ -132,19 +144,11 @@ class Context:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if statement is None or not isinstance(target, ast.Name):
             return False
-        for node in ast.walk(self.tree.function(statement)):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-                operands: list[ast.expr] = [node.left, node.right]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                owner = node.func.value
-                layer = isinstance(owner, ast.Name) and owner.id == "self"
-                operands = [*node.args, owner] if layer or node.func.attr in PRODUCTS else []
-            else:
-                continue
-            inside = (inner for one in operands for inner in ast.walk(one))
-            if any(isinstance(one, ast.Name) and one.id == target.id for one in inside):
-                return True
-        return False
+        function = self.tree.function(statement)
+        known = self._products.get(id(function))
+        if known is None:
+            known = self._products[id(function)] = frozenset(_multiplied(function))
+        return target.id in known
 
     def compute_wide(self, event: Event, places: Iterable[Place]) -> Edits | None:
         """Upcast the operands of an operation; outside of autocast its result goes back to half.
@@ -161,9 +165,9 @@ class Context:
             return self.upcast(operands)
         nodes = {one: self.tree.expression(one) for one in operands}
         here = [n for n in nodes.values() if n is not None and self.tree.statement(n) is statement]
-        suffixes: dict[ast.expr, str] = {n: ".float()" for n in here if not _is_upcast(n)}
-        suffixes[whole] = f".to({followed}.dtype)"
-        edits = self.edit.append(statement, suffixes)
+        back = f".to({followed}.dtype)"
+        upcast = _apart([n for n in here if not _is_upcast(n)])
+        edits = self.edit.upcast(statement, ".float()", *upcast, {whole: back})
         apart = [one for one, node in nodes.items() if node not in here]
         others = self.upcast(apart) if apart else ()
         return None if edits is None or others is None else (*edits, *others)
@@ -300,7 +304,9 @@ class Context:
         header = f"with {spelling}.autocast(device_type={where}, enabled=False):"
         whole = _only_reshapes(getattr(statement, "value", None), node)
         bound = None if whole else self.fresh(name, node)
-        edits = self.edit.without_autocast(statement, node, narrow, header, bound)
+        edits = self.edit.without_autocast(
+            statement, node, narrow, header, bound, _apart(narrow)[1]
+        )
         return None if edits is None else (*imports, *edits)
 
     def end_region(self, call: Place) -> Edits | None:
@@ -510,6 +516,59 @@ RESHAPES = frozenset({
 def _in_region(event: Event) -> bool:
     """Whether autocast casts what follows."""
     return any(one.regions for one in event.variants) or not event.modes & ~AMP_MODES
+
+
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """What a value may be, or consists of, as it is."""
+    if isinstance(node, ast.IfExp):
+        yield from (*_parts(node.body), *_parts(node.orelse))
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        for one in node.elts:
+            yield from _parts(one)
+    elif isinstance(node, ast.Dict):
+        for one in node.values:
+            yield from _parts(one)
+    else:
+        yield node
+
+
+def _apart(nodes: Iterable[ast.expr]) -> tuple[list[ast.expr], list[ast.expr]]:
+    """Expressions that end in no cast to half, and those that do."""
+    whole: list[ast.expr] = []
+    casts: list[ast.expr] = []
+    for node in nodes:
+        (casts if _narrows(node) else whole).append(node)
+    return whole, casts
+
+
+def _narrows(node: ast.expr) -> bool:
+    """Whether an expression ends in ``.half()``, ``.to(torch.float16)`` or ``.to(x.dtype)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    given = [*node.args, *(k.value for k in node.keywords if k.arg == "dtype")]
+    if node.func.attr in ("half", "bfloat16"):
+        return not given and not node.keywords
+    if node.func.attr != "to" or len(node.args) + len(node.keywords) != 1 or not given:
+        return False
+    target = given[0]
+    return isinstance(target, ast.Attribute) and target.attr in (
+        "dtype", "float16", "half", "bfloat16",
+    )  # fmt: skip
+
+
+def _multiplied(function: ast.AST) -> Iterator[str]:
+    """Names in the operands of products and layers."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            operands: list[ast.expr] = [node.left, node.right]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            layer = isinstance(owner, ast.Name) and owner.id == "self"
+            operands = [*node.args, owner] if layer or node.func.attr in PRODUCTS else []
+        else:
+            continue
+        for one in operands:
+            yield from (inner.id for inner in ast.walk(one) if isinstance(inner, ast.Name))
 
 
 def _is_upcast(node: ast.expr) -> bool:

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from precision_lint import analysis, registry, source
+from precision_lint import analysis, assumed, registry, source
 from precision_lint.api import (
     Diagnostic,
     Rule,
 )
 from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
-from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.hazards import operations
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
@@ -29,6 +29,8 @@ from precision_lint.source import Failure, Source
 
 Function = tuple[str, str]
 """A file's name and a function's qualified name."""
+Cut = tuple[str, str, int]
+"""A bound that was reached (``Program.count``), the function's qualified name, and how often."""
 FRAMES = 8000
 """How deep the analysis may recurse."""
 VARIANTS = 24
@@ -61,6 +63,8 @@ class Facts:
     """Files on whose contents all of this rests; not kept with it."""
     failure: str = ""
     """Why the interpreter itself failed."""
+    cut: tuple[Cut, ...] = ()
+    """What was not followed to its end."""
     parsed: bool = False
     """Whether the file's text parses."""
 
@@ -70,6 +74,7 @@ class Facts:
             "files": list(self.events),
             "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
             "called": _by_file(self.called),
+            "cut": self.cut,
             "parsed": self.parsed,
         }
         return "\n".join([json.dumps(head), *self.events.values()])
@@ -87,8 +92,10 @@ class Facts:
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names
             )
+            cut = tuple((what, function, times) for what, function, times in head["cut"])
             events = dict(zip(head["files"], lines, strict=True))
-            return cls(events, signs, called, parsed=head["parsed"] is True)
+            parsed = head["parsed"] is True
+            return cls(events, signs, called, cut=cut, parsed=parsed)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -116,6 +123,7 @@ class Told:
     called: frozenset[Function] = frozenset()
     failure: str = ""
     stated: tuple[str, ...] | None = None
+    cut: tuple[Cut, ...] = ()
     parsed: bool = False
     """Whether the file's text is known to parse."""
 
@@ -156,8 +164,9 @@ class Engine:
         """What a file gives that is interpreted by itself."""
         program = self.program
         interpreter = program.interpreter
-        program.modules.pop(name, None)  # its own top level counts as well
+        program.start_anew(name)  # its own top level counts as well
         program.called = set()
+        program.limits.clear()
         program.default_dtype = dtypes.V_FLOAT32
         interpreter.events, interpreter.signs = {}, set()
         try:
@@ -174,6 +183,11 @@ class Engine:
                 tuple(sorted(signs, key=lambda one: (one.place, one.mode, one.text))),
                 frozenset(program.called),
                 frozenset(program.rests(name)).union(imported),
+                cut=tuple(
+                    (what, function, times)
+                    for (what, path, function), times in sorted(program.limits.items())
+                    if path == name
+                ),
                 parsed=name in program.modules,
             )
         finally:
@@ -195,7 +209,7 @@ class Engine:
     def forget(self, name: str) -> None:
         """Load a file anew, and those that import it."""
         for one in (name, *self.program.importers(name)):
-            self.program.modules.pop(one, None)
+            self.program.drop(one)
 
 
 def told(
@@ -246,6 +260,7 @@ class Together:
             self._signs.around(name),
             frozenset().union(*called),
             own.failure if own is not None else "",
+            cut=own.cut if own is not None else (),
             parsed=own is not None and own.parsed,
         )
 
@@ -285,29 +300,45 @@ def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> T
 def lint(
     text: Source, code: Code, name: str, known: Told, rules: Sequence[type[Rule]]
 ) -> list[Diagnostic]:
-    """All findings of rules in a text, of any confidence; of one that does not parse, why.
+    """All findings of rules in a text, of any confidence, and what is wrong with stated facts; of a
+    text that does not parse, why.
 
     Files in their evidence are named as the project names them.
     """
-    events = analysis.judged(merged(known.events), name, rules, known.force, known.called)
-    if not events and known.parsed:
+    events = merged(known.events)
+    judged = analysis.judged(events, name, rules, known.force, known.called)
+    if not judged and known.parsed and not assumed.speaks(text.text):
         return []
     tree = source.parse(text)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
-    return analysis.diagnostics(text, tree, name, events, *code.torch)
+    found = analysis.diagnostics(text, tree, name, judged, *code.torch)
+    return [*found, *assumed.diagnostics(text, tree, events, name)]
 
 
 # plain data
 
 
 def _plain_event(event: Event) -> list[Any]:
-    facts = {name: _plain(value) for name, value in event.facts.items()}
     variants = [
-        [v.modes, v.assumptions, v.root, v.script, v.calls, v.regions, v.links, sorted(v.also)]
+        [
+            v.modes,
+            v.assumptions,
+            v.root,
+            v.script,
+            v.calls,
+            v.regions,
+            v.links,
+            sorted(v.also),
+            _plain_facts(v.facts),
+        ]
         for v in event.variants
     ]
-    return [event.kind, event.place, event.function, facts, variants]
+    return [event.kind, event.place, event.function, _plain_facts(event.facts), variants]
+
+
+def _plain_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in facts.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -337,13 +368,15 @@ def merged(texts: Iterable[str]) -> list[Event]:
             event = found.get(key)
             if event is None:
                 event = found[key] = Event(kind, Place(*place), function, known)
+            other = differing(known, event.facts)
             room = VARIANTS - len(event.variants)
-            event.variants += [_variant(one) for one in variants[: max(room, 0)]]
+            event.variants += [_variant(one, other) for one in variants[: max(room, 0)]]
     return list(found.values())
 
 
-def _variant(plain: list[Any]) -> Variant:
-    modes, assumptions, root, script, calls, regions, links, also = plain
+def _variant(plain: list[Any], other: Mapping[str, Any]) -> Variant:
+    """A variant of an event, of which another interpretation has the ``other`` facts."""
+    modes, assumptions, root, script, calls, regions, links, also, facts = plain
     return Variant(
         modes,
         assumptions,
@@ -353,6 +386,7 @@ def _variant(plain: list[Any]) -> Variant:
         tuple(Place(*one) for one in regions),
         tuple(Link(text, Place(*place)) for text, place in links),
         {(path, name) for path, name in also},
+        {**other, **{name: _fact(value) for name, value in facts.items()}},
     )
 
 

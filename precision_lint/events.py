@@ -6,6 +6,7 @@ positions and numbers only, so that it can be kept after the syntax trees are go
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -49,7 +50,8 @@ class Variant:
     modes: mask over ``domains.dtypes.MODES``.  assumptions: bits of ``domains.assumptions``.
     root: the function (path, qualified name) from which the analysis came here; also: others from which
     it comes here in the same way.  script: the root is a test, or code under
-    ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.
+    ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.  facts: those of the
+    event that are others in this way.
     """
 
     modes: int
@@ -60,6 +62,7 @@ class Variant:
     regions: tuple[Place, ...] = ()
     links: tuple[Link, ...] = ()
     also: set[tuple[str, str]] = field(default_factory=set)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,3 +85,13 @@ class Event:
         for variant in self.variants:
             found |= variant.modes
         return found
+
+
+def differing(facts: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """What another way says otherwise of an event than is known of it.
+
+    That matters where the cure depends on the origin of a value (``at_origin``), which a caller may show.
+    """
+    if "at_origin" not in facts:
+        return {}
+    return {name: fact for name, fact in facts.items() if fact != known.get(name)}

@@ -24,6 +24,8 @@ from pathlib import Path, PurePath
 
 from precision_lint import registry
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Position, Severity
+from precision_lint.composing import composed
+from precision_lint.display import quoted
 from precision_lint.notebook import Notebook
 from precision_lint.source import Failure, Source, decode, parse
 
@@ -183,7 +185,10 @@ def _round(
         chosen = _compatible(source, rest)
         after = _applied(source, chosen)
         if _grade(after) >= grade:
-            return after, chosen, broken
+            edits = [edit for diagnostic in chosen for edit in _edits(diagnostic)]
+            together = composed(source, after, edits)
+            fine = together is after or _grade(together) >= grade
+            return together if fine else after, chosen, broken
         culprits = [d for d in chosen if _grade(_applied(source, [d])) < grade]
         if not culprits:  # each is fine, together they are not
             return _applied(source, chosen[:1]), chosen[:1], broken
@@ -323,13 +328,51 @@ def _undisturbed() -> Iterator[None]:
             mask(signal.SIG_SETMASK, before)
 
 
+def elsewhere(path: Path, root: Path) -> str:
+    """Where a symbolic link leads that leaves the project below ``root``; empty: it does not."""
+    if not path.is_symlink():
+        return ""
+    home = os.path.realpath(root if root.is_dir() else root.parent)
+    target = Path(os.path.realpath(path))
+    return "" if target.is_relative_to(home) else str(target)
+
+
+def other_names(path: Path) -> int:
+    """How many hard links a file has besides this one, which a fix parts from them."""
+    try:
+        return path.stat().st_nlink - 1
+    except OSError:
+        return 0
+
+
+def _copy_attributes(path: Path, descriptor: int) -> None:
+    """Give an open file the extended attributes of another, access lists among them (Linux).
+
+    Raises OSError for one that cannot be kept, but not for those of the system's security modules,
+    which label a new file themselves.
+    """
+    if not hasattr(os, "listxattr"):
+        return
+    try:
+        names = os.listxattr(path)
+    except OSError:  # a file system without any
+        return
+    for name in names:
+        try:
+            os.setxattr(descriptor, name, os.getxattr(path, name))
+        except OSError:
+            if not name.startswith(("security.", "trusted.")):
+                raise
+
+
 @_undisturbed()
 def write(path: Path | str, original: bytes, fixed: Source) -> Failure | None:
     """Replace the file's content, atomically; ``original`` is what the fix started from.
 
-    A symbolic link stays one, and its target is replaced; permission bits and, where possible, the
-    owner are kept.  The file is left as it is, and a ``Failure`` says why, when its bytes are no
-    longer ``original`` or cannot be replaced.
+    A symbolic link stays one, and its target is replaced; permission bits, extended attributes and,
+    where possible, the owner are kept.  Other hard links keep the old content.  The file is left as
+    it is, and a ``Failure`` says why, when its bytes are no longer ``original`` or cannot be
+    replaced.
     """
 
     def refuse(what: str) -> Failure:
@@ -356,8 +399,9 @@ def write(path: Path | str, original: bytes, fixed: Source) -> Failure | None:
             if hasattr(os, "fchown"):
                 with suppress(OSError):
                     os.fchown(descriptor, status.st_uid, status.st_gid)
+            Path(temporary).chmod(stat.S_IMODE(status.st_mode))
+            _copy_attributes(path, descriptor)
             os.fsync(descriptor)
-        Path(temporary).chmod(stat.S_IMODE(status.st_mode))
         if path.read_bytes() != original:
             return refuse("changed while it was being fixed; run again")
         Path(temporary).replace(path)
@@ -416,9 +460,6 @@ def _unified(before: bytes, after: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def _quoted(name: str) -> bytes:
-    """A path as git writes it: special bytes escaped, and a tab to end a name with spaces."""
-    data = os.fsencode(name)
-    escaped = re.sub(rb'[\x00-\x1f"\\\x7f-\xff]', lambda m: b"\\%03o" % m[0][0], data)
-    if escaped != data:
-        return b'"' + escaped + b'"'
-    return data + b"\t" if b" " in data else data
+    """A path as git writes it, with a tab to end a name with spaces."""
+    shown = quoted(name)
+    return os.fsencode(f"{shown}\t" if " " in name and shown == name else shown)

@@ -7,6 +7,7 @@ import json
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from precision_lint import engine, pool, progress
@@ -21,6 +22,8 @@ POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
 COLLECT_EVERY = 48
 """Files after which memory is collected."""
+SETTLED = 8
+"""Files after which most of what is loaded is what all files import: it is not searched for garbage."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
 NO_ANSWER = "its process ended without an answer"
@@ -62,11 +65,19 @@ _engines: dict[Path, Engine] = {}
 def _interpret(items: Sequence[tuple[Path, str]], projects: Mapping[Path, Code]) -> list[Facts]:
     """The facts of some files, each named by its project's root and its name there."""
     found = []
+    many = len(items) > COLLECT_EVERY
     with collector_off(), deep_recursion():
-        for root, name in items:
-            collect_now_and_then()
-            found.append(_facts_of(projects[root], root, name))
-            progress.step()
+        try:
+            for number, (root, name) in enumerate(items):
+                collect_now_and_then()
+                if many and number == SETTLED:
+                    gc.collect()
+                    gc.freeze()
+                found.append(_facts_of(projects[root], root, name))
+                progress.step()
+        finally:
+            if many:
+                gc.unfreeze()
     return found
 
 
@@ -93,8 +104,9 @@ def interpreted(
 ) -> dict[Path, dict[str, Told]]:
     """What is known of some files of each project, from them and from files that import them."""
     imports = {root: Imports(projects[root], caches[root]) for root in wanted}
+    users = {root: imports[root].importers(names) for root, names in wanted.items()}
     every = {
-        root: list(dict.fromkeys([*names, *imports[root].importers(names, IMPORTERS)]))
+        root: list(dict.fromkeys([*names, *users[root][:IMPORTERS]]))
         for root, names in wanted.items()
     }
     facts = _facts(every, projects, caches, imports, workers)
@@ -103,6 +115,10 @@ def interpreted(
         suggested = suggestions.signs(projects[root], caches[root])
         whole = Together(found, imports[root].reach, suggested)
         told[root] = {name: whole.told(name) for name in wanted[root]}
+        for name in wanted[root][:1]:
+            more = len(users[root]) - IMPORTERS
+            cut = (("importers", "", more),) if more > 0 else ()
+            told[root][name] = replace(told[root][name], cut=told[root][name].cut + cut)
     return told
 
 
@@ -128,6 +144,8 @@ def _facts(
     else:
         answers = _interpret(items, projects)
         _engines.clear()
+        if len(items) > COLLECT_EVERY:
+            gc.collect()
     new: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):
         facts[root][name] = found

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from precision_lint.baseline import Counts
     from precision_lint.source import Source
 
+Cut = tuple[str, str, int]
+"""A bound that was reached (``Program.count``), the function's qualified name, and how often."""
 Before = Callable[[Path], "Counts"]
 """What there was in a file, by its absolute path, before a branch changed it."""
 
@@ -61,6 +63,10 @@ class Outcome:
     diff: bytes = b""
     fresh: str | None = None
     """What was found, to be remembered."""
+    notes: tuple[str, ...] = ()
+    """What else there is to be said of the file."""
+    cut: tuple[Cut, ...] = ()
+    """What a bound of the analysis cut off."""
 
 
 def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_lint import (
+    assumed,
     baseline,
     engine,
     gathering,
@@ -127,7 +128,9 @@ class Judge:
             data = text.text.encode("utf8", "surrogatepass")
             parsed = may_hold_tensors(data) or b"\0" in data
             tree = source.parse(text) if parsed else None
-            return [tree.diagnostic()] if isinstance(tree, Failure) else []
+            if isinstance(tree, Failure):
+                return [tree.diagnostic()]
+            return assumed.unread(text, idle=not may_hold_tensors(data))
         name = self.code.name(self.job.path)
         if self.known.failure:
             return [_failed(self.job.name, self.known.failure)]
@@ -187,7 +190,9 @@ def _judge(task: Task, data: bytes, code: Code) -> Outcome:
     """One file from its bytes to its outcome; a failure of the analysis is a diagnostic."""
     try:
         with gathering.collector_off(), deep_recursion():
-            return _analyse(task, data, code)
+            outcome = _analyse(task, data, code)
+            outcome.cut = task.known.cut if task.known else ()
+            return outcome
     except Exception as error:
         return Outcome([crash(task.job.name, error)])
 
@@ -212,15 +217,28 @@ def _run_one(task: Task, projects: Mapping[Path, Code]) -> Outcome:
     code = projects.get(job.root) or Code(job.path.parent, (job.path.name,))
     outcome = _judge(task, data, code)
     if job.mode is Mode.FIX and outcome.fixed and outcome.text:
-        from precision_lint import fixer
-
-        failure = fixer.write(job.path, data, outcome.text)
+        names, failure = _written(job, data, outcome.text)
+        if names:
+            outcome.notes = (f"{job.name}: {names} other hard link{'s' * (names > 1)} to it "
+                             "had the same text and keep it; copy the fixed file over",)  # fmt: skip
         if failure:  # nothing was fixed, so everything is still to be said
             outcome = _judge(replace(task, job=replace(job, mode=Mode.CHECK)), data, code)
             outcome.diagnostics.append(failure.diagnostic())
     if not (outcome.diagnostics or outcome.silenced):
         outcome.text = None  # nobody will show it: don't send it between processes
     return outcome
+
+
+def _written(job: Job, data: bytes, text: Source) -> tuple[int, Failure | None]:
+    """Write a fixed file: how many hard links keep the old text, and why it was not written."""
+    from precision_lint import fixer
+
+    if target := fixer.elsewhere(job.path, job.root):
+        what = f"is a link to {target}, outside of the project; name that file to have it fixed"
+        return 0, Failure(job.name, "MP001", what)
+    names = fixer.other_names(job.path)
+    failure = fixer.write(job.path, data, text)
+    return 0 if failure else names, failure
 
 
 def _died(task: Task) -> Outcome:
@@ -272,6 +290,8 @@ def outcomes(
         task = Task(job, about, before.get(keys.get(job.path, b"")))
         if task.before != "[]" or job.held or found is None or found.flags & SILENCES:
             todo[number] = task
+        elif about is not None:
+            made[number].cut = about.cut
     done = _done(list(todo.values()), projects, workers)
     for number, outcome in zip(todo, done, strict=True):
         made[number] = outcome

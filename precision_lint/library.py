@@ -66,7 +66,8 @@ def lint_source(
     else is read, no configuration either, and findings are said to be in ``-``.
 
     A text that does not parse gives one finding, MP002.  Raises ConfigError for a rule or a
-    confidence that is not known and for a mistake in a configuration file, and UnicodeEncodeError
+    confidence that is not known, for any other value that an option cannot have, and for a mistake
+    in a configuration file, and UnicodeEncodeError
     for a text that the encoding in its first lines does not hold.
     """
     return _judge(source, filename, Mode.CHECK, options).diagnostics
@@ -97,6 +98,8 @@ def lint_paths(
     A file that cannot be read gives one finding, MP001.  Raises ConfigError as `lint_source` does,
     and for a path that does not exist.
     """
+    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1:
+        raise ConfigError(f"jobs is {jobs!r}; write a positive integer")
     given = [paths] if isinstance(paths, (str, PathLike)) else paths
     result = runner.check([Path(path) for path in given], _resolver(**options), workers=jobs)
     if result.errors:
@@ -113,9 +116,18 @@ def _resolver(
     config: Name | None = None,
     isolated: bool = False,
 ) -> Resolver:
+    for name, value in (
+        ("preview", preview),
+        ("unsafe_fixes", unsafe_fixes),
+        ("isolated", isolated),
+    ):
+        if value is not None and not isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r}; write True or False")
+    if config is not None and not isinstance(config, (str, PathLike)):
+        raise ConfigError(f"config is {config!r}; write the path of a file")
     overrides = Overrides(
-        select=None if select is None else _words(select),
-        ignore=_words(ignore),
+        select=None if select is None else _words("select", select),
+        ignore=_words("ignore", ignore),
         confidence=None if confidence is None else _level(confidence),
         preview=preview,
         unsafe_fixes=unsafe_fixes,
@@ -123,9 +135,11 @@ def _resolver(
     return Resolver(overrides, None if config is None else Path(config), isolated)
 
 
-def _words(given: Sequence[str] | str) -> tuple[str, ...]:
+def _words(name: str, given: Sequence[str] | str) -> tuple[str, ...]:
     if not isinstance(given, str):
-        return tuple(given)
+        if isinstance(given, Iterable) and all(isinstance(word, str) for word in given):
+            return tuple(given)
+        raise ConfigError(f"{name} is {given!r}; write codes or names, in one text or a list")
     return tuple(word for part in given.split(",") if (word := part.strip()))
 
 

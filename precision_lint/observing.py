@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from precision_lint.api import Position
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.program import Program
+from precision_lint.dataflow.stated import EVENT, is_stated
+from precision_lint.dataflow.tensors import FOLLOWING
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join_modes
@@ -28,6 +30,8 @@ from precision_lint.events import Event, Place
 from precision_lint.precision.confidence import judge
 from precision_lint.project.code import Code
 from precision_lint.source import Source
+from precision_lint.syntax.program import dotted
+from precision_lint.syntax.stated import read
 
 Key = tuple[type, int, int, int, int]
 INF = math.inf
@@ -98,6 +102,10 @@ class Description:
     """By mode, what shows that the file is run in it."""
     expressions: tuple[Expression, ...]
     events: tuple[Noted, ...]
+    stated: tuple[str, ...] = ()
+    """What comments state at the line, and of the names in it."""
+    assumed: tuple[str, ...] = ()
+    """Names in the line of which the dtype is assumed, where a hazard of the line rests on that."""
 
 
 class _Seen:
@@ -161,6 +169,20 @@ class Observation:
                 return _around(seen.regions)
         return Around()
 
+    def is_stated(self, node: ast.expr) -> bool:
+        """Whether something may be stated of an expression."""
+        seen = self._seen.get(_key(node) or (ast.AST, 0, 0, 0, 0))
+        value = seen.value if seen is not None else None
+        return isinstance(value, Instance) or (value is not None and is_stated(value))
+
+    def follows(self, node: ast.expr) -> bool:
+        """Whether an expression is a tensor that is assumed to have a model's dtype."""
+        seen = self._seen.get(_key(node) or (ast.AST, 0, 0, 0, 0))
+        value = seen.value if seen is not None else None
+        if isinstance(value, Unknown):
+            value = value.symbol.tensor
+        return isinstance(value, Tensor) and bool(value.assumptions & FOLLOWING)
+
     def expression(self, node: ast.expr, text: str, start: Position) -> Expression | None:
         """The same of an expression in words; None where nothing is known."""
         seen = self._seen.get(_key(node) or (ast.AST, 0, 0, 0, 0))
@@ -202,7 +224,8 @@ def describe(
         dtypes.MODES[mode]: sign.text if sign is not None else "stated"
         for mode, (_, sign) in sorted(told.force.modes.items())
     }
-    events = [e for e in merged(told.events) if e.place.row <= row <= e.place.end_row]
+    every = [one for one in merged(told.events) if one.kind != EVENT]
+    events = [e for e in every if e.place.row <= row <= e.place.end_row]
     return Description(
         _function(tree, row),
         observation.around(nodes),
@@ -210,7 +233,32 @@ def describe(
         tuple(found.values()),
         tuple(_noted(one, text, told) for one in events if one.place.row == row)
         or tuple(_noted(one, text, told) for one in events),
+        tuple(_stated(tree, text, observation, nodes, row)),
+        _assumed(observation, nodes) if any(_follows(one, told) for one in events) else (),
     )
+
+
+def _stated(
+    tree: ast.Module, text: Source, observation: Observation, nodes: list[ast.expr], row: int
+) -> Iterator[str]:
+    """The facts that comments state at a row, or of the names in it."""
+    facts, _ = read(tree, text.text)
+    names = {dotted(node) for node in nodes if facts and observation.is_stated(node)}
+    for fact in facts:
+        inside = fact.holds <= row and _function(tree, fact.holds) == _function(tree, row)
+        if fact.place.row == row or (inside and fact.name in names):
+            yield f"{fact.text} (line {fact.place.row})"
+
+
+def _assumed(observation: Observation, nodes: list[ast.expr]) -> tuple[str, ...]:
+    names = [dotted(node) for node in nodes if observation.follows(node)]
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def _follows(event: Event, told: Told) -> bool:
+    """Whether a hazard rests on the dtype of what comes in."""
+    verdict = judge(event, told.force, told.called)
+    return verdict is not None and bool(verdict.variant.assumptions & FOLLOWING)
 
 
 def _noted(event: Event, text: Source, told: Told) -> Noted:

@@ -87,9 +87,10 @@ def encode_outcomes(outcomes: Sequence[Outcome]) -> str:
             [[_plain_diagnostic(s.diagnostic), s.baseline, s.reason] for s in one.silenced],
             one.hidden,
             one.gone,
+            one.cut,
         ]
         for number, one in enumerate(outcomes)
-        if one.diagnostics or one.silenced or one.hidden or one.gone
+        if one.diagnostics or one.silenced or one.hidden or one.gone or one.cut
     }
     return json.dumps({"files": len(outcomes), "said": plain})
 
@@ -101,7 +102,7 @@ def decode_outcomes(text: str, filenames: Sequence[str]) -> list[Outcome] | None
         whole = json.loads(text)
         if whole["files"] != len(filenames):
             return None
-        for key, (found, silenced, hidden, gone) in whole["said"].items():
+        for key, (found, silenced, hidden, gone, cut) in whole["said"].items():
             name = filenames[int(key)]
             outcomes[int(key)] = Outcome(
                 [_diagnostic(one, name) for one in found],
@@ -110,6 +111,7 @@ def decode_outcomes(text: str, filenames: Sequence[str]) -> list[Outcome] | None
                     Silenced(_diagnostic(one, name), held, reason) for one, held, reason in silenced
                 ),
                 gone={key: int(count) for key, count in gone.items()},
+                cut=tuple((what, function, times) for what, function, times in cut),
             )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None

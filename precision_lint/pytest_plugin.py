@@ -69,6 +69,7 @@ def _linted(paths: list[Path]) -> dict[Path, str]:
     """What is to be said of each file that fails, by its path."""
     from precision_lint import runner
     from precision_lint.config import ConfigError, Overrides, Resolver
+    from precision_lint.display import printable
     from precision_lint.registry import InvalidRule
     from precision_lint.report import FORMATS
 
@@ -80,7 +81,7 @@ def _linted(paths: list[Path]) -> dict[Path, str]:
         result = runner.check(shown.values(), resolver, workers=resolver(here).jobs)
         least = {path: resolver(path.parent).fail_on.rank for path in paths}
     except (ConfigError, InvalidRule) as error:
-        return dict.fromkeys(paths, str(error))
+        return dict.fromkeys(paths, printable(str(error)))
     found = {}
     for path, name in shown.items():
         own = [d for d in result.diagnostics if d.filename == str(name)]

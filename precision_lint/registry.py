@@ -38,6 +38,7 @@ ENGINE_CODES = {
     "MP002": "syntax-error",
     "MP003": "rule-crash",
     "MP004": "unused-suppression",
+    "MP005": "misstated-fact",
 }
 """Codes of the engine's own diagnostics; rules start at MP101."""
 

@@ -25,7 +25,7 @@ from precision_lint import cache, notebook, plain, registry, source
 from precision_lint.api import Confidence, Diagnostic, Silenced
 from precision_lint.cache import Cache
 from precision_lint.config import ALWAYS, Resolver, Settings
-from precision_lint.jobs import Before, Job, Mode, Outcome, holds, job_of
+from precision_lint.jobs import Before, Cut, Job, Mode, Outcome, holds, job_of
 from precision_lint.project import files
 from precision_lint.project.code import Code, encoded
 from precision_lint.project.contents import LOOK, Contents, Index
@@ -57,6 +57,8 @@ class Result:
     """Whether there was a baseline for any file."""
     gone: dict[str, Counts] = field(default_factory=dict)
     """What the baseline holds of a file and is not there any more, by the file's name."""
+    cut: dict[str, tuple[Cut, ...]] = field(default_factory=dict)
+    """What a bound of the analysis cut off, by the file's name."""
     failing: int = 0
     """Diagnostics at or above the severity that fails the run."""
     fixed: list[Diagnostic] = field(default_factory=list)
@@ -95,6 +97,9 @@ def _add(result: Result, job: Job, outcome: Outcome) -> None:
     if outcome.gone:
         result.gone[job.name] = outcome.gone
     result.hidden += outcome.hidden
+    result.warnings += outcome.notes
+    if outcome.cut:
+        result.cut[job.name] = outcome.cut
     result.failing += sum(d.severity.rank >= job.fail_on.rank for d in outcome.diagnostics)
     result.fixed += outcome.fixed
     result.diff += outcome.diff

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+
+from precision_lint.display import printable
 
 if TYPE_CHECKING:
     from precision_lint.config import Resolver
@@ -179,6 +182,16 @@ def paths(named: Sequence[str]) -> list[Path]:
     return [Path(path) for path in named or (".",)]
 
 
+def existing(named: Sequence[str]) -> list[Path]:
+    """The paths of a run that writes; it does not start before all of them are there."""
+    found = paths(named)
+    for path in found:
+        if not os.path.lexists(path):
+            what = f"{path}: no such file or directory; nothing was written, check the path"
+            raise click.UsageError(what)
+    return found
+
+
 def color(stream: TextIO | None) -> bool:
     """Whether to colour what goes to a stream."""
     if stream is None or os.environ.get("NO_COLOR"):
@@ -207,6 +220,11 @@ def echo_markdown(text: str, stream: TextIO | None) -> None:
     console.print(Markdown(text, code_theme="ansi_dark"))
     assert isinstance(console.file, io.StringIO)
     echo(console.file.getvalue(), stream, newline=False)
+
+
+def tell(text: str) -> None:
+    """A line for people on standard error, whatever names it holds."""
+    echo(printable(text), sys.stderr)
 
 
 def echo(text: str | bytes, stream: TextIO | None, newline: bool = True) -> None:

@@ -10,17 +10,23 @@ from typing import Any
 
 from precision_lint import registry, shell
 from precision_lint.config import Resolver, Settings
+from precision_lint.display import printable, quoted
 from precision_lint.project import files as project
 
 
 def files(paths: Iterable[Path], resolver: Resolver) -> int:
-    """List the files that paths name, as absolute paths."""
+    """List the files that paths name, as absolute paths; odd ones in quotes, as git writes them."""
     found = project.discover(paths, resolver)
     for line in (*found.errors, *found.warnings):
-        shell.echo(line, sys.stderr)
+        shell.tell(line)
     if found.files:
-        shell.echo("\n".join(str(file.path) for file in found.files), sys.stdout)
+        shell.echo("\n".join(_named(file.path) for file in found.files), sys.stdout)
     return 2 if found.errors else 0
+
+
+def _named(path: Path) -> str:
+    name = str(path)
+    return name if name == printable(name) else quoted(name)
 
 
 def settings(paths: Iterable[Path], resolver: Resolver) -> int:
@@ -30,8 +36,8 @@ def settings(paths: Iterable[Path], resolver: Resolver) -> int:
         path = project.absolute(shown)
         found = resolver(path if path.is_dir() else path.parent)
         origin = f"from {found.file}" if found.file else "without a configuration file"
-        head = [f"# {shown}: {origin}, project root {project.project_root(path)}"]
-        parts.append("\n".join([*head, *_lines(found, path)]))
+        head = f"# {shown}: {origin}, project root {project.project_root(path)}"
+        parts.append("\n".join([printable(head), *_lines(found, path)]))
     shell.echo("\n\n".join(parts), sys.stdout)
     return 0
 
@@ -59,6 +65,12 @@ def _lines(found: Settings, path: Path) -> Iterator[str]:
         if value is None:
             yield f"# {key}: not set"
         else:
-            yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            yield f"{key} = {_toml(value)}"
         if key == "select" and off:
             yield f"# off here: {', '.join(off)}"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML, with escapes for what is not printable."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c == printable(c) else f"\\U{ord(c):08x}" for c in text)

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from precision_lint import fixer, report, shell, suppress
+from precision_lint.project import files
 from precision_lint.runner import Result
+from precision_lint.source import Failure
 
 
 def main(result: Result, reason: str) -> int:
@@ -25,7 +27,12 @@ def main(result: Result, reason: str) -> int:
         edits = suppress.comments(source, found, reason)
         if not edits:
             continue
-        failure = fixer.write(Path(name), source.encode(), source.edited(edits))
+        path = files.absolute(Path(name))
+        if target := fixer.elsewhere(path, files.project_root(path.parent)):
+            what = f"is a link to {target}, outside of the project; name that file instead"
+            failure: Failure | None = Failure(name, "MP001", what)
+        else:
+            failure = fixer.write(path, source.encode(), source.edited(edits))
         if failure:
             failures.append(failure.diagnostic())
             continue

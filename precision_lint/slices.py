@@ -84,7 +84,24 @@ class Editor:
 
     def append(self, statement: ast.stmt, suffixes: Mapping[ast.expr, str]) -> Edits | None:
         """Put a method call such as ``.float()`` behind expressions of one statement."""
-        return self._replace(statement, {n: changes.suffix(text) for n, text in suffixes.items()})
+        return self._replace(statement, {n: changes.Suffix(text) for n, text in suffixes.items()})
+
+    def upcast(
+        self,
+        statement: ast.stmt,
+        text: str,
+        whole: Sequence[ast.expr],
+        casts: Sequence[ast.expr],
+        others: Mapping[ast.expr, str] | None = None,
+    ) -> Edits | None:
+        """Put a method call behind expressions, and in the place of those that some end in.
+
+        others: expressions that get another one.
+        """
+        wanted: dict[ast.expr, Change] = {node: changes.Suffix(text) for node in whole}
+        wanted |= dict.fromkeys(casts, changes.method(text))
+        wanted |= {node: changes.Suffix(other) for node, other in (others or {}).items()}
+        return self._replace(statement, wanted)
 
     def rewrite(self, statement: ast.stmt, texts: Mapping[ast.expr, str]) -> Edits | None:
         """Replace expressions of one statement; ``_`` in a text is the expression it replaces."""
@@ -94,7 +111,7 @@ class Editor:
         self, statement: ast.stmt, call: ast.Call, places: Sequence[ast.expr], text: str
     ) -> Edits | None:
         """Take a method call off its receiver and put it behind expressions inside of that."""
-        wanted = dict.fromkeys(places, changes.suffix(text))
+        wanted: dict[ast.expr, Change] = {place: changes.Suffix(text) for place in places}
         wanted[call] = changes.method("")
         return self._replace(statement, wanted)
 
@@ -137,8 +154,11 @@ class Editor:
         operands: Sequence[ast.expr],
         header: str,
         name: str | None,
+        casts: Sequence[ast.expr] = (),
     ) -> Edits | None:
         """Run one call with its operands in float32 under ``header`` (a ``with`` line).
+
+        casts: those of the operands that end in a cast to half, which gives way.
 
         The whole statement goes under it if ``name`` is None; otherwise the call moves to a
         statement of its own, bound to ``name``, in front.
@@ -148,7 +168,7 @@ class Editor:
         if name is not None and not _unconditional(statement, call):
             return None
         piece = Slice(self.source, statement)
-        upcast = tuple(piece.place(node) for node in operands)
+        upcast = tuple((piece.place(node), node in casts) for node in operands)
         place, text, unit = piece.place(call), piece.text, self.unit
         return piece.edits(
             lambda: changes.under_autocast_off(text, place, upcast, header, name, unit)

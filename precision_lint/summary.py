@@ -42,7 +42,7 @@ def summary(result: Result, mode: Mode, statistics: bool = False) -> list[str]:
             notes = f" ({unsafe:,} fixable with `--fix --unsafe-fixes`)"
         lines.append(f"Found {_tally(found)}{notes}.")
     elif result.files and not result.errors:
-        lines.append("All checks passed!")
+        lines.append("No findings." if _lost(result) else "All checks passed!")
     if result.hidden:
         hidden = _plural(result.hidden, "possible finding")
         them = "it" if result.hidden == 1 else "them"
@@ -57,9 +57,54 @@ def summary(result: Result, mode: Mode, statistics: bool = False) -> list[str]:
             f"{_plural(gone, 'finding')} of the baseline {'is' if gone == 1 else 'are'} gone; "
             f"`precision-lint baseline prune` removes {'it' if gone == 1 else 'them'}."
         )
+    lines += _cut(result, statistics)
     if statistics:
         files, rows = _plural(result.files, "file"), _plural(result.lines, "line")
         lines.append(f"Linted {files}, {rows} in {result.seconds:.2f} s.")
+    return lines
+
+
+LOST = {
+    "steps": "it takes more steps than the analysis follows",
+    "typestate": "it has more paths of GradScaler's protocol than the analysis follows",
+}
+"""Bounds behind which findings of a function are missing, and why."""
+COARSE = {
+    "contexts": ("call", "not followed again, so less is known of the result"),
+    "constructors": ("construction", "not followed again, so less is known of the object"),
+    "importers": ("file", "not looked at that import these; name their directory instead"),
+}
+"""Bounds behind which less is known: what was left out, and what comes of it."""
+
+
+def _lost(result: Result) -> dict[str, str]:
+    """Functions that were not analysed to the end, and why."""
+    return {
+        f"{name}: {function or 'top level'}": LOST[what]
+        for name, cuts in sorted(result.cut.items())
+        for what, function, _ in cuts
+        if what in LOST
+    }
+
+
+def _cut(result: Result, statistics: bool) -> list[str]:
+    """What bounds of the analysis cut off; ``statistics``: which functions, and values as well."""
+    lost, lines = _lost(result), []
+    if lost:
+        shown = f" ({next(iter(lost))})" if len(lost) == 1 else ""
+        what = f"{_plural(len(lost), 'function')}{shown} {'is' if len(lost) == 1 else 'are'}"
+        more = "" if len(lost) == 1 or statistics else "; `--statistics` names them"
+        lines.append(f"{what} not analysed to the end, so findings may be missing{more}.")
+    if statistics:
+        lines += [f"  {place}: {why}" for place, why in lost.items()]
+        times = Counter[str]()
+        for cuts in result.cut.values():
+            times.update({what: n for what, _, n in cuts if what in COARSE})
+        lines += [
+            f"{_plural(times[what], noun)} {rest}."
+            for what, (noun, rest) in COARSE.items()
+            if times[what]
+        ]
     return lines
 
 

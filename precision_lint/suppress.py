@@ -26,7 +26,7 @@ from precision_lint import registry
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Fix, Severity
 from precision_lint.source import Source
 
-__all__ = ["Suppressed", "apply", "comment", "comments"]
+__all__ = ["Suppressed", "above", "apply", "comment", "comments"]
 
 UNUSED = "MP004"
 ALWAYS_SHOWN = frozenset({"MP001", "MP002", "MP003"})
@@ -35,7 +35,7 @@ FORMS = "`# precision-lint: ignore[CODE] reason` or `# precision-lint: ignore-fi
 _NAMES_OURS = re.compile(r"noqa\s*:[^\r\n]*(?:MP\d|[a-z0-9]-[a-z])", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa(?![\w-])(?P<colon>\s*:\s*)?", re.IGNORECASE)
 _OWN = re.compile(
-    r"#\s*precision-lint\s*:\s*"
+    r"#\s*precision-lint\s*:(?!\s*assume(?![\w-]))\s*"
     r"(?:(?P<kind>ignore-file(?![\w-])|ignore(?=\s*\[))\s*(?:\[(?P<codes>[^\]#]*)\])?)?"
 )
 _CODE = re.compile(r"(?!(?:FP|BF|TF)\d)[A-Z]+\d+(?![\w-])")  # FP16 begins a reason
@@ -208,13 +208,20 @@ def comments(source: Source, diagnostics: Sequence[Diagnostic], reason: str = ""
         if layout and diagnostic.code not in {*ALWAYS_SHOWN, UNUSED}:
             first, _ = layout.statement(diagnostic.start.row)
             by_row.setdefault(first, set()).add(diagnostic.code)
-    edits = []
-    for row, codes in sorted(by_row.items()):
-        start = source.lines[row - 1]
-        line = source.text[start:]
-        indent = line[: len(line) - len(line.lstrip(" \t\f"))]
-        edits.append(Edit(start, start, f"{indent}{comment(codes, reason)}{source.newline}"))
-    return edits
+    return [_inserted(source, row, comment(codes, reason)) for row, codes in sorted(by_row.items())]
+
+
+def above(source: Source, row: int, text: str) -> Edit | None:
+    """The insertion of a comment above the statement around a row; None where there are no tokens."""
+    layout = _layout(source)
+    return _inserted(source, layout.statement(row)[0], text) if layout else None
+
+
+def _inserted(source: Source, row: int, text: str) -> Edit:
+    start = source.lines[row - 1]
+    line = source.text[start:]
+    indent = line[: len(line) - len(line.lstrip(" \t\f"))]
+    return Edit(start, start, f"{indent}{text}{source.newline}")
 
 
 def _mentions(text: str, diagnostics: bool) -> bool:

@@ -11,10 +11,15 @@ class ScalerNotCheckpointed(Rule):
     ## What it flags
     `torch.save`, or a function named so (`save_checkpoint`), of a dict literal that holds
     `optimizer.state_dict()` but nothing of the scaler, where the same function or object has
-    the GradScaler. A dict that is saved several times is reported once.
+    the GradScaler. A dict that is handed on to a function that nobody has seen counts as saved, as
+    does what a `state_dict` of the object that owns the scaler returns.
 
-    It stays silent for weights alone, for a scaler that is off, where the dict is built in
-    several places, and where the dict has an entry of the scaler's or amp's name.
+    A scaler that is made anew in each iteration, or in each call of a function that steps once,
+    while its optimizer goes on. A key under which a scaler's state is loaded, where the same file
+    saves it under another one.
+
+    It stays silent for weights alone, for a scaler that is off, where more may be added to the dict,
+    and where the dict has an entry of the scaler's or amp's name.
 
     ## Why it breaks
     A new scaler starts at 65536. The run that continues throws steps away until it has found its
@@ -57,6 +62,17 @@ class ScalerNotCheckpointed(Rule):
     listens = ("scaler-not-saved",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        if event.facts["how"] == "renewed":
+            yield Finding(
+                "a new scaler for each call or iteration, while its optimizer goes on: what it has "
+                "learned of the scale is forgotten each time"
+            )
+            return
+        if event.facts["how"] == "unread":
+            yield Finding(
+                "the scaler's state is looked for under a key that is not saved: it does not come back"
+            )
+            return
         made = event.facts["scaler"]
         name = at.name_of(made, event.place) if made is not None else None
         edits = None

@@ -55,11 +55,11 @@ class EpsBeforeLog(Rule):
     ## Fix safety
     Safe: only `.float()` is inserted, so float32 results are the same to the bit (float64
     values come down to float32). It goes on the argument of the operation that produces the
-    probability where that is in sight. Where the half value comes from elsewhere it goes on the
-    value itself: the forward pass is then finite, but a gradient of 1/eps still overflows on
-    its way back into the half value. For an epsilon that survives (1e-7) this would cure
-    nothing, so there the fix is only shown: upcast at the origin, or use `log_softmax`,
-    `logsigmoid` or `logsumexp`.
+    probability where that is in sight, be it in the function's callers. Where the half value
+    comes from elsewhere it goes on the value itself, and the fix is unsafe: the forward pass is
+    then finite, but a gradient of 1/eps still overflows on its way back into the half value.
+    For an epsilon that survives (1e-7) this would cure nothing, so there the fix is only shown:
+    upcast at the origin, or use `log_softmax`, `logsigmoid` or `logsumexp`.
 
     ## How to silence
     `# precision-lint: ignore[MP301] reason` or `# noqa: MP301` on the line.
@@ -107,7 +107,8 @@ def _fix(event: Event, at: Context) -> Fix | None:
     edits = at.upcast(at.at_origin(event))
     if edits is None:
         return None
+    reason = "the gradient still overflows on its way into the half value; upcast at its origin"
     if not event.facts["known"] and event.facts["fate"] != "zero":
-        reason = "the gradient still overflows on its way into the half value; upcast at its origin"
         return at.shown("upcast before the guard", reason, edits)
-    return at.fix("upcast what is guarded", edits)
+    forward_only = event.facts["passes"] and not event.facts["at_origin"]
+    return at.fix("upcast what is guarded", edits, reason if forward_only else None)

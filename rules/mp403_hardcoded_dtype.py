@@ -63,7 +63,9 @@ class HardcodedDtype(Rule):
         kinds = ("named", "mask") if event.kind == "widened" else ("named", "mask", "cast")
         if facts["origin"] not in kinds or facts["origin_at"] is None or facts["float64"]:
             return
-        if event.kind == "dtype-mismatch" and (facts["direct"] or facts["writes"]):
+        if event.kind == "dtype-mismatch" and (
+            facts["direct"] or facts["writes"] or not facts["near"]
+        ):
             return
         origin = facts["origin_at"]
         place = origin if origin.path == at.path else event.place

@@ -79,6 +79,8 @@ def _other_rule(facts: Mapping[str, Any]) -> bool:
     """Whether what made the operand wide is the finding (MP401, MP402, MP403)."""
     if facts["origin"] == "numpy" and facts["float64"]:
         return True
+    if not facts["near"]:
+        return False
     if facts["origin"] in ("created", "numpy") and facts["layer"]:
         return True
     return not facts["direct"] and facts["origin"] in ("created", "numpy", "named", "mask", "cast")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Edits, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
 
 
 class DowncastAfterUpcast(Rule):
@@ -35,9 +35,9 @@ class DowncastAfterUpcast(Rule):
     ```
 
     ## Fix safety
-    Safe: in a float32 run the cast that goes away does nothing. There is no fix where the result
-    goes on into a layer, which wants its own dtype, and where the code names float16 itself, which
-    rounds a float32 run as well: divide or normalise before the cast.
+    Safe within a function: in a float32 run the cast that goes away does nothing. Unsafe where the
+    function returns the result, whose dtype changes in half precision, and where the code names
+    float16 itself, which rounds a float32 run as well: divide or normalise before the cast.
 
     ## How to silence
     `# precision-lint: ignore[MP507] reason` or `# noqa: MP507` on the line.
@@ -59,10 +59,15 @@ class DowncastAfterUpcast(Rule):
             related = (Link("computed in float32 here", facts["made"]),)
         yield Finding(
             f"a cast to float16 of {facts['operation']}, which exceeds 65504 where values are large",
-            fix=at.fix("keep float32", _edits(event, at)),
+            fix=at.fix("keep float32", at.drop_call(event.place), _reason(event, at)),
             related=related,
         )
 
 
-def _edits(event: Event, at: Context) -> Edits | None:
-    return at.drop_call(event.place)
+def _reason(event: Event, at: Context) -> str | None:
+    """Why the fix is not safe; None: it is."""
+    if event.facts["named"]:
+        return "the code names float16, so a run in float32 is rounded here as well"
+    if at.is_returned(event.place):
+        return "the function returns float32 then"
+    return None

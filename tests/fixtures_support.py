@@ -7,6 +7,7 @@ of a fixture and a function ``lint`` from a source to all diagnostics, of every 
 from __future__ import annotations
 
 import ast
+import difflib
 import io
 import re
 import tokenize
@@ -137,6 +138,23 @@ def strays(made: Source, diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
                 named |= set(range(link.start.row, (link.end or link.start).row + 1))
         if stray := sorted(rows_touched(made, d) - named):
             yield f"{describe(d)}: the fix touches rows {stray}, which it does not name"
+
+
+def unnamed(made: Source, text: str, diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
+    """Rows that all fixes together change, and that no finding of the first look names."""
+    named: set[int] = set()
+    for d in diagnostics:
+        if d.fix is not None and d.fix.edits:
+            named |= rows_touched(made, d) | set(range(d.start.row, d.end.row + 1))
+            for link in d.evidence:
+                if link.start and link.filename in (None, made.filename):
+                    named |= set(range(link.start.row, (link.end or link.start).row + 1))
+    before, after = made.text.splitlines(), text.splitlines()
+    for what, first, last, _, _ in difflib.SequenceMatcher(
+        None, before, after, False
+    ).get_opcodes():
+        if what in ("replace", "delete") and (rows := set(range(first + 1, last + 1)) - named):
+            yield f"fixing changes rows {sorted(rows)}, which no finding names"
 
 
 def apply(made: Source, diagnostic: Diagnostic) -> Source:

@@ -215,7 +215,7 @@ def test_no_repository_and_no_git(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert run("--since", "main", ".") == 2
-    assert "not a git repository" in run.err
+    assert f"{Path.cwd()} is in no git repository; leave --since out there" in run.err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run("--since", "main", ".") == 2
     assert run.err.startswith("--since needs git, which cannot be run")

@@ -104,6 +104,13 @@ def test_missing_path_does_not_keep_others_from_being_linted(run: Run) -> None:
     assert "m.py:2:1: error[MP911] bad-word" in run.out
 
 
+def test_a_path_that_looks_like_a_command_is_a_path(run: Run) -> None:
+    write("chekc/m.py", "BAD")
+    assert run("chekc") == 1
+    assert run("somewhere", "chekc") == 2
+    assert run.err == "somewhere: no such file or directory; check the path\n"
+
+
 def test_directory_without_python(run: Run) -> None:
     Path("docs").mkdir()
     assert run("docs") == 0
@@ -128,6 +135,13 @@ def test_directory_without_python(run: Run) -> None:
         (["--stdin-filename", "x", "m.py"], "--stdin-filename names the text read from -"),
         (["explain", "bad-wrod"], 'unknown rule "bad-wrod"; did you mean "bad-word"?'),
         (["explain", "MP9"], 'unknown rule "MP9"; did you mean'),
+        (["explain", "MP999"], 'unknown rule "MP999"; `precision-lint rules` lists'),
+        (["--select", "MP999"], 'unknown rule "MP999"; `precision-lint rules` lists'),
+        (["chekc", "m.py"], 'no command or path "chekc"; did you mean "check"?'),
+        (["explan", "MP911"], 'no command or path "explan"; did you mean "explain"?'),
+        (["--fix", "m.py", "none"], "none: no such file or directory; nothing was written"),
+        (["--add-noqa", "legacy"], "legacy: no such file or directory; nothing was written"),
+        (["baseline", "create", "none"], "none: no such file or directory; nothing was written"),
         (["explain"], "Missing argument 'CODE|NAME'"),
         (["explain-at"], "Missing argument 'FILE:LINE'"),
         (["explain-at", "m.py"], '"m.py" is not a place; write FILE:LINE'),
@@ -135,7 +149,11 @@ def test_directory_without_python(run: Run) -> None:
     ],
 )
 def test_wrong_usage_is_one_line(run: Run, args: list[str], message: str) -> None:
+    write("m.py", "BAD")
     assert run(*args) == 2
+    assert [path.name for path in Path().iterdir()] == ["m.py"]
+    assert Path("m.py").read_text() == HEAD + "BAD\n"
+    assert run.out == ""
     assert message in run.err
     assert run.err.count("\n") == 1
     assert run.out == ""
@@ -195,7 +213,7 @@ def test_mistake_in_configuration_is_one_line(run: Run) -> None:
     Path("a/precision-lint.toml").write_text("selct = []\n")
     assert run(".") == 2
     file = Path("a/precision-lint.toml").absolute()
-    assert run.err == f'{file}: unknown key "selct"; did you mean "select"?\n'
+    assert run.err == f'{file}:1: unknown key "selct"; did you mean "select"?\n'
     assert run("--isolated", ".") == 1
 
 
@@ -468,7 +486,7 @@ def test_help_fits_the_terminal(run: Run, args: list[str]) -> None:
 def test_rules(run: Run) -> None:
     assert run("rules") == 0
     lines = run.out.splitlines()
-    assert lines[4:6] == [
+    assert lines[5:7] == [
         "MP911  bad-word            error    safe fix",
         "MP912  odd-word            warning  unsafe fix",
     ]

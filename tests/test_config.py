@@ -41,7 +41,7 @@ def settings(text: str) -> Settings:
 
 def test_default_is_everything() -> None:
     found = Resolver()(Path.cwd())
-    assert found.codes == ENGINE | RULES | {"MP004"}
+    assert found.codes == ENGINE | RULES | {"MP004", "MP005"}
     assert (found.confidence, found.fail_on) == (Confidence.LIKELY, Severity.WARNING)
     assert found == Settings()
 
@@ -51,10 +51,10 @@ def test_default_is_everything() -> None:
     [
         ('select = ["MP911"]', {"MP911"}),
         ('select = ["bad-word", "MP92"]', {"MP911", "MP921", "MP922"}),
-        ('select = ["ALL"]', RULES | {"MP004"}),
+        ('select = ["ALL"]', RULES | {"MP004", "MP005"}),
         ("select = []", set()),
         ('select = []\nextend-select = ["MP912"]', {"MP912"}),
-        ('ignore = ["MP91"]', {"MP921", "MP922", "MP004"}),
+        ('ignore = ["MP91"]', {"MP921", "MP922", "MP004", "MP005"}),
         ('select = ["MP911"]\nignore = ["MP9"]', {"MP911"}),  # the longer prefix wins
         ('select = ["MP9"]\nignore = ["MP911", "meh-word"]', {"MP912", "MP922"}),
         ('select = ["MP911"]\nignore = ["bad-word"]', set()),  # at equal length ignore wins
@@ -96,7 +96,7 @@ def test_every_key_is_read() -> None:
     assert [spec.base for spec in found.exclusions] == [here, here]
     assert (found.force_exclude, found.respect_gitignore, found.unsafe_fixes) == (True, False, True)
     assert (found.output_format, found.jobs) == ("json", 3)
-    assert found.codes_for(here / "t" / "x.py") == ENGINE | {"MP004"}
+    assert found.codes_for(here / "t" / "x.py") == ENGINE | {"MP004", "MP005"}
 
 
 def test_overrides_replace_each_value(here: Path) -> None:
@@ -307,9 +307,33 @@ def test_mistakes_are_one_line_with_what_to_do(here: Path, text: str, message: s
     file = pyproject(here, text)
     with pytest.raises(ConfigError) as caught:
         Resolver()(here)
-    assert str(caught.value).startswith(f"{file}: ")
+    row = "" if "nested too deeply" in message else ":2"
+    assert str(caught.value).startswith(f"{file}{row}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "row"),
+    [
+        ("precision-lint.toml", "# jbs = 2\nselect = ['MP9']\n\njbs = 1\n", 4),
+        ("precision-lint.toml", "select = [\n  'MP911',\n  'MP8',\n]\n", 3),
+        ("precision-lint.toml", "jobs = 1\n[per-file-ignores]\n'a' = ['MP911']\nb = ['MP8']\n", 4),
+        ("precision-lint.toml", "jobs = 1\n'extend' = 'none.toml'\n", None),
+        ("precision-lint.toml", "\nextend = 'precision-lint.toml'\n", 2),
+        ("pyproject.toml", "[a]\njobs = 0\n[tool.precision-lint]\njobs = 0\n", 4),
+        ("pyproject.toml", "[a]\njobs = 0\n[tool]\nprecision-lint = { jobs = 0 }\n", 4),
+        ("pyproject.toml", "[a]\njobs = 0\n[tool]\nprecision-lint.jobs = 0\n", 4),
+        ("pyproject.toml", "[tool.precision-lint]\n[tool.precision-lint.jobs]\n", 2),
+        ("pyproject.toml", "[a]\n\n[tool.precision_lint]\n", 3),
+    ],
+)
+def test_mistakes_name_their_row(here: Path, name: str, text: str, row: int | None) -> None:
+    (here / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Resolver()(here)
+    place = str(caught.value).partition(": ")[0]
+    assert place == (f"{here / name}:{row}" if row else str(here / "none.toml"))
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,32 @@ def test_events_are_told_with_their_modes_and_assumptions(run: Run) -> None:
     ]
 
 
+def test_facts_are_told_where_they_are_stated_and_where_they_hold(run: Run) -> None:
+    text = MODEL.replace(
+        "        p = torch", "        # precision-lint: assume x float32, x >= 0\n        p = torch"
+    )
+    Path("pkg/model.py").write_text(text, "utf8")
+    facts = ["  stated: x float32 (line 9)", "  stated: x >= 0 (line 9)"]
+    for row, shown in ((9, facts), (10, facts), (14, []), (18, facts)):
+        assert run(f"pkg/model.py:{row}") == 0
+        lines = run.out.splitlines()
+        assert [line for line in lines if line.startswith("  stated:")] == shown, row
+    assert "  x                 tensor, float32, in [0, inf)" in run_lines(run, 10)
+    known = run.json("pkg/model.py:10")
+    assert known["stated"] == ["x float32 (line 9)", "x >= 0 (line 9)"]
+    assert known["assumed"] == []
+
+
+def run_lines(run: Run, row: int) -> list[str]:
+    assert run(f"pkg/model.py:{row}") == 0
+    return run.out.splitlines()
+
+
+def test_names_are_told_of_which_the_dtype_is_assumed(run: Run) -> None:
+    assert run.json(f"pkg/model.py:{row('q = ')}")["assumed"] == []
+    assert run.json(f"pkg/model.py:{row('p + EPS')}")["assumed"] == ["p"]
+
+
 def test_findings_of_the_line_are_told_on_each_of_its_rows(run: Run) -> None:
     for text in ("q = ", "p + EPS"):
         (finding,) = (line for line in lines(run, text) if "MP301" in line)
@@ -149,7 +175,9 @@ def test_ranges_and_constants(run: Run) -> None:
 
 def test_json(run: Run) -> None:
     said = run.json(f"pkg/model.py:{row('q = ')}")
-    assert list(said) == ["function", "autocast", "in_force", "expressions", "events", "findings"]
+    assert list(said) == [
+        "function", "autocast", "in_force", "expressions", "events", "stated", "assumed", "findings",
+    ]  # fmt: skip
     assert said["function"] == "Net.forward"
     assert said["autocast"]["state"] == "on"
     assert said["autocast"]["device"] == "cuda"

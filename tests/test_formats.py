@@ -7,7 +7,9 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from email.message import Message
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as XML
@@ -16,7 +18,7 @@ import jsonschema
 import pytest
 import xmlschema
 
-from precision_lint import registry
+from precision_lint import catalogue, registry
 from precision_lint.api import (
     Applicability,
     Confidence,
@@ -150,8 +152,7 @@ def test_sarif_result() -> None:
         "message": {"text": "p is half"},
     }
     (key,) = result["partialFingerprints"].values()
-    index = result.pop("ruleIndex")
-    assert list(registry.known("ALL"))[index] == "MP301"
+    assert result.pop("ruleIndex") == 0
     assert re.fullmatch(r"MP301:[0-9a-f]{16}:1", key)
     message = {"text": "epsilon 1e-08 rounds to 0"}
     deleted = {"startLine": 5, "startColumn": 10, "endLine": 5, "endColumn": 10}
@@ -207,13 +208,46 @@ def test_sarif_evidence_without_a_place() -> None:
 
 def test_sarif_rules_explain_themselves() -> None:
     driver = sarif()["tool"]["driver"]
+    assert driver["rules"] == [], "only those that found something"
+    driver = sarif(*(diagnostic(code) for code in registry.known("ALL")))["tool"]["driver"]
     rules = {rule["id"]: rule for rule in driver["rules"]}
     assert list(rules) == registry.known("ALL")
+    assert all(20 < len(rule["fullDescription"]["text"]) <= 1024 for rule in rules.values())
     rule = rules["MP301"]
     assert rule["name"] == "eps-before-log"
     assert "## Why it breaks" in rule["help"]["markdown"]
     assert rule["defaultConfiguration"] == {"enabled": True, "level": "error"}
     assert rule["properties"]["tags"] == ["pytorch", "mixed-precision", "epsilons-and-constants"]
+
+
+def test_sarif_indices_and_size() -> None:
+    run = sarif(*(diagnostic(code) for code in ("MP501", "MP102", "MP301", "MP102")))
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert rules == ["MP102", "MP301", "MP501"]
+    assert [rules[r["ruleIndex"]] for r in run["results"]] == [r["ruleId"] for r in run["results"]]
+    assert len(render("sarif", *[diagnostic()] * 9)) < 30_000
+
+
+def test_rules_link_to_the_pages_that_their_distribution_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def described(name: str) -> Message:
+        found = Message()
+        found["Project-URL"] = "Source, https://example.invalid/source"
+        if name == "precision-lint":
+            found["Project-URL"] = "Documentation, https://example.invalid/docs/"
+        return found
+
+    catalogue.page.cache_clear()
+    monkeypatch.setattr(metadata, "metadata", described)
+    page = "https://example.invalid/docs/rules/mp301/"
+    try:
+        (rule,) = sarif(diagnostic())["tool"]["driver"]["rules"]
+        assert rule["helpUri"] == page
+        (found,) = json.loads(render("json", diagnostic()))
+        assert found["url"] == page
+    finally:
+        catalogue.page.cache_clear()
 
 
 def test_sarif_keeps_what_is_silenced() -> None:
@@ -325,8 +359,8 @@ def test_github_commands() -> None:
         "fix: upcast x (safe)",
     ]
     assert "col" not in found[3][1], "GitHub refuses columns of two rows"
-    assert found[4][1]["file"] == "bad\x1b,: %ü]]>&<.py"
-    assert found[4][2] == "a,b: 100%\nß|*`<b>\x07\udcff"
+    assert found[4][1]["file"] == "bad\ufffd,: %ü]]>&<.py"
+    assert found[4][2] == "a,b: 100%\ufffdß|*`<b>\ufffd\ufffd"
     assert render("github") == ""
 
 

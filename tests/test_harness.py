@@ -276,6 +276,23 @@ def test_no_fix_is_wanted(tmp_path: Path) -> None:
     }
 
 
+def test_claims_hold_for_the_releases_of_torch_that_they_name() -> None:
+    def case(versions: str) -> Case:
+        return Case(
+            module="a.py",
+            entry="f",
+            before={"eager/float16": Failure.INF, "bfloat16": None},
+            torch_version=versions,
+        )
+
+    assert case("").skipped("eager", "float16") is None
+    assert case(">=2").skipped("eager", "float16") is None
+    assert case("<2").skipped("eager", "float16") == "it holds for torch <2"
+    assert case("<2").skipped("eager", "bfloat16") == "it holds for torch <2"
+    with pytest.raises(InvalidCase, match=r"torch_version '2\.4' is no range"):
+        case("2.4")
+
+
 def test_skipped_conditions_keep_their_reason(tmp_path: Path) -> None:
     declared = declare(
         before='{"float16": Failure.INF}', skip='{"bfloat16": "the model is float16"}'

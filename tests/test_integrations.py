@@ -102,6 +102,7 @@ def runner(tmp_path: Path) -> dict[str, str]:
         (bin_ / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
         (bin_ / name).chmod(0o755)
     return {
+        "BIN": str(bin_),
         "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
         "GITHUB_WORKSPACE": str(Path.cwd()),
         "GITHUB_OUTPUT": str(tmp_path / "output"),
@@ -117,6 +118,14 @@ def runner(tmp_path: Path) -> dict[str, str]:
 def bash(text: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text]
     return subprocess.run(command, env=variables, capture_output=True, text=True)
+
+
+def test_the_action_leaves_the_path_of_later_steps_alone() -> None:
+    text = (ROOT / "action.yml").read_text()
+    assert "GITHUB_PATH" not in text and "GITHUB_ENV" not in text
+    for name in ("Lint", "Leave out what comments silence"):
+        assert re.search(r'^"\$BIN/|^ *"\$BIN/', step(name), re.MULTILINE)
+        assert not re.search(r"^ *(?:precision-lint|python)\b", step(name), re.MULTILINE)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a bash that runs scripts by their first line")

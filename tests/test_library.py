@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli
@@ -179,3 +180,30 @@ def test_the_configuration_holds_in_pytest(project: Path) -> None:
 def test_pytest_finds_the_plug_in() -> None:
     project = tomli.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
     assert project["entry-points"]["pytest11"] == {"precision_lint": "precision_lint.pytest_plugin"}
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("select", [3, True, [3], [None], b"MP301", object(), [[]], ["MP999"]]),
+        ("ignore", [3, None, [3], b"MP301", [[]], "MP999"]),
+        ("confidence", [3, [], {}, "sure", b"likely"]),
+        ("preview", ["no", 1, []]),
+        ("unsafe_fixes", ["no", 0, []]),
+        ("isolated", ["no", 1, []]),
+        ("config", [3, [], b"x", "nowhere.toml", "x\0y"]),
+    ],
+)
+def test_values_that_an_option_cannot_have(option: str, values: list[Any]) -> None:
+    for value in values:
+        for judge in (lint_source, fix_source):
+            with pytest.raises(ConfigError):
+                judge("import torch\n", "a.py", **{option: value})
+        with pytest.raises(ConfigError):
+            lint_paths(Path(__file__), **{option: value})
+
+
+@pytest.mark.parametrize("jobs", [0, -1, True, None, "2", [2]])
+def test_jobs_are_a_positive_integer(jobs: Any) -> None:
+    with pytest.raises(ConfigError, match="write a positive integer"):
+        lint_paths(Path(__file__), jobs=jobs)

@@ -296,12 +296,18 @@ async def test_fixes_and_suppressions_are_offered(editor: Editor) -> None:
     await editor.codes("loss.py", "MP301")
     where = at(LOSS, "log(")
     found = await editor.actions("loss.py", where)
-    fix, suppress, every = found.values()
+    fix, assume, suppress, every = found.values()
     assert fix.title == "MP301: upcast what is guarded (safe fix)"
     assert (fix.kind, fix.is_preferred) == ("quickfix", True)
     assert [d.code for d in fix.diagnostics or ()] == ["MP301"]
     fixed = LOSS.replace("x.sigmoid", "x.float().sigmoid")
     assert editor.applied("loss.py", fix) == fixed
+    assert assume.title == "Assume that p is float32"
+    assert (assume.kind, assume.is_preferred) == ("quickfix", None)
+    assert [d.code for d in assume.diagnostics or ()] == ["MP301"]
+    fact = "    # precision-lint: assume p float32\n"
+    stated = LOSS.replace("    return", f"{fact}    return")
+    assert editor.applied("loss.py", assume) == stated
     assert suppress.title == "Suppress MP301 here"
     comment = "    # precision-lint: ignore[MP301]\n"
     silenced = LOSS.replace("    return", f"{comment}    return")
@@ -315,6 +321,8 @@ async def test_fixes_and_suppressions_are_offered(editor: Editor) -> None:
     assert [one.kind for one in only.values()] == ["source.fixAll.precision-lint"]
     assert await editor.actions("loss.py", where, "refactor") == {}
     editor.edit("loss.py", silenced)
+    await editor.codes("loss.py")
+    editor.edit("loss.py", stated)
     await editor.codes("loss.py")
     editor.edit("loss.py", fixed)
     await editor.codes("loss.py")

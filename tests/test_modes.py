@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from precision_lint import cli
-from precision_lint.config import ConfigError, Overrides, Resolver, from_table
+from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
 
 MODEL = """\
 import torch
@@ -94,7 +94,7 @@ def test_the_last_override_counts(tmp_path: Path) -> None:
             {"path": "b/c/**", "precision": []},
         ],
     }
-    found = from_table(table, tmp_path / "precision-lint.toml", tmp_path)
+    found = from_table(table, Place(tmp_path / "precision-lint.toml"), tmp_path)
     assert found.modes_for(tmp_path / "x.py") == ("amp-float16", "bfloat16")
     assert found.modes_for(tmp_path / "a" / "x.py") == ("float16",)
     assert found.modes_for(tmp_path / "b" / "c" / "x.py") == ()
@@ -113,7 +113,7 @@ def test_the_last_override_counts(tmp_path: Path) -> None:
 )
 def test_mistakes_say_what_to_write(tmp_path: Path, table: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="float32"):
-        from_table(table, tmp_path / "precision-lint.toml", tmp_path)
+        from_table(table, Place(tmp_path / "precision-lint.toml"), tmp_path)
 
 
 @pytest.mark.usefixtures("here")
@@ -122,3 +122,18 @@ def test_mistakes_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> Non
         Resolver(Overrides(precision=("flaot16",)))
     assert cli.main(["check", "--precision", "flaot16", "."]) == 2
     assert "--precision" in capsys.readouterr().err
+
+
+def test_a_loss_of_half_weights_is_behind_no_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(
+        MODEL.replace(
+            "return torch.log(self.layer(x).sigmoid() + 1e-8)",
+            "return nn.functional.cross_entropy(self.layer(x), x.argmax(-1))",
+        )
+    )
+    args = ["check", "-n", "--output-format", "json", "--precision", "float16,bfloat16", "."]
+    cli.main(args)
+    assert "MP209" not in capsys.readouterr().out

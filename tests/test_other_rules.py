@@ -65,6 +65,14 @@ def test_it_is_a_rule_like_any_other(built: Path) -> None:
     assert lint(built, "explain", "MP901").stdout.startswith("# transmittance-in-half (MP901)")
 
 
+def test_its_tests_run_in_place() -> None:
+    """Without an installation, as somebody who copies the folder begins."""
+    options = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "-c", os.devnull)
+    found = run(EXAMPLE, *options, "-p", "no:xdist", "tests")
+    assert found.returncode == 0, found.stdout
+    assert "2 passed" in found.stdout
+
+
 def test_its_proof_is_executed(built: Path) -> None:
     proven = lint(built, "verify", "--select", "MP901", "-j", "1")
     assert proven.returncode == 0, proven.stdout

@@ -89,6 +89,15 @@ def test_fixes_touch_only_lines_that_their_finding_names(name: str) -> None:
 
 
 @each_fixture
+def test_fixing_changes_only_lines_that_a_check_names(name: str) -> None:
+    """No fix makes a finding that is then fixed too."""
+    fixture, made, _, found = linted(name)
+    for golden in (fixture.golden, fixture.unsafe_golden):
+        if golden.exists():
+            none(support.unnamed(made, golden.read_text("utf-8"), shown(found)))
+
+
+@each_fixture
 def test_each_fix_alone_cures_and_does_no_harm(name: str) -> None:
     _, made, lint, _ = linted(name)
     none(support.side_effects(made, lint))

@@ -138,3 +138,27 @@ def test_a_read_names_its_backward_and_what_follows() -> None:
     assert found.facts["backward"].row == row - 1
     assert [place.row - row for place in found.facts["unscales"]] == [2]
     assert [places[0].row - row for places in found.facts["steps"]] == [4]
+
+
+def test_a_block_that_is_repeated_is_found_each_time() -> None:
+    block = BACKWARD + CLIP + STEP
+    assert len(violations(block * 110)) == 110
+
+
+def wide(flags: int, body: str) -> str:
+    """Nested loops with tests that all come twice, around steps of the protocol."""
+    tests = "".join(
+        under(f"if options.f{i}", "optimizer.zero_grad()\n") + f"log(options.f{i})\n"
+        for i in range(flags)
+    )
+    block = tests + tests + body
+    for depth in range(3):
+        block = under(f"for n{depth} in loader", block)
+    return block
+
+
+@pytest.mark.parametrize("flags", [12, 60])
+def test_a_long_loop_with_many_conditions_is_followed(flags: int) -> None:
+    bad = wide(flags, BACKWARD + CLIP + STEP)
+    assert CLIP_SCALED in {event.kind for event, _ in violations(bad)}
+    assert violations(wide(flags, BACKWARD + UNSCALE + CLIP + STEP)) == []

@@ -12,7 +12,7 @@ import pytest
 import tomli
 
 from precision_lint import config, schema
-from precision_lint.config import ConfigError, from_table
+from precision_lint.config import ConfigError, Place, from_table
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "precision-lint.schema.json"
@@ -71,7 +71,7 @@ def test_every_key_of_the_readme_is_accepted() -> None:
 def test_it_accepts_what_is_read(tmp_path: Path, text: str) -> None:
     table = tomli.loads(text)
     try:
-        from_table(table, tmp_path / "precision-lint.toml", tmp_path)
+        from_table(table, Place(tmp_path / "precision-lint.toml"), tmp_path)
         read = True
     except ConfigError:
         read = False
@@ -88,6 +88,6 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert defaults["respect-gitignore"] is True
     assert accepted(defaults)
     here = Path.cwd()
-    assert from_table(defaults, here / "f", here) == from_table(
-        {"select": ["ALL"]}, here / "f", here
+    assert from_table(defaults, Place(here / "f"), here) == from_table(
+        {"select": ["ALL"]}, Place(here / "f"), here
     )

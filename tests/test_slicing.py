@@ -217,7 +217,8 @@ def test_einsum_equations_give_ranks(tmp_path: Path) -> None:
             "    scaler.step(optimizer)\n"
             "    scaler.update()\n",
             "MP102",
-            "the hazard is in a training loop, not in an expression",
+            "the hazard is in a training loop, not in an expression; "
+            "`precision-lint verify --select MP102` executes one that has it",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -194,6 +195,17 @@ def test_the_page_of_findings_needs_nothing_else() -> None:
     read(text)
     assert "a &lt;sum&gt; is inf" in text and "return x &lt; 1" in text
     assert "cannot be isolated" in text and "contract in float32" in text
+
+
+def test_the_page_of_findings_has_plots() -> None:
+    pytest.importorskip("matplotlib")
+    found = verdicts()
+    for one in found:
+        if one.outcome == "proven":
+            one.answer["sweep"] = dataclasses.asdict(a_sweep("MP301"))
+    text = page.of_witnesses(found, "cpu")
+    read(text)
+    assert text.count("<svg") == sum(one.outcome == "proven" for one in found) > 0
 
 
 def test_a_report_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from precision_lint.api import Applicability
-from precision_lint.harness import emit, told, users, witnesses
+from precision_lint.harness import emit, sweep, told, users, witnesses
 from precision_lint.harness.children import Children
 from precision_lint.harness.plan import Plan
 from precision_lint.harness.witnesses import Verdict
@@ -84,6 +84,23 @@ def test_a_witness_fails_as_its_rule_says(proven: dict[str, Verdict]) -> None:
     assert kinds["backward"][0] == "backward" and kinds["backward"][1] in ("inf", "nan")
     assert kinds["einsum"] == ("forward", "inf")
     assert kinds["cdist"] == kinds["mismatch"] == ("forward", "raises")
+
+
+def test_a_witness_is_drawn(tmp_path: Path) -> None:
+    """Its error against the magnitude of its inputs: where it breaks, and that the fix cures it."""
+    (one,) = searched(tmp_path, {"log": PROVEN["log"]}, sweep=True).values()
+    drawn = sweep.Sweep(**one.answer["sweep"])
+    at = list(drawn.steps).index(1.0)
+    half, single = drawn.errors["float16"], drawn.errors["float32"]
+    assert half["before"][at] == sweep.BROKEN
+    cured, exact = half["after"][at], single["before"][at]
+    assert isinstance(cured, float) and cured < 0.02
+    assert isinstance(exact, float) and exact < 1e-3
+    assert all(len(column) == len(drawn.steps) for column in half.values())
+
+
+def test_what_is_not_asked_for_is_not_drawn(proven: dict[str, Verdict]) -> None:
+    assert all(one.answer["sweep"] is None for one in proven.values())
 
 
 def test_emitted_tests_stand_alone(proven: dict[str, Verdict], tmp_path: Path) -> None:

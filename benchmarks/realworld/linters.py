@@ -136,7 +136,7 @@ def parse_json(text: str) -> Iterator[Finding]:
 
 
 def parse_precision_lint(text: str) -> Iterator[Finding]:
-    """``--output-format json``, without the tool's own diagnostics MP001 to MP004."""
+    """``--output-format json``, without the tool's own diagnostics MP001 to MP005."""
     return (one for one in parse_json(text) if not one.code.startswith("MP0"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child
-from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -35,6 +35,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     text,
 )
 from precision_lint.syntax.program import Class
@@ -130,6 +131,14 @@ CALLED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
 # layers of torch
 
 
+SIZES = (
+    "in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim",
+    "num_features", "num_channels", "num_groups", "input_size", "hidden_size", "embed_dim",
+    "num_heads", "d_model",
+)  # fmt: skip
+"""Parameters of layers that are numbers."""
+
+
 def make_layer(
     it: Interpreter,
     layer: layers.Layer,
@@ -143,6 +152,7 @@ def make_layer(
         return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
     given = dict(zip(layer.parameters, arguments, strict=False))
     given.update(keywords)
+    counts(given[name] for name in SIZES if name in given)
     if "dtype" in given:
         asked = dtype_of(it, given["dtype"])
         if asked is not None:
@@ -221,6 +231,10 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
     return value.but(dtypes=(value.dtypes[0], *own[1:]))
 
 
+TAKE_ANYTHING = frozenset({"Embedding", "EmbeddingBag", "Flatten", "Unflatten", "Identity"})
+"""Layers that are given integers as well."""
+
+
 def _call_layer(
     it: Interpreter,
     callee: Instance,
@@ -230,13 +244,13 @@ def _call_layer(
 ) -> Value:
     it.module.layer_calls.add(node)
     name = str(callee.cls)
-    weights, _ = objects.weights_of(it, callee)
+    weights, cast = objects.weights_of(it, callee)
     layer = layers.layer(name)
     if layer is None:
         return network(it, name, weights, [*arguments, *keywords.values()], node)
     if layer.container:
         return _call_container(it, callee, arguments, node)
-    assumptions = _weight_assumptions(callee)
+    assumptions = _weight_assumptions(callee) if cast is None else 0
     if layer.operation in ("recurrent", "attention"):
         return _call_recurrent(it, layer, weights, assumptions, arguments, keywords, node)
     op = operation(layer.operation)
@@ -255,11 +269,19 @@ def _call_layer(
                 weights, "weight", (), node, it.module, assumptions=assumptions,
                 flags=PARAMETER, data=(name, attribute, callee),
             )  # fmt: skip
+    _takes_reals(name, arguments)
     result = operate(it, op, arguments[: len(op.parameters)], given, node)
     if isinstance(result, Tensor):
         flags = result.flags | (LEARNED if layer.weights else 0)
         return result.but(flags=flags, data=callee)
     return result
+
+
+def _takes_reals(name: str, arguments: list[Value]) -> None:
+    """Note that what a layer is given is a tensor of floats."""
+    symbol = getattr(arguments[0], "symbol", None) if arguments else None
+    if isinstance(symbol, Symbol) and name not in TAKE_ANYTHING:
+        symbol.uses |= Symbol.TENSOR | Symbol.REAL
 
 
 def _without(callee: Instance, attribute: str) -> bool:
@@ -370,7 +392,7 @@ def call_unknown(
         look(it, callee, node)
     given = [*arguments, *keywords.values()]
     handed(it, node, callee, given)
-    if any(isinstance(value, (Tensor, Unknown)) for value in given):
+    if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
             objects.show_cast(it, symbol.vector, symbol.node)
@@ -467,6 +489,9 @@ def asked_dtype(
             return dtype_of(it, value)
         if isinstance(value, DtypeValue):
             return value.dtypes
+        if isinstance(value, Unknown) and value.symbol.uses & (Symbol.TENSOR | Symbol.SHAPED):
+            made = tensor_of(it, value)
+            return made.dtypes if made is not None else None
     return None
 
 
@@ -515,9 +540,14 @@ def join_all(values: list[Value | None]) -> Value:
 
 
 def _children(it: Interpreter, owner: Instance, name: str) -> Value:
+    stored = {
+        key[2]: value
+        for key, value in it.variables.items()
+        if key.__class__ is tuple and key[:2] == ("self", id(owner.attributes))
+    }  # by this method, which has not ended
     parts = [
         objects.part(owner, key, value)
-        for key, value in owner.attributes.items()
+        for key, value in {**owner.attributes, **stored}.items()
         if isinstance(value, Instance)
     ]
     if isinstance(owner.items, Sequence) and owner.items.items is not None:

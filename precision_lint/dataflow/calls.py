@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import objects, regions
+from precision_lint.dataflow import declared, objects, regions
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
@@ -21,7 +21,7 @@ from precision_lint.dataflow.interpreter import (
     Region,
 )
 from precision_lint.dataflow.parameters import drives, is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import Step, tells
+from precision_lint.dataflow.protocol import SAVED, Step, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -75,7 +75,7 @@ class Summary:
         "yielded",
     )
 
-    def __init__(self, symbols: list[int]) -> None:
+    def __init__(self, symbols: list[int], objects: dict[int, Symbol]) -> None:
         self.result: Value | None = None
         self.symbols = symbols
         self.trace: list[Any] = []
@@ -85,7 +85,7 @@ class Summary:
         self.recursive = False
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
-        self.objects: dict[int, Symbol] = {}
+        self.objects = objects
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
 
@@ -117,7 +117,10 @@ class Key:
         if kind is Unknown:
             symbol: Symbol = value.symbol  # type: ignore[union-attr]
             self.objects[symbol.number] = symbol
-            return ("?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions)
+            bounds = ("bounds of", "") in symbol.attributes and facts(symbol.tensor)  # type: ignore[arg-type]
+            return (
+                "?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions, bounds
+            )  # fmt: skip
         if value is None:
             return None
         if kind is Instance:
@@ -172,11 +175,17 @@ def run(
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
     region, driver = it.region, False
+    told: list[tuple[Symbol, Symbol]] = []
+    me = owner
     if arguments is None:
         driver = drives(it, function) or is_outside(it, function)
         region = regions_outside(it) if driver or regions.opens(function) else ENTRY
-        key: Any = ("unseen", key_of.of(owner), id(outer) if outer else 0)
+        if owner is None:
+            me = _object_of(it, function)
+        key: Any = ("unseen", key_of.of(me), id(outer) if outer else 0)
     else:
+        arguments = [_supposed(it, one, told) for one in arguments]
+        keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
             key_of.of(owner),
             tuple([key_of.of(a) for a in arguments]),
@@ -184,8 +193,6 @@ def run(
             region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
             id(outer) if outer else 0, it.script,
         )  # fmt: skip
-        if not it.script and it.root[0] != "":
-            it.program.called.add((function.module.path, function.qualname))
     summary = function.contexts.get(key)
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
@@ -193,15 +200,16 @@ def run(
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
             return _given_up(it, function, node)
-        summary = function.contexts[key] = Summary(key_of.symbols)
-        summary.objects = key_of.objects
+        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects)
         it.program.touched.append(function.contexts)
-        _solve(it, function, owner, arguments, keywords, node, outer, region, driver, summary)
+        _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
     else:
         _replay(it, summary)
-    _pass_on_uses(summary, key_of)
+    if arguments is not None and not it.script and it.root[0] != "":
+        it.program.called.add((function.module.path, function.qualname))
+    _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
         place = it.place(node)
@@ -217,12 +225,40 @@ def run(
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
 
-def _pass_on_uses(summary: Summary, key: Key) -> None:
+def _object_of(it: Interpreter, function: Function) -> Value | None:
+    """What a method is of if no call of it was seen; None: it is no method."""
+    if function.cls is None or function.kind not in ("method", "property"):
+        return None
+    return unseen_object(it, function.cls) if function.parameters else None
+
+
+def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]]) -> None:
     """What a callee uses its unknown arguments as, it uses the caller's objects as."""
     for inner, outer in zip(summary.symbols, key.symbols, strict=False):
         used, known = summary.objects.get(inner), key.objects.get(outer)
         if used is not None and known is not None:
             known.uses |= used.uses
+    for first, supposed in told:
+        first.uses |= supposed.uses
+
+
+def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
+    """An argument of which nothing is known: like one of a caller that nobody saw."""
+    if not isinstance(value, Unknown):
+        return value
+    symbol = value.symbol
+    followed = symbol.assumptions & ~(assume.CALL | assume.INPUT)
+    if symbol.vector != dtypes.V_ANY or followed or symbol.tensor is not None:
+        return value
+    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
+    vector = dtypes.INPUTS if on else dtypes.BATCHES
+    made = symbol.attributes.get(("supposed", on))
+    if not isinstance(made, Unknown):
+        own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
+        own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
+        made = symbol.attributes["supposed", on] = Unknown(own)
+    told.append((symbol, made.symbol))
+    return made
 
 
 SMALL = 4
@@ -268,7 +304,13 @@ def regions_outside(it: Interpreter) -> Region:
 
 def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
-    return it.unknown(function.name, dtypes.V_ANY, assume.CALL)
+    return _as_declared(it, function, it.unknown(function.name, dtypes.V_ANY, assume.CALL))
+
+
+def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
+    """A result in the dtype that the function's annotation states."""
+    said = declared.of_function(function).get("return")
+    return value if said is None else declared.as_annotated(it, function.module, value, said)
 
 
 def _replay(it: Interpreter, summary: Summary) -> None:
@@ -356,6 +398,8 @@ def _interpret(
             result = value if result is None else join(result, value)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)
+        elif result is not None and result is not BOTTOM:
+            result = _as_declared(it, function, result)
         summary.result = None if result is BOTTOM else result
         summary.trace = it.trace
         summary.leaves = it.leaves
@@ -416,10 +460,6 @@ def bind(
     if owner is not None and parameters and function.kind != "static":
         variables[parameters[0].arg] = owner
         start = 1
-    elif function.cls is not None and function.kind in ("method", "property") and parameters:
-        if arguments is None:
-            variables[parameters[0].arg] = unseen_object(it, function.cls)
-            start = 1
     defaults: list[ast.expr | None] = [None] * (len(parameters) - len(node.defaults))
     defaults += node.defaults
     left = dict(keywords)
@@ -440,6 +480,9 @@ def bind(
         open_ended = arguments is None or it.unpacked
         element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if open_ended else None
         variables[node.kwarg.arg] = Table(left, element)
+    for name, said in declared.of_function(function).items():
+        if name != "return":
+            variables[name] = declared.as_annotated(it, function.module, variables[name], said)
     return variables
 
 
@@ -579,6 +622,10 @@ def _closure(
     keywords: dict[str, Value],
     node: ast.AST,
 ) -> Value:
+    tables: list[Value] = [v for v in (*arguments, *keywords.values()) if isinstance(v, Table)]
+    if tables and "save" in scan(callee.function).names:
+        for look in SAVED:
+            look(it, tables, node)
     return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
 
 

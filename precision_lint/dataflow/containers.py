@@ -13,6 +13,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     INF,
+    NONZERO,
     PARAMETER,
     UNKNOWN_RANK,
     Array,
@@ -49,7 +50,7 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
         rank = value.rank - 1 if value.rank > 0 else UNKNOWN_RANK
         return value.but(op="element", operands=(value,), node=node, home=it.module, rank=rank)
     if isinstance(value, Table):
-        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
+        return _items(it, value, "keys")
     if isinstance(value, Instance) and value.items is not None:
         return _parts(it, value)
     if isinstance(value, Special):
@@ -61,6 +62,14 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
     if isinstance(value, Scalar) and value.kind == "str":
         return Scalar(None, "str")
     return unknown()
+
+
+def element_of(it: Interpreter, value: Value, node: ast.AST) -> Value | None:
+    """One value that stands for all items of a sequence or tensor; None: there is none."""
+    if isinstance(value, Sequence):
+        return any_of(value)
+    found = elements(it, value, node) if isinstance(value, (Tensor, Unknown)) else None
+    return found if isinstance(found, Value) else None
 
 
 def _parts(it: Interpreter, value: Instance) -> Value | list[Value]:
@@ -81,6 +90,8 @@ def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value |
     fields = value.fields
     if value.kind == "range":
         return Scalar(None, "int", fields["lo"], fields["hi"])
+    if value.kind == "shape":
+        return size_of(fields["of"], None)
     if value.kind == "enumerate":
         inner = elements(it, fields["of"], node)
         if isinstance(inner, list):
@@ -138,7 +149,7 @@ def _items(it: Interpreter, value: Value, what: str) -> Value | list[Value]:
     for item in value.items.values():
         rest = join(rest, item)
     if what == "keys":
-        return unknown()
+        return Scalar(None, "str") if all(isinstance(k, str) for k in value.items) else unknown()
     return Sequence((unknown(), rest), None) if what == "items" else rest
 
 
@@ -151,6 +162,7 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
     if known is None:
         vector = symbol.vector
         made = it.unknown(str(name), vector, symbol.assumptions)
+        made.symbol.owner = symbol
         made.symbol.flags = symbol.flags
         made.symbol.uses = symbol.uses & Symbol.ARRAY
         if ("cast of", "") in symbol.attributes:
@@ -169,7 +181,7 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Sequence):
         return _item(value, index, node)
     if isinstance(value, Table):
-        return _entry(value, index)
+        return _entry(it, value, index)
     if isinstance(value, Instance) and value.items is not None:
         return _module_item(it, value, index)
     if isinstance(value, Array):
@@ -183,10 +195,15 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     return unknown()
 
 
-def _entry(value: Table, index: Value) -> Value:
+def _entry(it: Interpreter, value: Table, index: Value) -> Value:
     key = index.value if isinstance(index, Scalar) else None
     if key is not None and key in value.items:
         return value.items[key]
+    if key is not None and isinstance(value.element, Unknown):
+        one = child(it, value.element, ("entry", key))  # unlike those of other keys
+        if isinstance(one, Unknown):
+            one.symbol.uses |= value.element.symbol.uses & Symbol.TENSOR
+        return one
     if value.element is not None:
         return value.element
     found: Value | None = None
@@ -197,12 +214,30 @@ def _entry(value: Table, index: Value) -> Value:
 
 def _special_item(it: Interpreter, value: Special, index: Value, node: ast.Subscript) -> Value:
     if value.kind == "shape":
+        if isinstance(node.slice, ast.Slice):
+            return _sizes(value, node.slice)
         return size_of(value.fields["of"], index)
     if value.kind == "groups":
         if text(index) != "params":
             return value if not isinstance(index, Scalar) or index.kind != "str" else unknown()
         return Special("parameters", node, it.module, owner=value.fields["owner"], named=False)
     return _parameter(it, value, node) if value.kind == "parameters" else unknown()
+
+
+def _sizes(shape: Special, part: ast.Slice) -> Value:
+    """Part of a shape: the sizes, where it is known which ones."""
+    of = shape.fields["of"]
+    lower = 0 if part.lower is None else _constant(part.lower)
+    upper = _constant(part.upper)
+    if part.step is None and lower is not None:
+        if part.upper is None and lower < 0:
+            upper = 0
+        elif part.lower is None and upper is not None and upper < 0:
+            return shape  # the same sizes from the front
+        if upper is not None and 0 <= upper - lower <= 8 and lower * upper >= 0:
+            sizes = [size_of(of, Scalar(i, "int")) for i in range(lower, upper)]
+            return Sequence(tuple(sizes), None, "tuple")
+    return Sequence(None, Scalar(None, "int", 0), "tuple")
 
 
 def _unknown_item(it: Interpreter, value: Unknown, index: Value, node: ast.Subscript) -> Value:
@@ -247,6 +282,8 @@ def _item(value: Sequence, index: Value, node: ast.Subscript) -> Value:
             return value.items[int(position)]
         return unknown()
     found = any_of(value)
+    if isinstance(found, Tensor) and position is not None and position == int(position):
+        return _piece(found, int(position))
     return found if found is not None else unknown()
 
 
@@ -366,7 +403,7 @@ def assign(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
 def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
     """Give the place that an expression names another value, after a change in place."""
     if isinstance(target, ast.Name):
-        if target.id in it.variables:
+        if target.id in it.variables or isinstance(value, Table):  # a table of the whole file
             it.variables[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.expr(target.value)
@@ -394,11 +431,7 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
 
 def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AST) -> None:
     starred = [i for i, t in enumerate(targets) if isinstance(t, ast.Starred)]
-    found = (
-        elements(it, value, node)
-        if not isinstance(value, Special) or value.kind != "shape"
-        else size_of(value.fields["of"], None)
-    )
+    found = elements(it, value, node)
     if isinstance(value, Unknown):
         for i, target in enumerate(targets):
             assign(it, target, child(it, value, i), node)
@@ -407,6 +440,7 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         for i, target in enumerate(targets):
             assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
         return
+    found = _filled(value, targets) or found
     if isinstance(found, list):
         parts = _matched(targets, starred, found)
         if parts is not None:
@@ -422,7 +456,25 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         one = found
         if isinstance(value, Tensor) and isinstance(found, Tensor):
             one = found.but(op="unbind", operands=(value,), data=i)
+        elif isinstance(found, Tensor):
+            one = _piece(found, i)
         assign(it, target, one, node)
+
+
+def _filled(value: Value, targets: list[ast.expr]) -> list[Value] | None:
+    """The items of a sequence with one part of unknown length, as many as there are targets."""
+    if not isinstance(value, Sequence) or value.ends is None:
+        return None
+    before, middle, behind = value.ends
+    missing = len(targets) - len(before) - len(behind)
+    if missing < 0 or any(isinstance(target, ast.Starred) for target in targets):
+        return None
+    return [*before, *[middle] * missing, *behind]
+
+
+def _piece(element: Tensor, position: int) -> Tensor:
+    """One of several tensors of which all that is known is the same: not the same tensor."""
+    return element.but(op="output", operands=(element,), data=position)
 
 
 def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) -> list[Value] | None:
@@ -440,6 +492,8 @@ def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) ->
 def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast.AST) -> None:
     owner = it.expr(target.value)
     index = it.expr(target.slice)
+    if isinstance(owner, Unknown) and _is_tensor(owner, index, target):
+        owner = tensor_of(it, owner, target) or owner
     if isinstance(owner, Tensor):
         _store_elements(it, owner, index, value, target, node)
     elif isinstance(owner, Table):
@@ -453,6 +507,14 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
         rebind(it, target.value, _with_item(owner, index, value))
     elif isinstance(owner, Unknown) and isinstance(index, Scalar) and index.value is not None:
         owner.symbol.attributes[index.value] = value
+
+
+def _is_tensor(owner: Unknown, index: Value, target: ast.Subscript) -> bool:
+    """Whether an unknown object that is written into is a tensor, by its other uses or the index."""
+    uses = owner.symbol.uses
+    if uses & Symbol.ARRAY:
+        return False
+    return bool(uses & Symbol.TENSOR) or isinstance(index, Tensor) or _has_dimensions(target)
 
 
 def _with_item(owner: Sequence, index: Value, value: Value) -> Sequence:
@@ -484,6 +546,8 @@ def _store_elements(
     applied = Applied(STORE, [owner, index, value], node, True)
     lo, hi = owner.lo, owner.hi
     assumptions = owner.assumptions
+    if isinstance(value, Scalar) and value.kind == "float" and owner.symbol is not None:
+        owner.symbol.uses |= Symbol.REAL
     if isinstance(value, (Tensor, Scalar)):
         lo, hi = min(lo, value.lo), max(hi, value.hi)
         assumptions |= value.assumptions & ~assume.DEFAULT
@@ -495,6 +559,7 @@ def _store_elements(
         lo=lo,
         hi=hi,
         assumptions=assumptions,
+        flags=owner.flags & ~NONZERO,
         data=index_key(target.slice),
     )
     applied.seen = {0: owner.dtypes}

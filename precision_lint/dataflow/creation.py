@@ -24,6 +24,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     number,
 )
 from precision_lint.torchmodel.creation import Creation
@@ -46,12 +47,14 @@ def create(
     lo, hi = _range(creation, values, arguments)
     origin = ASKED if asked is not None else FOLLOWS
     given = values.get("dtype")
-    assumptions = given.assumptions if isinstance(given, DtypeValue) else 0
+    assumptions = _rests_on(given)
     rank = creation.rank
     vector: Dtypes
     if asked is not None:
         vector = asked
         rank = _rank(creation, first, rank)
+        if creation.random and creation.kind == "default" and isinstance(given, DtypeValue):
+            holds_floats(given.source)
     elif creation.dtype:
         vector = dtypes.everywhere(creation.dtype)
     elif creation.kind in ("like", "new"):
@@ -70,6 +73,7 @@ def create(
         origin = DEFAULT if floats else FOLLOWS
     else:
         vector, origin = it.program.default_dtype, DEFAULT
+    _sizes(creation, values, arguments)
     made = Tensor(
         vector,
         creation.name,
@@ -86,6 +90,12 @@ def create(
     for look in CREATED:
         look(it, made, values.get("fill_value"))
     return made
+
+
+def holds_floats(source: Tensor | None) -> None:
+    """Note that the dtype of a tensor is used where only a float's can be."""
+    if source is not None and source.symbol is not None:
+        source.symbol.uses |= Symbol.TENSOR | Symbol.FLOAT
 
 
 CREATED: list[Callable[[Interpreter, Tensor, Value | None], None]] = []
@@ -111,6 +121,23 @@ def _aligned(
     if creation.kind == "range" and "end" not in named and "start" in named:
         named["end"] = named.pop("start")
     return named
+
+
+def _rests_on(given: Value | None) -> int:
+    """What a dtype rests on: that of a tensor on what the tensor's does."""
+    if not isinstance(given, DtypeValue):
+        return 0
+    return given.assumptions | (given.source.assumptions if given.source is not None else 0)
+
+
+def _sizes(creation: Creation, values: Mapping[str, Value], arguments: list[Value]) -> None:
+    """What is given as a size or as an end is a number."""
+    if creation.kind == "range" or creation.name in ("linspace", "logspace", "eye"):
+        counts(
+            values[name] for name in ("start", "end", "step", "steps", "n", "m") if name in values
+        )
+    elif creation.kind == "default" and len(arguments) > 1:
+        counts(arguments)
 
 
 def _shape_rank(creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]) -> int:
@@ -159,6 +186,8 @@ def _of_fill(it: Interpreter, value: Value | None) -> Dtypes:
 
 def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast.AST) -> Value:
     """``tensor``, ``as_tensor``, ``from_numpy``: the dtype of what they are given."""
+    if isinstance(value, Unknown) and ("stated of", "") in value.symbol.attributes:
+        value = tensor_of(it, value)
     lo, hi = _data_range(value)
     if isinstance(value, Tensor):
         return value.but(op=creation.name, operands=(value,), node=node, home=it.module, data=DATA)
@@ -172,8 +201,12 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         vector, assumptions = dtypes.V_ANY, assume.KIND
         value.symbol.uses |= Symbol.ARRAY
     else:
-        found = _literal(value)
-        vector = dtypes.V_ANY
+        parts = _scalars(value)
+        found = _literal(value) if not parts else 0
+        vector = parts[0].dtypes if parts else dtypes.V_ANY
+        for one in parts:
+            vector = dtypes.promote(vector, one.dtypes)
+            assumptions |= one.assumptions
         if found:
             vector = dtypes.everywhere(found)
             if found == dtypes.FLOAT32:
@@ -191,6 +224,15 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
         data=origin,
     )
+
+
+def _scalars(value: Value | None) -> list[Tensor]:
+    """The tensors without dimensions in a list of nothing else."""
+    if not isinstance(value, Sequence):
+        return []
+    parts = value.items[:64] if value.items is not None else (value.element,)
+    found = [part for part in parts if isinstance(part, Tensor)]
+    return found if len(found) == len(parts) else []
 
 
 def _literal(value: Value | None) -> int:

@@ -8,7 +8,13 @@ from typing import Any
 
 from precision_lint.dataflow import methods, regions
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
-from precision_lint.dataflow.interpreter import EXPRESSIONS, Environment, Expression, Interpreter
+from precision_lint.dataflow.interpreter import (
+    EXPRESSIONS,
+    Environment,
+    Expression,
+    Interpreter,
+    asked_by,
+)
 from precision_lint.dataflow.objects import is_module, next_method
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
@@ -170,18 +176,21 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     known = asked(it, it.expr(node.test), node.test)
     if known is not None:
         return it.expr(node.body if known else node.orelse)
-    trace, variables, live = it.trace, it.variables, it.live
+    trace, variables, live, region = it.trace, it.variables, it.live, it.region
     it.trace = []
     it.narrow(node.test, True)
+    it.branches.append(asked_by(node.test))
     body = it.expr(node.body)
     first, it.trace = it.trace, []
     body_live = it.live
-    it.variables, it.live = variables, live
+    it.variables, it.live, it.region = variables, live, region
     it.narrow(node.test, False)
+    it.branches[-1] = asked_by(node.test, False)
     other = it.expr(node.orelse)
+    it.branches.pop()
     second, it.trace = it.trace, trace
     other_live = it.live
-    it.variables, it.live = variables, live
+    it.variables, it.live, it.region = variables, live, region
     noted(it, "if", node, first, second)
     return it.either(body, body_live, other, other_live)
 
@@ -195,17 +204,18 @@ def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:
                 "parameters", nodes[0], it.module, owner=owners[0], named=False, owners=owners
             )
     items: list[Value] = []
-    for node in nodes:
+    for number, node in enumerate(nodes):
         if node.__class__ is ast.Starred:
             inner = elements(it, it.expr(node.value), node)
             if isinstance(inner, list):
                 items += inner
                 continue
-            rest = [it.expr(n) for n in nodes if n.__class__ is not ast.Starred]
+            rest = [it.expr(n) for n in nodes[number + 1 :] if n.__class__ is not ast.Starred]
             element: Value = inner
-            for item in rest:
+            for item in (*items, *rest):
                 element = join(element, item)
-            return Sequence(None, element, kind)
+            whole = len(rest) == len(nodes) - number - 1
+            return Sequence(None, element, kind, (items, inner, rest) if whole else None)
         items.append(it.expr(node))
     return Sequence(tuple(items), None, kind)
 
@@ -273,7 +283,7 @@ def _generated(
 ) -> list[tuple[Value, ...]] | tuple[Value, ...]:
     """What a comprehension gives: for a few known items one by one, else one for all."""
     outside: Environment = dict(it.variables)
-    trace = it.trace
+    trace, live, region = it.trace, it.live, it.region
     it.trace = []
     it.depth += 1
     first = generators[0]
@@ -298,7 +308,7 @@ def _generated(
     it.depth -= 1
     inner_trace, it.trace = it.trace, trace
     noted(it, "loop", node, inner_trace, objects=() if element is None else (element,))
-    it.variables = outside
+    it.variables, it.live, it.region = outside, live, region
     return result
 
 

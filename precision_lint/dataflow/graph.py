@@ -7,6 +7,7 @@ from typing import Any
 
 from precision_lint.domains import dtypes
 from precision_lint.domains.values import INF, Scalar, Sequence, Tensor, Value, number
+from precision_lint.torchmodel.operations import operation
 
 PASSED = frozenset({"argument", "call"})
 """Values that are another one, seen from the other side of a call."""
@@ -158,21 +159,29 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
         if one.op in ("where", "embedding"):
             parts = one.operands[1:]
         if one.op in ARITHMETIC:  # one tensor of floats makes the result one
-            parts = tuple(part for part in parts if _is_certain(part)) or parts
+            parts = tuple(part for part in parts if is_certain(part)) or parts
         pending.extend(peel(part) for part in parts)
 
 
 ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
-def _is_certain(value: Value | None, depth: int = 4) -> bool:
+def is_certain(value: Value | None, depth: int = 16) -> bool:
     """Whether a value is a tensor of floats whatever its operands are."""
     one = peel(value)
     if not isinstance(one, Tensor) or not depth:
         return False
     if one.op in KNOWN or _is_share(one) or (one.op == "cast" and _settles(one)):
         return True
-    return one.op in ARITHMETIC and any(_is_certain(part, depth - 1) for part in one.operands)
+    if all(dtype and not dtype & ~dtypes.FLOATS for dtype in one.dtypes):
+        return True
+    if one.op == "join":
+        return bool(one.operands) and all(is_certain(part, depth - 1) for part in one.operands)
+    if one.op in ARITHMETIC:
+        return any(is_certain(part, depth - 1) for part in one.operands)
+    known = operation(one.op)
+    views = one.op in FIRST or (known is not None and known.view)
+    return views and bool(one.operands) and is_certain(one.operands[0], depth - 1)
 
 
 def _is_share(value: Tensor) -> bool:

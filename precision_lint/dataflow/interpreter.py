@@ -23,7 +23,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.events import Event, Link, Place, Sign, Variant
+from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.syntax.program import Class, Function, Module
 
 Environment = dict[Any, Value]
@@ -66,6 +66,23 @@ class Region(NamedTuple):
     """Flags of what is computed inside (``IN_FLOAT16``, ``IN_BFLOAT16``)."""
     switch: Value | None = None
     """The flag that decides whether it is on."""
+
+
+class Asked(NamedTuple):
+    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome."""
+
+    test: ast.expr
+    key: str
+    names: frozenset[str]
+    holds: bool
+
+
+class Decision(NamedTuple):
+    """What decided the dtype of a join: the test, and the tensor in either arm."""
+
+    asked: Asked
+    first: Tensor
+    second: Tensor
 
 
 class Call(NamedTuple):
@@ -132,8 +149,8 @@ class Interpreter:
         """Branches around that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
-        self.tests: list[ast.expr] = []
-        """Conditions that hold here, outermost first."""
+        self.branches: list[Asked] = []
+        """Tests of the branches around, outermost first, with the outcome that leads here."""
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
@@ -160,7 +177,7 @@ class Interpreter:
         self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
         self.signs: set[Sign] = set()
-        self.pending: list[tuple[Variant, list[Symbol]]] = []
+        self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
@@ -221,6 +238,11 @@ class Interpreter:
 
     def evaluate_in(self, module: Module, node: ast.expr) -> Value:
         """An expression among the global names of a file."""
+        if node.__class__ is ast.Constant:
+            here, self.module = self.module, module
+            value = self.expr(node)
+            self.module = here
+            return value
         frame = self.save()
         self.module, self.function, self.variables, self.outer = module, None, {}, None
         self.region, self.loop, self.trace = OUTSIDE, None, []
@@ -232,6 +254,13 @@ class Interpreter:
     def place(self, node: ast.AST, home: Module | None = None) -> Place:
         """Where a node stands."""
         path = (home or self.module).path
+        located: Any = node
+        try:
+            return Place(
+                path, located.lineno, located.col_offset, located.end_lineno, located.end_col_offset
+            )
+        except AttributeError:
+            pass
         row: int = getattr(node, "lineno", 1)
         column: int = getattr(node, "col_offset", 0)
         end_row = getattr(node, "end_lineno", None) or row
@@ -244,10 +273,13 @@ class Interpreter:
         if self.steps > self.limit:
             raise Budget
 
-    def narrow(self, test: ast.expr, holds: bool) -> None:
-        """Learn from a branch's test; the variables become the branch's own."""
+    def narrow(self, test: ast.expr, holds: bool, stated: bool = False) -> None:
+        """Learn from a branch's test; the variables become the branch's own.
+
+        stated: the program ends here if it does not come out so.
+        """
         self.variables = dict(self.variables)
-        OPERATIONS["narrow"](self, test, holds)
+        OPERATIONS["narrow"](self, test, holds, stated)
 
     def either(self, a: Value, a_live: int, b: Value, b_live: int) -> Value:
         """One of two values, each in the modes in which its branch can be taken."""
@@ -269,15 +301,17 @@ class Interpreter:
         assumptions: int,
         links: tuple[Link, ...] = (),
         about: Value | None = None,
+        proof: int = Symbol.FLOAT,
         **data: Any,
     ) -> None:
         """Report a hazard at a node, in some modes.
 
         about: the tensor that it concerns; what that is made of has to be a tensor of floats.
+        proof: uses of an unknown object of which one shows that it is.
         """
         modes &= self.live
         if modes:
-            self.emit_at(kind, self.place(node), modes, assumptions, links, about, **data)
+            self.emit_at(kind, self.place(node), modes, assumptions, links, about, proof, **data)
 
     def emit_at(
         self,
@@ -287,6 +321,7 @@ class Interpreter:
         assumptions: int,
         links: tuple[Link, ...] = (),
         about: Value | None = None,
+        proof: int = Symbol.FLOAT,
         **data: Any,
     ) -> None:
         """The same at a place, for what is known only once a function was read to its end."""
@@ -302,26 +337,25 @@ class Interpreter:
         while call is not None and len(calls) < 8:
             calls.append(call.place)
             call = call.outer
+        own = differing(data, event.facts)
         for known in event.variants:
             if (
                 known.modes == modes
                 and known.assumptions == assumptions
                 and known.root == self.root
+                and known.facts == own
             ):
                 self.emitted.append(known)
                 return
         variant = Variant(
-            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links
-        )
+            modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links,
+            facts=own,
+        )  # fmt: skip
         event.variants.append(variant)
         self.emitted.append(variant)
-        symbols = [
-            one.symbol
-            for one in floats_behind(about)
-            if one.symbol is not None and not one.assumptions & assume.NETWORK
-        ]
+        symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]
         if symbols:
-            self.pending.append((variant, symbols))
+            self.pending.append((variant, symbols, proof))
 
     def emit_variant(
         self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
@@ -356,8 +390,8 @@ class Interpreter:
 
     def settle(self) -> None:
         """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""
-        for variant, symbols in self.pending:
-            if any(not one.uses & Symbol.FLOAT for one in symbols):
+        for variant, symbols, proof in self.pending:
+            if not all(one.proven(proof) for one in symbols):
                 variant.assumptions |= assume.KIND
         self.pending.clear()
 
@@ -372,9 +406,16 @@ OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)
 
 
 def merge(
-    a: Environment, b: Environment, a_live: int = dtypes.ALL_MODES, b_live: int = dtypes.ALL_MODES
+    a: Environment,
+    b: Environment,
+    a_live: int = dtypes.ALL_MODES,
+    b_live: int = dtypes.ALL_MODES,
+    asked: Asked | None = None,
 ) -> Environment:
-    """The variables after a branch that may have gone either way, each way in some modes."""
+    """The variables after a branch that may have gone either way, each way in some modes.
+
+    asked: the branch's test, which holds for ``a``.
+    """
     if a is b:
         return a
     merged: Environment = {}
@@ -386,11 +427,24 @@ def merge(
         elif apart:
             merged[name] = join_modes(value, other, a_live, b_live)
         else:
-            merged[name] = join(value, other)
+            joined = merged[name] = join(value, other)
+            if asked and joined.__class__ is Tensor and value.__class__ is other.__class__:
+                merged[name] = _decided(joined, value, other, asked)
     for name, value in b.items():
         if name not in merged:
             merged[name] = value
     return merged
+
+
+def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:
+    """A join of two tensors, with the test that decides which of their dtypes it has."""
+    if a.dtypes == b.dtypes or joined.op != "join":
+        return joined  # type: ignore[no-any-return]
+    names = asked.names
+    for one in (a, b):
+        if one.op == "join" and one.data is not None:
+            names = names | one.data.asked.names
+    return joined.but(data=Decision(asked._replace(names=names), a, b))  # type: ignore[no-any-return]
 
 
 def changed(before: Environment, after: Environment) -> list[Any]:
@@ -409,6 +463,23 @@ def widen(before: Environment, after: Environment, names: Iterable[Any]) -> Envi
     for name in names:
         result[name] = widened(before[name], after[name])
     return result
+
+
+def asked_by(test: ast.expr, holds: bool = True) -> Asked:
+    """A test and its outcome; names of attributes are their last part."""
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, not holds
+    known: Asked | None = getattr(test, "asked", None)
+    if known is None:
+        nodes = list(ast.walk(test))
+        owners = {id(one.value) for one in nodes if isinstance(one, ast.Attribute)}
+        names = frozenset(
+            one.attr if isinstance(one, ast.Attribute) else one.id
+            for one in nodes
+            if isinstance(one, (ast.Attribute, ast.Name)) and id(one) not in owners
+        )
+        known = test.asked = Asked(test, ast.dump(test), names, True)  # type: ignore[attr-defined]
+    return known if holds else known._replace(holds=False)
 
 
 def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Tensor | None:
@@ -452,14 +523,17 @@ __all__ = [
     "OUTSIDE",
     "ROUNDS",
     "STATEMENTS",
+    "Asked",
     "Budget",
     "Call",
     "Class",
+    "Decision",
     "Environment",
     "Frame",
     "Interpreter",
     "Loop",
     "Region",
+    "asked_by",
     "changed",
     "merge",
     "tensor_of",

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from precision_lint.dataflow import building, objects, regions, training
 from precision_lint.dataflow.containers import elements
-from precision_lint.dataflow.creation import create
+from precision_lint.dataflow.creation import create, holds_floats
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
-from precision_lint.dataflow.protocol import handed, note
+from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
-from precision_lint.dataflow.tensors import cast, dtype_of, operate
+from precision_lint.dataflow.tensors import cast, dtype_of, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     number,
     text,
 )
@@ -55,6 +56,12 @@ SAME = frozenset({
     "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
+EAGER = frozenset({
+    "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export",
+    "torch.compiler.is_exporting", "torch.overrides.has_torch_function",
+    "torch.overrides.has_torch_function_unary", "torch.overrides.has_torch_function_variadic",
+})  # fmt: skip
+"""Functions that are false where code runs as it is written: neither scripted nor exported."""
 CHECKPOINT = frozenset({
     "torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential",
 })  # fmt: skip
@@ -123,6 +130,11 @@ def _mixed_precision(
 # torch
 
 
+CHECKS = frozenset({
+    "torch._check", "torch._check_value", "torch._check_type", "torch._check_not_implemented",
+    "torch._check_index", "torch._assert", "torch._check_tensor_all", "torch._assert_async",
+})  # fmt: skip
+"""Functions that raise unless their first argument holds."""
 ASKED: list[Callable[[Interpreter, str, ast.AST], None]] = []
 """What to look for where a function of torch is called, by its dotted name (``hazards``)."""
 
@@ -131,7 +143,7 @@ def _torch(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name.startswith("torch._"):
-        return unknown()
+        return _private(it, name, node)
     for look in ASKED:
         look(it, name, node)
     known = TORCH.get(name)
@@ -158,6 +170,13 @@ def _torch(
         return it.call(arguments[0], arguments[1:], {}, node)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+
+
+def _private(it: Interpreter, name: str, node: ast.AST) -> Value:
+    """``torch._check(test)``, and what is nobody's business."""
+    if name in CHECKS and isinstance(node, ast.Call) and node.args:
+        it.narrow(node.args[0], True, True)
+    return unknown()
 
 
 def _torch_nn(
@@ -197,6 +216,8 @@ def _finfo(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     value = arguments[0] if arguments else next(iter(keywords.values()), None)
+    if isinstance(value, DtypeValue) and name == "torch.finfo":
+        holds_floats(value.source)
     vector = dtype_of(it, value) if value is not None else it.program.default_dtype
     return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
 
@@ -244,7 +265,10 @@ def _default_dtype(
 def _autocast_dtype(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    vector = tuple([x & dtypes.ANY or dtypes.FLOAT16 for x in it.region.dtypes])
+    region = it.region
+    vector = tuple([x & dtypes.ANY or dtypes.FLOAT16 for x in region.dtypes])
+    if not region.explicit:
+        vector = (dtypes.LOW, *vector[1:])  # whoever calls decides
     return DtypeValue(vector, node, it.module)
 
 
@@ -258,10 +282,6 @@ def _gradient(
     if isinstance(inputs, Tensor):
         return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
     return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
-
-
-SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []
-"""What to look for where something is saved (``hazards``)."""
 
 
 def _saved(
@@ -309,6 +329,12 @@ def _promoted(
     return DtypeValue(vector, node, it.module)
 
 
+def _eager(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(False, "bool", node=node, home=it.module)
+
+
 TORCH: dict[str, Handler] = {
     "torch.clear_autocast_cache": _emptied,
     "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
@@ -333,6 +359,7 @@ TORCH: dict[str, Handler] = {
     "torch.broadcast_tensors": _several,
     "torch.promote_types": _promoted,
     "torch.result_type": _promoted,
+    **dict.fromkeys(EAGER, _eager),
 }
 
 
@@ -395,6 +422,10 @@ def _spread(value: Value | None) -> tuple[float, float]:
 # Python
 
 
+WHOLE = frozenset({"ceil", "floor", "trunc", "gcd", "lcm", "comb", "perm", "isqrt", "factorial"})
+"""Functions of ``math`` that give integers."""
+
+
 def _math(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -414,7 +445,8 @@ def _math(
         return Scalar(found, kind, assumptions=assumptions, node=node, home=it.module)
     lo = 0.0 if last in ("sqrt", "exp", "fabs", "hypot") else -INF
     return Scalar(
-        None, "float", lo, INF, assumptions, node, it.module, f"math.{last}", tuple(arguments)
+        None, "int" if last in WHOLE else "float", lo, INF, assumptions, node, it.module,
+        f"math.{last}", tuple(arguments),
     )  # fmt: skip
 
 
@@ -428,6 +460,7 @@ def _builtin(
 def _range(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
+    counts(arguments)
     ends = [v if isinstance(v, Scalar) else Scalar(None, "int") for v in arguments]
     if len(ends) == 1:
         return Special("range", node, it.module, lo=0, hi=max(ends[0].hi - 1, 0), bound=ends[0])
@@ -539,7 +572,7 @@ def _dict(
             if isinstance(pair, Sequence) and pair.items and isinstance(pair.items[0], Scalar):
                 items[pair.items[0].value] = pair.items[1]
         return Table(items, None)
-    return Table(items, unknown() if first is not None else None)
+    return Table(items, unknown() if first is not None or it.unpacked else None)
 
 
 def _mapped(
@@ -611,6 +644,9 @@ BUILTINS: dict[str, Handler] = {
     "next": lambda it, n, a, k, node: _joined(elements(it, a[0], node)) if a else unknown(),
     "dict": _dict,
     "map": _mapped,
+    "filter": lambda it, n, a, k, node: (
+        Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
+    ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
     **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),
@@ -717,6 +753,13 @@ def _foreign(
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     asked = keywords.get("torch_dtype", keywords.get("dtype"))
     last = name.rpartition(".")[2]
+    if name.startswith("torchvision."):
+        if last == "ToPILImage":
+            return Reference("torchvision.transforms.functional.to_pil_image")
+        if last == "to_pil_image" and isinstance(node, ast.Call) and len(node.args) == 1:
+            made = tensor_of(it, arguments[0]) if arguments else None
+            if made is not None:
+                looked_at(it, "numpy", made, node)
     _settings(it, last, keywords, node)
     if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
         vector = dtype_of(it, asked)

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import building, functions, objects, training
+from precision_lint.dataflow import building, declared, functions, objects, training
 from precision_lint.dataflow.calls import CALLEES
-from precision_lint.dataflow.containers import child, rebind, size_of
+from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -40,6 +40,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.syntax.program import Class, Module
 from precision_lint.torchmodel import creation, operations
 
 Arguments = list[Value]
@@ -110,6 +111,9 @@ def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Valu
 
 def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
     found = objects.load(it, value, name, node)
+    said = _declared(it, value, name)
+    if said is not None:
+        return declared.as_annotated(it, said[0], found or unknown(), said[1])
     if found is not None:
         return found
     if isinstance(value.items, Table) and name in value.items.items:
@@ -127,6 +131,20 @@ def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> 
     return known  # type: ignore[no-any-return]
 
 
+def _declared(it: Interpreter, value: Instance, name: str) -> tuple[Module, ast.expr] | None:
+    """The annotation by which a class states the dtype of an attribute."""
+    cls = value.cls
+    if isinstance(cls, str):
+        return None
+    known: dict[str, tuple[Module, ast.expr]] | None = cls.facts.get("declared")
+    if known is None:
+        known = cls.facts["declared"] = {}
+        for base in reversed(objects.ancestry(it, cls)):
+            if isinstance(base, Class):
+                known |= {one: (base.module, said) for one, said in declared.of_class(base).items()}
+    return known.get(name)
+
+
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:
     stored = it.variables.get(("of", value.symbol.number, name))
     if stored is not None:
@@ -136,6 +154,7 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
         assert made is not None
         return DtypeValue(made.dtypes, node, it.module, source=made)
     if name == "shape":
+        value.symbol.uses |= Symbol.SHAPED
         return Special("shape", node, it.module, of=value)
     if name == "device":
         return Special("device", node, it.module, of=value)
@@ -467,6 +486,11 @@ def _instance_method(
     found = objects.load(it, value, name, node)
     if found is not None:
         return it.call(found, arguments, keywords, node)
+    if name == "manual_backward" and arguments:
+        training.framework_backward(it, value, arguments[0], node)
+        return NONE
+    if name == "clip_gradients" and arguments:
+        return training.clip(it, name, arguments, node)  # Lightning's: by hand it does not unscale
     if objects.is_module(it, value.cls):
         answer = building.module_method(it, value, name, arguments, keywords, node)
         if answer is not None:
@@ -631,7 +655,7 @@ def _sequence_method(
         rebind(it, target, _appended(it, value, first))
         return NONE
     if name in ("extend", "update"):
-        more = any_of(first) if isinstance(first, Sequence) else None
+        more = element_of(it, first, node)
         if (
             isinstance(first, Sequence)
             and first.items is not None

@@ -1,12 +1,21 @@
-"""What a branch learns from its test: modes in which it is taken, dtypes, bounds, kinds."""
+"""What a test says where it holds: modes in which that can be, dtypes, bounds, kinds, autocast's state.
+
+The arm of a branch is for the modes in which its test can hold.  An assertion, ``torch._check`` and a
+branch that raises *state* a fact: it takes the place of what was assumed.
+"""
 
 from __future__ import annotations
 
 import ast
-from typing import Any
+from collections.abc import Iterator
+from itertools import pairwise
 
-from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter
+from precision_lint.dataflow.declared import TENSOR_CLASSES
+from precision_lint.dataflow.guards import asked_of_autocast, elementwise, measured, target_of
+from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
+from precision_lint.dataflow.stated import ABOUT_SIZE, copied, keep, with_bounds
 from precision_lint.dataflow.tensors import dtype_of
+from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
@@ -15,8 +24,10 @@ from precision_lint.domains.values import (
     Array,
     DtypeValue,
     Reference,
+    RegionValue,
     Scalar,
     Sequence,
+    Special,
     Symbol,
     Tensor,
     Unknown,
@@ -24,48 +35,72 @@ from precision_lint.domains.values import (
     number,
 )
 
-FLIP: dict[type, type] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
-NEGATED: dict[type, type] = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
+FLIP: dict[type, type] = {
+    ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.NotEq: ast.NotEq,
+}  # fmt: skip
+NEGATED: dict[type, type] = {
+    ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq,
+}  # fmt: skip
+WHOLE = dtypes.INTEGER | dtypes.BOOLEAN | dtypes.COMPLEX
+NUMBERS = ("builtins.int", "builtins.float", "builtins.str", "builtins.bool")
+AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+"""Classes of context managers that switch autocast on."""
 
 
-def narrow(it: Interpreter, test: ast.expr, holds: bool) -> None:
-    """Learn that a test holds, or does not."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        narrow(it, test.operand, not holds)
+def narrow(it: Interpreter, test: ast.expr, holds: bool, stated: bool = False) -> None:
+    """Learn that a test holds, or does not; ``stated``: the program ends here otherwise."""
+    kind = test.__class__
+    if kind is ast.Compare:
+        _comparisons(it, test, holds, stated)  # type: ignore[arg-type]
+    elif kind is ast.Call:
+        _call(it, test, holds, stated)  # type: ignore[arg-type]
     elif isinstance(test, ast.BoolOp):
         if isinstance(test.op, ast.And) is holds:
             for part in test.values:
-                narrow(it, part, holds)
-    elif isinstance(test, ast.Compare) and len(test.ops) == 1:
-        _comparison(it, test, test.left, test.ops[0], test.comparators[0], holds)
-    elif isinstance(test, ast.Call):
-        _call(it, test, holds)
+                narrow(it, part, holds, stated)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        narrow(it, test.operand, not holds, stated)
+    elif isinstance(test, ast.Attribute) and test.attr == "is_floating_point":
+        if isinstance(test.value, ast.Attribute) and test.value.attr == "dtype":
+            _floating(it, test.value.value, holds)
+
+
+EQUAL: dict[type, bool] = {
+    ast.Eq: True, ast.Is: True, ast.In: True, ast.NotEq: False, ast.IsNot: False, ast.NotIn: False,
+}  # fmt: skip
+
+
+def _comparisons(it: Interpreter, test: ast.Compare, holds: bool, stated: bool) -> None:
+    if len(test.ops) == 1:
+        _comparison(it, test.left, test.ops[0], test.comparators[0], holds, stated)
+    elif holds:
+        sides = pairwise([test.left, *test.comparators])
+        for (left, right), op in zip(sides, test.ops, strict=True):
+            _comparison(it, left, op, right, holds, stated)
 
 
 def _comparison(
-    it: Interpreter,
-    test: ast.Compare,
-    left: ast.expr,
-    op: ast.cmpop,
-    right: ast.expr,
-    holds: bool,
+    it: Interpreter, left: ast.expr, op: ast.cmpop, right: ast.expr, holds: bool, stated: bool
 ) -> None:
-    if isinstance(op, (ast.Is, ast.IsNot)) and _is_none(right):
-        if isinstance(op, ast.Is) is holds and isinstance(left, ast.Name):
+    kind = op.__class__
+    equal = EQUAL.get(kind)
+    if (kind is ast.Is or kind is ast.IsNot) and _is_none(right):
+        if equal is holds and isinstance(left, ast.Name):
             it.variables[left.id] = NONE
         return
-    equal = isinstance(op, (ast.Eq, ast.Is, ast.In))
-    if equal or isinstance(op, (ast.NotEq, ast.IsNot, ast.NotIn)):
-        first, second = _peek(it, left), _peek(it, right)
-        if isinstance(first, DtypeValue):
-            _dtype_is(it, left, first, second, equal is holds)
-        elif isinstance(second, DtypeValue) and isinstance(op, (ast.Eq, ast.NotEq)):
-            _dtype_is(it, right, second, first, equal is holds)
-        return
-    kind = op.__class__ if holds else NEGATED.get(op.__class__)
-    if kind is not None:
-        _bound(it, left, kind, _peek(it, right))
-        _bound(it, right, FLIP[kind], _peek(it, left))
+    first, second = _peek(it, left), _peek(it, right)
+    if equal is not None:
+        turned = isinstance(second, DtypeValue) and second.source is not None
+        if isinstance(first, DtypeValue) and (first.source is not None or not turned):
+            _dtype_is(it, left, first, second, equal is holds, stated)
+            return
+        if isinstance(second, DtypeValue) and (kind is ast.Eq or kind is ast.NotEq):
+            _dtype_is(it, right, second, first, equal is holds, stated)
+            return
+    way = kind if holds else NEGATED.get(kind)
+    if way in FLIP:
+        _bound(it, left, way, second, stated)
+        _bound(it, right, FLIP[way], first, stated)
 
 
 def _peek(it: Interpreter, node: ast.expr) -> Value | None:
@@ -74,11 +109,16 @@ def _peek(it: Interpreter, node: ast.expr) -> Value | None:
         node, (ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.UnaryOp)
     ):
         return it.expr(node)
+    if isinstance(node, ast.Call) and asked_of_autocast(it, node) == "dtype":
+        return it.expr(node)
     return None
 
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+# dtypes
 
 
 def _wanted(it: Interpreter, value: Value | None) -> Dtypes | None:
@@ -99,80 +139,191 @@ def _wanted(it: Interpreter, value: Value | None) -> Dtypes | None:
 
 
 def _dtype_is(
-    it: Interpreter, node: ast.expr, value: DtypeValue, other: Value | None, holds: bool
+    it: Interpreter,
+    node: ast.expr,
+    value: DtypeValue,
+    other: Value | None,
+    holds: bool,
+    stated: bool,
 ) -> None:
     """``x.dtype == torch.float16``: the modes in which this can be, and the dtype there."""
     wanted = _wanted(it, other)
     if wanted is None:
         return
+    source = value.source
+    assumed = stated and holds and source is not None and bool(source.assumptions)
     kept = []
     live = it.live
     for mode, (has, asks) in enumerate(zip(value.dtypes, wanted, strict=True)):
         left = has & asks & dtypes.ANY if holds else has & ~asks & dtypes.ANY
+        if not left and assumed:
+            left = asks  # what was assumed is not so
         if not left:
             live &= ~(1 << mode)
         kept.append((left or has) if has <= dtypes.ANY or holds else has)
     it.live = live
-    owner = node.value if isinstance(node, ast.Attribute) and node.attr == "dtype" else None
-    if isinstance(owner, ast.Name):
-        known = it.variables.get(owner.id)
-        if isinstance(known, Unknown):
-            known = known.symbol.tensor
-        if isinstance(known, Tensor):
-            it.variables[owner.id] = known.but(
-                dtypes=tuple(kept), symbol=None, operands=known.operands or (known,)
-            )
+    if isinstance(node, ast.Attribute) and node.attr == "dtype":
+        _tensor_is(it, node.value, tuple(kept), stated and holds)
     elif isinstance(node, ast.Name):
         it.variables[node.id] = DtypeValue(tuple(kept), value.node, value.home)
 
 
-def _bound(it: Interpreter, node: ast.expr, kind: type, limit: Value | None) -> None:
-    """``x < limit`` for a Python number, and for a tensor in an assertion."""
+def _tensor_is(it: Interpreter, owner: ast.expr, vector: Dtypes, stated: bool) -> None:
+    if not isinstance(owner, (ast.Name, ast.Attribute)):
+        return
+    known: Value | None = it.expr(owner)
+    if isinstance(known, Unknown):
+        known = known.symbol.tensor
+    if isinstance(known, Tensor):
+        mask = ABOUT_SIZE if stated else -1
+        made = copied(known, dtypes=vector, symbol=None, assumptions=known.assumptions & mask)
+        keep(it, owner, made)
+
+
+def _floating(it: Interpreter, node: ast.expr, holds: bool) -> None:
+    """``x.is_floating_point()``"""
+    target = target_of(it, node)
+    known = it.expr(target) if target is not None else None
+    if target is None or not isinstance(known, (Tensor, Unknown)):
+        return
+    tensor = tensor_of(it, known)
+    assert tensor is not None
+    if holds:
+        if tensor.symbol is not None:
+            keep(it, target, copied(tensor, symbol=None, assumptions=tensor.assumptions))
+        return
+    vector = tuple([one & WHOLE or dtypes.INTEGER for one in tensor.dtypes])
+    keep(it, target, copied(tensor, dtypes=vector, symbol=None))
+
+
+# bounds
+
+
+def _bound(it: Interpreter, node: ast.expr, kind: type, limit: Value | None, stated: bool) -> None:
+    """``x < limit`` for a number, and for the least or the largest element of a tensor."""
     constant = number(limit)
-    if constant is None or not isinstance(node, ast.Name):
+    if constant is None or (kind is ast.NotEq and constant):
         return
-    value: Any = it.variables.get(node.id)
-    if not isinstance(value, Scalar) or value.value is not None or not value.is_number:
+    found = measured(it, node)
+    if found is None:
         return
-    lo = max(value.lo, constant) if kind in (ast.Gt, ast.GtE) else value.lo
-    hi = min(value.hi, constant) if kind in (ast.Lt, ast.LtE) else value.hi
-    if lo <= hi and (lo, hi) != (-INF, INF):
-        it.variables[node.id] = Scalar(
-            None, value.kind, lo, hi, value.assumptions, value.node, value.home, value.op,
-            value.operands,
-        )  # fmt: skip
+    target, absolute, which = found
+    if which == "min" and kind not in (ast.Gt, ast.GtE):
+        return
+    if which == "max" and kind not in (ast.Lt, ast.LtE):
+        return
+    if not which:
+        known = it.expr(target)
+        if not isinstance(known, Scalar) and not (stated and isinstance(known, (Tensor, Unknown))):
+            return
+    _elements(it, target, absolute, kind, constant)
 
 
-def _call(it: Interpreter, node: ast.Call, holds: bool) -> None:
-    """``torch.is_autocast_enabled()``, ``isinstance(x, torch.Tensor)``."""
+def _elements(
+    it: Interpreter, target: ast.expr, absolute: bool, kind: type, constant: float
+) -> None:
+    """All of a value is on one side of a constant."""
+    lo, hi = -INF, INF
+    apart = kind is ast.NotEq or kind in (ast.Lt, ast.Gt)
+    nonzero = constant == 0 and apart
+    if kind in (ast.Gt, ast.GtE):
+        lo = constant
+    elif kind in (ast.Lt, ast.LtE):
+        hi = constant
+    if absolute:
+        nonzero |= lo > 0
+        lo = -hi
+    if nonzero or (lo, hi) != (-INF, INF):
+        outcome = with_bounds(it, it.expr(target), lo, hi, nonzero)
+        keep(it, target, outcome.value)
+
+
+# calls
+
+
+def _call(it: Interpreter, node: ast.Call, holds: bool, stated: bool) -> None:
+    """``torch.is_autocast_enabled()``, ``isinstance(x, torch.Tensor)``, ``(x > 0).all()``."""
     function = node.func
     if isinstance(function, ast.Name) and function.id == "isinstance" and len(node.args) == 2:
-        if holds:
-            _kind(it, node.args[0], node.args[1])
+        _kind(it, node.args[0], node.args[1], holds, stated)
         return
-    if isinstance(function, ast.Attribute):
-        callee = _peek(it, function)
-        name = callee.name if isinstance(callee, Reference) else ""
-        if name in ("torch.is_autocast_enabled", "torch.is_autocast_cpu_enabled"):
-            on = dtypes.regions_on(it.region.dtypes)
-            known = on if it.region.explicit else on | 1
-            off = dtypes.ALL_MODES & ~on | 1
-            it.live &= known if holds else off
+    if asked_of_autocast(it, node) == "enabled":
+        _autocast(it, holds, stated)
+        return
+    for left, kind, right in elementwise(it, node, holds):
+        kind = kind if holds else NEGATED.get(kind, kind)
+        for side, other, way in ((left, right, kind), (right, left, FLIP.get(kind))):
+            constant = number(_peek(it, other))
+            target = measured(it, side)
+            if constant is not None and target is not None and not target[2] and way in FLIP:
+                _elements(it, target[0], target[1], way, constant)
+    name = function.attr if isinstance(function, ast.Attribute) else ""
+    if name == "is_floating_point":
+        for one in _subject(it, function, node):
+            _floating(it, one, holds)
 
 
-def _kind(it: Interpreter, node: ast.expr, cls: ast.expr) -> None:
+def _subject(it: Interpreter, function: ast.expr, node: ast.Call) -> Iterator[ast.expr]:
+    """What a function of torch, or a method, is applied to."""
+    if isinstance(_peek(it, function), Reference):
+        yield from node.args[:1]
+    elif isinstance(function, ast.Attribute):
+        yield function.value
+
+
+def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: bool) -> None:
     if not isinstance(node, ast.Name):
         return
     value = it.variables.get(node.id)
     wanted = it.expr(cls)
     name = wanted.name if isinstance(wanted, Reference) else ""
-    if isinstance(value, Unknown):
+    if isinstance(value, RegionValue) and (name in AUTOCAST or name == "contextlib.nullcontext"):
+        on = holds is (name in AUTOCAST)
+        it.variables[node.id] = _entered(value) if on else Special("null", node, it.module)
+    elif name.startswith("torch.") and name.rpartition(".")[2] in TENSOR_CLASSES:
+        dtype = TENSOR_CLASSES[name.rpartition(".")[2]]
+        attribute = ast.copy_location(ast.Attribute(node, "dtype", ast.Load()), node)
+        known = it.expr(attribute)
+        if isinstance(known, DtypeValue):
+            other = DtypeValue(dtypes.everywhere(dtype))
+            _dtype_is(it, attribute, known, other, holds, stated)
+    elif holds and isinstance(value, Unknown):
         if name in ("torch.Tensor", "torch.FloatTensor"):
             value.symbol.uses |= Symbol.TENSOR
         elif name == "numpy.ndarray":
             it.variables[node.id] = Array(dtypes.V_ANY, "input")
-        elif name in ("builtins.int", "builtins.float", "builtins.str", "builtins.bool"):
+        elif name in NUMBERS:
             it.variables[node.id] = Scalar(None, name.rpartition(".")[2])
+
+
+def _entered(value: RegionValue) -> RegionValue:
+    """A context manager that is known to be autocast's."""
+    return RegionValue(
+        value.dtypes, value.device, value.assumptions & ~assume.FLAG, value.cache, value.node,
+        value.home, value.switch,
+    )  # fmt: skip
+
+
+# autocast
+
+
+def _autocast(it: Interpreter, holds: bool, stated: bool) -> None:
+    """Autocast is on, or off, from here on."""
+    region = it.region
+    on = dtypes.regions_on(region.dtypes)
+    if region.explicit:
+        it.live &= on if holds else dtypes.ALL_MODES & ~on | 1
+        return
+    code = 1 << dtypes.CODE
+    known = region.assumptions & ~assume.ENTRY
+    if holds:
+        it.live &= on | code
+        vector = (dtypes.LOW | dtypes.MAYBE, *region.dtypes[1:])
+        it.region = region._replace(dtypes=vector, assumptions=known | assume.BRANCH)
+        return
+    if not stated:
+        it.live &= dtypes.ALL_MODES & ~on | code
+    it.region = region._replace(dtypes=dtypes.V_OFF, assumptions=known, explicit=stated)
 
 
 OPERATIONS["narrow"] = narrow

@@ -17,6 +17,7 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join
 from precision_lint.domains.values import (
     PARAMETER,
+    STATED_DTYPE,
     ClassValue,
     Closure,
     DtypeValue,
@@ -171,8 +172,8 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
             return Closure(method)
         return Closure(method, ClassValue(cls) if method.kind == "class" else owner)
     constant = class_constant(it, cls, name)
-    if constant is not None:
-        return constant
+    if constant is not None and not (isinstance(constant, Scalar) and constant.kind == "none"):
+        return constant  # None is what a field holds until it is set
     if name == "dtype" and is_module(it, cls):
         return DtypeValue(weights_of(it, owner)[0], node, it.module)
     return None
@@ -183,7 +184,8 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
     if not is_module(it, owner.cls):
         return value
     if isinstance(value, Tensor):
-        return as_weight(it, owner, value) if value.flags & PARAMETER else value
+        follows = value.flags & PARAMETER and not value.flags & STATED_DTYPE
+        return as_weight(it, owner, value) if follows else value
     if isinstance(value, Instance):
         return part(owner, name, value)
     if isinstance(value, Sequence) and (value.items or value.element is not None):
@@ -211,7 +213,7 @@ def part(owner: Instance, name: str, value: Instance) -> Instance:
 
 def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
     """A parameter or buffer in the dtype of its module's weights."""
-    vector, _ = weights_of(it, owner)
+    vector, place = weights_of(it, owner)
     if not _is_float(value.dtypes):
         return value
     cast = tuple(
@@ -221,7 +223,7 @@ def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
         ]
     )
     assumed = value.assumptions
-    if owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
+    if place is None and owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
         assumed |= assume.WEIGHTS
     return value.but(dtypes=cast, assumptions=assumed) if cast != value.dtypes else value
 

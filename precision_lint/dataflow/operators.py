@@ -100,6 +100,10 @@ def binary(
     for side in (left, right):
         if isinstance(side, Scalar) and side.op == "scale":
             note(it, "scale-used", node)
+    if left.__class__ is Unknown:
+        left = _or_number(left)
+    if right.__class__ is Unknown:
+        right = _or_number(right)
     kinds = (left.__class__, right.__class__)
     if Tensor in kinds or (op == "matmul" and Unknown in kinds):
         return _tensors(it, op, left, right, node, inplace)
@@ -115,6 +119,13 @@ def binary(
         owners = [one for side in (left, right) for one in owners_of(side)]
         return Special("parameters", node, it.module, owner=owners[0], named=False, owners=owners)
     return unknown()
+
+
+def _or_number(value: Any) -> Value:
+    """An unknown object, or the number that its uses say it is."""
+    uses = value.symbol.uses
+    number = uses & Symbol.NUMBER and not uses & Symbol.TENSOR
+    return Scalar(None, "number") if number else value
 
 
 def owners_of(value: Value) -> list[Value]:

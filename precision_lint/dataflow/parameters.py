@@ -5,6 +5,14 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from precision_lint.dataflow.declared import (
+    TENSOR_CLASSES,
+    as_annotated,
+    is_none,
+    jaxtyped,
+    last,
+    parsed,
+)
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_a, is_module
 from precision_lint.dataflow.tensors import dtype_of
@@ -25,7 +33,7 @@ from precision_lint.domains.values import (
     Tensor,
     Value,
 )
-from precision_lint.syntax.program import Class, Function, annotation, scan
+from precision_lint.syntax.program import Class, Function, scan
 
 DRIVES = frozenset({
     "backward", "zero_grad", "GradScaler", "manual_backward", "unscale_", "eval",
@@ -36,18 +44,6 @@ TRAINS = frozenset({"backward", "manual_backward", "zero_grad"})
 NUMBERS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "bytes": "bytes"}
 CONTAINERS = frozenset({"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"})
 MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict"})
-JAXTYPING: dict[str, int] = {
-    "Float16": dtypes.FLOAT16, "Half": dtypes.FLOAT16, "BFloat16": dtypes.BFLOAT16,
-    "Float32": dtypes.FLOAT32, "Float64": dtypes.FLOAT64, "Int": dtypes.INTEGER,
-    "Int32": dtypes.INTEGER, "Int64": dtypes.INTEGER, "UInt8": dtypes.INTEGER,
-    "Integer": dtypes.INTEGER, "Bool": dtypes.BOOLEAN, "Complex": dtypes.COMPLEX,
-}  # fmt: skip
-FLOATS = frozenset({"Float", "Inexact", "Num", "Real", "Shaped"})
-TENSOR_CLASSES = {
-    "LongTensor": dtypes.INTEGER, "IntTensor": dtypes.INTEGER, "BoolTensor": dtypes.BOOLEAN,
-    "ByteTensor": dtypes.INTEGER, "HalfTensor": dtypes.FLOAT16,
-    "BFloat16Tensor": dtypes.BFLOAT16, "DoubleTensor": dtypes.FLOAT64,
-}  # fmt: skip
 
 
 def drives(it: Interpreter, function: Function) -> bool:
@@ -160,15 +156,14 @@ def _annotated(
     it: Interpreter, node: ast.expr, label: str, vector: dtypes.Dtypes, assumptions: int
 ) -> Value | None:
     """What an annotation says; None: nothing."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        parsed = annotation(node.value)
-        if parsed is None:
-            return None
-        node = parsed
+    written = parsed(node)
+    if written is None:
+        return None
+    node = written
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        parts = [p for p in (node.left, node.right) if not _is_none(p)]
+        parts = [p for p in (node.left, node.right) if not is_none(p)]
         return _annotated(it, parts[0], label, vector, assumptions) if len(parts) == 1 else None
-    name = _last(node)
+    name = last(node)
     if isinstance(node, ast.Subscript):
         return _subscripted(it, node, name, label, vector, assumptions)
     return _by_name(it, node, name, label, vector, assumptions)
@@ -216,14 +211,11 @@ def _subscripted(
     if name == "Optional":
         return _annotated(it, inside, label, vector, assumptions)
     if name == "Union" and isinstance(inside, ast.Tuple):
-        parts = [p for p in inside.elts if not _is_none(p)]
+        parts = [p for p in inside.elts if not is_none(p)]
         return _annotated(it, parts[0], label, vector, assumptions) if len(parts) == 1 else None
-    if name in JAXTYPING:
-        return Tensor(dtypes.everywhere(JAXTYPING[name]), "input", (), None, it.module)
-    if name in FLOATS:
-        unknown = it.unknown(label, vector, assumptions)
-        unknown.symbol.uses |= Symbol.TENSOR
-        return unknown
+    said = jaxtyped(it, it.module, node)
+    if said:
+        return as_annotated(it, it.module, it.unknown(label, vector, assumptions), node)
     if name in CONTAINERS:
         parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
         plain = [p for p in parts if not (isinstance(p, ast.Constant) and p.value is Ellipsis)]
@@ -235,16 +227,6 @@ def _subscripted(
     if name in MAPPINGS and isinstance(inside, ast.Tuple) and len(inside.elts) == 2:
         return Table({}, _annotated(it, inside.elts[1], label, vector, assumptions))
     return None
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _last(node: ast.expr) -> str:
-    if isinstance(node, ast.Subscript):
-        return _last(node.value)
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _of_class(it: Interpreter, node: ast.expr) -> Value | None:

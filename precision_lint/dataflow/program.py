@@ -7,12 +7,14 @@ import builtins
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
     libraries,
     methods,
     narrowing,
+    stated,
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
@@ -57,11 +59,16 @@ class Program:
         """Files of which each file's names meant something, in what was interpreted so far."""
         self.read = read
         self.modules: OrderedDict[str, Module] = OrderedDict()
+        self.alive: WeakValueDictionary[str, Module] = WeakValueDictionary()
+        """Files that are loaded, those among them that only others still refer to."""
+        self.trees: dict[str, ast.Module] = {}
+        """Of files that are about to be loaded again."""
         self.called: set[tuple[str, str]] = set()
         self.wanted: dict[str, list[tuple[str, int]]] = {}
         """Operations that are events of their own: their kinds, and the dtypes that these ask for."""
         self.default_dtype: Dtypes = dtypes.V_FLOAT32
-        self.limits: Counter[str] = Counter()
+        self.limits: Counter[tuple[str, str, str]] = Counter()
+        """How often a bound was reached: which one, and the file and function it was met for."""
         self.interpreter = Interpreter(self)
         self.touched: list[dict[Any, Any]] = []
         """Summaries of functions that the analysis of the file at hand made."""
@@ -70,23 +77,42 @@ class Program:
 
     def count(self, what: str) -> None:
         """Note that a bound was reached."""
-        self.limits[what] += 1
+        path, function = self.interpreter.root
+        self.limits[what, path, function] += 1
 
     def load(self, path: str) -> Module | None:
         """A file, with its global names."""
-        module = self.modules.get(path)
+        module = self.modules.get(path) or self.alive.get(path)
         if module is not None:
-            self.modules.move_to_end(path)
+            self._keep(module)
             return module
-        tree = self.read(path)
+        tree = self.trees.pop(path, None) or self.read(path)
         if tree is None:
             return None
         module = Module(path, tree, self.layout.name_of(path), self.layout.package_of(path))
-        self.modules[path] = module
-        if len(self.modules) > KEPT:
-            self.modules.popitem(last=False)
+        self.alive[path] = module
+        self._keep(module)
         self._execute(module)
         return module
+
+    def _keep(self, module: Module) -> None:
+        """Keep a file as the one that was asked for last."""
+        self.modules[module.path] = module
+        self.modules.move_to_end(module.path)
+        if len(self.modules) > KEPT:
+            self.modules.popitem(last=False)
+
+    def drop(self, path: str) -> Module | None:
+        """Load a file anew when it is asked for next."""
+        module = self.modules.pop(path, None) or self.alive.get(path)
+        self.alive.pop(path, None)
+        return module
+
+    def start_anew(self, path: str) -> None:
+        """Interpret a file's top level again when it is asked for next."""
+        module = self.drop(path)
+        if module is not None:
+            self.trees[path] = module.tree
 
     def _execute(self, module: Module) -> None:
         """Interpret a file's top level, without what only runs as a script."""
@@ -210,7 +236,10 @@ class Program:
             cls.facts.pop("unseen", None)
         self.touched.clear()
         self.built.clear()
-        self.interpreter.stored.clear()
+        it = self.interpreter
+        it.stored.clear()
+        it.quiet.clear()
+        it.notes = {key: value for key, value in it.notes.items() if not _of_function(key)}
 
     def rests(self, path: str) -> set[str]:
         """A file, and those whose contents may have changed what was found in it."""
@@ -269,7 +298,7 @@ class Program:
         """Do some work within the budget of one function."""
         it = self.interpreter
         it.steps, it.limit, it.loops = 0, STEPS, 0
-        it.tests.clear()
+        it.branches.clear()
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()
         it.stored.clear()
@@ -291,6 +320,11 @@ def _whole(it: Interpreter, work: Callable[[], Any]) -> None:
     if tells(trace):
         for look in FINISHED:
             look(it, trace)
+
+
+def _of_function(key: Any) -> bool:
+    """Whether something is remembered of a function, which is gone with its file."""
+    return isinstance(key, tuple) and any(isinstance(part, Function) for part in key)
 
 
 def _is_main(node: ast.stmt) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import GRADIENT, Special, Tensor, Value
+from precision_lint.domains.values import GRADIENT, Special, Table, Tensor, Value
 from precision_lint.events import Place
 
 
@@ -44,6 +44,9 @@ def note(it: Interpreter, kind: str, node: ast.AST, *objects: Value | None) -> N
 
 def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) -> None:
     """Record that an optimizer or scaler is handed to something that nobody has seen."""
+    if any(isinstance(one, Table) for one in given):
+        for look in HANDED_OVER:
+            look(it, node, given)
     if any(
         (isinstance(one, Special) and one.kind in HANDED)
         or (isinstance(one, Tensor) and one.op == "scaled")
@@ -58,6 +61,10 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
             note(it, "read", node, one)
 
 
+SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []
+"""What to look for where something is saved (``hazards``)."""
+RETURNED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+"""What to look for in what a function gives back (``hazards``)."""
 HANDED_OVER: list[Callable[[Interpreter, ast.AST, list[Value]], None]] = []
 """What to look for there (``hazards``)."""
 HANDED = frozenset({"scaler", "optimizer", "scaled", "parameters"})

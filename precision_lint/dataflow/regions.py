@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from precision_lint.dataflow.interpreter import Interpreter, Region
+from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
 from precision_lint.dataflow.objects import find_method, is_module
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import dtype_of
@@ -14,12 +14,15 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
+    REGIONAL,
     DtypeValue,
     Reference,
     RegionValue,
     Scalar,
     Sequence,
     Special,
+    Tensor,
+    Unknown,
     Value,
     text,
 )
@@ -303,6 +306,24 @@ def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
             if "cast_inputs" in wanted and isinstance(
                 wanted["cast_inputs"], (DtypeValue, Reference)
             ):
+                _cast_in(it, wanted["cast_inputs"])
                 it.region = it.region._replace(dtypes=dtypes.V_OFF, explicit=True)
                 own = True
     return own
+
+
+def _cast_in(it: Interpreter, wanted: Value) -> None:
+    """``custom_fwd(cast_inputs=torch.float32)``: in a region it casts the arguments."""
+    if dtype_of(it, wanted) != dtypes.V_FLOAT32 or it.region.dtypes == dtypes.V_OFF:
+        return
+    given = it.function.parameters[1:] if it.function is not None else ()
+    for name in [parameter.arg for parameter in given]:
+        value = it.variables.get(name)
+        if isinstance(value, (Tensor, Unknown)):
+            tensor = tensor_of(it, value)
+            if tensor is not None:
+                vector = dtypes.raised(tensor.dtypes, it.region.dtypes)
+                flags = tensor.flags & ~REGIONAL
+                it.variables[name] = tensor.but(
+                    dtypes=vector, op="cast", operands=(tensor,), data="explicit", flags=flags
+                )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow.containers import assign, elements
+from precision_lint.dataflow.declared import as_annotated, states
 from precision_lint.dataflow.interpreter import (
     ROUNDS,
     STATEMENTS,
@@ -14,13 +15,14 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     Loop,
     Statement,
+    asked_by,
     changed,
     merge,
     widen,
 )
 from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary
-from precision_lint.dataflow.protocol import note, noted
+from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
@@ -29,6 +31,7 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
+    Table,
     Tensor,
     Value,
     truth,
@@ -73,7 +76,11 @@ def _assign(it: Interpreter, node: ast.Assign) -> bool:
 @statement(ast.AnnAssign)
 def _annotated(it: Interpreter, node: ast.AnnAssign) -> bool:
     if node.value is not None:
-        assign(it, node.target, it.expr(node.value), node)
+        value = it.expr(node.value)
+        said = states(node.annotation)
+        if said is not None:
+            value = as_annotated(it, it.module, value, said)
+        assign(it, node.target, value, node)
     return False
 
 
@@ -97,18 +104,21 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     if known is not None:
         return it.block(node.body if known else node.orelse)
     before, trace, live, weights = it.variables, it.trace, it.live, it.weights
+    region = it.region
     version = _asks_version(node.test)
     it.compatible += version
-    it.narrow(node.test, True)
+    it.narrow(node.test, True, _raises(node.orelse))
     it.trace = []
-    it.tests.append(node.test)
+    it.branches.append(asked_by(node.test))
     first_ends = it.block(node.body)
-    it.tests.pop()
     first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
-    it.variables, it.live, it.weights = before, live, weights
-    it.narrow(node.test, False)
+    first_region = it.region
+    it.variables, it.live, it.weights, it.region = before, live, weights, region
+    it.narrow(node.test, False, _raises(node.body))
     it.trace = []
+    it.branches[-1] = asked_by(node.test, False)
     second_ends = it.block(node.orelse)
+    it.branches.pop()
     second_trace = it.trace
     it.trace = trace
     it.compatible -= version
@@ -117,11 +127,17 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         return second_ends
     if second_ends:
         it.variables, it.live, it.weights = first, first_live, first_weights
+        it.region = first_region
     else:
-        it.variables = merge(first, it.variables, first_live, it.live)
+        it.region = region
+        it.variables = merge(first, it.variables, first_live, it.live, asked_by(node.test))
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    return bool(body) and body[-1].__class__ is ast.Raise
 
 
 def _asks_version(test: ast.expr) -> bool:
@@ -414,7 +430,11 @@ def _continue(it: Interpreter, node: ast.Continue) -> bool:
 @statement(ast.Return)
 def _return(it: Interpreter, node: ast.Return) -> bool:
     if node.value is not None:
-        it.returned.append(it.expr(node.value))
+        value = it.expr(node.value)
+        it.returned.append(value)
+        if isinstance(value, (Table, Special)):
+            for look in RETURNED:
+                look(it, value, node)
     else:
         it.returned.append(Scalar(None, "none"))
     note(it, "return", node)
@@ -432,7 +452,7 @@ def _raise(it: Interpreter, node: ast.Raise) -> bool:
 @statement(ast.Assert)
 def _assert(it: Interpreter, node: ast.Assert) -> bool:
     it.expr(node.test)
-    it.narrow(node.test, True)
+    it.narrow(node.test, True, True)
     noted(it, "assert", node)
     return False
 

@@ -50,7 +50,7 @@ KEYS = {
 """Names of dtypes."""
 
 
-FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH
+FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH | assume.CALL
 """Assumptions about the dtype of what comes in."""
 
 
@@ -219,14 +219,15 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             values[0] = Sequence(tuple(items), None, first.kind)
         return [one for one in tensors if one is not None]
     floats = operation.floats or operation.policy.get("cuda") == "lower"
-    use = Symbol.TENSOR | (Symbol.FLOAT if floats else 0)
+    real = Symbol.REAL if _of_reals(operation) else 0
+    use = Symbol.TENSOR | (Symbol.FLOAT if floats else real)
     for index in operation.operands:
         value = values[index] if index < len(values) else None
         if isinstance(value, Tensor):
             _mark(value, use)
             found.append(value)
         elif isinstance(value, Unknown):
-            if not index:
+            if not index or (operation.floats and index in operation.strict):
                 value.symbol.uses |= use
             made = tensor_of(it, value)
             if made is not None:
@@ -237,6 +238,12 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             values[index] = made
             found.append(made)
     return found
+
+
+def _of_reals(operation: Operation) -> bool:
+    """Whether it is a function of one real number (``sin``, ``exp``), which integers are rarely given."""
+    single = len(operation.operands) == 1 and operation.elementwise
+    return single and operation.result == "floating"
 
 
 def _factors(it: Interpreter, values: list[Value | None]) -> list[Tensor]:
@@ -268,10 +275,10 @@ def _mark(value: Tensor, use: int) -> None:
     for _ in range(8):
         if value.symbol is not None:
             value.symbol.uses |= use
-        if value.op not in MARKED or not value.operands:
+        if value.op not in MARKED:
             return
-        inner = value.operands[0]
-        if inner.__class__ is not Tensor:
+        inner = next((one for one in value.operands if one.__class__ is Tensor), None)
+        if inner is None:
             return
         value = inner
 
@@ -316,14 +323,13 @@ def _record(applied: Applied, seen: list[Dtypes]) -> None:
 
 def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
     """The dtype of a result by what the table says of the operation."""
-    operation, result = applied.operation, applied.operation.result
+    result = applied.operation.result
     if result == "bool":
         return dtypes.V_BOOLEAN
     if result == "int":
         return dtypes.V_INTEGER
     if not seen:
-        scalars = [v for v in applied.values if isinstance(v, Scalar) and v.is_number]
-        return dtypes.V_FLOAT32 if scalars and not operation.listed else dtypes.V_ANY
+        return dtypes.V_FLOAT32 if _of_numbers(applied) else dtypes.V_ANY
     if result == "first" or (result == "real" and len(seen) == 1):
         vector = seen[0]
         return _real(vector) if result == "real" else vector
@@ -340,6 +346,14 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
     if result == "float32":
         return dtypes.V_FLOAT32
     return dtypes.floating(vector) if result in ("floating", "real") else vector
+
+
+def _of_numbers(applied: Applied) -> bool:
+    """Whether an operand is a number of Python's, which becomes a tensor of the default dtype."""
+    if applied.operation.listed:
+        return False
+    given = [applied.values[i] for i in applied.operation.operands if i < len(applied.values)]
+    return any(isinstance(one, Scalar) and one.is_number for one in given)
 
 
 def _is_tensor(values: list[Value | None], index: int) -> bool:
@@ -387,6 +401,8 @@ def _above(strong: Dtypes, weak: Dtypes) -> Dtypes:
     key = (strong, weak)
     found = _above_known.get(key)
     if found is None:
+        if len(_above_known) >= dtypes.REMEMBERED:
+            _above_known.clear()
         found = _above_known[key] = tuple(
             [
                 y if _CATEGORY.get(y, 0) > _CATEGORY.get(x, 9) else x
@@ -494,6 +510,8 @@ def dtype_of(it: Interpreter, value: Value | None) -> Dtypes | None:
 
 def followed(symbol: Symbol) -> Dtypes:
     """The dtype that an unknown object stands for: the same in every mode, and equal to itself."""
+    if ("stated of", "") in symbol.attributes:
+        return symbol.vector
     return dtypes.everywhere(dtypes.symbol(symbol.number))
 
 

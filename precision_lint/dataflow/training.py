@@ -40,6 +40,8 @@ SCALED: list[Callable[[Interpreter, Value, ast.AST, Special], None]] = []
 SCALES: list[Callable[[Interpreter, Special, Value, ast.AST], None]] = []
 """The same, with the scaler."""
 BACKWARD: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+STATE_LOADED: list[Callable[[Interpreter, Special, ast.AST], None]] = []
+"""What to look for where a scaler gets its state back."""
 STEPPED: list[Callable[[Interpreter, Special, ast.AST], None]] = []
 """What to look for at a backward pass, and where an optimizer moves the weights."""
 
@@ -118,21 +120,34 @@ def scaler_method(
             )  # fmt: skip
         return Special("scaled", node, it.module, of=first, scaler=owner)
     if name in ("unscale_", "step", "update"):
-        note(it, {"unscale_": "unscale"}.get(name, name), node, owner, *arguments)
-        if first is not None and name != "update":
-            for handled in HANDLED:
-                handled(it, owner, first, node)
-        for moved in STEPPED if name == "step" else ():
-            moved(it, owner, node)
-        return NONE if name != "step" else unknown()
+        return _handles(it, owner, name, arguments, node)
     if name in ("get_scale", "_get_scale_async"):
         return Scalar(None, "float", 0, op="scale", operands=(owner,))
     if name == "is_enabled":
         return Scalar(None, "bool", op="enabled", operands=(owner,))
     if name in ("state_dict", "load_state_dict"):
         note(it, name, node, owner)
+        for read in STATE_LOADED if name == "load_state_dict" else ():
+            read(it, owner, node)
         return Special("state", node, it.module, of=owner)
     return unknown()
+
+
+def _handles(
+    it: Interpreter, owner: Special, name: str, arguments: list[Value], node: ast.AST
+) -> Value:
+    """A scaler unscales or steps an optimizer, or ends the iteration."""
+    first = arguments[0] if arguments else None
+    note(it, {"unscale_": "unscale"}.get(name, name), node, owner, *arguments)
+    if first is not None and name != "update":
+        if isinstance(first, Unknown):
+            seen = Special("optimizer", node, it.module, assume.FLAG, of=first)
+            first.symbol.attributes.setdefault(("protocol", False), seen)
+        for handled in HANDLED:
+            handled(it, owner, first, node)
+    for moved in STEPPED if name == "step" else ():
+        moved(it, owner, node)
+    return NONE if name != "step" else unknown()
 
 
 def optimizer_method(

@@ -22,6 +22,8 @@ BRANCH = 1 << 12
 WEIGHTS = 1 << 13
 LIBRARY = 1 << 14
 OUTSIDE = 1 << 15
+PATHS = 1 << 16
+AGAIN = 1 << 17
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -39,6 +41,8 @@ NAMES = {
     BRANCH: "the branch that casts is taken",
     WEIGHTS: "the weights of this module follow the mode",
     OUTSIDE: "this is not called inside an autocast region",
+    PATHS: "the conditions on this path can hold together",
+    AGAIN: "this function is called for each batch",
     LIBRARY: "a library does what its documentation says",
 }
 

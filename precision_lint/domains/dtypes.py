@@ -112,6 +112,10 @@ def promote_sets(a: int, b: int) -> int:
     return known
 
 
+REMEMBERED = 8_192
+"""Results that a table keeps; vectors of symbols are many, and few of them come again."""
+
+
 def _memoised(pointwise: Callable[[int, int], int]) -> Callable[[Dtypes, Dtypes], Dtypes]:
     table: dict[tuple[Dtypes, Dtypes], Dtypes] = {}
 
@@ -119,7 +123,7 @@ def _memoised(pointwise: Callable[[int, int], int]) -> Callable[[Dtypes, Dtypes]
         key = (a, b)
         known = table.get(key)
         if known is None:
-            if len(table) > 100_000:
+            if len(table) >= REMEMBERED:
                 table.clear()
             known = table[key] = tuple([pointwise(x, y) for x, y in zip(a, b, strict=True)])
         return known
@@ -172,6 +176,8 @@ def floating(a: Dtypes) -> Dtypes:
     """What an operation with a floating-point result makes of its operand: integers become float32."""
     known = _floating.get(a)
     if known is None:
+        if len(_floating) >= REMEMBERED:
+            _floating.clear()
         known = _floating[a] = tuple(
             [
                 (x & ~(INTEGER | BOOLEAN) | FLOAT32) if x & (INTEGER | BOOLEAN) and x < ANY else x
@@ -189,6 +195,8 @@ def modes_of(a: Dtypes, bits: int) -> int:
     key = (a, bits)
     known = _modes.get(key)
     if known is None:
+        if len(_modes) >= REMEMBERED:
+            _modes.clear()
         known = 0
         for i, x in enumerate(a):
             if x & bits and not x & OTHER:
@@ -218,6 +226,11 @@ def differing(a: Dtypes, b: Dtypes) -> int:
         if x != y and not x & y & ANY and x & FLOATS and y & FLOATS:
             found |= 1 << i
     return found
+
+
+def single(a: Dtypes) -> int:
+    """Mask of the modes in which one dtype is possible only."""
+    return sum(1 << i for i, x in enumerate(a) if x and not x & x - 1)
 
 
 def may_differ(a: Dtypes, b: Dtypes) -> int:

@@ -61,9 +61,9 @@ def _mixed(a: Value, b: Value) -> Value:
     if b is NONE or (isinstance(b, Scalar) and b.kind == "none"):
         return _optional(a)
     if kind is Tensor and isinstance(b, (Scalar, Unknown)):
-        return a if isinstance(b, Unknown) else _or_number(a, b)
+        return _or_object(a, b) if isinstance(b, Unknown) else _or_number(a, b)
     if b.__class__ is Tensor and isinstance(a, (Scalar, Unknown)):
-        return b if isinstance(a, Unknown) else _or_number(b, a)
+        return _or_object(b, a) if isinstance(a, Unknown) else _or_number(b, a)
     if isinstance(a, RegionValue):
         return _perhaps(a)
     if isinstance(b, RegionValue):
@@ -136,6 +136,14 @@ def _or_number(tensor: Any, scalar: Any) -> Value:
     if lo == tensor.lo and hi == tensor.hi:
         return tensor  # type: ignore[no-any-return]
     return tensor.but(lo=lo, hi=hi)  # type: ignore[no-any-return]
+
+
+def _or_object(tensor: Any, other: Any) -> Value:
+    """A tensor, or an unknown object that is one of known dtype if it is a tensor at all."""
+    symbol = other.symbol
+    if symbol.tensor is None or not symbol.uses & Symbol.TENSOR:
+        return tensor  # type: ignore[no-any-return]
+    return join(tensor, symbol.tensor)
 
 
 def _tensors(a: Any, b: Any) -> Value:
@@ -238,7 +246,22 @@ def _references(a: Any, b: Any) -> Value:
 
 
 def _unknowns(a: Any, b: Any) -> Value:
-    return a if a.symbol is b.symbol else unknown()
+    """One of two unknown objects: a tensor has one of their dtypes."""
+    if a.symbol is b.symbol:
+        return a  # type: ignore[no-any-return]
+    for one, other in ((a, b), (b, a)):
+        for how in ("stated of", "bounds of"):
+            before = one.symbol.attributes.get((how, ""))
+            if before is not None and before.symbol is other.symbol:
+                return other  # type: ignore[no-any-return]
+    first, second = a.symbol, b.symbol
+    vector = dtypes.join(first.vector, second.vector)
+    made = Symbol(first.label, vector, first.assumptions | second.assumptions)
+    made.uses, made.flags = first.uses & second.uses, first.flags | second.flags
+    if first.tensor is not None and second.tensor is not None:
+        tensor = _tensors(first.tensor, second.tensor)
+        made.tensor = tensor if isinstance(tensor, Tensor) else None
+    return Unknown(made)
 
 
 _SAME: dict[type, Any] = {

@@ -8,9 +8,10 @@ graph), so that definitions and idioms are found however they are spelt.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from precision_lint.domains.assumptions import NETWORK
 from precision_lint.domains.dtypes import V_ANY, Dtypes
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ REGIONAL = 1 << 5
 """Made half by an autocast region."""
 IN_FLOAT16, IN_BFLOAT16 = 1 << 6, 1 << 7
 """Computed, by whatever it was made of, in a region that says float16, or bfloat16."""
-SHARED = DETACHED
+STATED_DTYPE, STATED_BOUNDS = 1 << 8, 1 << 9
+"""The user says so, and it holds in every mode."""
+NONZERO = 1 << 10
+"""It is not 0, as far as its dtype can tell."""
+SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO
 """Flags that both operands must have for a result to have them."""
 
 UNKNOWN_RANK, SOME_RANK = -2, -1
@@ -59,12 +64,13 @@ class Symbol:
         "label",
         "node",
         "number",
+        "owner",
         "tensor",
         "uses",
         "vector",
     )
 
-    TENSOR, FLOAT, ARRAY, INTEGER, CALLED = (1 << i for i in range(5))
+    TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL, SHAPED = (1 << i for i in range(8))
     count = 0
 
     def __init__(
@@ -86,6 +92,19 @@ class Symbol:
         self.flags = 0
         self.node = node
         self.home = home
+        self.owner: Symbol | None = None
+        """What it is an attribute or item of."""
+
+    def proven(self, use: int) -> bool:
+        """Whether it is a tensor: used as one (``use``: of those uses), or given by a model.
+
+        An attribute of what is called itself, of a model or layer, is any object.
+        """
+        if self.uses & use:
+            return True
+        return bool(self.assumptions & NETWORK) and not (
+            self.owner is not None and self.owner.uses & Symbol.CALLED
+        )
 
 
 class Unknown(Value):
@@ -154,9 +173,12 @@ class Tensor(Value):
 
     def but(self, **changes: Any) -> Tensor:
         """A copy with other fields."""
-        made = Tensor.__new__(Tensor)
-        for name in Tensor.__slots__:
-            setattr(made, name, changes[name] if name in changes else getattr(self, name))
+        made = Tensor(
+            self.dtypes, self.op, self.operands, self.node, self.home, self.lo, self.hi,
+            self.assumptions, self.flags, self.rank, self.reach, self.symbol, self.data,
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(made, name, value)
         return made
 
 
@@ -246,19 +268,25 @@ class DtypeValue(Value):
 
 
 class Sequence(Value):
-    """A tuple, list or set: its items, or one value that stands for all of them."""
+    """A tuple, list or set: its items, or one value that stands for all of them.
 
-    __slots__ = ("element", "items", "kind")
+    ends: where one part of unknown length was unpacked, the items before it, what stands for its own,
+    and those behind it.
+    """
+
+    __slots__ = ("element", "ends", "items", "kind")
 
     def __init__(
         self,
         items: tuple[Value, ...] | None = None,
         element: Value | None = None,
         kind: str = "tuple",
+        ends: tuple[list[Value], Value, list[Value]] | None = None,
     ) -> None:
         self.items = items
         self.element = element
         self.kind = kind
+        self.ends = ends
 
 
 class Table(Value):
@@ -441,6 +469,13 @@ def text(value: Value | None) -> str | None:
     if isinstance(value, Scalar) and value.kind == "str":
         return value.value if isinstance(value.value, str) else None
     return None
+
+
+def counts(values: Iterable[Value]) -> None:
+    """Note that unknown objects are numbers: sizes, widths of layers, ends of ranges."""
+    for value in values:
+        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
+            value.symbol.uses |= Symbol.NUMBER
 
 
 def truth(value: Value | None) -> bool | None:

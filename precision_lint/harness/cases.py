@@ -56,6 +56,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 Dtype = Literal["float16", "bfloat16"]
 Policy = Literal["eager", "cpu", "cuda"]
@@ -217,6 +219,9 @@ class Case:
     float32_tolerance, float32_reason
         Relative difference allowed between original and fixed text in float32, and why it is not
         zero ("sums in another order").  Only a safe fix is held to it.
+    torch_version
+        The releases of torch that show the failures (``"<2.15"``); under others the case is not
+        executed.  Empty: all.
     name
         A few words that tell cases of one entry apart in reports.
     """
@@ -236,6 +241,7 @@ class Case:
     backward: bool = True
     float32_tolerance: float = 0.0
     float32_reason: str = ""
+    torch_version: str = ""
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -258,6 +264,11 @@ class Case:
                 self._check_failure(condition, failure)
         if not self.scales or min(self.scales) <= 0:
             raise InvalidCase("scales are positive numbers, at least one")
+        try:
+            SpecifierSet(self.torch_version)
+        except InvalidSpecifier:
+            what = f"torch_version {self.torch_version!r} is no range"
+            raise InvalidCase(f'{what}; write one such as "<2.15"') from None
         if (self.float32_tolerance > 0) != bool(self.float32_reason):
             raise InvalidCase("float32_tolerance and float32_reason go together; give both or none")
         if self.level == "safe" and not self.hazardous:
@@ -305,6 +316,8 @@ class Case:
     def skipped(self, policy: Policy, dtype: Dtype) -> str | None:
         """Why a condition is not executed, or None; a failure declared for exactly this condition
         wins over a reason for the whole dtype."""
+        if Version(torch.__version__).base_version not in SpecifierSet(self.torch_version):
+            return f"it holds for torch {self.torch_version}"
         if f"{policy}/{dtype}" in self.before:
             return None
         reason: str = self._at(self.skip, policy, dtype, "")

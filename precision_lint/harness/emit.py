@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from precision_lint.display import printable
 from precision_lint.harness import told
 from precision_lint.harness.witnesses import Verdict
 
@@ -18,6 +19,9 @@ _HEAD = '''\
 
 {message}
 {words}: {before}.
+
+The code below is a copy of what is flagged there: it shows that this code breaks, and does not
+notice when the file changes.  To keep the bug from coming back, lint the file.
 """
 
 import contextlib
@@ -133,7 +137,7 @@ def error(found, true):
 
 
 def write(verdicts: Iterable[Verdict], directory: Path) -> list[Path]:
-    """One file for each proven finding; returns their paths."""
+    """One file for each proven finding, with a copy of its code; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for one in verdicts:
@@ -159,10 +163,10 @@ def text(one: Verdict) -> str:
         _HEAD.format(
             code=one.finding.code,
             name=one.finding.name,
-            place=one.place,
-            message=one.finding.message.replace('"', "'").replace("\\", "/"),
+            place=_quotable(one.place),
+            message=_quotable(one.finding.message),
             words=answer["words"],
-            before=answer["before"].replace('"', "'").replace("\\", "/"),
+            before=_quotable(answer["before"]),
             dtype=condition["dtype"],
             scale=answer["scale"],
             limit=floor or (0.02 if condition["dtype"] == "float16" else 0.16),
@@ -186,6 +190,11 @@ def text(one: Verdict) -> str:
     parts.append(_RUN)
     parts.append(_tests(one))
     return "".join(parts)
+
+
+def _quotable(text: str) -> str:
+    """A line that a docstring can hold."""
+    return printable(text).replace('"', "'").replace("\\", "/")
 
 
 def _conditions(one: Verdict) -> str:

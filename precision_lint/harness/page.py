@@ -17,10 +17,10 @@ import torch
 
 import precision_lint
 from precision_lint.harness import told
+from precision_lint.harness.sweep import Sweep
 from precision_lint.harness.tables import policy_words, verdict_words
 
 if TYPE_CHECKING:
-    from precision_lint.harness.sweep import Sweep
     from precision_lint.harness.verify import Result
     from precision_lint.harness.witnesses import Verdict
 
@@ -242,6 +242,15 @@ def of_witnesses(verdicts: Sequence[Verdict], where: str) -> str:
     return _document("precision-lint: findings", "\n".join(parts))
 
 
+def _plot(drawn: Sweep, name: str) -> str:
+    from precision_lint.harness import plots
+
+    words = "Relative error of the witness when its inputs are multiplied by a factor, within what "
+    words += "the code allows."
+    figure = plots.draw(drawn, name)
+    return f"<figure>{figure}<figcaption>{words}</figcaption></figure>"
+
+
 def _finding(one: Verdict, number: int) -> str:
     title = f"{one.place} {one.finding.code} {one.finding.name}"
     parts = [
@@ -259,6 +268,8 @@ def _finding(one: Verdict, number: int) -> str:
         rows.append(["but", html.escape(one.answer["note"])])
     parts.append(f"<p>{html.escape(one.answer['words'])}</p>")
     parts.append(_table(["", ""], rows))
+    if one.answer.get("sweep"):
+        parts.append(_plot(Sweep(**one.answer["sweep"]), f"f{number}"))
     parts.append(f"<pre><code>{html.escape(told.inputs(one))}</code></pre>")
     parts.append(f"<pre><code>{html.escape(one.variant.original)}</code></pre>")
     if one.fixed is not None:

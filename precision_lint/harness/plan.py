@@ -66,8 +66,8 @@ class Plan:
     later: str = ""
     """Why no value of an expression shows the hazard, whatever the rule (`_later`)."""
 
-    def job(self, number: int) -> dict[str, Any]:
-        """What the child is sent."""
+    def job(self, number: int, sweep: bool = False) -> dict[str, Any]:
+        """What the child is sent; ``sweep``: whether the witness is to be drawn."""
         return {
             "id": number,
             "variants": [
@@ -82,6 +82,7 @@ class Plan:
             "conditions": self.conditions,
             "claims": self.claims,
             "cure": self.cure,
+            "sweep": sweep,
         }
 
     def add(self, variant: Variant) -> None:
@@ -157,7 +158,8 @@ def _plan(
 ) -> Plan:
     result = Plan(finding)
     if finding.code in loops:
-        result.reason = "the hazard is in a training loop, not in an expression"
+        proof = f"`precision-lint verify --select {finding.code}` executes one that has it"
+        result.reason = f"the hazard is in a training loop, not in an expression; {proof}"
         return result
     tree = file.tree
     flagged = _flagged(tree, finding, file.source)

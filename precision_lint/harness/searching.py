@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from precision_lint.harness import trial
+from precision_lint.harness import magnitudes, trial
 from precision_lint.harness.execute import Fault
 from precision_lint.harness.hunt import GLANCE_SECONDS, VALUE_SECONDS, Hunt, Job, NothingRuns
 from precision_lint.harness.sandbox import Refused
@@ -36,12 +36,12 @@ def search(job: dict[str, Any], seconds: float) -> Answer:
     state = _Search(job, started + seconds)
     try:
         found = state.run()
+        if found is not None:
+            return _proven(*found, state.tries, started) | {"sweep": state.sweep(*found)}
     except Refused as refused:
         return _verdict("not isolated", f"{refused}, which is refused", state.tries, started)
     except SystemExit:
         return _verdict("not isolated", "it ends the interpreter", state.tries, started)
-    if found is not None:
-        return _proven(*found, state.tries, started)
     outcome = "not reproduced" if state.isolated else "not isolated"
     return _verdict(outcome, state.reason(), state.tries, started)
 
@@ -97,6 +97,19 @@ class _Search:
             if (shown := self._shown()) is not None:
                 return shown
         return None
+
+    def sweep(self, witness: Witness, index: int) -> dict[str, Any] | None:
+        """The witness's error against the magnitude of its inputs, if that is to be drawn."""
+        if not self.job["sweep"] or witness.phase != "forward" or witness.drew:
+            return None
+        if witness.kind not in ("inf", "nan", "error", "absolute"):
+            return None
+        hunt, variant = self.hunts[index], self.job["variants"][index]
+        bounds = {one["name"]: (one["lo"], one["hi"]) for one in variant["inputs"]}
+        texts = {"before": hunt.program}
+        if witness.cured_by is not None:
+            texts["after"] = hunt.fixed[witness.cured_by]
+        return magnitudes.sweep(texts, witness, bounds)
 
     def _shown(self) -> tuple[Witness, int] | None:
         """A failure that no fix cures, of a finding that need not be cured."""

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as xml
 
 import torch
 
+from precision_lint.display import printable
 from precision_lint.harness.tables import junit_text
 from precision_lint.harness.witnesses import Verdict
 
@@ -96,7 +97,7 @@ def as_text(verdicts: Sequence[Verdict], interrupted: bool = False) -> str:
     if interrupted and not verdicts:
         return "nothing was judged yet, interrupted\n"
     lines.append(summary(verdicts) + (", interrupted" if interrupted else ""))
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def as_json(verdicts: Sequence[Verdict], interrupted: bool = False) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from precision_lint import progress, registry
+from precision_lint.display import printable
 from precision_lint.harness import emit, page, plan, told, witnesses
 from precision_lint.harness.children import Children
 from precision_lint.harness.collect import Proof, proof
@@ -73,14 +74,16 @@ def main(
     errors: list[str] = []
     todo = [one for one in plans(files, errors) if keyword in title(one)]
     for line in errors:
-        sys.stderr.write(f"{line}\n")
-    verdicts, interrupted = _search(todo, exitfirst, jobs or os.cpu_count() or 1)
+        sys.stderr.write(f"{printable(line)}\n")
+    verdicts, interrupted = _search(
+        todo, exitfirst, jobs or os.cpu_count() or 1, report is not None
+    )
     sys.stdout.write(told.FORMATS[output_format](verdicts, interrupted))
     if report is not None:
         report.write_text(page.of_witnesses(verdicts, "cpu"), encoding="utf-8")
     if tests is not None:
         for path in emit.write(verdicts, tests):
-            sys.stderr.write(f"wrote {path}\n")
+            sys.stderr.write(f"wrote {printable(str(path))}\n")
     if interrupted:
         sys.stderr.write("precision-lint verify: interrupted; this is what was found by then\n")
         return 130
@@ -95,7 +98,9 @@ def title(one: Plan) -> str:
     return f"{finding.filename}:{finding.start.row} {finding.code} {finding.name}"
 
 
-def _search(todo: Sequence[Plan], exitfirst: bool, jobs: int) -> tuple[list[Verdict], bool]:
+def _search(
+    todo: Sequence[Plan], exitfirst: bool, jobs: int, sweep: bool
+) -> tuple[list[Verdict], bool]:
     children = Children()
     verdicts: dict[int, Verdict] = {}
     places = {id(one): number for number, one in enumerate(todo)}
@@ -109,7 +114,7 @@ def _search(todo: Sequence[Plan], exitfirst: bool, jobs: int) -> tuple[list[Verd
                 children.stop()
 
         try:
-            for _ in witnesses.search(todo, jobs=jobs, children=children, done=done):
+            for _ in witnesses.search(todo, jobs=jobs, children=children, done=done, sweep=sweep):
                 pass
         except KeyboardInterrupt:
             interrupted = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from precision_lint.api import Diagnostic
+from precision_lint.display import printable
 from precision_lint.harness.children import Children, Conversation, Stopped, TooSlow
 from precision_lint.harness.plan import Plan, Variant
 
@@ -52,7 +53,9 @@ class Verdict:
 
     @property
     def place(self) -> str:
-        return f"{self.finding.filename}:{self.finding.start.row}:{self.finding.start.column}"
+        """File, row and column, for people."""
+        start = self.finding.start
+        return f"{printable(self.finding.filename)}:{start.row}:{start.column}"
 
 
 def search(
@@ -63,10 +66,12 @@ def search(
     done: Callable[[Verdict], None] = lambda verdict: None,
     seconds: int = SECONDS,
     memory: int = BYTES,
+    sweep: bool = False,
 ) -> Iterator[Verdict]:
     """A verdict for each plan, in order; ``done`` hears of each as soon as it is known.
 
-    What is not searched when ``children`` are stopped has no verdict.
+    ``sweep``: whether witnesses are to be drawn.  What is not searched when ``children`` are
+    stopped has no verdict.
     """
     children = children or Children()
     found: dict[int, Verdict] = {}
@@ -85,7 +90,9 @@ def search(
     batches = [todo[start : start + size] for start in range(0, len(todo), size)]
 
     def run(batch: list[int]) -> None:
-        for number, answer in _batch({n: plans[n] for n in batch}, children, seconds, memory):
+        for number, answer in _batch(
+            {n: plans[n] for n in batch}, children, seconds, memory, sweep
+        ):
             settle(number, _verdict(plans[number], answer))
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
@@ -107,7 +114,7 @@ def _verdict(plan: Plan, answer: dict[str, Any]) -> Verdict:
 
 
 def _batch(
-    plans: dict[int, Plan], children: Children, seconds: int, memory: int
+    plans: dict[int, Plan], children: Children, seconds: int, memory: int, sweep: bool
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Answers of one child; one that dies or hangs loses the finding it was at, and no other."""
     left = dict(plans)
@@ -117,7 +124,7 @@ def _batch(
         slow = False
         try:
             payload = {
-                "jobs": [plan.job(number) for number, plan in left.items()],
+                "jobs": [plan.job(number, sweep) for number, plan in left.items()],
                 "seconds": seconds,
                 "bytes": memory,
             }

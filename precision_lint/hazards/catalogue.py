@@ -19,7 +19,7 @@ from precision_lint.hazards import (
     regions,
     training,
 )
-from precision_lint.typestate import reports
+from precision_lint.typestate import lifetimes, reports
 
 __all__ = [
     "averages",
@@ -29,6 +29,7 @@ __all__ = [
     "gradients",
     "guards",
     "kernels",
+    "lifetimes",
     "loops",
     "masks",
     "mismatch",

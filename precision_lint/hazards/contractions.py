@@ -438,7 +438,7 @@ def scaled_too_late(it: Interpreter, applied: Applied) -> None:
     _late(it, applied.tensor(0), False)
 
 
-def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
+def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 4) -> None:
     value = peel(value)
     around: tuple[Tensor, int] | None = None
     for _ in range(12):
@@ -446,8 +446,9 @@ def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
             return
         if value.op in PRODUCTS:
             break
-        if value.op == "join" and depth:
-            for one in alternatives(value):
+        if value.op in ("join", "add") and depth:
+            parts = alternatives(value) if value.op == "join" else value.operands[:2]
+            for one in parts:
                 _late(it, one, scaled, depth - 1)
             return
         if value.op in ("mul", "div") and len(value.operands) > 1:
@@ -469,12 +470,7 @@ def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 3) -> None:
             "reshape",
             "flatten",
         ):
-            inner = value.operands[1] if value.op == "where" else value.operands[0]
-            other = value.operands[1] if value.op == "add" and len(value.operands) > 1 else None
-            inside = peel(other)
-            if isinstance(inside, Tensor) and inside.op in ("mul", "div", *PRODUCTS):
-                inner = other
-            value = peel(inner)
+            value = peel(value.operands[1] if value.op == "where" else value.operands[0])
         else:
             return
     if not scaled or not isinstance(value, Tensor) or value.node is None:

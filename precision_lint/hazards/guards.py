@@ -15,7 +15,7 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, MODES
 from precision_lint.domains.values import DETACHED, Tensor, number
-from precision_lint.hazards.places import made_at, operand_node, upcast_places
+from precision_lint.hazards.places import SQUASHING, made_at, operand_node, upcast_places
 from precision_lint.hazards.rounding import RECIPROCAL, VANISHES, rounded
 from precision_lint.hazards.zeros import (
     DRAWN,
@@ -137,14 +137,22 @@ def report_guard(
     fate: str,
     modes: int,
     found: Least,
+    beside: Guard | None = None,
     **more: Any,
 ) -> None:
-    """Report a guard that does not hold, with the places that a fix needs."""
+    """Report a guard that does not hold, with the places that a fix needs.
+
+    beside: another guard of the same value, which has to be cured as well.
+    """
     guard, base = found.guard, found.base
     operand = operand_node(applied.node, it.module, 0)
     fallback = _guarded_node(guard, it) or operand
     if guard is not None:
         it.retract("lost-guard", guard.made)
+    places = upcast_places(it, _squared(guard) or base, fallback)
+    also = _guarded_node(beside, it)
+    if also is not None and fallback is not None and places == (it.place(fallback),):
+        places = (it.place(also), *places)
     it.emit(
         kind,
         applied.node,
@@ -158,12 +166,24 @@ def report_guard(
         epsilon_at=made_at(it, guard.source) if guard is not None else None,
         base=base.op if isinstance(base, Tensor) else "",
         base_at=made_at(it, base),
-        upcast=upcast_places(it, _squared(guard) or base, fallback),
+        upcast=places,
+        at_origin=fallback is None or it.place(fallback) not in places or _expands(base),
+        passes=not applied.result.flags & DETACHED,
         direct=it.place(_of_complement(fallback)) if fallback is not None else None,
         known=isinstance(base, Tensor) and base.op not in ("input", "argument"),
         wide_at=made_at(it, found.wide) if found.wide is not None else None,
         **more,
     )
+
+
+def _expands(base: Any) -> bool:
+    """Whether a value is made by an operation that squashes nothing: its own gradient is as large
+    as that of what it is made of, wherever it is upcast."""
+    return isinstance(base, Tensor) and base.op not in {*UNSEEN, *SQUASHING}
+
+
+UNSEEN = frozenset({"", "input", "argument"})
+"""Operations of values whose making is not in sight."""
 
 
 def _of_complement(node: ast.AST) -> ast.AST:
@@ -276,7 +296,7 @@ def _log_odds(it: Interpreter, applied: Applied, value: Tensor) -> bool:
             if guard is not None:
                 it.retract("lost-guard", guard.made)
         found = Least(0.0, top, under, 0)
-        report_guard(it, "log-odds", applied, value, "zero", modes, found)
+        report_guard(it, "log-odds", applied, value, "zero", modes, found, over)
     return True
 
 
@@ -333,7 +353,7 @@ def _weak_divisor(it: Interpreter, applied: Applied, value: Tensor, kind: str) -
         return
     numerator = applied.values[0] if applied.name == "div" else None
     top = operand_node(applied.node, it.module, 0)
-    more = {
+    more: dict[str, Any] = {
         "numerator": it.place(top) if top is not None and isinstance(numerator, Tensor) else None,
         "normed": _normed(it, first, numerator),
     }

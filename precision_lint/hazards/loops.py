@@ -326,7 +326,8 @@ def handed_over(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
 
 def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
     """A scaler that is on where a setting says bfloat16."""
-    for test in (*it.tests, *((enabled,) if enabled is not None else ())):
+    holding = [one.test for one in it.branches if one.holds]
+    for test in (*holding, *((enabled,) if enabled is not None else ())):
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In):
             listed = getattr(test.comparators[0], "elts", ())
             if any(isinstance(one, ast.Constant) and one.value in BRAIN for one in listed):

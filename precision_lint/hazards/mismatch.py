@@ -6,7 +6,7 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
-from precision_lint.dataflow.graph import alternatives, peel
+from precision_lint.dataflow.graph import alternatives, behind, floats_behind, is_certain, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_module
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -28,6 +28,7 @@ from precision_lint.domains.dtypes import (
 )
 from precision_lint.domains.values import Array, Sequence, Symbol, Tensor, Unknown
 from precision_lint.events import Place
+from precision_lint.hazards.arms import arms
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.zeros import transparent
 from precision_lint.torchmodel import creation
@@ -48,6 +49,8 @@ PROMOTES = (
 )  # fmt: skip
 
 
+USED = Symbol.FLOAT | Symbol.REAL
+"""Uses of an unknown object that show that it is a tensor of floats."""
 WEIGHTED = (dtypes.HALF16, dtypes.HALFBF)
 
 
@@ -57,61 +60,146 @@ PRODUCTS = frozenset({
 })  # fmt: skip
 
 
+CURVES = frozenset({
+    "cos", "sin", "tan", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sqrt", "rsqrt",
+    "reciprocal", "cumsum", "cumprod", "softmax", "log_softmax", "outer", "polar", "erf", "atan2",
+    "special.expit", "norm", "linalg.norm", "linalg.vector_norm", "linalg.inv", "linalg.qr", "sinc",
+})  # fmt: skip
+"""Functions whose argument has to keep the bits of float32."""
+
+
 class Origin(NamedTuple):
-    """Where the dtype of a tensor comes from; ``direct``: nothing half was met on the way."""
+    """Where the dtype of a tensor comes from.
+
+    met: what it was first combined with something half in.  curved: a function was met whose argument
+    needs the bits that it has there.
+    """
 
     kind: str
     value: Any
-    direct: bool
+    met: Tensor | None = None
+    curved: bool = False
+
+    @property
+    def direct(self) -> bool:
+        """Nothing half was met on the way."""
+        return self.met is None
+
+
+class Part(NamedTuple):
+    """An operand of an operation: its position, its value (in one arm of a branch), its dtypes there."""
+
+    at: int
+    value: Tensor
+    dtypes: Dtypes
 
 
 class Pair(NamedTuple):
-    """Two operands that part, by index: the wider one and the other; the modes in which they do."""
+    """Two operands that part: the wider one and the other; the modes in which they do.
 
-    wide: int
-    narrow: int
+    assumptions: what that rests on, besides the two.  input: the wider one has the dtype of an input
+    that autocast's region need not have made half.
+    """
+
+    wide: Part
+    narrow: Part
     modes: int
+    assumptions: int = 0
+    input: bool = False
 
 
 @hazard("*")
 def parted(it: Interpreter, applied: Applied) -> None:
     """Operands of an operation that does not promote, in two dtypes."""
     strict = _strict(applied)
-    if len(strict) < 2 or applied.policy in ("widest", "banned") or it.caught:
+    if len(strict) < 2 or it.caught:
         return
-    pair = _pair(applied, strict)
+    pair = _part_company(it, applied, strict)
     if pair is None:
         return
-    wide, narrow = applied.values[pair.wide], applied.values[pair.narrow]
-    if not isinstance(wide, Tensor) or not isinstance(narrow, Tensor):
-        return
+    wide, narrow = pair.wide.value, pair.narrow.value
     mode = _first(pair.modes)
+    if applied.name in WRITES:
+        _one_kind(wide, narrow, mode)
+        _one_kind(narrow, wide, mode)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
     _as_if_cast(applied, pair, narrow)
+    near = _mended_there(it, came)
+    if not near:
+        for one in behind(wide, 80):
+            _retract(it, one)
     it.emit(
         "dtype-mismatch",
         applied.node,
         pair.modes,
-        wide.assumptions | narrow.assumptions | _tested(it, applied) | _index_kind(it, applied),
-        about=_floats(wide, narrow),
+        wide.assumptions
+        | narrow.assumptions
+        | pair.assumptions
+        | _tested(it, applied)
+        | _index_kind(it, applied),
+        about=_floats(applied, wide, narrow),
+        proof=USED,
         operation=applied.name,
         writes=applied.name in WRITES,
-        wide=_place(it, applied, pair.wide),
-        narrow=_place(it, applied, pair.narrow),
-        wide_dtype=dtypes.describe(_seen(applied, pair.wide)[mode]),
-        narrow_dtype=dtypes.describe(_seen(applied, pair.narrow)[mode]),
+        wide=_place(it, applied, pair.wide.at),
+        narrow=_place(it, applied, pair.narrow.at),
+        wide_dtype=dtypes.describe(FLOAT32 if pair.input else pair.wide.dtypes[mode]),
+        narrow_dtype=dtypes.describe(pair.narrow.dtypes[mode]),
         origin=came.kind,
         origin_at=made_at(it, came.value),
         origin_name=_written(came.value),
         direct=came.direct,
+        near=near,
         lowered=lowered.kind,
         lowered_at=made_at(it, lowered.value),
-        float64=bool(_seen(applied, pair.wide)[mode] & FLOAT64),
+        float64=bool(pair.wide.dtypes[mode] & FLOAT64),
         layer=_is_layer(applied) or applied.name not in PRODUCTS,
         backward=_function_of(it),
-        into_narrow=pair.narrow == strict[0],
+        into_narrow=pair.narrow.at == strict[0],
     )
+
+
+def _part_company(it: Interpreter, applied: Applied, strict: tuple[int, ...]) -> Pair | None:
+    """Two operands of an operation whose dtypes differ: surely, in one arm of a branch, or behind a region."""
+    parts = [
+        Part(i, v, _seen(applied, i))
+        for i in strict
+        if (v := applied.tensor(i)) is not None and not _is_data(applied, i, v)
+    ]
+    return (
+        _pair(it, applied, parts) or _into_input(applied, parts) or _by_branch(it, applied, parts)
+    )
+
+
+def _is_data(applied: Applied, index: int, value: Tensor) -> bool:
+    """Whether an operand is a loss's target as somebody handed it in: it does not follow a model."""
+    parameters = applied.operation.parameters
+    named = parameters[index] if index < len(parameters) else ""
+    return named == "target" and peel(value).op == "input"
+
+
+def _mended_there(it: Interpreter, came: Origin) -> bool:
+    """Whether the dtype is mended where a tensor was made: what has the right one is in sight there,
+    and nothing needs the bits of float32 in between."""
+    if came.kind in (CREATED, NUMPY):
+        return True
+    if came.curved:
+        return False
+    if came.met is None:
+        return _in_sight(it, came.value)
+    place = made_at(it, came.met)
+    events = [it.events.get(("widened", place, n)) for n in range(len(_parts(came.met)))]
+    return any(event is not None and event.facts["in_place"] for event in events)
+
+
+def _one_kind(value: Tensor, other: Tensor, mode: int) -> None:
+    """A tensor that is stored into floats, or floats into it, holds floats: else nothing would run."""
+    symbol = value.symbol
+    if symbol is None or not symbol.uses & Symbol.TENSOR or other.dtypes[mode] & ~FLOATS:
+        return
+    if all(one.symbol is None for one in floats_behind(other)):
+        symbol.uses |= Symbol.FLOAT
 
 
 def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
@@ -146,7 +234,7 @@ def _as_if_cast(applied: Applied, pair: Pair, narrow: Tensor) -> None:
     if applied.name in WRITES:
         return
     applied.result.dtypes = tuple(
-        _seen(applied, pair.narrow)[mode] if pair.modes >> mode & 1 else one
+        pair.narrow.dtypes[mode] if pair.modes >> mode & 1 else one
         for mode, one in enumerate(applied.result.dtypes)
     )
 
@@ -175,29 +263,69 @@ def _seen(applied: Applied, index: int) -> Dtypes:
     return applied.seen.get(index, value.dtypes)
 
 
-def _pair(applied: Applied, strict: tuple[int, ...]) -> Pair | None:
-    """The first two operands whose dtypes surely differ in some mode."""
-    found = [i for i in strict if i < len(applied.values) and isinstance(applied.values[i], Tensor)]
+def _pair(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | None:
+    """The first two operands whose dtypes surely differ in some mode; a region that promotes helps."""
+    promotes = applied.policy in ("widest", "banned")
+    left = dtypes.ALL_MODES & ~(dtypes.regions_on(it.region.dtypes) if promotes else 0)
     writes = applied.name in WRITES
-    for a in found:
-        for b in found:
-            if a >= b or (writes and _number(applied.values[b])):
-                continue
-            modes = dtypes.differing(_seen(applied, a), _seen(applied, b))
-            if not modes:
-                continue
-            mode = _first(modes)
-            wide_first = _seen(applied, a)[mode] & WIDE and not _seen(applied, a)[mode] & LOW
-            both = _seen(applied, a)[mode] & WIDE and _seen(applied, b)[mode] & WIDE
-            if both and _seen(applied, b)[mode] & FLOAT64:
-                wide_first = False
-            return Pair(a, b, modes) if wide_first else Pair(b, a, modes)
+    for a in parts:
+        for b in parts:
+            if a.at >= b.at or (writes and b.value.rank == 0):
+                continue  # behind a mask, a number is converted
+            modes = dtypes.differing(a.dtypes, b.dtypes) & left
+            if modes:
+                return _ordered(a, b, modes, 0)
     return None
 
 
-def _number(value: Any) -> bool:
-    """Whether a tensor has no dimensions: behind a mask it is converted."""
-    return isinstance(value, Tensor) and value.rank == 0
+def _by_branch(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | None:
+    """Two operands whose dtypes differ if a branch was taken that casts one of them."""
+    left = dtypes.ALL_MODES & ~dtypes.regions_on(it.region.dtypes)
+    for a in parts:
+        for b in parts:
+            if a.at == b.at or not dtypes.may_differ(a.dtypes, b.dtypes) & left:
+                continue
+            for arm in arms(it, a.value):
+                modes = dtypes.differing(arm.dtypes, b.dtypes) & dtypes.single(b.dtypes) & left
+                if modes:
+                    return _ordered(Part(a.at, arm, arm.dtypes), b, modes, assume.BRANCH)
+    return None
+
+
+def _ordered(a: Part, b: Part, modes: int, assumptions: int) -> Pair:
+    """Two operands that part, the wider one first."""
+    mode = _first(modes)
+    wide_first = a.dtypes[mode] & WIDE and not a.dtypes[mode] & LOW
+    if a.dtypes[mode] & WIDE and b.dtypes[mode] & WIDE and b.dtypes[mode] & FLOAT64:
+        wide_first = False
+    return Pair(a, b, modes, assumptions) if wide_first else Pair(b, a, modes, assumptions)
+
+
+FROM_OUTSIDE = assume.INPUT | assume.BATCH
+
+
+def _into_input(applied: Applied, parts: list[Part]) -> Pair | None:
+    """What a region makes half whatever comes in, stored into a tensor of an input's dtype.
+
+    Inputs under autocast are half behind a product, and float32 behind a norm, a sum or a loader.
+    """
+    if applied.name not in WRITES or applied.policy in ("widest", "banned") or len(parts) < 2:
+        return None
+    into, given = parts[0].value, parts[1].value
+    if given.rank == 0:
+        return None
+    if not into.assumptions & FROM_OUTSIDE or given.assumptions & FROM_OUTSIDE or _is_cast(given):
+        return None
+    low = dtypes.surely(into.dtypes, LOW) & dtypes.surely(given.dtypes, LOW) & dtypes.AMP_MODES
+    return Pair(parts[0], parts[1], low, assume.BATCH, True) if low else None
+
+
+def _is_cast(value: Any) -> bool:
+    """Whether a tensor was cast last: what is done to its shape does not count."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op != "cast" and transparent(value):
+        value = peel(value.operands[0])
+    return isinstance(value, Tensor) and value.op in ("cast", "join")
 
 
 def _first(modes: int) -> int:
@@ -208,7 +336,10 @@ def _tested(it: Interpreter, applied: Applied) -> int:
     return it.outside(applied) if applied.operation.policy else 0
 
 
-def _floats(wide: Tensor, narrow: Tensor) -> Tensor:
+def _floats(applied: Applied, wide: Tensor, narrow: Tensor) -> Tensor | None:
+    """The operand that has to be a tensor of floats; None: the other one proves it."""
+    if applied.name != "index_put" and any(is_certain(one) for one in (wide, narrow)):
+        return None
     return narrow if wide.symbol is None else wide
 
 
@@ -247,20 +378,21 @@ def _written(value: Any) -> str:
 
 def origin(value: Any, mode: int) -> Origin:
     """What gave a tensor the dtype that it has in a mode."""
-    direct = True
+    met, curved = None, False
     for _ in range(40):
         value = peel(value)
         if not isinstance(value, Tensor):
-            return Origin(COMPUTED, value, direct)
+            return Origin(COMPUTED, value, met, curved)
         kind = _source(value, mode)
         if kind is not None:
-            return Origin(kind, value, direct)
-        inner, met = _wider(value, mode)
+            return Origin(kind, value, met, curved)
+        inner, meets = _wider(value, mode)
         if inner is None:
-            return Origin(COMPUTED, value, direct)
-        direct = direct and not met
+            return Origin(COMPUTED, value, met, curved)
+        met = value if meets else met
+        curved = curved or value.op in CURVES
         value = inner
-    return Origin(COMPUTED, value, direct)
+    return Origin(COMPUTED, value, met, curved)
 
 
 def _source(value: Tensor, mode: int) -> str | None:
@@ -270,11 +402,14 @@ def _source(value: Tensor, mode: int) -> str | None:
         before = inner.dtypes[mode] if isinstance(inner, Tensor) else OTHER
         if before & (INTEGER | BOOLEAN) and not before & (OTHER | FLOATS):
             return MASK
-        plain = isinstance(inner, Tensor) and inner.op == "input" and inner.symbol is not None
-        if plain and value.data == "explicit" and not inner.symbol.uses & Symbol.FLOAT:
+        whole = _whole(inner)
+        plain = whole is not None and whole.op == "input" and whole.symbol is not None
+        if plain and value.data == "explicit" and not whole.symbol.uses & Symbol.FLOAT:
             return MASK
         if value.data == "explicit":
-            return CAST if before != value.dtypes[mode] else None
+            if before != value.dtypes[mode]:
+                return CAST
+            return MASK if isinstance(inner, Tensor) and _source(inner, mode) == CREATED else None
         return None
     if value.op in ("input", "argument"):
         return GIVEN
@@ -290,6 +425,18 @@ def _source(value: Tensor, mode: int) -> str | None:
             return CREATED
         return NAMED if value.data == ASKED else GIVEN
     return None
+
+
+def _whole(value: Any) -> Any:
+    """The tensor that a value is a view or a repetition of."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in VIEWS and value.operands:
+        value = peel(value.operands[0])
+    return value if isinstance(value, Tensor) else None
+
+
+VIEWS = frozenset({"unsqueeze", "squeeze", "expand", "expand_as", "repeat"})
+"""What masks go through on their way to what they hide."""
 
 
 def _of_array(value: Tensor) -> bool:
@@ -338,7 +485,10 @@ def widened(it: Interpreter, applied: Applied) -> None:
     parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
     if applied.name == "where":
         parts = parts[1:] if len(parts) > 2 else parts
-    if len(parts) < 2 or applied.inplace:
+    if applied.inplace:
+        _forget(it, applied.values[1] if len(applied.values) > 1 else None)  # it is cast back
+        return
+    if len(parts) < 2:
         return
     for number, wide in enumerate(parts):
         for other in parts:
@@ -381,7 +531,8 @@ def _widening_found(
         applied.node,
         modes,
         wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
-        about=other,
+        about=_half_part(other, mode),
+        proof=USED,
         operation=applied.name,
         origin=came.kind,
         origin_at=made_at(it, came.value),
@@ -394,6 +545,15 @@ def _widening_found(
         in_place=_in_sight(it, came.value),
         key=number,
     )
+
+
+def _half_part(value: Tensor, mode: int) -> Tensor:
+    """A tensor that is half in a mode, or that of its operands which was before something widened it."""
+    met = None if value.dtypes[mode] & LOW else origin(value, mode).met
+    for one in _parts(met) if met is not None else ():
+        if isinstance(one, Tensor) and one.dtypes[mode] & LOW:
+            return one
+    return value
 
 
 def _in_sight(it: Interpreter, value: Any) -> bool:
@@ -439,7 +599,12 @@ KEEPS = frozenset({
 @hazard("cast")
 def brought_back(it: Interpreter, applied: Applied) -> None:
     """What is cast next was not widened for good."""
-    for one in _arithmetic(applied.values[0]):
+    _forget(it, applied.values[0])
+
+
+def _forget(it: Interpreter, value: Any) -> None:
+    """Withdraw that a tensor was widened on its way here."""
+    for one in _arithmetic(value):
         _retract(it, one)
 
 
@@ -468,5 +633,4 @@ def measured(it: Interpreter, applied: Applied) -> None:
     ends = applied.name not in ("sum", "mean") or applied.result.rank == 0
     if ends:
         for value in applied.values[:2]:
-            for one in _arithmetic(value):
-                _retract(it, one)
+            _forget(it, value)

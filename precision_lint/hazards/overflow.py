@@ -9,7 +9,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import LOW
+from precision_lint.domains.dtypes import CODE, LOW
 from precision_lint.domains.values import (
     DETACHED,
     GRADIENT,
@@ -97,7 +97,7 @@ def _report(
 
 def _product_of_norms(it: Interpreter, applied: Applied) -> None:
     """The product of two norms, each of which may exceed 256."""
-    values = [peel(applied.tensor(0)), peel(applied.tensor(1))]
+    values = [_unscaled(applied.tensor(0)), _unscaled(applied.tensor(1))]
     if not all(isinstance(v, Tensor) and v.op in NORMS and v.operands for v in values):
         return
     for value in values:
@@ -115,6 +115,13 @@ def _product_of_norms(it: Interpreter, applied: Applied) -> None:
                 limit=ROOT,
                 exponent=2.0,
             )
+
+
+def _unscaled(value: Value | None) -> Any:
+    """A tensor less a constant that it is multiplied by."""
+    inner = peel(value)
+    scaled = factor(inner) if isinstance(inner, Tensor) else None
+    return scaled[0] if scaled is not None else inner
 
 
 # areas
@@ -370,6 +377,7 @@ def narrowing_cast(it: Interpreter, applied: Applied) -> None:
             operation=value.op,
             made=made_at(it, value),
             receiver=_receiver(it, applied),
+            named=bool(modes >> CODE & 1),
         )
 
 
@@ -391,6 +399,8 @@ def _grows(value: Tensor) -> bool:
     if value.op == "pow":
         exponent = number(value.operands[1]) if len(value.operands) > 1 else None
         return exponent is not None and exponent >= 2
+    if value.op == "exp":
+        return not is_shifted(value.operands[0])
     if value.op in ("sum", "nansum", "cumsum"):
         inner = peel(value.operands[0])
         return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)

@@ -55,7 +55,7 @@ def is_spectrum(value: Any) -> bool:
         if not isinstance(value, Tensor) or not value.operands:
             return False
         if value.op == "pow":
-            return _of_range(value.operands[-1]) and not isinstance(peel(value.operands[0]), Tensor)
+            return _of_range(value.operands[-1]) and not _of_range(value.operands[0])
         if value.op in ("exp", "exp2", "logspace"):
             return value.op == "logspace" or _of_range(value.operands[0])
         if value.op == "div" and number(value.operands[0]) is not None:

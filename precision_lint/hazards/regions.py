@@ -81,6 +81,8 @@ def loss_in_half(it: Interpreter, applied: Applied) -> None:
     if applied.name not in CLASSES and 1 in applied.seen:
         vector = dtypes.promote(vector, applied.seen[1])
     modes = 0 if it.no_grad else dtypes.modes_of(vector, LOW)
+    if not modes & 1 << dtypes.CODE:
+        modes &= ~dtypes.HALF_MODES  # half weights made it half, not a region
     if not modes:
         return
     node = operand_node(applied.node, it.module, 0)

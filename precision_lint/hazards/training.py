@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.libraries import SAVED
-from precision_lint.dataflow.objects import weights_of
+from precision_lint.dataflow.objects import find_method, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
-from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE
+from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
+from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OTHER
 from precision_lint.domains.values import (
     PARAMETER,
     Instance,
+    Scalar,
     Sequence,
     Special,
     Table,
@@ -154,24 +155,119 @@ TESTED.append(scaler_truth)
 def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
     """A checkpoint with the optimizer's state and without the scaler's."""
     states = [one for value in values for one in _states(value)]
-    held = {one.fields["of"].kind for one in states if isinstance(one.fields.get("of"), Special)}
-    if "optimizer" not in held or "scaler" in held:
+    state = next((one for one in states if _state_of(one, "optimizer")), None)
+    if state is None or any(_state_of(one, "scaler") for one in states):
+        return
+    first = it.notes.setdefault(REPORTED, {}).get(state.node, node)
+    if any(_open(value) for value in values) or first is not node:
         return
     scaler = next((one for one in _in_reach(it) if one.fields.get("enabled") is not False), None)
     if scaler is not None:
+        it.notes[REPORTED][state.node] = node
         made = it.place(scaler.node, scaler.home) if scaler.node is not None else None
-        state = next(
-            one
-            for one in states
-            if isinstance(one.fields.get("of"), Special) and one.fields["of"].kind == "optimizer"
-        )
         it.emit(
             "scaler-not-saved", node, ALL_MODES, scaler.assumptions & ~assume.FLAG, scaler=made,
-            state=it.place(state.node or node, state.home),
+            state=it.place(state.node or node, state.home), how="saved",
         )  # fmt: skip
 
 
+REPORTED = "states"
 SAVED.append(saved)
+
+
+def _state_of(state: Special, kind: str) -> bool:
+    owner = state.fields.get("of")
+    return isinstance(owner, Special) and owner.kind == kind
+
+
+def _open(value: Value) -> bool:
+    """Whether a dict may hold more than is known, or says that it holds something of the scaler."""
+    if not isinstance(value, Table):
+        return False
+    if value.element is not None:
+        return True
+    return any(
+        (isinstance(item, Scalar) and item.op == "scale")
+        or (isinstance(key, str) and any(word in key.lower() for word in ("scaler", "amp")))
+        for key, item in value.items.items()
+    )
+
+
+def handed_on(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
+    """A dict of states that is handed to a function."""
+    saved(it, [one for one in given if isinstance(one, Table)], node)
+
+
+HANDED_OVER.append(handed_on)
+
+
+def state_given(it: Interpreter, value: Value, node: ast.AST) -> None:
+    """What a ``state_dict`` gives of an object that owns a scaler."""
+    function = it.function
+    if function is None or function.cls is None or function.name != "state_dict":
+        return
+    named = {one.value for one in ast.walk(function.cls.node) if isinstance(one, ast.Constant)}
+    owner = it.variables.get(function.parameters[0].arg) if function.parameters else None
+    if not isinstance(owner, Instance) or isinstance(owner.cls, str):
+        return
+    if find_method(it, owner.cls, "state_dict") is not function:
+        return  # a derived class adds to it
+    held = owner.attributes
+    if not any(name in named and _is_scaler(one) for name, one in held.items()):
+        saved(it, [value], node)  # and nothing is told the scaler's name
+
+
+def _is_scaler(value: Value) -> bool:
+    return isinstance(value, Special) and value.kind == "scaler"
+
+
+RETURNED.append(state_given)
+
+
+# what is read back
+
+WRITTEN, READ = "written", "read"
+
+
+def state_read(it: Interpreter, owner: Special, node: ast.AST) -> None:
+    """``scaler.load_state_dict(state["scaler"])`` of a key that the file does not write."""
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    key = given.slice.value if _constant_item(given) else None  # type: ignore[union-attr]
+    if isinstance(key, str):
+        it.notes.setdefault((it.module.path, READ), []).append((key, node, it.module))
+        _compare(it)
+
+
+def _constant_item(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+
+
+def state_written(it: Interpreter, values: list[Value], node: ast.AST) -> None:
+    """Note under which keys the states of scalers are saved."""
+    for value in values:
+        for key, item in value.items.items() if isinstance(value, Table) else ():
+            if isinstance(item, Special) and item.kind == "state" and _state_of(item, "scaler"):
+                it.notes.setdefault((it.module.path, WRITTEN), set()).add(key)
+                _compare(it)
+
+
+SAVED.append(state_written)
+STATE_LOADED.append(state_read)
+
+
+def _compare(it: Interpreter) -> None:
+    """Report keys that are read and not written; one that is both makes up for the others."""
+    written = it.notes.get((it.module.path, WRITTEN), set())
+    read = it.notes.get((it.module.path, READ), [])
+    if written and not any(key in written for key, _, _ in read):
+        for _, node, home in read:
+            it.emit_at(
+                "scaler-not-saved", it.place(node, home), ALL_MODES, assume.LIBRARY, scaler=None,
+                state=None, how="unread",
+            )  # fmt: skip
+    elif written:
+        for _, node, _ in read:
+            it.retract_at("scaler-not-saved", node)
 
 
 def _states(value: Any, depth: int = 4) -> Iterator[Special]:

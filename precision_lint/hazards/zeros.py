@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from precision_lint.dataflow.graph import alternatives, peel, same
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import ANY, BFLOAT16, FLOAT16, LOW, OTHER
-from precision_lint.domains.values import INF, Scalar, Tensor, number
+from precision_lint.domains.values import INF, NONZERO, STATED_BOUNDS, Scalar, Tensor, number
 from precision_lint.hazards.rounding import rounded
 from precision_lint.torchmodel.operations import operation
 
@@ -40,6 +40,8 @@ DRAWN = frozenset({"rand", "rand_like", "uniform"})
 REFERENCE = -1
 """In place of a mode: everything is computed in float32."""
 TINY = 1e-38
+SMALLEST = {FLOAT16: 2.0**-24, BFLOAT16: 2.0**-133}
+"""The least positive numbers of the half dtypes."""
 
 
 class Guard(NamedTuple):
@@ -183,6 +185,8 @@ def _least(value: Any, mode: int, depth: int) -> Least:
     if not isinstance(value, Tensor):
         return Least(_of_number(value, mode), value, None, 0)
     low = low_dtype(value, mode)
+    if value.flags & (STATED_BOUNDS | NONZERO) and (stated := _stated(value, low)) is not None:
+        return stated
     guard = guard_of(value) if depth else None
     if guard is not None:
         return _guarded(value, guard, low, mode, depth)
@@ -201,6 +205,15 @@ def _least(value: Any, mode: int, depth: int) -> Least:
     if depth and value.op in ("div", "mul", "add") and len(value.operands) > 1:
         return _combined(value, low, mode, depth)
     return _intrinsic(value, low)
+
+
+def _stated(value: Tensor, low: int) -> Least | None:
+    """How close to zero a value comes of which the user says so: as it is held, not before rounding."""
+    smallest = SMALLEST.get(low, TINY)
+    if value.flags & STATED_BOUNDS and (value.lo > 0 or value.hi < 0):
+        bound = value.lo if value.lo > 0 else -value.hi
+        return Least(max(rounded(bound, low) if low else bound, smallest), value, None, 0)
+    return Least(smallest, value, None, 0) if value.flags & NONZERO else None
 
 
 OWN = {

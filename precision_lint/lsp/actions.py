@@ -1,8 +1,8 @@
-"""Code actions: one fix, all safe fixes, and a comment that silences a finding."""
+"""Code actions: one fix, all safe fixes, and comments that state a fact or silence a finding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lsprotocol import types
 
@@ -12,6 +12,8 @@ from precision_lint.lsp import convert
 from precision_lint.lsp.session import Found
 
 FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.{convert.NAME}"
+USUAL = "float32"
+"""What is offered to be stated."""
 KINDS: list[types.CodeActionKind | str] = [types.CodeActionKind.QuickFix, FIX_ALL]
 
 
@@ -41,22 +43,46 @@ class Maker:
         self._uri, self._version, self._found = uri, version, found
         self._encoding, self._versioned = encoding, versioned
 
+    def within(self, range_: types.Range) -> list[Diagnostic]:
+        """The findings that meet a range."""
+        start = convert.place(self._found.source, range_.start, self._encoding)
+        end = convert.place(self._found.source, range_.end, self._encoding)
+        return [d for d in self._found.diagnostics if d.start <= end and start <= d.end]
+
     def quick(
-        self, within: types.Range, reported: Sequence[types.Diagnostic]
+        self,
+        within: types.Range,
+        reported: Sequence[types.Diagnostic],
+        assumed: Mapping[int, Sequence[str]],
     ) -> Iterator[types.CodeAction]:
-        """Fixes of the findings that meet a range, then comments for them."""
-        start = convert.place(self._found.source, within.start, self._encoding)
-        end = convert.place(self._found.source, within.end, self._encoding)
-        here = [d for d in self._found.diagnostics if d.start <= end and start <= d.end]
+        """Fixes of the findings that meet a range, then comments for them.
+
+        assumed: names by the row of a finding that rests on their dtype.
+        """
+        here = self.within(within)
         for finding in here:
             if (action := self._fix(finding, reported)) is not None:
                 yield action
+        for finding in here:
+            for name in assumed.get(finding.start.row, ()):
+                if (action := self._fact(finding, name, reported)) is not None:
+                    yield action
         for finding in here:
             changes = suppress.comments(self._found.source, [finding])
             if changes:
                 edits = convert.edits(self._found.source, changes, self._encoding)
                 title = f"Suppress {finding.code} here"
                 yield self._action(title, finding, reported, edits)
+
+    def _fact(
+        self, finding: Diagnostic, name: str, reported: Sequence[types.Diagnostic]
+    ) -> types.CodeAction | None:
+        text = f"# precision-lint: assume {name} {USUAL}"
+        edit = suppress.above(self._found.source, finding.start.row, text)
+        if edit is None:
+            return None
+        edits = convert.edits(self._found.source, [edit], self._encoding)
+        return self._action(f"Assume that {name} is {USUAL}", finding, reported, edits)
 
     def _fix(
         self, finding: Diagnostic, reported: Sequence[types.Diagnostic]

@@ -11,7 +11,7 @@ from pathlib import Path
 from lsprotocol import types
 from pygls.uris import from_fs_path
 
-from precision_lint import registry, source
+from precision_lint import catalogue, registry, source
 from precision_lint.api import Diagnostic, Edit, Evidence, Position, Severity
 from precision_lint.source import Source
 from precision_lint.suppress import UNUSED
@@ -66,7 +66,7 @@ def diagnostic(
     found: Diagnostic, text: Source, encoding: Encoding, related: bool
 ) -> types.Diagnostic:
     """A diagnostic; ``related``: with its evidence, which the client can show."""
-    address = found.url or _home(found.code)
+    address = found.url or catalogue.page(found.code) or _home(found.code)
     read = functools.cache(_read)
     links = [_related(link, found, text, encoding, read) for link in found.evidence]
     return types.Diagnostic(

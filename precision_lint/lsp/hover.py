@@ -48,6 +48,7 @@ def _knowledge(known: Description, at: Position) -> list[str]:
         return []
     lines = [f"`{expression.text}`: {said(expression)}"]
     lines += [f"- if {one}" for one in expression.assumptions]
+    lines += [f"- stated: {one}" for one in known.stated]
     lines.append(f"\nautocast: {by_mode(known.autocast.dtypes, 'off')}")
     return ["\n".join(lines)]
 

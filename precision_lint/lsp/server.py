@@ -27,6 +27,7 @@ from pygls.workspace import TextDocument
 
 import precision_lint
 from precision_lint import registry
+from precision_lint.api import Confidence, Diagnostic
 from precision_lint.config import NAMES, ConfigError
 from precision_lint.engine import FRAMES
 from precision_lint.lsp import actions, convert, hover
@@ -367,11 +368,28 @@ class Server:
         maker = self._maker(uri, found)
         made: list[types.CodeAction] = []
         if actions.wanted(types.CodeActionKind.QuickFix, only):
-            made += maker.quick(params.range, params.context.diagnostics)
+            assumed = await self._assumed(uri, found, maker.within(params.range))
+            made += maker.quick(params.range, params.context.diagnostics, assumed)
         if actions.wanted(actions.FIX_ALL, only) and maker.has_safe_fixes:
             after = None if self._resolves else await self._fixed(uri, found)
             made.append(maker.fix_all(after))
         return made
+
+    async def _assumed(
+        self, uri: str, found: Found, findings: Iterable[Diagnostic]
+    ) -> dict[int, tuple[str, ...]]:
+        """By row: names of which the dtype is assumed, where findings rest on that."""
+        path, text = _path(uri), found.source.text
+        if path is None or not _is_judged(text):
+            return {}
+        rows = {d.start.row for d in findings if d.confidence is not Confidence.CERTAIN}
+        assumed: dict[int, tuple[str, ...]] = {}
+        for row in sorted(rows):
+            work = functools.partial(self._session.describe, path, text, row)
+            known = await self._ask(path, text, work)
+            if known is not None:
+                assumed[row] = known.assumed
+        return assumed
 
     async def resolve(self, action: types.CodeAction) -> types.CodeAction:
         """Work out the edit of the action that applies all fixes."""

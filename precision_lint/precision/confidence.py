@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from precision_lint.api import Confidence
@@ -12,7 +13,7 @@ from precision_lint.precision.modes import Force, Strength
 
 USUAL = (
     assume.INPUT | assume.ENTRY | assume.NETWORK | assume.FLAG | assume.DEFAULT | assume.WEIGHTS
-    | assume.BRANCH | assume.LIBRARY | assume.BATCH
+    | assume.BRANCH | assume.LIBRARY | assume.BATCH | assume.AGAIN
 )  # fmt: skip
 """Assumptions that are mostly right where the mode is in force."""
 BY_MODE = (
@@ -46,6 +47,17 @@ DOUBTED: dict[str, int] = {
     "left-half": assume.INPUT,
 }
 """By kind of event: usual assumptions that it must not rest on."""
+STATED: dict[str, int] = {
+    "bfloat16-to-numpy": assume.INPUT,
+    "half-softmax": assume.INPUT | assume.KIND,
+    **dict.fromkeys(
+        ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
+         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle"),
+        assume.KIND,
+    ),
+}  # fmt: skip
+"""By kind of event: what it may rest on besides where the user states the mode: the operation is one
+of numbers, so that its operand is of the mode's dtype."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +73,20 @@ class Verdict:
     sign: Sign | None
 
 
+def counting(event: Event, superseded: frozenset[tuple[str, str]]) -> Iterator[Variant]:
+    """The variants that count: not what was assumed of functions whose callers are known."""
+    for variant in event.variants:
+        if variant.script or not superseded.issuperset((variant.root, *variant.also)):
+            yield variant
+
+
 def judge(event: Event, force: Force, superseded: frozenset[tuple[str, str]]) -> Verdict | None:
     """How sure an event is; None: nothing of it is left.
 
     superseded: functions whose callers are known, so that what was assumed of them does not count.
     """
     best: Verdict | None = None
-    for variant in event.variants:
-        if superseded.issuperset((variant.root, *variant.also)) and not variant.script:
-            continue
+    for variant in counting(event, superseded):
         found = _of_variant(event, variant, force)
         if found is not None and (best is None or _order(found) > _order(best)):
             best = found
@@ -86,6 +103,8 @@ def _order(verdict: Verdict) -> tuple[int, int, int]:
 
 def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     tolerated = (USUAL | TOLERATED.get(event.kind, 0)) & ~DOUBTED.get(event.kind, 0)
+    if force.stated:
+        tolerated |= STATED.get(event.kind, 0)
     best: Verdict | None = None
     for mode in range(len(MODES)):
         if not variant.modes >> mode & 1:

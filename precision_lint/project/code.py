@@ -22,6 +22,7 @@ from precision_lint.project.contents import (
     contents,
 )
 from precision_lint.source import Failure, Source
+from precision_lint.syntax import stated
 from precision_lint.syntax.imports import Layout
 
 TYPE_CHECKING = False
@@ -128,10 +129,12 @@ class Code:
         return self.index.of(str(self.path(name))) or NOTHING
 
     def tree(self, name: str) -> ast.Module | None:
-        """The syntax tree of a file; None where it cannot be read or does not parse."""
+        """The syntax tree of a file, with the facts that its comments state; None where there is none."""
         try:
             text = self.texts.get(name) or source.read(self.path(name), name)
             tree = text if isinstance(text, Failure) else source.parse(text)
+            if isinstance(text, Source) and isinstance(tree, ast.Module):
+                stated.insert(tree, text.text)
         except Exception:  # a defect of the reader: it is told where that file itself is judged
             return None
         if isinstance(tree, Failure):
@@ -214,8 +217,8 @@ class Imports:
     def holds_tensors(self, name: str) -> bool:
         return bool(self._contents[name].flags & TENSORS)
 
-    def importers(self, names: Collection[str], limit: int) -> list[str]:
-        """Files with tensors that import one of some, directly or not; ``limit`` of them.
+    def importers(self, names: Collection[str]) -> list[str]:
+        """Files with tensors that import one of some, directly or not.
 
         Those that say something of half precision come first, then the nearest.
         """
@@ -232,7 +235,7 @@ class Imports:
             seen.update(pending)
             found += [name for name in pending if self.holds_tensors(name)]
         found.sort(key=lambda name: not self._contents[name].flags & HALF)
-        return found[:limit]
+        return found
 
     def reach(self, name: str) -> set[str]:
         """A file, and what it imports, directly or not."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from precision_lint.api import Applicability, Diagnostic, Evidence, Fix, Position
+from precision_lint.display import printable
 from precision_lint.source import Source
 
 
@@ -43,7 +44,7 @@ def span(diagnostic: Diagnostic, sources: Mapping[str, Source]) -> tuple[Positio
 
 
 def notes(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> list[str]:
-    """Cell of a notebook, confidence, evidence and fix of a diagnostic, a line each."""
+    """Cell of a notebook, confidence, evidence and fix of a diagnostic, a printable line each."""
     cell, inner = spot(diagnostic.filename, diagnostic.start, sources)
     lines = [f"in {cell[1:]}, line {inner.row}"] if cell else []
     if not diagnostic.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
@@ -51,7 +52,7 @@ def notes(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> 
     lines += [f"note: {_evidence(link, diagnostic, base, sources)}" for link in diagnostic.evidence]
     if diagnostic.fix:
         lines.append(f"fix: {promise(diagnostic.fix)}")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _evidence(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from precision_lint.api import Diagnostic, Severity
+from precision_lint.display import printable
 from precision_lint.report import files
 from precision_lint.source import Source
 
@@ -24,7 +25,7 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
 def _command(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> str:
     start, end = files.span(diagnostic, sources)
     properties = {
-        "file": files.relative(diagnostic.filename, base),
+        "file": printable(files.relative(diagnostic.filename, base)),
         "line": start.row,
         "endLine": max(end.row, start.row),
         "title": f"{diagnostic.code} {diagnostic.name}",
@@ -32,7 +33,7 @@ def _command(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) 
     if start.row == end.row:  # columns of two rows are refused
         properties |= {"col": start.column, "endColumn": max(end.column, start.column)}
     said = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    message = "\n".join([diagnostic.message, *files.notes(diagnostic, base, sources)])
+    message = "\n".join([printable(diagnostic.message), *files.notes(diagnostic, base, sources)])
     return f"::{_COMMANDS[diagnostic.severity]} {said}::{_data(message)}"
 
 

@@ -12,8 +12,8 @@ from itertools import groupby
 import precision_lint
 from precision_lint import catalogue
 from precision_lint.api import Applicability, Diagnostic, Evidence, Fix, Position, Severity
+from precision_lint.display import printable
 from precision_lint.report.files import promise, spot
-from precision_lint.report.text import printable
 from precision_lint.source import Source
 
 CONTEXT = 2

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from precision_lint import catalogue
 from precision_lint.api import Diagnostic, Evidence, Position
 from precision_lint.source import Source
 
@@ -33,7 +34,7 @@ def _object(diagnostic: Diagnostic, sources: Mapping[str, Source]) -> dict[str, 
         "confidence": diagnostic.confidence.value,
         "evidence": [_link(link, diagnostic, sources) for link in diagnostic.evidence],
         "fix": _fix(diagnostic, source),
-        "url": diagnostic.url,
+        "url": diagnostic.url or catalogue.page(diagnostic.code),
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as XML
 
 from precision_lint.api import Diagnostic, Severity
+from precision_lint.display import printable
 from precision_lint.report import files
 from precision_lint.source import Source
 
@@ -66,9 +67,9 @@ def _case(
         return
     failure = XML.SubElement(case, "failure", message=message, type=diagnostic.severity.value)
     place = f"{path}{cell}:{start.row}:{start.column}: {diagnostic.message}"
-    failure.text = _text("\n".join([place, *files.notes(diagnostic, base, sources)]))
+    failure.text = "\n".join(map(_text, [place, *files.notes(diagnostic, base, sources)]))
 
 
 def _text(text: str) -> str:
-    """Text without the characters that XML cannot hold."""
-    return _NOT_XML.sub("\ufffd", text)
+    """A printable line without the characters that XML cannot hold."""
+    return _NOT_XML.sub("\ufffd", printable(text))

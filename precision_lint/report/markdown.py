@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from precision_lint.api import Diagnostic
+from precision_lint.display import printable
 from precision_lint.report import files
 from precision_lint.source import Source
 
@@ -76,4 +77,4 @@ def _place(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) ->
 
 
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))

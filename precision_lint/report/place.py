@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from precision_lint.api import Diagnostic
+from precision_lint.display import printable
 
 WIDTH = 40
 """Columns of an expression at most."""
@@ -63,13 +64,19 @@ class Description(Protocol):
     def expressions(self) -> Sequence[Expression]: ...
     @property
     def events(self) -> Sequence[Noted]: ...
+    @property
+    def stated(self) -> Sequence[str]: ...
 
 
 def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> str:
     """The lines to print for a place ``file:row``."""
     where = f"{known.function}()" if known.function else "the module's own code"
-    lines = [f"{place} in {where}", f"  autocast: {by_mode(known.autocast.dtypes, 'off')}"]
+    lines = [
+        f"{printable(place)} in {where}",
+        f"  autocast: {by_mode(known.autocast.dtypes, 'off')}",
+    ]
     lines += [f"  in force: {mode} ({why})" for mode, why in known.in_force.items()]
+    lines += [f"  stated: {fact}" for fact in known.stated]
     width = min(WIDTH, max((len(e.text) for e in known.expressions), default=0))
     for expression in known.expressions:
         text = expression.text
@@ -82,7 +89,7 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
         lines.append(f"    in {', '.join(event.modes)}")
         lines += _if(event.assumptions, 4)
     for finding in findings:
-        lines.append(f"  {finding.code} ({finding.confidence.value}): {finding.message}")
+        lines.append(f"  {finding.code} ({finding.confidence.value}): {printable(finding.message)}")
     return "\n".join(lines)
 
 

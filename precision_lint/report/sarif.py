@@ -1,7 +1,8 @@
 """SARIF 2.1.0, with what silenced findings are and what a baseline says of the others.
 
-Rules carry their documentation, results their evidence (as related locations and as a code flow
-that ends at the finding), fixes, and a fingerprint that does not depend on rows.
+The rules that found something carry their documentation, results their evidence (as related
+locations and as a code flow that ends at the finding), fixes, and a fingerprint that does not
+depend on rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import precision_lint
-from precision_lint import catalogue, fingerprint, registry
+from precision_lint import catalogue, fingerprint
 from precision_lint.api import Diagnostic, Edit, Evidence, Fix, Position, Severity, Silenced
 from precision_lint.report import Aside, files
 from precision_lint.source import Source
@@ -26,6 +27,8 @@ SCHEMA = (
 ROOT = "%SRCROOT%"
 """What relative addresses are relative to: the working directory."""
 FINGERPRINT = "expressionHash/v1"
+MOST = 1024
+"""Characters of a rule's description that GitHub takes."""
 
 Sources = Mapping[str, Source]
 Object = dict[str, Any]
@@ -35,13 +38,13 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: 
 
 def render(diagnostics: Sequence[Diagnostic], sources: Sources, *, aside: Aside) -> str:
     """One run; results in order, the silenced ones after the others."""
-    codes = registry.known("ALL")
     silenced = {id(s.diagnostic): s for s in aside.silenced}
     every = [*diagnostics, *(s.diagnostic for s in aside.silenced)]
     # numbered together, so that silencing the first of two does not rename the second
     ordered = sorted(every, key=lambda d: (d.filename, d.start, d.code, d.end))
     numbered = fingerprint.numbered(ordered, (fingerprint.of(d, sources) for d in ordered))
     keys = {id(diagnostic): key for diagnostic, key in numbered}
+    codes = sorted({diagnostic.code for diagnostic in every})
     results = []
     for diagnostic in every:
         key = keys[id(diagnostic)]
@@ -72,6 +75,7 @@ def _driver(codes: Iterable[str]) -> Object:
 
 def _rule(rule: Mapping[str, Any]) -> Object:
     documentation = catalogue.explanation(dict(rule))
+    sections = rule.get("sections", {})
     group = catalogue.GROUPS.get(rule["code"][:3], "")
     tags = ["pytorch", "mixed-precision", re.sub(r"\W+", "-", group.lower()).strip("-")]
     preview = bool(rule.get("preview"))
@@ -79,14 +83,23 @@ def _rule(rule: Mapping[str, Any]) -> Object:
         "id": rule["code"],
         "name": rule["name"],
         "shortDescription": {"text": rule["summary"]},
-        "fullDescription": {"text": rule.get("sections", {}).get("What it flags", rule["summary"])},
+        "fullDescription": {"text": _short(sections.get("What it flags", rule["summary"]))},
         "help": {"text": documentation, "markdown": documentation},
         "defaultConfiguration": {
             "enabled": not preview,
             "level": _LEVELS[Severity(rule["severity"])],
         },
         "properties": {"tags": [tag for tag in (*tags, preview and "preview") if tag]},
-    }
+    } | ({"helpUri": address} if (address := catalogue.page(rule["code"])) else {})
+
+
+def _short(text: str) -> str:
+    """The beginning of a text, up to the end of a sentence, that GitHub takes."""
+    text = " ".join(text.split())
+    if len(text) <= MOST:
+        return text
+    end = max(text.rfind(". ", 0, MOST), text.rfind("; ", 0, MOST))
+    return f"{text[:end]}." if end > 0 else f"{text[: MOST - 3]}..."
 
 
 def _result(diagnostic: Diagnostic, sources: Sources, index: int, key: str) -> Object:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from precision_lint.api import Applicability, Diagnostic, Evidence, Fix, Position, Severity
+from precision_lint.display import printable
 from precision_lint.report import files
 from precision_lint.source import Source
 
@@ -22,7 +23,6 @@ BETWEEN = 6
 TAB = 4
 _CUT = "..."
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
-_UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 class _Pen:
@@ -110,13 +110,6 @@ def _fix(fix: Fix, pen: _Pen) -> str:
 def _place(filename: str, position: Position, sources: Mapping[str, Source]) -> str:
     cell, inner = files.spot(filename, position, sources)
     return f"{printable(filename)}{cell}:{inner.row}:{inner.column}"
-
-
-def printable(text: str) -> str:
-    """Control characters, direction marks and surrogates must not reach a terminal."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join("\ufffd" if unicodedata.category(c) in _UNPRINTABLE else c for c in text)
 
 
 @dataclass(frozen=True)

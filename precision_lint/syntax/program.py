@@ -25,6 +25,7 @@ class Module:
     """
 
     __slots__ = (
+        "__weakref__",
         "classes",
         "definitions",
         "executed",
@@ -96,9 +97,15 @@ class Module:
 
 
 class Class:
-    """A class definition; ``bases`` are resolved by the interpreter."""
+    """A class definition; ``bases`` are resolved by the interpreter.
 
-    __slots__ = ("constants", "facts", "inner", "methods", "module", "name", "node", "qualname")
+    annotations: of attributes that its body declares.
+    """
+
+    __slots__ = (
+        "annotations", "constants", "facts", "inner", "methods", "module", "name", "node",
+        "qualname",
+    )  # fmt: skip
 
     def __init__(self, node: ast.ClassDef, module: Module, qualname: str) -> None:
         self.node = node
@@ -107,6 +114,7 @@ class Class:
         self.module = module
         self.methods: dict[str, Function] = {}
         self.constants: dict[str, ast.expr] = {}
+        self.annotations: dict[str, ast.expr] = {}
         self.inner: list[Class] = []
         self.facts: dict[str, Any] = {}
         self._collect(node.body)
@@ -122,13 +130,18 @@ class Class:
                     if isinstance(target, ast.Name):
                         self.constants[target.id] = node.value
             elif isinstance(node, ast.AnnAssign):
-                if isinstance(node.target, ast.Name) and node.value is not None:
-                    self.constants[node.target.id] = node.value
+                self._declare(node)
             elif isinstance(node, ast.ClassDef):
                 self.inner.append(Class(node, self.module, f"{self.qualname}.{node.name}"))
             elif isinstance(node, (ast.If, ast.Try)):
                 for block in blocks(node):
                     self._collect(block)
+
+    def _declare(self, node: ast.AnnAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.annotations[node.target.id] = node.annotation
+            if node.value is not None:
+                self.constants[node.target.id] = node.value
 
     def all_methods(self) -> Iterator[Function]:
         yield from self.methods.values()
@@ -142,7 +155,9 @@ class Function:
     kind: ``function``, ``method``, ``static``, ``class``, ``property`` or ``lambda``.
     """
 
-    __slots__ = ("cls", "contexts", "facts", "kind", "module", "name", "node", "qualname")
+    __slots__ = (
+        "cls", "contexts", "facts", "kind", "module", "name", "node", "parameters", "qualname",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -157,6 +172,8 @@ class Function:
         self.qualname = qualname
         self.name = qualname.rpartition(".")[2]
         self.kind = _kind(node, cls)
+        self.parameters: list[ast.arg] = [*node.args.posonlyargs, *node.args.args]
+        """Positional parameters, the object of a method among them."""
         self.contexts: dict[Any, Any] = {}
         self.facts: dict[str, Any] = {}
 
@@ -164,12 +181,6 @@ class Function:
     def body(self) -> list[ast.stmt]:
         node = self.node
         return node.body if isinstance(node, FunctionNode) else []
-
-    @property
-    def parameters(self) -> list[ast.arg]:
-        """Positional parameters, the object of a method among them."""
-        arguments = self.node.args
-        return [*arguments.posonlyargs, *arguments.args]
 
 
 def _kind(node: FunctionNode | ast.Lambda, cls: Class | None) -> str:
@@ -226,27 +237,32 @@ class Scan:
         self.generator = False
         parameters = function.parameters
         me = parameters[0].arg if parameters else ""
-        pending: list[tuple[ast.AST, bool]] = [(n, True) for n in function.body]
-        while pending:
-            node, own = pending.pop()
+        pending: list[Any] = list(function.body)
+        inside: list[Any] = []
+        """What functions and classes inside of this one are made of."""
+        own = True
+        while pending or inside:
+            if not pending:
+                pending, inside, own = inside, [], False
+            node = pending.pop()
             kind = node.__class__
             if kind is ast.Name:
-                self.names.add(node.id)  # type: ignore[attr-defined]
+                self.names.add(node.id)
                 continue
             if kind is ast.Attribute:
-                self._attribute(node, me)  # type: ignore[arg-type]
-            elif kind is ast.Yield or kind is ast.YieldFrom:
-                self.generator |= own
-            elif kind in _INNER:
-                own = False
-            elif kind is ast.Constant:
-                continue
-            for name in node._fields:
+                self._attribute(node, me)
+            elif own and (kind is ast.Yield or kind is ast.YieldFrom):
+                self.generator = True
+            parts = PARTS.get(kind)
+            if parts is None:
+                parts = PARTS[kind] = tuple(name for name in kind._fields if name not in NAMELESS)
+            below = inside if own and kind in _INNER else pending
+            for name in parts:
                 part = getattr(node, name, None)
                 if part.__class__ is list:
-                    pending.extend([(one, own) for one in part if isinstance(one, ast.AST)])
+                    below.extend([one for one in part if isinstance(one, ast.AST)])
                 elif isinstance(part, ast.AST):
-                    pending.append((part, own))
+                    below.append(part)
 
     def _attribute(self, node: ast.Attribute, me: str) -> None:
         self.names.add(node.attr)
@@ -255,6 +271,13 @@ class Scan:
                 self.stored.add(node.attr)
 
 
+NAMELESS = frozenset({
+    "arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "name",
+    "names", "op", "ops", "simple", "type_comment",
+})  # fmt: skip
+"""Fields of nodes that hold no expression and no statement."""
+PARTS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
+"""The other fields of each type of node."""
 _INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
 
 

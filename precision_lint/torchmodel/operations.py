@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from precision_lint.torchmodel.tables import INF, bounds, table, words
 
@@ -128,6 +129,7 @@ def operation(name: str) -> Operation | None:
     return found
 
 
+@lru_cache(maxsize=8192)
 def _at(letter: str, name: str) -> Operation | None:
     """The operation that a home has under a name."""
     if name.endswith("_") and not name.endswith("__"):

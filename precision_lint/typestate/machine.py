@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from precision_lint.dataflow.graph import alternatives, behind
@@ -14,29 +14,45 @@ from precision_lint.dataflow.protocol import Step
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import ALL_MODES, AMP16
 from precision_lint.domains.values import (
+    IN_FLOAT16,
     Closure,
     Instance,
     Sequence,
     Special,
-    Tensor,
     Unknown,
     Value,
 )
 from precision_lint.events import Place
+from precision_lint.syntax.program import scan
 from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
     State,
+    coarser,
     conditions,
     decided,
     lasting,
     learned,
 )
+from precision_lint.typestate.traces import (
+    bound_in,
+    clipped_owners,
+    is_on,
+    looked_up,
+    nesting,
+    once,
+    optimizers,
+    place_of,
+    region_of,
+    rests_on,
+)
 
-MOST = 48
-"""States that are followed at once; beyond, the conditions on the paths are forgotten."""
+MOST, FEW = 48, 12
+"""States that are followed at once, and where a function takes long; beyond, what they know is forgotten."""
 ITERATIONS = 3
-STEPS = 40_000
+PRECISE = 80_000
+"""Steps that are followed with all conditions on the paths."""
+STEPS = 160_000
 """Steps that are followed in one function with all that it calls, each times its states."""
 States = frozenset[State]
 
@@ -70,14 +86,16 @@ class Machine:
         self.silent = 0
         self.stopped: set[str] = set()
         """Kinds of which one report says it all."""
-        self.optimizers = {self.key(one): one for one in _optimizers(trace, "new-optimizer")}
-        self.shared = {self.key(one) for one in _optimizers(trace, "")}
+        self.optimizers = {self.key(one): one for one in optimizers(trace, "new-optimizer")}
+        self.shared = {self.key(one) for one in optimizers(trace, "")}
         self.tells: dict[int, tuple[bool, bool]] = {}
         """By block: whether the protocol goes on in it, and whether it can be left early."""
         self.followed: dict[Any, Flow] = {}
         """Calls that were followed while nothing was reported, by what they began with."""
         self.budget = STEPS
-        steps = list(_once(trace, set()))
+        self.halves: set[Place] = set()
+        """Backward passes without a scale of losses that float16 regions computed."""
+        steps = list(once(trace, set()))
         self.calls = {
             kind: [s for s in steps if s.kind == kind]
             for kind in ("step", "unscale", "update", "scale")
@@ -93,12 +111,12 @@ class Machine:
         counted = Counter(
             key
             for s in steps
-            if s.kind == "if"
+            if s.kind == "if" and self._matters(s)
             for key in conditions(s.node.test)  # type: ignore[attr-defined]
         )
-        self.asked = {key for key, times in counted.items() if times > 1}
+        self.asked = frozenset(key for key, times in counted.items() if times > 1)
         """Conditions that more than one test asks; others tell nothing of the way to go."""
-        self.loops = dict(_nesting(trace, (), set()))
+        self.loops = dict(nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
         self.now = 0
@@ -134,7 +152,7 @@ class Machine:
                     continue
                 inner = structure(self, step, flow.next)
                 flow.leaving(inner)
-                flow.next = _bounded(inner.next)
+                flow.next = self._bounded(inner.next)
             elif step.kind in ("break", "continue", "return", "raise"):
                 self._exit(step.kind, flow)
             else:
@@ -148,9 +166,22 @@ class Machine:
         """Whether the bound on steps, each of some states, is not reached yet."""
         if self.budget > 0:
             self.budget -= states
+            if self.budget <= STEPS - PRECISE:
+                self.asked = frozenset()  # the rest goes without conditions
             if self.budget <= 0:
                 self.it.program.count("typestate")
         return self.budget > 0
+
+    def _bounded(self, states: States) -> States:
+        """Few enough states: conditions are forgotten first, then what is known beside the gradients."""
+        hurried = self.budget <= STEPS - PRECISE
+        if len(states) <= MOST and not hurried:
+            return states
+        plain = frozenset(
+            s._replace(known=(), assumptions=s.assumptions | assume.PATHS) if s.known else s
+            for s in states
+        )
+        return plain if len(plain) <= (FEW if hurried else MOST) else coarser(plain)
 
     def _matters(self, step: Step) -> bool:
         """Whether a structure holds a step of the protocol, or a way out."""
@@ -248,22 +279,26 @@ class Machine:
 
     def loop(self, step: Step, states: States) -> Flow:
         """A loop of any number of iterations; its element is another object in each."""
-        flow = Flow(states)
-        changing = _bound(step.node)
+        changing = bound_in(step.node)
         varying = [key for one in step.objects for key in self._all_of(one)]
-        inside = _once(step.blocks[0], set())
-        varying += [self._optimizer(one) for one in _looked_up(step.node, inside)]
-        for entry in states:
-            current = frozenset({entry})
+        inside = list(once(step.blocks[0], set()))
+        varying += [self._optimizer(one) for one in looked_up(step.node, inside)]
+        # where the loop covers optimizers, no iteration means no optimizer
+        covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
+        flow = Flow(() if covers else states)
+        entered: States = frozenset()
+        for first, entering in _by_elements(states, varying):
+            current = entering
             self.silent += 1
             for _ in range(ITERATIONS):
                 ends = self._iteration(step, current, changing, flow)
-                following = frozenset(_next_element(entry, state, varying) for state in ends)
+                following = frozenset(_next_element(first, state, varying) for state in ends)
                 if following <= current:
                     break
-                current = _bounded(current | following)
+                current = self._bounded(current | following)
             self.silent -= 1
-            flow.next |= self._iteration(step, current, changing, flow)
+            entered |= current
+        flow.next |= self._iteration(step, self._bounded(entered), changing, flow)
         flow.next |= flow.breaks
         flow.breaks = frozenset()
         if len(step.blocks) > 1:
@@ -323,13 +358,15 @@ class Machine:
         some = list(states)
         if self.silent:
             return
-        level = min((state.level for state in some), default=0)
+        level = max((state.level for state in some), default=0)
         if any(state.scaled is not None for state in some) and self._at_call(kind, level):
             place = self.frames[level].place
         framework = all(state.framework for state in some)
         assumptions = extra
         for state in some:
             assumptions |= state.assumptions
+        if kind in ON_ALL_PATHS and assumptions & assume.PATHS:
+            assumptions = assumptions & ~assume.PATHS | assume.BRANCH
         self.it.emit_at(
             kind,
             place,
@@ -371,7 +408,7 @@ class Machine:
         owner = getattr(node.func, "value", node)
         given = node.args[0] if node.args else node
         path = step.place.path
-        return step.place, _place(path, owner), _place(path, given)
+        return step.place, place_of(path, owner), place_of(path, given)
 
     # actions
 
@@ -402,14 +439,17 @@ class Machine:
         scaler = self.scaler_of(loss)
         if scaler is not None and any(self.scaler_of(one) is None for one in alternatives(loss)):
             return [s._replace(lost=True, scaled=None, plain=None) for s in states]
+        if scaler is None and region_of(loss) == IN_FLOAT16:
+            self.halves.add(step.place)
         if scaler is None:
-            return [_fresh(s)._replace(plain=step.place, looked=False) for s in states]
+            return [_fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
         if scaler.fields.get("enabled") is False:
-            return [s._replace(plain=None, zeroed=None) for s in states]
+            return [s._replace(plain=None, zeroed=None, early=None) for s in states]
         return [
             s._replace(
                 scaled=step.place, framework=False, assumptions=scaler.assumptions, waiting=True,
                 zeroed=None, updated=None, looked=False, lost=False, clean=(), level=len(self.frames),
+                early=None,
             )
             for s in states
         ]  # fmt: skip
@@ -421,7 +461,7 @@ class Machine:
             s._replace(
                 scaled=step.place, framework=own is None, waiting=True, zeroed=None, updated=None,
                 optimizers=(), looked=False, lost=False, clean=(), level=len(self.frames),
-                by_framework=None,
+                by_framework=None, early=None,
             )
             for s in states
         ]  # fmt: skip
@@ -448,7 +488,7 @@ class Machine:
 
     def unscale(self, step: Step, states: States) -> Iterable[State]:
         """``scaler.unscale_(optimizer)``"""
-        if not _on(step):
+        if not is_on(step):
             return states
         optimizer = self._optimizer(step)
         again = [s for s in states if s.of(optimizer) is not None and not s.lost]
@@ -463,14 +503,16 @@ class Machine:
             )  # fmt: skip
             self.stopped.add("double-unscale")
         self._unscaled_loss(step, states)
-        return [s.divided(optimizer, UNSCALED) for s in states]
+        self._read_early(step, states)
+        return [s.divided(optimizer, UNSCALED)._replace(early=None) for s in states]
 
     def step(self, step: Step, states: States) -> Iterable[State]:
         """``scaler.step(optimizer)``"""
-        if not _on(step):
+        if not is_on(step):
             return states
         optimizer = self._optimizer(step)
         self._unscaled_loss(step, states)
+        self._read_early(step, states)
         again = [s for s in states if s.of(optimizer) == STEPPED and not s.lost]
         if again and "second-step" not in self.stopped:
             some = assume.BRANCH if len(again) < len(states) else 0
@@ -488,7 +530,32 @@ class Machine:
         if zeroed and zeroed[0].zeroed is not None:
             some = assume.BRANCH if len(zeroed) < len(states) else 0
             self.report("zeroed-gradients", zeroed[0].zeroed[1], zeroed, some, step=step.place)
-        return [s.divided(optimizer, STEPPED)._replace(plain=None, zeroed=None) for s in states]
+        return [
+            s.divided(optimizer, STEPPED)._replace(plain=None, zeroed=None, early=None)
+            for s in states
+        ]
+
+    def _read_early(self, step: Step, states: States) -> None:
+        """Gradients that a scaler divides here were used before, whoever calls the function."""
+        used = [s for s in states if s.early is not None and not s.assumptions & assume.PATHS]
+        if used and not self.by_hand and not self._divided_elsewhere():
+            kind, place, how = used[0].early or ("", step.place, "")
+            self.report(kind, place, used, rests_on(step), how=how)
+
+    def _divided_elsewhere(self) -> bool:
+        """Whether another function of the file unscales for those that step."""
+        module = self.it.module
+        known = module.facts.get("unscales")
+        if known is None:
+            functions = [
+                *module.functions,
+                *(f for c in module.classes for f in c.methods.values()),
+            ]
+            known = module.facts["unscales"] = any(
+                "step" not in names and any("unscale" in name for name in names)
+                for names in (scan(one).names for one in functions)
+            )
+        return bool(known)
 
     def _unscaled_loss(self, step: Step, states: States) -> None:
         """A step that divides gradients which nothing multiplied."""
@@ -505,11 +572,11 @@ class Machine:
                 "unscaled-backward",
                 alone[0].plain,
                 alone,
-                _scaler_of(step),
+                rests_on(step),
                 step=step.place,
                 beside=False,
             )
-        elif alone and not _scaler_of(step) and alone[0].plain is not None:
+        elif alone and not rests_on(step) and alone[0].plain is not None:
             place = alone[0].plain
             self.report(
                 "unscaled-backward", place, alone, assume.BRANCH, step=step.place, beside=False
@@ -530,6 +597,10 @@ class Machine:
             done = used[0].of(optimizer)
             unscaled = all(s.of(optimizer) == UNSCALED for s in used)
             own = all(s.plain is not None and done is None for s in used)
+            if own and len(used) == len(states) and used[0].plain in self.halves:
+                self.report(
+                    "unscaled-loss", used[0].plain, used, off=False, step=step.place, clips=()
+                )
             foreign = done is None and self._foreign(used, optimizer)
             if not own and not foreign and not (unscaled and any(s.looked for s in used)):
                 extra = assume.BRANCH if unscaled else 0
@@ -576,7 +647,9 @@ class Machine:
     def clip(self, step: Step, states: States) -> Iterable[State]:
         """``clip_grad_norm_(parameters, ...)``"""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
-        if not scaled or self.by_hand:
+        if not scaled:
+            return _noted_early(states, "scaled-clip", step)
+        if self.by_hand:
             return states
         if not any(s.clean for s in scaled):
             self.report("scaled-clip", step.place, scaled)
@@ -586,7 +659,7 @@ class Machine:
 
     def _partial(self, step: Step, states: list[State]) -> None:
         """A clip of parameters whose optimizer was not unscaled, where another one was."""
-        clipped = [key for one in _owners(step) for key in self._all_of(one)]
+        clipped = [key for one in clipped_owners(step) for key in self._all_of(one)]
         for key, optimizer in self.optimizers.items():
             if not isinstance(optimizer, Special) or key not in self.shared:
                 continue
@@ -607,6 +680,8 @@ class Machine:
         fresh = [s for s in scaled if not s.looked]
         if fresh and not self.by_hand and not any(s.clean for s in scaled):
             self.report("scaled-gradient-read", step.place, fresh, how=step.kind)
+        if not scaled and step.kind == "read":
+            states = _noted_early(states, "scaled-gradient-read", step)
         return [s._replace(looked=True) for s in states]
 
     def scrub(self, step: Step, states: States) -> Iterable[State]:
@@ -668,7 +743,20 @@ ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
 }  # fmt: skip
 
 
+ON_ALL_PATHS = frozenset({"scaled-clip", "scaled-gradient-read", "scrubbed-gradients"})
+"""Reports that hold on all paths, so that it does not matter which of them can be gone."""
+COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
+
+
+def _noted_early(states: States, kind: str, step: Step) -> States:
+    """Gradients are used, and no backward is in sight that says whether they are scaled."""
+    return frozenset(
+        s._replace(early=(kind, step.place, step.kind))
+        if s.early is None and s.plain is None and not s.optimizers and not s.lost
+        else s
+        for s in states
+    )
 
 
 def _fresh(state: State) -> State:
@@ -678,101 +766,13 @@ def _fresh(state: State) -> State:
     return state._replace(scaled=None, waiting=False, zeroed=None)
 
 
-def _looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
-    """Calls in a loop whose optimizer is an item by what the loop binds: ``optimizers[name]``."""
-    target = getattr(loop, "target", None)
-    bound = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)} if target else set()
-
-    def varies(node: ast.AST) -> bool:
-        return isinstance(node, ast.Subscript) and any(
-            isinstance(one, ast.Name) and one.id in bound for one in ast.walk(node.slice)
-        )
-
-    items = {
-        name.id
-        for one in ast.walk(loop)
-        if isinstance(one, ast.Assign) and varies(one.value)
-        for name in one.targets
-        if isinstance(name, ast.Name)
-    }
-    for step in steps:
-        if step.kind not in ("step", "unscale") or not isinstance(step.node, ast.Call):
-            continue
-        given = step.node.args[0] if step.node.args else None
-        if given is not None and (varies(given) or getattr(given, "id", "") in items):
-            yield step
-
-
-def _scaler_of(step: Step) -> int:
-    scaler = step.objects[0] if step.objects else None
-    return scaler.assumptions if isinstance(scaler, Special) else 0
-
-
-def _on(step: Step) -> bool:
-    """Whether the scaler of a step is not switched off."""
-    scaler = step.objects[0] if step.objects else None
-    return not (isinstance(scaler, Special) and scaler.fields.get("enabled") is False)
-
-
-def _place(path: str, node: Any) -> Place:
-    return Place(path, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-
-
-def _owners(step: Step) -> list[Value]:
-    """Whose parameters are clipped."""
-    value = step.objects[0] if step.objects else None
-    if isinstance(value, Sequence) and value.items is None:
-        value = value.element
-    if isinstance(value, Tensor) and isinstance(value.data, Special):
-        value = value.data
-    return owners_of(value) if value is not None else []
-
-
-def _once(trace: list[Step], seen: set[int]) -> Iterable[Step]:
-    """The steps of a trace and of all structures in it; those of a callee once."""
-    for step in trace:
-        yield step
-        for block in step.blocks:
-            if step.kind == "call":
-                if id(block) in seen:
-                    continue
-                seen.add(id(block))
-            yield from _once(block, seen)
-
-
-def _nesting(
-    trace: list[Step], loops: tuple[int, ...], seen: set[int]
-) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """Each step with the loops around it; those of a callee where it is called first."""
-    for step in trace:
-        yield id(step), loops
-        inner = (*loops, id(step)) if step.kind in ("loop", "unrolled") else loops
-        for block in step.blocks:
-            if step.kind != "call" or id(block) not in seen:
-                if step.kind == "call":
-                    seen.add(id(block))
-                yield from _nesting(block, inner, seen)
-
-
-def _optimizers(trace: list[Step], made: str) -> Iterable[Value]:
-    """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
-    for step in _once(trace, set()):
-        if (
-            step.kind in ("unscale", "step")
-            and len(step.objects) > 1
-            and step.objects[1] is not None
-        ):
-            yield step.objects[1]
-        elif step.kind == made and step.objects[0] is not None:
-            yield step.objects[0]
-
-
-def _bounded(states: States) -> States:
-    if len(states) <= MOST:
-        return states
-    return frozenset(
-        state._replace(known=(), assumptions=state.assumptions | assume.BRANCH) for state in states
-    )
+def _by_elements(states: States, varying: list[Any]) -> Iterable[tuple[State, States]]:
+    """States in groups of those that say the same of a loop's elements, each with one of its states."""
+    groups: dict[tuple[str | None, ...], set[State]] = {}
+    for state in states:
+        groups.setdefault(tuple([state.of(key) for key in varying]), set()).add(state)
+    for group in groups.values():
+        yield next(iter(group)), frozenset(group)
 
 
 def _next_element(entry: State, state: State, varying: list[Any]) -> State:
@@ -780,12 +780,3 @@ def _next_element(entry: State, state: State, varying: list[Any]) -> State:
     for key in varying:
         state = state.with_optimizer(key, entry.of(key))
     return state
-
-
-def _bound(node: ast.AST) -> frozenset[str]:
-    """Names that a loop binds: conditions on them are new in each iteration."""
-    return frozenset(
-        one.id
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    )

@@ -22,6 +22,7 @@ class State(NamedTuple):
     zeroed: what was set to zero while gradients were waiting, and where.  updated: an ``update`` since
     the backward.  looked: the gradients were inspected.  lost: somebody else had the scaler.
     by_framework: what unscaled all optimizers since the last step, and where.
+    early: a clip or a read of gradients whose backward is not in sight.
     known: conditions that hold on this path.
     """
 
@@ -38,6 +39,7 @@ class State(NamedTuple):
     looked: bool = False
     lost: bool = False
     by_framework: tuple[Any, Place] | None = None
+    early: tuple[str, Place, str] | None = None
     known: Known = ()
 
     def of(self, optimizer: Any) -> str | None:
@@ -53,8 +55,25 @@ class State(NamedTuple):
 
     def divided(self, optimizer: Any, done: str) -> State:
         """The state in which a scaler has divided an optimizer's gradients."""
-        clean = self.clean if optimizer in self.clean else (*self.clean, optimizer)
+        clean = self.clean
+        if optimizer not in clean:
+            clean = tuple(sorted((*clean, optimizer), key=repr))
         return self.with_optimizer(optimizer, done)._replace(clean=clean)
+
+
+def coarser(states: Iterable[State]) -> frozenset[State]:
+    """One state for all that agree on gradients and optimizers; what they differ in is not known."""
+    merged: dict[State, State] = {}
+    for state in states:
+        like = state._replace(
+            assumptions=0, zeroed=None, updated=None, looked=True, by_framework=None, early=None
+        )
+        if state.scaled is None:
+            like = like._replace(level=0, framework=False, clean=())
+        known = merged.get(like)
+        both = state.assumptions | (known.assumptions if known else 0)
+        merged[like] = like._replace(assumptions=both)
+    return frozenset(merged.values())
 
 
 # conditions

@@ -1,0 +1,126 @@
+"""What steps of a trace say: their objects, the loops around them, what a loop binds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from precision_lint.dataflow.operators import owners_of
+from precision_lint.dataflow.protocol import Step
+from precision_lint.domains.values import (
+    IN_BFLOAT16,
+    IN_FLOAT16,
+    Sequence,
+    Special,
+    Tensor,
+    Unknown,
+    Value,
+)
+from precision_lint.events import Place
+
+
+def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
+    """Calls in a loop whose optimizer is an item by what the loop binds: ``optimizers[name]``."""
+    target = getattr(loop, "target", None)
+    bound = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)} if target else set()
+
+    def varies(node: ast.AST) -> bool:
+        return isinstance(node, ast.Subscript) and any(
+            isinstance(one, ast.Name) and one.id in bound for one in ast.walk(node.slice)
+        )
+
+    items = {
+        name.id
+        for one in ast.walk(loop)
+        if isinstance(one, ast.Assign) and varies(one.value)
+        for name in one.targets
+        if isinstance(name, ast.Name)
+    }
+    for step in steps:
+        if step.kind not in ("step", "unscale") or not isinstance(step.node, ast.Call):
+            continue
+        given = step.node.args[0] if step.node.args else None
+        if given is not None and (varies(given) or getattr(given, "id", "") in items):
+            yield step
+
+
+def region_of(loss: Value | None) -> int:
+    """In which half dtypes the regions said to be that a loss was computed in."""
+    flags = loss.flags if isinstance(loss, Tensor) else 0
+    if isinstance(loss, Unknown):
+        flags = loss.symbol.flags
+    return flags & (IN_FLOAT16 | IN_BFLOAT16)
+
+
+def rests_on(step: Step) -> int:
+    scaler = step.objects[0] if step.objects else None
+    return scaler.assumptions if isinstance(scaler, Special) else 0
+
+
+def is_on(step: Step) -> bool:
+    """Whether the scaler of a step is not switched off."""
+    scaler = step.objects[0] if step.objects else None
+    return not (isinstance(scaler, Special) and scaler.fields.get("enabled") is False)
+
+
+def place_of(path: str, node: Any) -> Place:
+    return Place(path, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+
+
+def clipped_owners(step: Step) -> list[Value]:
+    """Whose parameters are clipped."""
+    value = step.objects[0] if step.objects else None
+    if isinstance(value, Sequence) and value.items is None:
+        value = value.element
+    if isinstance(value, Tensor) and isinstance(value.data, Special):
+        value = value.data
+    return owners_of(value) if value is not None else []
+
+
+def once(trace: list[Step], seen: set[int]) -> Iterable[Step]:
+    """The steps of a trace and of all structures in it; those of a callee once."""
+    for step in trace:
+        yield step
+        for block in step.blocks:
+            if step.kind == "call":
+                if id(block) in seen:
+                    continue
+                seen.add(id(block))
+            yield from once(block, seen)
+
+
+def nesting(
+    trace: list[Step], loops: tuple[int, ...], seen: set[int]
+) -> Iterable[tuple[int, tuple[int, ...]]]:
+    """Each step with the loops around it; those of a callee where it is called first."""
+    for step in trace:
+        yield id(step), loops
+        inner = (*loops, id(step)) if step.kind in ("loop", "unrolled") else loops
+        for block in step.blocks:
+            if step.kind != "call" or id(block) not in seen:
+                if step.kind == "call":
+                    seen.add(id(block))
+                yield from nesting(block, inner, seen)
+
+
+def optimizers(trace: list[Step], made: str) -> Iterable[Value]:
+    """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
+    for step in once(trace, set()):
+        if (
+            step.kind in ("unscale", "step")
+            and len(step.objects) > 1
+            and step.objects[1] is not None
+        ):
+            yield step.objects[1]
+        elif step.kind == made and step.objects[0] is not None:
+            yield step.objects[0]
+
+
+def bound_in(node: ast.AST) -> frozenset[str]:
+    """Names that a loop binds: conditions on them are new in each iteration."""
+    return frozenset(
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    )

@@ -1,0 +1,106 @@
+"""What a bound of the analysis cuts off is said, and nothing vanishes in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from precision_lint import cli, gathering
+from precision_lint.dataflow import calls, program
+from precision_lint.typestate import machine
+
+BLOCK = """\
+    loss = model(next(loader)).mean()
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(opt)
+    scaler.update()
+"""
+HEAD = 'import torch\nscaler = torch.amp.GradScaler("cuda")\n'
+
+
+def train(times: int, name: str = "train") -> str:
+    return f"\n\ndef {name}(model, opt, loader):\n{BLOCK * times}"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *args: str, code: int) -> list[str]:
+    assert cli.main(["--isolated", "--output-format", "concise", *args, "."]) == code
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("times", [10, 110])
+def test_a_block_that_is_repeated_is_found_each_time(
+    times: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("m.py").write_text(HEAD + train(times))
+    (table, found, _) = said(capsys, "--statistics", code=1)
+    assert table.split() == [str(times), "MP102", "[*]", "clip-before-unscale"]
+    assert found.startswith(f"Found {times} errors")
+
+
+def test_a_function_with_too_many_steps_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "STEPS", 60)
+    Path("m.py").write_text(HEAD + train(2, "small") + train(20))
+    line = "1 function (m.py: train) is not analysed to the end, so findings may be missing."
+    for _ in range(2):  # the cache remembers it
+        *found, count, last = said(capsys, code=1)
+        assert len(found) == 2
+        assert count.startswith("Found 2 errors")
+        assert last == line
+    Path("m.py").write_text(HEAD + train(20))
+    assert said(capsys, code=0) == ["No findings.", line]
+    assert said(capsys, "--statistics", code=0)[:3] == [
+        "No findings.",
+        line,
+        "  m.py: train: it takes more steps than the analysis follows",
+    ]
+
+
+def test_several_functions_are_named_by_the_statistics(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "STEPS", 12)
+    Path("m.py").write_text(HEAD + train(20, "a"))
+    Path("n.py").write_text(HEAD + train(20, "b"))
+    *_, last = said(capsys, code=1)
+    what = "2 functions are not analysed to the end, so findings may be missing"
+    assert last == f"{what}; `--statistics` names them."
+    lines = said(capsys, "--statistics", code=1)
+    why = "it has more paths of GradScaler's protocol than the analysis follows"
+    assert lines[lines.index(f"{what}.") + 1 :][:2] == [f"  m.py: a: {why}", f"  n.py: b: {why}"]
+
+
+def test_calls_that_are_not_followed_again_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calls, "CONTEXTS", 2)
+    body = "".join(f"    x = f(x, {number})\n" for number in range(9))
+    Path("m.py").write_text(
+        f"import torch\n\n\ndef f(x, n):\n    return x.exp() + n\n\n\ndef g(x):\n{body}"
+    )
+    lines = said(capsys, "--statistics", code=0)
+    assert any("calls not followed again, so less is known" in line for line in lines), lines
+    assert not any("not followed" in line for line in said(capsys, code=0))
+
+
+def test_importers_that_are_not_looked_at_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gathering, "IMPORTERS", 2)
+    Path("pyproject.toml").write_text("")
+    Path("m.py").write_text("import torch\n")
+    for name in "abcde":
+        Path(f"{name}.py").write_text("import torch\nimport m\n")
+    assert cli.main(["--statistics", "m.py"]) == 0
+    line = "3 files not looked at that import these; name their directory instead."
+    assert line in capsys.readouterr().out.splitlines()
+    assert cli.main(["--statistics", "."]) == 0
+    assert "not looked at" not in capsys.readouterr().out

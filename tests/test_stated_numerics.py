@@ -1,0 +1,257 @@
+"""Numerics and kernels of half where the user states the mode: each pair of a bug and its safe twin."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from precision_lint import cli
+
+ALL = "amp-float16,amp-bfloat16,float16,bfloat16"
+CASES = {
+    "a transform of what a caller gives": """\
+import torch
+
+def spectrum(x: torch.Tensor, size: int):
+    bands = torch.fft.rfft(x, dim=-1)  # MP505
+    return bands.abs().view(size, -1)
+
+def spectrum_in_full(x: torch.Tensor):
+    return torch.fft.rfft(x.float(), dim=-1).abs()
+""",
+    "a decomposition of a sum of unknown matrices": """\
+import torch
+
+def directions(layer, change: torch.Tensor):
+    base = layer.wrapped_layer().weight.data
+    merged = base + change
+    if base.dtype in (torch.float16, torch.bfloat16):
+        base = base.float()
+    return torch.linalg.svd(base), torch.linalg.svd(merged)  # MP505
+""",
+    "a window that is kept in a table of the file": """\
+import torch
+
+windows = {}
+
+def power(wave, size):
+    key = f"{size} {wave.dtype}"
+    if key not in windows:
+        windows[key] = torch.hann_window(size).to(dtype=wave.dtype)
+    return torch.stft(wave, size, window=windows[key], return_complex=True)  # MP505
+
+def power_in_full(wave, size):
+    window = torch.hann_window(size)
+    return torch.stft(wave.float(), size, window=window, return_complex=True)
+""",
+    "a spectrum made of layers that are fed by what nobody saw": """\
+import torch
+from torch import nn
+
+class Head(nn.Module):
+    def __init__(self, encode):
+        super().__init__()
+        self.encode = encode
+        self.out = nn.Conv1d(4, 2, 1)
+
+    def forward(self, x):
+        parts = self.out(torch.stack([self.encode.part(x, n) for n in range(3)]).sum(0))
+        return torch.istft(torch.complex(parts[:, 0], parts[:, 1]), n_fft=8)  # MP505
+""",
+    "a floor under a logarithm, handed to a helper by what cannot be followed": """\
+import torch
+from elsewhere import pack
+
+def scan(gates, floor=1e-20):
+    return gates.clamp(min=floor).log().cumsum(dim=1)  # MP301
+
+def run(gates, cache=None):
+    if cache is not None:
+        gates = pack([cache, gates])
+    return scan(gates)
+
+def scan_in_full(gates, floor=1e-20):
+    return gates.float().clamp(min=floor).log().cumsum(dim=1)
+""",
+    "a constant stored into a copy": """\
+import torch
+
+def assign(plan: torch.Tensor):
+    left = plan.clone()
+    left[0, :] = -1e9  # MP310
+    return left
+
+def assign_in_range(plan: torch.Tensor):
+    left = plan.clone()
+    left[0, :] = -1e4
+    return left
+""",
+    "scores of a model that is called in another method": """\
+import torch.nn.functional as F
+
+class Ranker:
+    def scores(self, ids, mask=None):
+        if mask is not None:
+            return self.model(input_ids=ids, attention_mask=mask).logits
+        return self.model(ids).logits
+
+    def rank(self, ids):
+        return F.log_softmax(self.scores(ids), dim=-1)  # MP606
+
+    def rank_in_full(self, ids):
+        return F.log_softmax(self.scores(ids).float(), dim=-1)
+""",
+    "a model that is given a dict": """\
+import torch.nn.functional as F
+
+class Comparison:
+    def loss(self, model, inputs):
+        _, values = model(**inputs, use_cache=False)
+        good, bad = values.chunk(2)
+        return -F.logsigmoid(good - bad).mean()  # MP606
+""",
+    "embeddings in a list": """\
+import torch
+import numpy as np
+
+def encode(self, batches):
+    found = []
+    for batch in batches:
+        rows = self.model(batch)["rows"].detach()
+        found.extend(rows.cpu())
+    return np.asarray([row.numpy() for row in found])  # MP506
+
+def encode_in_full(self, batches):
+    rows = [self.model(batch)["rows"].float().cpu() for batch in batches]
+    return np.asarray([row.numpy() for row in rows])
+""",
+    "an image for PIL": """\
+import torch
+from torchvision import transforms
+
+def show(self, latents: torch.Tensor):
+    image = self.decoder(latents).clamp(0, 1)
+    convert = transforms.ToPILImage()
+    return convert(image)  # MP506
+
+def show_in_full(self, latents: torch.Tensor):
+    image = self.decoder(latents).clamp(0, 1)
+    return transforms.ToPILImage()(image.float())
+""",
+    "scores of three kinds that are added": """\
+import math
+import torch
+from torch import nn
+
+class Points(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.b = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, s, z):
+        a = torch.matmul(self.q(s), self.k(s).transpose(-1, -2))  # MP208
+        a *= math.sqrt(1.0 / 24)
+        a += math.sqrt(1.0 / 3) * self.b(z)
+        return a.softmax(-1)
+
+class ScaledPoints(Points):
+    def forward(self, s, z):
+        a = torch.matmul(self.q(s) * math.sqrt(1.0 / 24), self.k(s).transpose(-1, -2))
+        a += math.sqrt(1.0 / 3) * self.b(z)
+        return a.softmax(-1)
+""",
+    "keys that are unpacked with their dtype": """\
+import torch
+
+def kernel(q, k):
+    b, h, n, e, dtype = *q.shape, q.dtype
+    q, k = map(lambda x: x * (e ** -0.25), (q, k))
+    return torch.exp(k).type(dtype)  # MP507
+
+def shifted_kernel(q, k):
+    b, h, n, e, dtype = *q.shape, q.dtype
+    k = k - k.amax(dim=-2, keepdim=True)
+    return torch.exp(k).type(dtype)
+""",
+    "norms times a constant": """\
+import torch
+
+class Weigh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (0.1 * grad.norm(dim=-1, keepdim=True) * x.norm(dim=-1, keepdim=True))  # MP601
+""",
+    "frequencies of a base that is computed": """\
+import torch
+from torch import nn
+
+class Turns(nn.Module):
+    def __init__(self, dim, base=10000, stretch=1.0):
+        super().__init__()
+        base *= stretch ** (dim / (dim - 2))
+        self.register_buffer("rates", 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim)))
+
+    def forward(self, n: int):
+        places = torch.arange(n).type_as(self.rates)
+        return torch.einsum("i,j->ij", places, self.rates)  # MP405
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_found_where_it_is_and_nowhere_else(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = CASES[name]
+    file = tmp_path / "case.py"
+    file.write_text(text)
+    cli.main(
+        ["check", "-n", "--isolated", "--output-format", "json", "--precision", ALL, str(file)]
+    )
+    said = json.loads(capsys.readouterr().out)
+    found = said["findings"] if isinstance(said, dict) else said
+    wanted = [
+        (row, code)
+        for row, line in enumerate(text.splitlines(), 1)
+        for code in re.findall(r"# (MP\d+)", line)
+    ]
+    assert sorted({(one["location"]["row"], one["code"]) for one in found}) == wanted
+
+
+def test_what_a_region_casts_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``custom_fwd(cast_inputs=...)`` casts the arguments where a region is on, and only there."""
+    file = tmp_path / "case.py"
+    file.write_text("""\
+import torch
+
+class Turn(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+    def forward(ctx, points, pose):
+        return torch.linalg.inv(pose) @ points
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+def step(points, pose):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return Turn.apply(points @ points.mT, pose @ pose)
+""")
+    command = ["check", "-n", "--isolated", "--output-format", "json", "--select", "MP505"]
+    rows = []
+    for mode in ("amp-float16", "float16"):
+        cli.main([*command, "--precision", mode, str(file)])
+        said = json.loads(capsys.readouterr().out)
+        found = said["findings"] if isinstance(said, dict) else said
+        rows.append([one["location"]["row"] for one in found])
+    assert rows == [[], []]
