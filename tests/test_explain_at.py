@@ -152,7 +152,7 @@ def test_a_row_inside_of_an_expression_shows_it(run: Run) -> None:
     ("text", "state"),
     [
         ("import torch", "off"),
-        ("def forward", "off"),
+        ("def forward", "float16"),
         ("y = p", "float16"),
         ("with torch", "float16"),
         ("z = ", "off"),

@@ -477,6 +477,13 @@ def test_some_float_and_a_classic_float_tensor_say_no_dtype() -> None:
         ]
 
 
+def test_a_declared_attribute_of_some_float_is_assumed_to_follow_the_model() -> None:
+    text = f"class Box:\n    x: {{}}\n    def f(self):\n        return {LOG.format('self.x')}\n"
+    assert (
+        said(text.format("Float[Tensor, 'n']")) == said(text.format("Tensor")) == ["MP301 possible"]
+    )
+
+
 def test_integers_and_masks_are_no_floats() -> None:
     for annotation in ("Int64[Tensor, 'n']", "Bool[Tensor, 'n']", "torch.LongTensor"):
         assert said(f"def f(x: {annotation}):\n    return x.sum() / (x.sum() + 1e-12)\n") == []

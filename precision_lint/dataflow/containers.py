@@ -474,7 +474,9 @@ def _filled(value: Value, targets: list[ast.expr]) -> list[Value] | None:
 
 def _piece(element: Tensor, position: int) -> Tensor:
     """One of several tensors of which all that is known is the same: not the same tensor."""
-    return element.but(op="output", operands=(element,), data=position)
+    made = element.operands[0] if element.operands else None
+    whole = made.operands[0] if isinstance(made, Tensor) and made.op == "unbind" else element
+    return element.but(op="unbind", operands=(whole,), data=position)
 
 
 def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) -> list[Value] | None:

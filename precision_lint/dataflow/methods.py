@@ -110,10 +110,13 @@ def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Valu
 
 
 def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
-    found = objects.load(it, value, name, node)
+    found = _attribute_of(it, value, name, node)
     said = _declared(it, value, name)
-    if said is not None:
-        return declared.as_annotated(it, said[0], found or unknown(), said[1])
+    return found if said is None else declared.as_annotated(it, said[0], found, said[1])
+
+
+def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
+    found = objects.load(it, value, name, node)
     if found is not None:
         return found
     if isinstance(value.items, Table) and name in value.items.items:

@@ -137,7 +137,8 @@ def parted(it: Interpreter, applied: Applied) -> None:
         | narrow.assumptions
         | pair.assumptions
         | _tested(it, applied)
-        | _index_kind(it, applied),
+        | _index_kind(it, applied)
+        | (assume.BATCH if pair.input else 0),
         about=_floats(applied, wide, narrow),
         proof=USED,
         operation=applied.name,
