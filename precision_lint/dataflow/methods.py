@@ -737,9 +737,8 @@ def _array_method(
         return Scalar(None, "number", value.lo, value.hi)
     if name in ("argmax", "argmin", "argsort", "nonzero"):
         return Array(dtypes.V_INTEGER, name, (value,), node, it.module)
-    kept = name in ("reshape", "copy", "transpose", "flatten", "ravel", "squeeze",
-                    "clip", "max", "min")  # fmt: skip
-    lo, hi = (value.lo, value.hi) if kept and name != "clip" else (-INF, INF)
+    kept = name in ("reshape", "copy", "transpose", "flatten", "ravel", "squeeze", "max", "min")
+    lo, hi = (value.lo, value.hi) if kept else (-INF, INF)
     return Array(value.dtypes, name, (value,), node, it.module, lo, hi)
 
 
