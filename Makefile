@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: test lint bless schema verify verify-cuda docs new-rule
+.PHONY: test lint bless schema verify verify-cuda docs new-rule bench
 
 test:
 	$(PYTHON) -m pytest -q
@@ -28,3 +28,8 @@ verify-cuda:
 
 new-rule:
 	$(PYTHON) scripts/new_rule.py $(CODE) $(NAME)
+
+BENCH ?= $(HOME)/.cache/precision-lint-bench
+
+bench:
+	$(PYTHON) benchmarks/speed.py $(BENCH) --output benchmarks/results/speed.json

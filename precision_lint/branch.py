@@ -20,14 +20,15 @@ from precision_lint import fingerprint, runner
 from precision_lint.baseline import Counts
 from precision_lint.cache import DIRECTORY
 from precision_lint.config import ConfigError, Resolver, Settings
+from precision_lint.jobs import Mode
 from precision_lint.patterns import Patterns
-from precision_lint.project import configs, files
-from precision_lint.runner import Mode, Result
+from precision_lint.project import files
+from precision_lint.runner import Result
 
 _BATCH = 500
 """Files that one command of git is asked for."""
 _NEEDED = tuple(
-    name.encode() for name in (*files.SUFFIXES, *configs.SUFFIXES, *files.MARKERS, ".gitignore")
+    name.encode() for name in (*files.SUFFIXES, *files.CONFIGS, *files.MARKERS, ".gitignore")
 )
 """How the names end of files that the analysis reads."""
 

@@ -38,7 +38,8 @@ from precision_lint.shell import tell as _tell
 
 if TYPE_CHECKING:
     from precision_lint.config import Resolver, Settings
-    from precision_lint.runner import Mode, Result
+    from precision_lint.jobs import Mode
+    from precision_lint.runner import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -179,7 +180,8 @@ def check(
     PATHS are files and directories, by default the working directory; - reads standard input, and
     with --fix writes the fixed text to standard output.
     """
-    from precision_lint import progress, runner
+    from precision_lint import progress
+    from precision_lint.jobs import Mode
 
     stdin = "-" in paths or (stdin_filename is not None and not paths)
     _sensible(stdin, paths, stdin_filename, since, add_noqa, fix or diff)
@@ -194,7 +196,7 @@ def check(
     for selector in _without_effect(settings):
         what = f"{selector}: is in preview, so this selects nothing"
         _tell(f"{what}; add --preview")
-    mode = runner.Mode.DIFF if diff else runner.Mode.FIX if fix else runner.Mode.CHECK
+    mode = Mode.DIFF if diff else Mode.FIX if fix else Mode.CHECK
     if stdin:
         result = _of_stdin(stdin_filename, resolver, mode)
     else:
@@ -206,14 +208,14 @@ def check(
         from precision_lint import silence
 
         return silence.main(result, add_noqa)
-    if stdin and mode is runner.Mode.FIX:
+    if stdin and mode is Mode.FIX:
         _echo(result.stdin, sys.stdout, newline=False)
     _show(result, mode, settings.output_format, output_file, statistics, quiet, stdin)
     for name, file in reports:
         _write(file, _rendered(result, name))
     if result.errors or result.internal:
         return 2
-    failed = result.diff or result.unread if mode is runner.Mode.DIFF else result.failing
+    failed = result.diff or result.unread if mode is Mode.DIFF else result.failing
     return int(bool(failed) and not exit_zero)
 
 
@@ -286,7 +288,7 @@ def _show(
 ) -> None:
     """Report, statistics or diff, and the summary."""
     from precision_lint import summary
-    from precision_lint.runner import Mode
+    from precision_lint.jobs import Mode
 
     diagnostics = result.diagnostics
     human = output_format not in MACHINE
@@ -413,6 +415,27 @@ def rules(output_format: str) -> int:
     else:
         render = catalogue.markdown if output_format == "markdown" else catalogue.text
         _echo(render(codes), sys.stdout)
+    return 0
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, metavar="[PATHS]...", shell_complete=_complete_files)
+@click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
+@click.option("--isolated", is_flag=True, help="Ignore configuration files.")
+@_cache_options
+def clean(paths: tuple[str, ...], config: Path | None, isolated: bool, **options: Any) -> int:
+    """Remove the caches of the projects that PATHS lie in.
+
+    Nothing else in their directories is touched.
+    """
+    from precision_lint import cache
+    from precision_lint.project import files
+
+    resolver = _resolver(options, config, isolated)
+    roots = {files.project_root(files.absolute(path)) for path in _paths(paths)}
+    for directory in sorted({found for root in roots if (found := resolver(root).cache(root))}):
+        what = "removed" if cache.clean(directory) else "nothing to remove"
+        _echo(f"{directory}: {what}", sys.stdout)
     return 0
 
 

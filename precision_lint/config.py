@@ -9,6 +9,7 @@ line overrides what was found.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from typing import Any
 
 from precision_lint import registry
 from precision_lint.api import Confidence, Severity
+from precision_lint.cache import DIRECTORY
 from precision_lint.patterns import Patterns, invalid
 from precision_lint.precision.modes import MODES
 from precision_lint.report import FORMATS
@@ -38,7 +40,7 @@ DEFAULT_EXCLUDE = (
     ".ipynb_checkpoints",
     ".mypy_cache",
     ".nox",
-    ".precision_lint_cache",
+    DIRECTORY,
     ".pants.d",
     ".pyenv",
     ".pytest_cache",
@@ -168,8 +170,14 @@ class Settings:
         codes = self.codes
         for patterns, negated, ignored in self.per_file_ignores:
             if (patterns.verdict(path) is True) is not negated:
-                codes -= ignored
-        return codes | {CRASH}
+                codes -= ignored - {CRASH}
+        return codes
+
+    def cache(self, root: Path) -> Path | None:
+        """The directory of the cache of a project, given its root; None: there is to be none."""
+        if self.no_cache:
+            return None
+        return self.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
 
     def modes_for(self, path: Path) -> tuple[str, ...] | None:
         """The modes stated for the file at this absolute path; None: none are stated."""
@@ -514,11 +522,7 @@ class Resolver:
 
     def _nearest(self, directory: Path) -> Settings:
         for name in NAMES:
-            file = directory / name
-            try:
-                exists = file.is_file()
-            except OSError:  # a directory that may not be searched
-                continue
-            if exists and (found := load(file, directory)) is not None:
+            file = f"{directory}{os.sep}{name}"
+            if os.path.isfile(file) and (found := load(Path(file), directory)) is not None:
                 return self._overrides.apply(found)
         return self._default if directory.parent == directory else self(directory.parent)

@@ -11,20 +11,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precision_lint import analysis, assumed, registry, source
 from precision_lint.api import (
-    Applicability,
-    Confidence,
     Diagnostic,
-    Edit,
-    Evidence,
-    Fix,
-    Position,
     Rule,
-    Severity,
 )
 from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
@@ -66,6 +59,8 @@ class Facts:
     events: Mapping[str, str] = field(default_factory=dict)
     signs: tuple[Sign, ...] = ()
     called: frozenset[Function] = frozenset()
+    rests: frozenset[str] = frozenset()
+    """Files on whose contents all of this rests; not kept with it."""
     failure: str = ""
     """Why the interpreter itself failed."""
     cut: tuple[Cut, ...] = ()
@@ -78,7 +73,7 @@ class Facts:
         head = {
             "files": list(self.events),
             "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
-            "called": sorted(self.called),
+            "called": _by_file(self.called),
             "cut": self.cut,
             "parsed": self.parsed,
         }
@@ -94,13 +89,22 @@ class Facts:
                 Sign(mode, said, Place(*place), script, inside)
                 for mode, said, place, script, inside in head["signs"]
             )
-            called = frozenset((path, name) for path, name in head["called"])
+            called = frozenset(
+                (path, name) for path, names in head["called"].items() for name in names
+            )
             cut = tuple((what, function, times) for what, function, times in head["cut"])
             events = dict(zip(head["files"], lines, strict=True))
             parsed = head["parsed"] is True
             return cls(events, signs, called, cut=cut, parsed=parsed)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             return None
+
+
+def _by_file(functions: Iterable[Function]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path, name in sorted(functions):
+        found.setdefault(path, []).append(name)
+    return found
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,9 @@ class Told:
 
 def listened(rules: Iterable[type[Rule]] | None = None) -> tuple[str, ...]:
     """The kinds of events that rules listen to, by default all that are installed."""
-    found = registry.rules().values() if rules is None else rules
-    return tuple(sorted({kind for rule in found for kind in rule.listens}))
+    if rules is None:
+        return registry.listened()
+    return tuple(sorted({kind for rule in rules for kind in rule.listens}))
 
 
 class Engine:
@@ -171,11 +176,13 @@ class Engine:
             for event in interpreter.events.values():
                 if event.variants:
                     events.setdefault(event.place.path, []).append(_plain_event(event))
-            signs = interpreter.signs.union(*self._imported(name))
+            imported = dict(self._imported(name))
+            signs = interpreter.signs.union(*imported.values())
             return Facts(
                 {path: json.dumps(found) for path, found in sorted(events.items())},
                 tuple(sorted(signs, key=lambda one: (one.place, one.mode, one.text))),
                 frozenset(program.called),
+                frozenset(program.rests(name)).union(imported),
                 cut=tuple(
                     (what, function, times)
                     for (what, path, function), times in sorted(program.limits.items())
@@ -186,8 +193,8 @@ class Engine:
         finally:
             interpreter.events, interpreter.signs = {}, set()
 
-    def _imported(self, name: str) -> Iterator[set[Sign]]:
-        """The signs in the top level of loaded files that one imports."""
+    def _imported(self, name: str) -> Iterator[tuple[str, set[Sign]]]:
+        """Loaded files that one imports, with the signs in their top level, if there are any."""
         seen, pending = {name}, [name]
         while pending:
             for other in self.program.imports.get(pending.pop(), ()):
@@ -195,8 +202,9 @@ class Engine:
                     seen.add(other)
                     pending.append(other)
                     module = self.program.modules.get(other)
-                    if module is not None:
-                        yield module.facts.get("signs", set())
+                    signs = module.facts.get("signs") if module is not None else None
+                    if signs:
+                        yield other, signs
 
     def forget(self, name: str) -> None:
         """Load a file anew, and those that import it."""
@@ -308,20 +316,6 @@ def lint(
     return [*found, *assumed.diagnostics(text, tree, events, name)]
 
 
-def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:
-    """Findings with the files in their evidence named for a report."""
-    return [
-        replace(one, evidence=tuple(_located(link, code) for link in one.evidence))
-        if any(link.filename for link in one.evidence)
-        else one
-        for one in found
-    ]
-
-
-def _located(link: Evidence, code: Code) -> Evidence:
-    return replace(link, filename=code.shown(link.filename)) if link.filename else link
-
-
 # plain data
 
 
@@ -396,64 +390,6 @@ def _variant(plain: list[Any], other: Mapping[str, Any]) -> Variant:
     )
 
 
-def encode(found: Iterable[Diagnostic]) -> str:
-    """Findings as JSON."""
-    return json.dumps([_plain_diagnostic(one) for one in found])
-
-
-def _plain_diagnostic(one: Diagnostic) -> dict[str, Any]:
-    plain = asdict(one)
-    del plain["filename"]
-    plain["severity"], plain["confidence"] = one.severity.value, one.confidence.value
-    if one.fix is not None:
-        plain["fix"]["applicability"] = one.fix.applicability.value
-    return plain
-
-
-def decode(text: str, filename: str) -> list[Diagnostic] | None:
-    """Findings in a file of this name from what ``encode`` wrote; None for anything else."""
-    try:
-        found = json.loads(text)
-        return [_diagnostic(one, filename) for one in found] if isinstance(found, list) else None
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def _diagnostic(plain: dict[str, Any], filename: str) -> Diagnostic:
-    fix = plain["fix"]
-    return Diagnostic(
-        **{
-            **plain,
-            "filename": filename,
-            "start": Position(**plain["start"]),
-            "end": Position(**plain["end"]),
-            "severity": Severity(plain["severity"]),
-            "confidence": Confidence(plain["confidence"]),
-            "evidence": tuple(_evidence(one) for one in plain["evidence"]),
-            "fix": fix and _fix(fix),
-        }
-    )
-
-
-def _evidence(plain: dict[str, Any]) -> Evidence:
-    start, end = plain["start"], plain["end"]
-    return Evidence(
-        plain["message"],
-        start and Position(**start),
-        end and Position(**end),
-        plain["filename"],
-    )
-
-
-def _fix(plain: dict[str, Any]) -> Fix:
-    return Fix(
-        plain["title"],
-        Applicability(plain["applicability"]),
-        tuple(Edit(**one) for one in plain["edits"]),
-        plain["reason"],
-    )
-
-
 __all__ = [
     "Engine",
     "Facts",
@@ -461,10 +397,7 @@ __all__ = [
     "Together",
     "Told",
     "again",
-    "decode",
-    "encode",
     "lint",
-    "located",
     "merged",
     "told",
 ]

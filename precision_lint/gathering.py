@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
+import json
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from precision_lint import engine, pool, progress
-from precision_lint.cache import DIRECTORY, Cache, digest
+from precision_lint.cache import Cache, digest
 from precision_lint.config import Settings
 from precision_lint.engine import Engine, Facts, Together, Told, deep_recursion
 from precision_lint.project import suggested as suggestions
-from precision_lint.project.code import Code, Imports
+from precision_lint.project.code import Code, Imports, encoded
+from precision_lint.project.contents import Index
 
 POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
@@ -128,46 +130,95 @@ def _facts(
     workers: int,
 ) -> dict[Path, dict[str, Facts]]:
     """The facts of some files of each project, from the cache or by interpreting them."""
-    facts: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
-    keys: dict[tuple[Path, str], bytes] = {}
-    kinds = " ".join(engine.listened()).encode()
+    facts: dict[Path, dict[str, Facts]] = {}
+    known: dict[Path, _Known] = {}
+    items: list[tuple[Path, str]] = []
     for root, names in wanted.items():
-        if not caches[root].remembers:
-            continue
-        imports[root].read(names)
-        own = {name: digest(b"facts", kinds, imports[root].digest(name)) for name in names}
-        before = caches[root].get(own.values())
-        for name, key in own.items():
-            known = Facts.decode(before[key]) if key in before else None
-            if known is not None:
-                facts[root][name] = known
-            else:
-                keys[root, name] = key
-    items = [
-        (root, name) for root, names in wanted.items() for name in names if name not in facts[root]
-    ]
+        known[root] = _Known(root, imports[root], caches[root])
+        facts[root] = known[root].get(names)
+        items += [(root, name) for name in names if name not in facts[root]]
     progress.begin("Interpreting", len(items))
     if workers > 1 and len(items) > POOL_FROM:
-        answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers)
+        lines = [projects[root].contents(name).lines for root, name in items]
+        answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers, weights=lines)
     else:
         answers = _interpret(items, projects)
         _engines.clear()
         if len(items) > COLLECT_EVERY:
             gc.collect()
-    new: dict[Path, dict[bytes, str]] = {root: {} for root in wanted}
+    new: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):
         facts[root][name] = found
-        if not found.failure and (root, name) in keys:
-            new[root][keys[root, name]] = found.encode()
+        if not found.failure:
+            new[root][name] = found
     for root in wanted:
-        caches[root].put(new[root])
+        known[root].put(new[root])
     return facts
+
+
+class _Known:
+    """The facts of a project's files that are kept, each as long as what it rests on is the same."""
+
+    def __init__(self, root: Path, imports: Imports, cache: Cache) -> None:
+        self._imports = imports
+        self._cache = cache
+        self._key = digest(b"rests", encoded(str(root)))
+        self._signs: dict[str, bytes] = {}
+        self._rests: dict[str, list[str]] = {}
+
+    def get(self, names: Iterable[str]) -> dict[str, Facts]:
+        """Those that hold of some files."""
+        self._rests = _rests(self._cache.get([self._key]).get(self._key))
+        wanted = [name for name in names if name in self._rests]
+        self._imports.read(sorted({one for name in wanted for one in self._rests[name]}))
+        keys = {name: self._facts_key(name) for name in wanted}
+        before = self._cache.get(keys.values())
+        found = {name: Facts.decode(before[key]) for name, key in keys.items() if key in before}
+        return {name: facts for name, facts in found.items() if facts is not None}
+
+    def put(self, facts: Mapping[str, Facts]) -> None:
+        """Keep those of some files."""
+        if not facts or not self._cache.remembers:
+            return
+        self._imports.read(sorted({one for found in facts.values() for one in found.rests}))
+        self._rests.update({name: sorted(found.rests) for name, found in facts.items()})
+        numbers = {name: i for i, name in enumerate(sorted(set().union(*self._rests.values())))}
+        rests = {name: [numbers[one] for one in found] for name, found in self._rests.items()}
+        values = {self._facts_key(name): found.encode() for name, found in facts.items()}
+        values[self._key] = json.dumps({"names": list(numbers), "rests": rests})
+        self._cache.put(values)
+
+    def _facts_key(self, name: str) -> bytes:
+        kinds = " ".join(engine.listened()).encode()
+        rests = (self._sign(one) for one in self._rests[name])
+        return digest(b"facts", kinds, encoded(name), b"".join(rests))
+
+    def _sign(self, name: str) -> bytes:
+        if name not in self._signs:
+            self._signs[name] = self._imports.sign(name)
+        return self._signs[name]
+
+
+def _rests(text: str | None) -> dict[str, list[str]]:
+    """The files that the facts of each file rest on; empty for what is no such text."""
+    try:
+        kept = json.loads(text or "")
+        names = [str(name) for name in kept["names"]]
+        return {name: [names[one] for one in found] for name, found in kept["rests"].items()}
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return {}
+
+
+def project(root: Path, settings: Settings, named: Iterable[Path], cache: Cache) -> Code:
+    """A project, of whose files that did not change the contents are known."""
+    index = Index(root if root.is_dir() else root.parent)
+    index.load(cache)
+    return Code.of(root, settings, named, index)
 
 
 def cache_of(root: Path, settings: Settings) -> Cache:
     """What was computed of a project's files before; to be closed."""
-    directory = settings.cache_dir or (root if root.is_dir() else root.parent) / DIRECTORY
-    return Cache(None if settings.no_cache else directory)
+    return Cache(settings.cache(root))
 
 
 def alone_known(code: Code, root: Path, name: str, cache: Cache) -> Told:

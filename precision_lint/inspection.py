@@ -14,16 +14,11 @@ from precision_lint.api import Applicability, Confidence, Diagnostic
 from precision_lint.config import ConfigError, Resolver
 from precision_lint.engine import Told, deep_recursion
 from precision_lint.gathering import cache_of, collector_off, interpreted
+from precision_lint.jobs import Job, Mode, is_relevant, job_of
+from precision_lint.judging import Judge
 from precision_lint.observing import Description, Observation, describe
 from precision_lint.project import files
 from precision_lint.project.code import Code
-from precision_lint.runner import (
-    Job,
-    Judge,
-    Mode,
-    is_relevant,
-    job_of,
-)
 from precision_lint.source import Failure, Source
 
 
@@ -49,7 +44,7 @@ def explain_at(
     with closing(cache_of(root, settings)) as cache:
         told = interpreted({root: [name]}, {root: code}, {root: cache})[root][name]
     with collector_off(), deep_recursion():
-        job = job_of(files.File(path, str(shown), settings, root), Mode.CHECK)
+        job = job_of(files.File(str(path), str(shown), settings, root), Mode.CHECK)
         told = replace(told, stated=job.stated)
         description = describe(text, tree, code, name, told, row)
         judge = Judge(replace(job, confidence=Confidence.POSSIBLE, held=None), code, told)

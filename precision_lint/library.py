@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 from precision_lint import runner
 from precision_lint.api import Confidence, Diagnostic
 from precision_lint.config import ConfigError, Overrides, Resolver
+from precision_lint.jobs import Mode
 from precision_lint.source import Failure, decode
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def lint_source(
     in a configuration file, and UnicodeEncodeError
     for a text that the encoding in its first lines does not hold.
     """
-    return _judge(source, filename, runner.Mode.CHECK, options).diagnostics
+    return _judge(source, filename, Mode.CHECK, options).diagnostics
 
 
 def fix_source(
@@ -80,7 +81,7 @@ def fix_source(
     No file is written.  For the arguments and what is raised, see `lint_source`; a text that does
     not parse comes back as it is.
     """
-    result = _judge(source, filename, runner.Mode.FIX, options)
+    result = _judge(source, filename, Mode.FIX, options)
     fixed = decode(result.stdin, "-")
     text = source if isinstance(fixed, Failure) or not result.fixed else fixed.text
     return FixedSource(text, tuple(result.fixed), tuple(result.diagnostics))
@@ -150,9 +151,7 @@ def _level(given: Confidence | str) -> Confidence:
         raise ConfigError(f'confidence is "{given}"; write one of {levels}') from None
 
 
-def _judge(
-    source: str, filename: Name | None, mode: runner.Mode, options: Options
-) -> runner.Result:
+def _judge(source: str, filename: Name | None, mode: Mode, options: Options) -> runner.Result:
     if filename is None and "config" not in options:
         options = {**options, "isolated": True}
     path = None if filename is None else Path(filename)

@@ -41,7 +41,13 @@ class Patterns:
         plain = re.fullmatch(r"[\w.\-]*", "".join(self.globs))
         return frozenset(self.globs) if plain else None
 
-    def verdict(self, path: Path, is_dir: bool = False) -> bool | None:
+    def hides(self, path: str, name: str, is_dir: bool) -> bool:
+        """Whether the patterns match what a directory holds that none of them matches."""
+        if self._names is not None:
+            return name in self._names
+        return self.verdict(path, is_dir) is True
+
+    def verdict(self, path: Path | str, is_dir: bool = False) -> bool | None:
         """What the patterns say of an absolute path: True matched, False re-included, None silent.
 
         A path below a matched directory is matched.  Of a path outside ``base``, every part counts.

@@ -8,10 +8,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from precision_lint import progress
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -19,6 +21,8 @@ Work = Callable[[Sequence[Item], Any], list[Answer]]
 
 BATCH = 16
 """Items a worker gets at a time, at most."""
+PARTS = 24
+"""Parts of the work for each worker, at least."""
 LIMIT = 60
 """Workers at most: Windows cannot wait for more."""
 
@@ -59,21 +63,23 @@ def run(
     *,
     lost: Callable[[Item], Answer],
     workers: int,
+    weights: Sequence[int] | None = None,
 ) -> list[Answer]:
     """The answers of ``work(items, state)`` in the order of the items, from ``workers`` processes.
 
     ``work`` is a function of a module; items, answers and ``state`` can be pickled; ``state`` is
     sent once to each worker.  ``lost(item)`` is the answer for an item whose worker died, or whose
-    answer could not be sent.
+    answer could not be sent.  ``weights`` say how much work each item is; by default all are alike.
     """
     answers: dict[int, Answer] = {}
     todo = list(range(len(items)))
     workers, alone = min(workers, LIMIT), False
     while todo:
         chosen = [items[index] for index in todo]
-        batch = 1 if alone else max(1, min(BATCH, len(todo) // (4 * workers)))
+        heavy = [1 if weights is None else max(weights[index], 1) for index in todo]
+        parts = [range(i, i + 1) for i in range(len(todo))] if alone else batches(heavy, workers)
         missing = []
-        got = _pass(work, chosen, state, 1 if alone else workers, batch)
+        got = _pass(work, chosen, state, 1 if alone else workers, parts)
         for index, found in zip(todo, got, strict=True):
             if found:
                 answers[index] = found[0]
@@ -87,8 +93,30 @@ def run(
     return [answers[index] for index in range(len(items))]
 
 
+def batches(weights: Sequence[int], workers: int) -> list[range]:
+    """Neighbours to work on together, of about equal weight; the heaviest first.
+
+    Neighbours, for they rest on the same files.  A worker that is done takes the next batch, and
+    the last ones are small, so that all end at about the same time.
+    """
+    most = max(1, sum(weights) // (PARTS * workers))
+    found: list[range] = []
+    start = whole = 0
+    for index, weight in enumerate(weights):
+        if index > start and (whole + weight > most or index - start == BATCH):
+            found.append(range(start, index))
+            start, whole = index, 0
+        whole += weight
+    found.append(range(start, len(weights)))
+    return sorted(found, key=lambda part: -sum(weights[part.start : part.stop]))
+
+
 def _pass(
-    work: Work[Item, Answer], items: Sequence[Item], state: Any, workers: int, batch: int
+    work: Work[Item, Answer],
+    items: Sequence[Item],
+    state: Any,
+    workers: int,
+    parts: Sequence[range],
 ) -> Iterator[list[Answer]]:
     """Each item's answer in a list of one; an empty list where a dead worker took it along."""
     import multiprocessing
@@ -101,17 +129,18 @@ def _pass(
         yield from ([answer] for answer in work(items, state))
         return
     try:
-        batches = [items[start : start + batch] for start in range(0, len(items), batch)]
-        futures = []
+        futures: dict[int, Future[list[Answer]]] = {}
         with suppress(BrokenExecutor):  # a worker may die before all is handed in
-            for each in batches:
-                futures.append(pool.submit(_call, work, each))
-        for each, future in zip_longest(batches, futures):
+            for part in parts:
+                chosen = [items[index] for index in part]
+                futures[part.start] = pool.submit(_call, work, chosen)
+        for part in sorted(parts, key=lambda part: part.start):
+            future = futures.get(part.start)
             try:
                 answers = future.result() if future else []
             except Exception:
                 answers = []
-            yield from ([answer] for answer in answers) if answers else ([] for _ in each)
+            yield from ([answer] for answer in answers) if answers else ([] for _ in part)
     except BaseException:  # interrupted: what still runs is of no use any more
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import inspect
-import pkgutil
+import json
+import os
 import re
-import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,29 @@ class Doc:
     sections: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What a run asks of a rule before it finds something; ``stamp`` changes with its module."""
+
+    code: str
+    name: str
+    aliases: Sequence[str]
+    preview: bool
+    listens: Sequence[str]
+    stamp: str
+
+    @classmethod
+    def of(cls, rule: type[Rule]) -> Entry:
+        module = Path(str(sys.modules[rule.__module__].__file__))
+        return cls(
+            rule.code, rule.name, rule.aliases, rule.preview, rule.listens, _stamp(module)
+        )  # fmt: skip
+
+
 def document(rule: type[Rule]) -> Doc:
     """Split a rule's docstring into its summary and its sections."""
+    import inspect  # late: only who loads rules needs it
+
     text = inspect.cleandoc(rule.__doc__ or "")
     head, *rest = re.split(r"^## +(.+)$", text, flags=re.MULTILINE)
     titles, bodies = rest[::2], rest[1::2]
@@ -64,6 +86,8 @@ def document(rule: type[Rule]) -> Doc:
 
 
 def _where(rule: type[Rule]) -> str:
+    import inspect
+
     try:
         return f"{inspect.getsourcefile(rule)}:{inspect.getsourcelines(rule)[1]}"
     except (OSError, TypeError):
@@ -114,6 +138,8 @@ def _module(name: str) -> ModuleType:
     except SyntaxError as error:
         where, what = f"{error.filename}:{error.lineno}", error.msg
     except Exception as error:
+        import traceback
+
         path = _origin(name)
         frames = traceback.extract_tb(error.__traceback__)
         where = next((f"{path}:{f.lineno}" for f in frames[::-1] if f.filename == path), path)
@@ -134,6 +160,8 @@ def load(
     package: str = PACKAGE, taken: Mapping[str, type[Rule]] = MappingProxyType({})
 ) -> dict[str, type[Rule]]:
     """All rules of a package by code, in order of code; ``taken`` are those of other packages."""
+    import pkgutil
+
     try:
         root = importlib.import_module(package)
     except ModuleNotFoundError as error:
@@ -200,17 +228,98 @@ def ships(rule: type[Rule]) -> bool:
 
 
 @functools.cache
+def entries() -> dict[str, Entry]:
+    """What there is to know of the rules, by code, without importing them again for it.
+
+    It is remembered beside the bytecode of their package, and as long as that would be valid.
+    """
+    if _others():
+        return {code: Entry.of(rule) for code, rule in rules().items()}
+    package = importlib.import_module(PACKAGE)
+    file = _catalogue(package)
+    stamps = sorted(_stamp(Path(entry.path)) for entry in os.scandir(next(iter(package.__path__)))
+                    if entry.name.endswith(".py"))  # fmt: skip
+    stamps += [_stamp(Path(str(sys.modules[Rule.__module__].__file__))), _stamp(Path(__file__))]
+    found = _remembered(file, stamps)
+    if found is None:
+        found = [Entry.of(rule) for rule in rules().values()]
+        _remember(file, {"stamps": stamps, "rules": [astuple(entry) for entry in found]})
+    return {entry.code: entry for entry in found}
+
+
+def _stamp(path: Path) -> str:
+    status = path.stat()
+    return f"{path.name} {status.st_size} {status.st_mtime_ns}"
+
+
+def _catalogue(package: ModuleType) -> Path | None:
+    """Where the entries of a package of rules are remembered; None: nowhere."""
+    try:
+        cached = importlib.util.cache_from_source(str(package.__file__))
+    except NotImplementedError:
+        return None
+    return Path(cached).with_name("catalogue.json")
+
+
+def _remembered(file: Path | None, stamps: list[str]) -> list[Entry] | None:
+    try:
+        known = json.loads(file.read_bytes()) if file else {}
+        return [Entry(*one) for one in known["rules"]] if known["stamps"] == stamps else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _remember(file: Path | None, known: Mapping[str, object]) -> None:
+    if file is None or sys.dont_write_bytecode:
+        return
+    mine = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        mine.write_text(json.dumps(known), "utf8")
+        mine.replace(file)
+    except OSError:  # a directory that others own: the next run imports the rules again
+        return
+
+
+def _others() -> bool:
+    """Whether another distribution brings rules, as its entry points say.
+
+    Reading these takes a tenth of the time that the import of ``importlib.metadata`` takes.
+    """
+    section = f"[{GROUP}]".encode()
+    for place in sys.path:
+        try:
+            with os.scandir(place or ".") as listing:
+                found = [e.path for e in listing if e.name.endswith((".dist-info", ".egg-info"))]
+        except NotADirectoryError:  # an archive, which may hold distributions
+            return True
+        except OSError:
+            continue
+        for path in found:
+            try:
+                if section in Path(path, "entry_points.txt").read_bytes():
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+@functools.cache
 def names() -> dict[str, str]:
     """Rule and engine codes by name; a rule has its aliases besides."""
     engine = {name: code for code, name in ENGINE_CODES.items()}
     return engine | {
-        name: code for code, rule in rules().items() for name in (rule.name, *rule.aliases)
+        name: code for code, rule in entries().items() for name in (rule.name, *rule.aliases)
     }
 
 
 def previews() -> frozenset[str]:
     """Codes of the rules that are on in preview only."""
-    return frozenset(code for code, rule in rules().items() if rule.preview)
+    return frozenset(code for code, rule in entries().items() if rule.preview)
+
+
+def listened() -> tuple[str, ...]:
+    """The kinds of events that rules listen to."""
+    return tuple(sorted({kind for rule in entries().values() for kind in rule.listens}))
 
 
 def only_previews(selector: str) -> bool:
@@ -220,7 +329,7 @@ def only_previews(selector: str) -> bool:
 
 def known(selector: str) -> list[str]:
     """Codes that a selector names: a code, a prefix such as ``MP3``, a name, or ``ALL``."""
-    codes = [*ENGINE_CODES, *rules()]
+    codes = [*ENGINE_CODES, *entries()]
     if selector == "ALL":
         return codes
     if selector in names():

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from precision_lint.api import Applicability, Diagnostic
-from precision_lint.runner import Mode, Result
+from precision_lint.jobs import Mode
+from precision_lint.runner import Result
 
 
 def _plural(count: int, word: str) -> str:

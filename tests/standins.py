@@ -113,6 +113,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let these rules be all that there are."""
     names = {rule.name: code for code, rule in RULES.items()}
     own = {name: code for code, name in registry.ENGINE_CODES.items()}
+
+    def entries() -> dict[str, registry.Entry]:
+        return {code: registry.Entry.of(rule) for code, rule in RULES.items()}
+
     monkeypatch.setattr(registry, "rules", lambda: RULES)
+    monkeypatch.setattr(registry, "entries", entries)
     monkeypatch.setattr(registry, "names", lambda: own | names)
     monkeypatch.setattr(engine, "lint", lint)

@@ -10,7 +10,7 @@ from precision_lint import runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from precision_lint.engine import Engine
-from precision_lint.runner import Mode
+from precision_lint.jobs import Mode
 from tests import projects
 from tests.projects import found
 

@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "fingerprint": {"api", "source"},
     "report": {"display", "api", "catalogue", "fingerprint", "registry", "source"},
     "suppress": {"api", "registry", "source"},
-    "config": {"api", "patterns", "precision", "registry", "report"},
+    "config": {"api", "cache", "patterns", "precision", "registry", "report"},
     "baseline": {"api", "config", "fingerprint", "source"},
     "changes": {"api"},
     "slices": {"api", "changes", "source"},
@@ -74,31 +74,39 @@ ROOMS: dict[str, set[str]] = {
     "harness": {
         "display", "api", "engine", "fixer", "observing", "progress", "project", "registry", "source",
     },
+    "jobs": {"api", "baseline", "project", "registry", "source"},
+    "judging": {
+        "api", "assumed", "baseline", "cache", "config", "engine", "fixer", "gathering", "jobs", "notebook",
+        "plain", "pool", "progress", "project", "registry", "source", "suppress",
+    },
+    "plain": {"api", "jobs"},
     "runner": {
-        "api", "assumed", "baseline", "cache", "config", "engine", "fixer", "gathering", "notebook", "pool",
-        "progress", "project", "registry", "source", "suppress",
+        "api", "baseline", "cache", "config", "jobs", "judging", "notebook", "plain", "project",
+        "registry", "source",
     },
     "inspection": {
-        "api", "config", "engine", "fixer", "gathering", "observing", "project", "runner", "source",
+        "api", "config", "engine", "fixer", "gathering", "jobs", "judging", "observing", "project",
+        "source",
     },
-    "summary": {"api", "runner"},
+    "summary": {"api", "jobs", "runner"},
     "shell": {"display", "api", "config", "registry"},
     "schema": {"api", "config", "registry", "report"},
-    "library": {"api", "config", "runner", "source"},
+    "library": {"api", "config", "jobs", "runner", "source"},
     "pytest_plugin": {"display", "config", "registry", "report", "runner"},
     "silence": {"project", "source", "api", "fixer", "report", "runner", "shell", "suppress"},
     "show": {"display", "config", "project", "registry", "shell"},
     "branch": {
-        "baseline", "cache", "config", "fingerprint", "patterns", "project", "runner",
+        "baseline", "cache", "config", "fingerprint", "jobs", "patterns", "project", "runner",
     },
     "adopt": {"display", "baseline", "config", "fingerprint", "progress", "report", "runner", "shell"},
     "lsp": {
-        "api", "catalogue", "config", "engine", "fixer", "gathering", "observing", "project", "registry",
-        "report", "runner", "shell", "source", "suppress",
+        "api", "catalogue", "config", "engine", "fixer", "gathering", "jobs", "judging", "observing",
+        "project", "registry", "report", "shell", "source", "suppress",
     },
     "cli": {
-        "adopt", "api", "branch", "catalogue", "config", "harness", "inspection", "lsp", "progress",
-        "registry", "report", "runner", "shell", "show", "silence", "source", "summary",
+        "adopt", "api", "branch", "cache", "catalogue", "config", "harness", "inspection", "jobs",
+        "lsp", "progress", "project", "registry", "report", "runner", "shell", "show", "silence",
+        "source", "summary",
     },
 }  # fmt: skip
 """What a room may import of the others, itself aside; a new room states its arrows here."""

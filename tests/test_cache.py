@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
-from precision_lint import cache, gathering
+from precision_lint import cache, gathering, source
 from precision_lint.api import Confidence
 from precision_lint.cache import DIRECTORY, Cache, digest
-from precision_lint.engine import Engine, Facts, decode, encode
+from precision_lint.cli import main
+from precision_lint.engine import Engine, Facts
+from precision_lint.plain import decode, encode
+from precision_lint.project import contents
 from precision_lint.runner import Result
 from tests import projects
 
@@ -65,7 +68,7 @@ def test_digests_tell_parts_apart() -> None:
 
 
 def test_another_version_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_VERSION", b"another")
+    monkeypatch.setattr(cache, "_version", lambda: b"another")
     assert digest(b"key") != KEY
 
 
@@ -90,7 +93,7 @@ def test_no_directory_remembers_nothing(tmp_path: Path) -> None:
 
 
 def test_a_new_directory_is_marked(home: Path) -> None:
-    Cache(home / "deep").close()
+    put(home / "deep", {KEY: TEXT})
     assert (home / "deep" / ".gitignore").read_text() == "*\n"
     assert (home / "deep" / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172")
 
@@ -165,6 +168,24 @@ def test_odd_rows_are_passed_over(home: Path, value: Any, day: Any) -> None:
     assert get(home, [KEY]) == {KEY: TEXT}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+@pytest.mark.parametrize("name", ["", "facts.sqlite3", "facts.sqlite3-wal"])
+def test_nothing_is_read_or_written_through_a_link(tmp_path: Path, home: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    put(elsewhere, {KEY: TEXT})
+    before = sorted(elsewhere.iterdir())
+    if name:
+        put(home, {})
+        home.mkdir(parents=True, exist_ok=True)
+        (home / name).symlink_to(elsewhere / name)
+    else:
+        home.symlink_to(elsewhere)
+    assert get(home, [KEY]) == {}
+    put(home, {digest(b"other"): TEXT})
+    assert sorted(elsewhere.iterdir()) == before
+    assert get(elsewhere, [KEY, digest(b"other")]) == {KEY: TEXT}
+
+
 # several runs at once
 
 
@@ -203,6 +224,84 @@ def test_processes_share_one_table(home: Path) -> None:
     ]
     assert [child.communicate()[1] for child in children] == [b""] * 3
     assert len(rows(home)) == 60
+
+
+CHURN = (
+    "import sys\n"
+    "from pathlib import Path\n"
+    "from precision_lint.cache import Cache, digest\n"
+    "for n in range(100):\n"
+    "    cache = Cache(Path(sys.argv[1]))\n"
+    "    key = digest(str(n).encode())\n"
+    "    assert cache.get([key]) in ({}, {key: 'x' * 10_000})\n"
+    "    cache.put({key: 'x' * 10_000})\n"
+    "    if n % 10 == 9:\n"
+    "        (Path(sys.argv[1]) / 'facts.sqlite3').write_bytes(b'damage' * 1000)\n"
+    "    cache.close()\n"
+)
+
+
+def test_damage_while_others_write_gives_nothing_wrong(home: Path) -> None:
+    children = [
+        subprocess.Popen([sys.executable, "-c", CHURN, home], stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert [child.communicate()[1] for child in children] == [b""] * 2
+    put(home, {KEY: TEXT})  # what was damaged is found out
+    put(home, {KEY: TEXT})
+    assert get(home, [KEY]) == {KEY: TEXT}
+
+
+def lint(root: Path, *words: str) -> subprocess.Popen[str]:
+    options = ("--isolated", "--output-format", "concise", "--confidence", "possible")
+    command = [sys.executable, "-m", "precision_lint", *words, *options]
+    return subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_runs_at_once_find_the_same(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    users = {f"t{i}.py": TRAIN.replace("g(", f"g{i}(") for i in range(8)}
+    projects.write(root, {"util.py": UTIL, **users})
+    said = {run.communicate()[0] for run in [lint(root, ".") for _ in range(3)]}
+    again = lint(root, ".").communicate()[0]
+    assert said == {again} and "util.py:4:12: MP301" in again
+    assert len(list((root / DIRECTORY).glob("facts.sqlite3"))) == 1
+
+
+# clean
+
+
+def test_clean_removes_what_runs_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    (root / "notes").mkdir()
+    lint(root, ".").communicate()
+    assert (root / DIRECTORY / "facts.sqlite3").is_file()
+    assert main(["clean", str(root / "notes")]) == 0
+    assert not (root / DIRECTORY).exists()
+    assert main(["clean", str(root)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"{root / DIRECTORY}: {what}" for what in ("removed", "nothing to remove")]
+
+
+def test_clean_leaves_what_is_somebodys(tmp_path: Path, home: Path) -> None:
+    put(home, {KEY: TEXT})
+    (home / "mine.txt").write_text("kept")
+    (home / ".gitignore").write_text("# kept\n")
+    assert main(["clean", "--cache-dir", str(home), str(tmp_path)]) == 0
+    assert sorted(path.name for path in home.iterdir()) == [".gitignore", "mine.txt"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_clean_follows_no_link(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "elsewhere", {KEY: TEXT})
+    (tmp_path / "setup.cfg").touch()
+    home.symlink_to(tmp_path / "elsewhere")
+    assert main(["clean", str(tmp_path)]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert get(tmp_path / "elsewhere", [KEY]) == {KEY: TEXT}
 
 
 # projects
@@ -253,6 +352,99 @@ def test_only_what_changed_is_interpreted(
     (moved,) = run(root, home).diagnostics
     assert moved.start.row == first[0].start.row + 1
     assert sorted(interpreted) == ["train.py", "util.py"]  # what imports it depends on it
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file counts as one that was not changed lately."""
+    monkeypatch.setattr(contents, "SETTLED", -(2**62))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose bytes are read to know what they hold."""
+    seen: list[str] = []
+
+    def load(path: str) -> Any:
+        seen.append(Path(path).name)
+        return source.load(path)
+
+    monkeypatch.setattr(contents, "load", load)
+    return seen
+
+
+@pytest.mark.usefixtures("settled")
+def test_files_are_read_again_when_their_status_changes(
+    tmp_path: Path, home: Path, read: list[str], interpreted: list[str]
+) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    first = run(root, home).diagnostics
+    assert sorted(read) == sorted(FILES)
+    read.clear()
+    interpreted.clear()
+    assert run(root, home).diagnostics == first
+    assert read == interpreted == []
+    util = root / "util.py"
+    before = util.stat()
+    util.write_text(UTIL.replace("1e-8", "1e-1"))  # as long as it was
+    os.utime(util, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert run(root, home).diagnostics == []
+    assert read == ["util.py"]
+    assert sorted(interpreted) == ["train.py", "util.py"]
+
+
+def test_files_that_changed_lately_are_read_again(
+    tmp_path: Path, home: Path, read: list[str]
+) -> None:
+    projects.write(tmp_path / "project", FILES)
+    for _ in range(2):
+        read.clear()
+        run(tmp_path / "project", home)
+        assert sorted(read) == sorted(FILES)
+
+
+def test_only_what_a_file_rests_on_counts(
+    tmp_path: Path, home: Path, interpreted: list[str]
+) -> None:
+    """Imports go in a circle; what is used of them does not."""
+    root = tmp_path / "project"
+    projects.write(root, {**FILES, "util.py": f"{UTIL}\ndef late():\n    import train\n"})
+    first = run(root, home).diagnostics
+    interpreted.clear()
+    (root / "train.py").write_text(f"{TRAIN}# changed\n")
+    assert run(root, home).diagnostics == first
+    assert interpreted == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "torch>=2.4\n"),
+        ("train.yaml", "trainer:\n  precision: bf16-mixed\n"),
+        ("new.py", "from util import f\nimport torch\nwith torch.autocast('cuda'):\n    f(1)\n"),
+    ],
+)
+def test_all_that_findings_follow_from_counts(
+    tmp_path: Path, home: Path, name: str, text: str
+) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    before = run(root, home)
+    (root / name).write_text(text)
+    assert run(root, home).diagnostics == run(root, None).diagnostics
+    (root / name).unlink()
+    assert run(root, home).diagnostics == before.diagnostics
+
+
+def test_a_run_asks_for_what_it_shows(tmp_path: Path, home: Path) -> None:
+    root = tmp_path / "project"
+    projects.write(root, FILES)
+    for confidence in (*Confidence, *Confidence):
+        shown = projects.check(root, confidence=confidence, cache_dir=home)
+        fresh = projects.check(root, confidence=confidence)
+        assert (shown.diagnostics, shown.hidden) == (fresh.diagnostics, fresh.hidden)
+        assert shown.sources == fresh.sources
 
 
 def test_a_file_alone_is_judged_as_among_others(tmp_path: Path, home: Path) -> None:

@@ -18,6 +18,8 @@ import pytest_lsp
 from lsprotocol import types
 from pytest_lsp import LanguageClient
 
+from precision_lint.lsp.session import Session
+
 LONG = 120
 """Seconds after which a server that says nothing counts as broken."""
 SERVER = [sys.executable, "-m", "precision_lint", "lsp", "--stdio"]
@@ -226,8 +228,52 @@ async def test_findings_of_the_unsaved_text(editor: Editor) -> None:
     (found,) = await editor.codes("loss.py", "MP301")
     assert found.range.start.line == 6
     assert (editor.root / "loss.py").read_text("utf8") == LOSS
-    editor.edit("loss.py", LOSS + "x = = 1\n")
-    await editor.codes("loss.py", "MP002")
+    editor.edit("loss.py", "(\n" + LOSS)  # as somebody types
+    kept = {found.code: found for found in await editor.codes("loss.py", "MP002", "MP301")}
+    assert kept["MP301"].range.start.line == 6
+
+
+def found(session: Session, path: Path, text: str) -> list[tuple[str, int]]:
+    return [(one.code, one.start.row) for one in session.lint(path, text).diagnostics]
+
+
+def test_a_file_stands_alone_until_its_project_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "loss.py"
+    path.write_text(LOSS)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "setup.cfg").touch()
+    own = f"{LOSS}\n\ndef half(x):\n    return torch.log(x.half().sigmoid() + 1e-8)\n"
+    session = Session()
+    assert found(session, path, own) == [("MP301", 10)]
+    assert not session.is_known(path)
+    session.learn(path)
+    assert found(session, path, own) == [("MP301", 6), ("MP301", 10)]
+
+
+def test_findings_outlast_a_text_that_does_not_parse(tmp_path: Path) -> None:
+    path = tmp_path / "loss.py"
+    session = Session()
+    line = "    a = torch.log(x.half().sigmoid() + 1e-8)\n"
+    text = f"import torch\n\ndef half(x):\n{line}    b = x\n{line}    return a\n"
+    whole = [("MP301", 4), ("MP301", 6)]
+    assert found(session, path, text) == whole
+    cases = {
+        text.replace("b = x", "b = f(x"): [4, 6],
+        text.replace("b = x", "b = (\n"): [4, 7],
+        text.replace("    b = x\n", "(\n\n\n"): [4, 8],
+        text.replace("import torch\n", "import torch, (\n"): [4, 6],
+        text.replace(line, f"(({line}", 1): [6],
+        f"({text}": [4, 6],
+        "torch (": [],
+    }
+    for broken, rows in cases.items():
+        said = found(session, path, broken)
+        assert said[0][0] == "MP002" and said[1:] == [("MP301", row) for row in rows], broken
+        kept = session.lint(path, broken).diagnostics[1:]
+        assert all(one.fix is None for one in kept)
+    assert found(session, path, text) == whole
+    session.close(path)
+    assert [code for code, _ in found(session, path, f"({text}")] == ["MP002"]
 
 
 @talking

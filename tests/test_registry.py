@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,7 +155,8 @@ def test_document_splits_the_docstring(package: Path) -> None:
 def test_selectors(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(package)
     found = registry.load(package.name)
-    monkeypatch.setattr(registry, "rules", lambda: found)
+    entries = {code: registry.Entry.of(rule) for code, rule in found.items()}
+    monkeypatch.setattr(registry, "entries", lambda: entries)
     monkeypatch.setattr(registry, "names", lambda: {"spam-overflow": "MP901"})
     assert registry.known("MP901") == ["MP901"]
     assert registry.known("MP9") == ["MP901"]
@@ -172,8 +176,9 @@ def test_loading_the_rules_needs_neither_torch_nor_libcst(tmp_path: Path) -> Non
 
 
 def test_aliases_name_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = registry.rules()["MP301"]
-    monkeypatch.setattr(rule, "aliases", ("log-of-eps",))
+    entries = registry.entries()
+    aliased = replace(entries["MP301"], aliases=("log-of-eps",))
+    monkeypatch.setattr(registry, "entries", lambda: entries | {"MP301": aliased})
     registry.names.cache_clear()
     try:
         assert registry.known("log-of-eps") == registry.known("eps-before-log") == ["MP301"]
@@ -189,3 +194,47 @@ def test_aliases_may_not_be_taken(package: Path) -> None:
     (package / "mp902_ham_overflow.py").write_text(other)
     with pytest.raises(registry.InvalidRule, match="code or name is taken"):
         registry.load(package.name)
+
+
+CHILD = (
+    "import json; from precision_lint import registry; found = registry.entries(); "
+    "print(json.dumps([any(name.startswith('precision_lint.rules.') for name in "
+    "__import__('sys').modules), {code: [e.name, *e.listens] for code, e in found.items()}]))"
+)
+
+
+def test_entries_are_remembered_beside_the_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether rules are imported: the first time, not again, and again when one has changed."""
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def child() -> tuple[bool, dict[str, list[str]]]:
+        run = subprocess.run(
+            [sys.executable, "-c", CHILD], env=env, capture_output=True, check=True
+        )
+        imported, found = json.loads(run.stdout)
+        return imported, found
+
+    rules = {code: [rule.name, *rule.listens] for code, rule in registry.rules().items()}
+    assert child() == (True, rules)
+    assert child() == (False, rules)
+    (file,) = tmp_path.rglob("catalogue.json")
+    for damaged in ("", "[]", "{", file.read_text().replace("mp301_", "mp300_")):
+        file.write_text(damaged)
+        assert child() == (True, rules)
+        assert child() == (False, rules)
+
+
+def test_entry_points_of_others_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not registry._others()
+    monkeypatch.syspath_prepend(tmp_path)
+    points = tmp_path / "rays-1.0.dist-info" / "entry_points.txt"
+    points.parent.mkdir()
+    points.write_text("[console_scripts]\nrays = rays:main\n")
+    assert not registry._others()
+    points.write_text("[precision_lint.rules]\nrays = rays.rules\n")
+    assert registry._others()
+    monkeypatch.setattr(sys, "path", [str(points)])  # as an archive is
+    assert registry._others()

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from precision_lint import engine, gathering, pool, progress, runner, source
+from precision_lint import engine, gathering, judging, pool, progress, runner, source
 from precision_lint.api import Confidence, Severity
 from precision_lint.config import Overrides, Resolver, Settings
 from precision_lint.engine import Told
+from precision_lint.jobs import Mode
 from precision_lint.project.code import Code
-from precision_lint.runner import Mode, Result
+from precision_lint.runner import Result
 from tests import standins
 
 ROOT = Path(__file__).parent.parent
@@ -203,7 +204,7 @@ def test_projects_are_read_once_and_whole(monkeypatch: pytest.MonkeyPatch, here:
     read: list[tuple[str, list[str]]] = []
     real = Code.of
 
-    def of(root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
+    def of(root: Path, settings: Settings, named: Iterable[Path] = (), index: Any = None) -> Code:
         code = real(root, settings, named)
         read.append((root.name, sorted(code.layout.paths)))
         return code
@@ -300,7 +301,7 @@ def test_a_crash_costs_one_file() -> None:
 def test_a_crash_of_a_rule_is_neither_hidden_nor_suppressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crash = runner._crash("a.py", ValueError())  # as rules make them
+    crash = judging.crash("a.py", ValueError())  # as rules make them
     monkeypatch.setattr(engine, "lint", lambda *_: [crash])
     Path("a.py").write_text("torch  # noqa\n# precision-lint: ignore-file\n")
     result = check(ignore=("MP003",), confidence=Confidence.CERTAIN)
@@ -557,3 +558,19 @@ def test_a_worker_that_dies_costs_one_file(many: int) -> None:
     assert [name for name, code, _ in found if code == "MP003"] == ["m05.py"]
     assert "its process ended without an answer" in str(found)
     assert len(found) == 15
+
+
+@pytest.mark.parametrize(
+    "weights", [[1], [5, 1, 1, 1], [1] * 500, [*range(300)], [9_000, *[1] * 99]]
+)
+@pytest.mark.parametrize("workers", [2, 8])
+def test_batches_weigh_about_as_much(weights: list[int], workers: int) -> None:
+    parts = pool.batches(weights, workers)
+    assert sorted(index for part in parts for index in part) == list(range(len(weights)))
+    weighed = [sum(weights[index] for index in part) for part in parts]
+    assert weighed == sorted(weighed, reverse=True)
+    most = max(1, sum(weights) // (pool.PARTS * workers))
+    assert all(len(part) <= pool.BATCH for part in parts)
+    assert all(
+        len(part) == 1 or weight <= most for part, weight in zip(parts, weighed, strict=True)
+    )

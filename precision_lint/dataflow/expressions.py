@@ -69,7 +69,7 @@ def _name(it: Interpreter, node: ast.Name) -> Value:
         value = it.outer.get(name)
     if value is not None:
         if value.__class__ is Lazy:
-            value = it.variables[name] = it.program.resolved(it, value)
+            value = it.variables[name] = it.program.resolved(it, value, it.module.path)
         return value
     value = it.program.global_of(it, it.module, name)
     if value is not None:

@@ -55,6 +55,8 @@ class Program:
         self.layout = layout
         self.imports: dict[str, set[str]] = {}
         """Files of the project that each file imports."""
+        self.used: dict[str, set[str]] = {}
+        """Files of which each file's names meant something, in what was interpreted so far."""
         self.read = read
         self.modules: OrderedDict[str, Module] = OrderedDict()
         self.alive: WeakValueDictionary[str, Module] = WeakValueDictionary()
@@ -146,7 +148,7 @@ class Program:
         """The value of a global or builtin name; None: there is none."""
         value = module.variables.get(name)
         if value.__class__ is Lazy:
-            value = module.variables[name] = self.resolved(it, value)
+            value = module.variables[name] = self.resolved(it, value, module.path)
         if value is not None:
             return value  # type: ignore[no-any-return]
         if not module.executed and name in module.facts.get("defined", ()):
@@ -161,8 +163,9 @@ class Program:
                 return Closure(function)
         return None
 
-    def resolved(self, it: Interpreter, lazy: Lazy) -> Value:
-        """What a name means that is imported from a file of the project."""
+    def resolved(self, it: Interpreter, lazy: Lazy, home: str) -> Value:
+        """What a name of the file ``home`` means that is imported from a file of the project."""
+        self.used.setdefault(home, set()).add(lazy.path)
         module = self.load(lazy.path)
         if module is None:
             return unknown()
@@ -237,6 +240,16 @@ class Program:
         it.stored.clear()
         it.quiet.clear()
         it.notes = {key: value for key, value in it.notes.items() if not _of_function(key)}
+
+    def rests(self, path: str) -> set[str]:
+        """A file, and those whose contents may have changed what was found in it."""
+        found, pending = {path}, [path]
+        while pending:
+            for other in self.used.get(pending.pop(), ()):
+                if other not in found:
+                    found.add(other)
+                    pending.append(other)
+        return found
 
     def importers(self, path: str) -> set[str]:
         """The files, among those that were loaded, that import one, directly or not."""

@@ -32,7 +32,7 @@ from precision_lint.config import NAMES, ConfigError
 from precision_lint.engine import FRAMES
 from precision_lint.lsp import actions, convert, hover
 from precision_lint.lsp.session import Found, Session
-from precision_lint.project import configs, files
+from precision_lint.project import files
 from precision_lint.source import may_hold_tensors
 
 PAUSE = 0.03
@@ -40,6 +40,8 @@ PAUSE = 0.03
 IDLE = 0.3
 SETTLE = 0.2
 """Seconds to wait after a file was saved, for tools save many at a time."""
+ALONE = 0.25
+"""Seconds to wait for a project; after that its files are judged one by one until it is read."""
 PATIENCE = 1.0
 """Seconds that a project may be read without a word."""
 STACK = 64 * 2**20
@@ -66,6 +68,7 @@ class Server:
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._changed: dict[str, float] = {}
         self._learning: dict[Path, asyncio.Future[None]] = {}
+        self._awaited: set[Path] = set()
         self._stale: set[Path] = set()
         self._refresh: asyncio.Task[None] | None = None
         self._told: set[str] = set()
@@ -110,7 +113,7 @@ class Server:
         workspace = self.lsp.client_capabilities.workspace
         watched = workspace and workspace.did_change_watched_files
         if watched and watched.dynamic_registration:
-            suffixes = (*files.SUFFIXES, *configs.SUFFIXES)
+            suffixes = (*files.SUFFIXES, *files.CONFIGS)
             globs = [*(f"**/*{suffix}" for suffix in suffixes), "**/.gitignore"]
             await self._register(
                 types.WORKSPACE_DID_CHANGE_WATCHED_FILES,
@@ -190,6 +193,8 @@ class Server:
             task.cancel()
         self._found.pop(uri, None)
         self._changed.pop(uri, None)
+        if path := _path(uri):
+            self._session.close(path)
         self.lsp.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
     def files_changed(self, params: types.DidChangeWatchedFilesParams) -> None:
@@ -232,6 +237,23 @@ class Server:
             await asyncio.shield(self._learning[root])
         except ConfigError as error:
             self._tell(error)
+
+    async def _learn_a_while(self, root: Path, path: Path) -> None:
+        """Wait for a project that is read soon; of another one, judge files again when it is."""
+        learning = asyncio.ensure_future(self._learn(root, path))
+        await asyncio.wait([learning], timeout=ALONE)
+        if learning.done():
+            learning.result()
+        elif root not in self._awaited:
+            self._awaited.add(root)
+
+            def learned(task: asyncio.Task[None]) -> None:
+                self._awaited.discard(root)
+                _logged(task)
+                if self._session.is_known(path):
+                    self._check_all(root)
+
+            learning.add_done_callback(learned)
 
     def _told_of(self, root: Path, reading: asyncio.Future[None]) -> None:
         window = self.lsp.client_capabilities.window
@@ -313,7 +335,7 @@ class Server:
         """The answer of work on a buffer, when its project was read; None where it failed."""
         try:
             if _is_judged(text) and not self._session.is_known(path):
-                await self._learn(self._session.root(path), path)
+                await self._learn_a_while(self._session.root(path), path)
             return await asyncio.get_running_loop().run_in_executor(self._judge, work)
         except ConfigError as error:
             self._tell(error)

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_lint import engine, fixer, gathering, runner
+from precision_lint import engine, fixer, gathering, jobs
 from precision_lint.api import Applicability, Diagnostic
-from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, close
+from precision_lint.config import KEYS, ConfigError, Overrides, Resolver, Settings, close
 from precision_lint.engine import Engine, Told
+from precision_lint.jobs import Mode
+from precision_lint.judging import Judge
+from precision_lint.lsp.kept import moved
 from precision_lint.observing import Description, describe
 from precision_lint.project import files
 from precision_lint.project.code import Code
-from precision_lint.runner import Judge, Mode
 from precision_lint.source import Failure, Source, parse
 
+SYNTAX = "MP002"
 CALLERS = 8
 """Files that are interpreted again at each edit, because they call what is edited."""
 CLIENT_KEYS = (
@@ -53,6 +56,8 @@ class Session:
         self._engines: dict[Path, _Engine] = {}
         self._saved: dict[tuple[Path, str], tuple[Code, Told]] = {}
         """What is known of files as they are saved."""
+        self._parsed: dict[Path, Found] = {}
+        """What the last text of each file came to that parsed."""
         self._lock = threading.Lock()
         self._interpreting = threading.Lock()
         self._overrides = Overrides()
@@ -104,6 +109,10 @@ class Session:
                 if path is None or path.is_relative_to(root):
                     del self._projects[root]
 
+    def close(self, path: Path) -> None:
+        """Forget the texts of a file."""
+        self._parsed.pop(path, None)
+
     def root(self, path: Path) -> Path:
         """The root of the project of a file."""
         return files.project_root(path, self._folders)
@@ -116,7 +125,8 @@ class Session:
         """Read the project of a file, as it is on disk; raises ConfigError."""
         root = self.root(path)
         settings = self._resolver(root if root.is_dir() else root.parent)
-        code = Code.of(root, settings, [path])
+        with closing(gathering.cache_of(root, settings)) as cache:
+            code = gathering.project(root, settings, [path], cache)
         name = code.name(path)
         known = self._known(root, code, name)
         with self._lock:
@@ -130,8 +140,13 @@ class Session:
         if judge is None:
             return Found(source)
         with gathering.collector_off(), engine.deep_recursion():
-            outcome = judge.outcome(source, judge.find(source))
-        return Found(source, tuple(outcome.diagnostics))
+            found = tuple(judge.outcome(source, judge.find(source)).diagnostics)
+        if any(one.code == SYNTAX for one in found):
+            last = self._parsed.get(path)
+            kept = moved(last.diagnostics, last.source, source) if last else ()
+            return Found(source, (*found, *kept))
+        self._parsed[path] = Found(source, found)
+        return self._parsed[path]
 
     def describe(self, path: Path, text: str, row: int) -> Description | None:
         """What the analysis knows at a row of a buffer; None where the buffer does not parse."""
@@ -159,15 +174,21 @@ class Session:
         if files.excluded(path, settings):
             return None
         root = self.root(path)
-        job = runner.job_of(files.File(path, source.filename, settings, root), Mode.CHECK)
+        job = jobs.job_of(files.File(str(path), source.filename, settings, root), Mode.CHECK)
         data = source.text.encode("utf8", "surrogatepass")
-        if not runner.is_relevant(data, job.codes):
+        if not jobs.is_relevant(data, job.codes):
             return Judge(job, Code(path.parent, (path.name,)), None)
-        if root not in self._projects:
-            self.learn(path)
         with self._lock:
-            code = self._projects[root]
+            code = self._projects.get(root)
+        if code is None:  # it is being read: until then the file stands alone
+            return self._alone(job, settings, source)
         return Judge(job, code, self._told(root, code, path, source))
+
+    def _alone(self, job: jobs.Job, settings: Settings, source: Source) -> Judge:
+        code = Code.alone(job.path, settings).with_text(job.path.name, source)
+        with gathering.collector_off(), engine.deep_recursion():
+            facts = Engine(code).facts(job.path.name)
+        return Judge(job, code, engine.told(job.path.name, {job.path.name: facts}))
 
     def _told(self, root: Path, code: Code, path: Path, source: Source) -> Told:
         """What is known of a buffer; files that it does not concern stay loaded."""
@@ -188,7 +209,10 @@ class Session:
         """What is known of a file as it is saved."""
         settings = self._resolver(root if root.is_dir() else root.parent)
         with self._interpreting, closing(gathering.cache_of(root, settings)) as cache:
-            return gathering.alone_known(code, root, name, cache)
+            known = gathering.alone_known(code, root, name, cache)
+            if code.index is not None:
+                code.index.save(cache)
+        return known
 
 
 class _Engine(Engine):

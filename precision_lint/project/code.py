@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from precision_lint import source
 from precision_lint.cache import Cache, digest
-from precision_lint.project import configs, files, requirements
-from precision_lint.project.requirements import Release
+from precision_lint.project import configs, files
+from precision_lint.project.contents import (
+    HALF,
+    IMPORTS,
+    NOTHING,
+    TENSORS,
+    Contents,
+    Index,
+    contents,
+)
 from precision_lint.source import Failure, Source
 from precision_lint.syntax import stated
 from precision_lint.syntax.imports import Layout
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
     from precision_lint.config import Settings
 
 
-_HALF = re.compile(rb"autocast|float16|half|GradScaler")
+Release = tuple[int, ...]
 Releases = tuple[Release | None, Release | None]
 Statement = tuple[int, str, list[str]]
 """An import: dots in front, the module, and the names that are taken from it."""
@@ -38,31 +47,60 @@ class Code:
         self,
         root: Path,
         names: Collection[str],
-        torch: Releases = (None, None),
+        torch: Releases | Callable[[], Releases] = (None, None),
         texts: Mapping[str, Source] | None = None,
         settings: Collection[str] = (),
+        index: Index | None = None,
     ) -> None:
         self.root = root
         self.settings = tuple(settings)
         self.texts = dict(texts or {})
-        self.layout = Layout({*names, *self.texts})
-        self.torch = torch
+        self.names = frozenset({*names, *self.texts})
+        self.index = index
+        self._torch = torch
         self.imports: dict[str, list[Statement]] = {}
         """The imports of each file that was parsed."""
 
+    @functools.cached_property
+    def layout(self) -> Layout:
+        return Layout(self.names)
+
+    @functools.cached_property
+    def torch(self) -> Releases:
+        return self._torch() if callable(self._torch) else self._torch
+
     @classmethod
-    def of(cls, root: Path, settings: Settings, named: Iterable[Path] = ()) -> Code:
+    def of(
+        cls,
+        root: Path,
+        settings: Settings,
+        named: Iterable[Path] = (),
+        index: Index | None = None,
+    ) -> Code:
         """The project below a root, which may be a file, and what else was named."""
         home = root if root.is_dir() else root.parent
-        members = {*named, *files.below(root, settings, (*files.SUFFIXES, *configs.SUFFIXES))}
-        names = {path.relative_to(home).as_posix() for path in members if path.is_relative_to(home)}
+        start = f"{home}{os.sep}".replace(f"{os.sep}{os.sep}", os.sep)
+        found = files.names(root, settings, (*files.SUFFIXES, *files.CONFIGS))
+        inside = (str(path) for path in named if str(path).startswith(start))
+        names = {*found, *(path[len(start) :].replace(os.sep, "/") for path in inside)}
         said = sorted(name for name in names if configs.is_config(name))
-        return cls(home, names.difference(said), releases(root, settings), None, said)
+        torch = functools.partial(releases, root, settings)
+        return cls(home, names.difference(said), torch, None, said, index)
 
     @classmethod
     def alone(cls, path: Path, settings: Settings) -> Code:
         """One file of which nothing around is known."""
-        return cls(path.parent, {path.name}, releases(None, settings))
+        return cls(path.parent, {path.name}, functools.partial(releases, None, settings))
+
+    @functools.cached_property
+    def state(self) -> bytes:
+        """A digest of all that findings in the project's files follow from."""
+        from precision_lint.project import requirements
+
+        named = sorted(self.names) + [name for name in self.settings if not configs.is_data(name)]
+        keys = (self.contents(name).key for name in named)
+        said = requirements.texts(self.root)
+        return digest(encoded("\0".join(named)), "".join(keys).encode(), *said)
 
     def name(self, path: Path) -> str:
         """The name of a file by its absolute path."""
@@ -82,7 +120,13 @@ class Code:
     def with_text(self, name: str, text: Source) -> Code:
         """This project with another text of one file."""
         texts = {**self.texts, name: text}
-        return Code(self.root, self.layout.paths, self.torch, texts, self.settings)
+        return Code(self.root, self.names, self._torch, texts, self.settings, self.index)
+
+    def contents(self, name: str) -> Contents:
+        """What is in a file; nothing where it cannot be read."""
+        if self.index is None or name in self.texts:
+            return contents(name, self.data(name))
+        return self.index.of(str(self.path(name))) or NOTHING
 
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file, with the facts that its comments state; None where there is none."""
@@ -111,6 +155,8 @@ class Code:
 def releases(root: Path | None, settings: Settings) -> Releases:
     """The least release of torch that a project's settings or metadata allow, and the newest that
     it pins exactly."""
+    from precision_lint.project import requirements
+
     if settings.torch_version is not None:
         return requirements.parse(settings.torch_version), None
     if root is None:
@@ -124,24 +170,59 @@ class Imports:
     def __init__(self, code: Code, cache: Cache) -> None:
         self._code = code
         self._cache = cache
+        self._names = sorted(code.names)
+        self._contents = {name: code.contents(name) for name in self._names}
+        self._layout = digest(*map(encoded, self._names)).hex()
+        self._key = digest(b"imports", encoded(str(code.root)))
         self._found: dict[str, tuple[str, ...]] = {}
-        self._contents: dict[str, bytes] = {}
-        self._digests: dict[str, bytes] = {}
-        self._layout = digest(*map(_encoded, sorted(code.layout.paths)))
-        self._tensors: dict[str, bool] = {}
-        """Files with tensors: whether they say something of half precision."""
+
+    @functools.cached_property
+    def _kept(self) -> dict[int, tuple[str, list[int]]]:
+        text = self._cache.get([self._key]).get(self._key)
+        return _decoded(text, self._layout, len(self._names))
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._names)}
+
+    def read(self, names: Iterable[str]) -> None:
+        """Find out what some files import, each named once; of known contents the cache remembers it."""
+        new = []
+        for name in names:
+            if name in self._found or name not in self._contents:
+                continue
+            contents, number = self._contents[name], self._numbers[name]
+            if not contents.flags & IMPORTS:
+                self._found[name] = ()
+            elif number in self._kept and self._kept[number][0] == contents.key:
+                self._found[name] = tuple(self._names[one] for one in self._kept[number][1])
+            else:
+                new.append(name)
+        for name, statements in self._statements(new):
+            self._found[name] = tuple(sorted(set(self._resolved(name, statements))))
+        if new and not self._code.texts and self._cache.remembers:
+            self._remember(new)
+
+    def _remember(self, names: Iterable[str]) -> None:
+        for name in names:
+            found = [self._numbers[one] for one in self._found[name]]
+            self._kept[self._numbers[name]] = self._contents[name].key, found
+        self._cache.put({self._key: json.dumps({"layout": self._layout, "files": self._kept})})
 
     def of(self, name: str) -> tuple[str, ...]:
         """The files of the project that one names in its imports."""
         self.read([name])
-        return self._found[name]
+        return self._found.get(name, ())
+
+    def holds_tensors(self, name: str) -> bool:
+        return bool(self._contents[name].flags & TENSORS)
 
     def importers(self, names: Collection[str]) -> list[str]:
         """Files with tensors that import one of some, directly or not.
 
         Those that say something of half precision come first, then the nearest.
         """
-        others = sorted(self._code.layout.paths.difference(names))
+        others = sorted(self._code.names.difference(names))
         self.read(others)
         users: dict[str, list[str]] = {}
         for name in others:
@@ -152,8 +233,8 @@ class Imports:
         while pending:
             pending = sorted({one for name in pending for one in users.get(name, ())} - seen)
             seen.update(pending)
-            found += [name for name in pending if name in self._tensors]
-        found.sort(key=lambda name: not self._tensors[name])
+            found += [name for name in pending if self.holds_tensors(name)]
+        found.sort(key=lambda name: not self._contents[name].flags & HALF)
         return found
 
     def reach(self, name: str) -> set[str]:
@@ -166,50 +247,23 @@ class Imports:
                     pending.append(other)
         return found
 
-    def digest(self, name: str) -> bytes:
-        """A digest of a file and of all that it imports, directly or not."""
-        if name not in self._digests:
-            self._visit(name)
-        return self._digests[name]
-
-    def read(self, names: Iterable[str]) -> None:
-        """Find out what some files import; of known contents the cache remembers it."""
-        keys: dict[str, bytes] = {}
-        for name in names:
-            if name in self._found:
-                continue
-            data = self._code.data(name)
-            contents = self._contents[name] = digest(data)
-            if source.may_hold_tensors(data):
-                self._tensors[name] = _HALF.search(data) is not None
-            if b"import" in data:
-                keys[name] = digest(b"imports", self._layout, _encoded(name), contents)
-            else:
-                self._found[name] = ()
-        before = self._cache.get(keys.values())
-        rest = []
-        for name, key in keys.items():
-            found = _names(before.get(key))
-            if found is None or not self._code.layout.paths.issuperset(found):
-                rest.append(name)
-            else:
-                self._found[name] = found
-        new: dict[bytes, str] = {}
-        for name, statements in self._statements(rest):
-            found = self._found[name] = tuple(sorted(set(self._resolved(name, statements))))
-            new[keys[name]] = json.dumps(found)
-        self._cache.put(new)
+    def sign(self, name: str) -> bytes:
+        """A digest of a file, and of which files its imports name."""
+        key = self._contents.get(name, NOTHING).key
+        return digest(encoded(name), key.encode(), *map(encoded, self.of(name)))
 
     def _statements(self, names: Sequence[str]) -> Iterator[tuple[str, list[Statement]]]:
         """The imports of files as they are written."""
         keys = {
-            name: digest(b"statements", _encoded(name.rpartition(".")[2]), self._contents[name])
+            name: digest(
+                b"statements", encoded(name.rpartition(".")[2]), self._contents[name].key.encode()
+            )
             for name in names
         }
         before = self._cache.get(keys.values())
         new: dict[bytes, str] = {}
         for name, key in keys.items():
-            known = _decoded(before.get(key))
+            known = _said(before.get(key))
             if known is None:
                 if name not in self._code.imports:
                     self._code.tree(name)
@@ -229,61 +283,25 @@ class Imports:
                 if found is not None and found != name:
                     yield found
 
-    def _visit(self, start: str) -> None:
-        """Digests of what a file reaches: files that import each other share one (Tarjan)."""
-        number: dict[str, int] = {}
-        low: dict[str, int] = {}
-        open_: list[str] = []
-        inside: set[str] = set()
-        work: list[tuple[str, Iterator[str]]] = []
 
-        def enter(name: str) -> None:
-            number[name] = low[name] = len(number)
-            open_.append(name)
-            inside.add(name)
-            work.append((name, iter(self.of(name))))
-
-        enter(start)
-        while work:
-            name, rest = work[-1]
-            following = next((one for one in rest if one not in self._digests), None)
-            if following is None:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
-                if low[name] == number[name]:
-                    group = open_[open_.index(name) :]
-                    del open_[len(open_) - len(group) :]
-                    inside.difference_update(group)
-                    self._together(group)
-            elif following not in number:
-                enter(following)
-            elif following in inside:
-                low[name] = min(low[name], number[following])
-
-    def _together(self, group: list[str]) -> None:
-        members = set(group)
-        parts = [_encoded(one) + b"\0" + self._contents[one] for one in sorted(group)]
-        outer = {other for one in group for other in self.of(one)} - members
-        parts += [self._digests[one] for one in sorted(outer)]
-        whole = digest(*parts)
-        for one in group:
-            self._digests[one] = digest(_encoded(one), whole)
-
-
-def _encoded(name: str) -> bytes:
+def encoded(name: str) -> bytes:
     return name.encode("utf8", "surrogateescape")
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def _decoded(text: str | None, layout: str, count: int) -> dict[int, tuple[str, list[int]]]:
+    """What files import, by their numbers in the order of names; empty for another layout."""
     try:
-        found = tuple(json.loads(text or ""))
-    except (ValueError, TypeError):
-        return None
-    return found if all(isinstance(name, str) for name in found) else None
+        known = json.loads(text or "{}")
+        if known.get("layout") != layout:
+            return {}
+        files = {int(number): (key, found) for number, (key, found) in known["files"].items()}
+        named = {number for _, found in files.values() for number in found}
+        return files if named <= set(range(count)) else {}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
 
 
-def _decoded(text: str | None) -> list[Statement] | None:
+def _said(text: str | None) -> list[Statement] | None:
     try:
         return [(level, module, names) for level, module, names in json.loads(text or "")]
     except (ValueError, TypeError):

@@ -11,12 +11,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from precision_lint.project import hints
-from precision_lint.project.spellings import Entry, Kind, Statement, Strength, settings
+from precision_lint.project.files import CONFIGS
 
-SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+if TYPE_CHECKING:
+    from precision_lint.project.spellings import Entry, Kind, Statement, Strength
+
 MAX_BYTES = 256 * 1024
 _DEEPEST = 40
 _DATA = re.compile(
@@ -27,7 +28,7 @@ _DATA = re.compile(
 
 
 def is_config(name: str) -> bool:
-    return name.endswith(SUFFIXES)
+    return name.endswith(CONFIGS)
 
 
 def is_data(name: str) -> bool:
@@ -37,6 +38,9 @@ def is_data(name: str) -> bool:
 
 def statements(name: str, data: bytes) -> list[Statement]:
     """Every distinct statement of a file; none if it is no text or does not parse."""
+    from precision_lint.project import hints  # late: they compile much
+    from precision_lint.project.spellings import Statement, settings
+
     if len(data) > MAX_BYTES or not hints.configures(data):
         return []
     text = data.decode("utf-8-sig", "replace")
@@ -91,6 +95,8 @@ def _load(text: str, is_json: bool) -> Any:
 
 def _nested(text: str, value: Any) -> Iterator[Entry]:
     """The leaves of a parsed document; the row is where the keys follow each other."""
+    from precision_lint.project import spellings
+
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:
         path, value = stack.pop()
@@ -102,7 +108,7 @@ def _nested(text: str, value: Any) -> Iterator[Entry]:
             inner = [one for one in value if isinstance(one, (dict, list))]
             stack += reversed([((*path, str(number)), one) for number, one in enumerate(inner)])
         elif path and (value is None or isinstance(value, (bool, int, float, str))):
-            yield Entry(path, value, 0)
+            yield spellings.Entry(path, value, 0)
 
 
 def _row(text: str, path: Iterable[str]) -> int:
@@ -115,6 +121,8 @@ def _row(text: str, path: Iterable[str]) -> int:
 
 def _yaml(text: str) -> Iterator[Entry]:
     import yaml  # late: most projects need it for no file
+
+    from precision_lint.project import spellings
 
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     frames: list[_Frame] = []
@@ -131,7 +139,7 @@ def _yaml(text: str) -> Iterator[Entry]:
                     return
                 frames.append(_Frame(path, isinstance(event, yaml.MappingStartEvent)))
             elif path and scalar is not None and event.start_mark is not None:
-                yield Entry(path, scalar, event.start_mark.line + 1)
+                yield spellings.Entry(path, scalar, event.start_mark.line + 1)
     except (yaml.YAMLError, ValueError, RecursionError):
         return
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from precision_lint import patterns
 from precision_lint.notebook import SUFFIX as NOTEBOOK
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from precision_lint.config import Settings
 
 SUFFIXES = (".py", ".pyi", NOTEBOOK)
+CONFIGS = (".yaml", ".yml", ".toml", ".json")
 MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", "precision-lint.toml", ".git")
 PAPERS = ("requirements.txt", "environment.yml", "environment.yaml", "LICENSE", "README.md")
 """What lies at the top of a project that was copied without its ``.git``, and further below too."""
@@ -27,13 +28,17 @@ PAPERS = ("requirements.txt", "environment.yml", "environment.yaml", "LICENSE", 
 class File:
     """One file to lint."""
 
-    path: Path
-    """Absolute."""
+    where: str
+    """Its absolute path."""
     name: str
     """As the user wrote it, for display."""
     settings: Settings
     root: Path
     """Root of the project the file belongs to."""
+
+    @functools.cached_property
+    def path(self) -> Path:
+        return Path(self.where)
 
 
 @dataclass
@@ -47,10 +52,9 @@ class Found:
     warnings: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    path: Path
-    shown: Path
+class _Entry(NamedTuple):
+    path: str
+    shown: str
     real: str
     is_link: bool
 
@@ -61,36 +65,73 @@ def absolute(path: Path) -> Path:
     return whole.resolve() if ".." in whole.parts else whole
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # its directory may not be searched
-        return False
+def _has(directory: str, names: Iterable[str]) -> bool:
+    return any(os.path.exists(f"{directory}{os.sep}{name}") for name in names)
 
 
-def _has(directory: Path, names: Iterable[str]) -> bool:
-    return any(_exists(directory / name) for name in names)
+class _Projects:
+    """Roots of projects; each directory is looked at once.
+
+    folders: directories that an editor has open.
+    """
+
+    def __init__(self, folders: Collection[Path] = ()) -> None:
+        self._folders = {str(folder) for folder in folders}
+        self._marked: dict[str, bool] = {}
+        self._likely: dict[str, bool] = {}
+        self._around: dict[str, str | None] = {}
+
+    def marked(self, directory: str) -> bool:
+        """Whether a file in a directory marks the root of a project."""
+        found = self._marked.get(directory)
+        if found is None:
+            found = self._marked[directory] = _has(directory, MARKERS)
+        return found
+
+    def around(self, path: str) -> str | None:
+        """The project around an absolute path, if there is a sign of one."""
+        if path not in self._around:
+            self._around[path] = self._find(path)
+        return self._around[path]
+
+    def _find(self, path: str) -> str | None:
+        around = list(_upwards(path))
+        sign = next((directory for directory in around if self.marked(directory)), None)
+        sign = sign or next((directory for directory in around if directory in self._folders), None)
+        return sign or next((d for d in reversed(around) if self._is_likely(d)), None)
+
+    def _is_likely(self, directory: str) -> bool:
+        found = self._likely.get(directory)
+        if found is None:
+            own = directory not in self._shared and os.path.dirname(directory) != directory
+            found = own and (directory == self._here or _has(directory, PAPERS))
+            found = self._likely[directory] = found and not _holds_repositories(directory)
+        return found
+
+    @functools.cached_property
+    def _here(self) -> str:
+        return str(Path.cwd())
+
+    @functools.cached_property
+    def _shared(self) -> set[str]:
+        """Directories of more than one project, such as that of a user."""
+        home, temporary = Path("~").expanduser(), Path(tempfile.gettempdir())
+        shared = {home, temporary, home.resolve(), temporary.resolve(), Path(home.anchor)}
+        return {str(path) for path in (*shared, *home.parents, *home.resolve().parents)}
 
 
-def _around(path: Path, folders: Collection[Path] = ()) -> Path | None:
-    """The project around an absolute path, if there is a sign of one."""
-    around = (path, *path.parents)
-    sign = next((directory for directory in around if _has(directory, MARKERS)), None)
-    sign = sign or next((directory for directory in around if directory in folders), None)
-    if sign is not None:
-        return sign
-    home, temporary = Path("~").expanduser(), Path(tempfile.gettempdir())
-    shared = {home, temporary, home.resolve(), temporary.resolve(), Path(path.anchor)}
-    shared |= {*home.parents, *home.resolve().parents}
-    here = Path.cwd()
-    likely = [d for d in around if d not in shared and (d == here or _has(d, PAPERS))]
-    return next((d for d in reversed(likely) if not _holds_repositories(d)), None)
+def _upwards(path: str) -> Iterator[str]:
+    """A path and its parents."""
+    yield path
+    while (parent := os.path.dirname(path)) != path:
+        path = parent
+        yield path
 
 
-def _holds_repositories(directory: Path) -> bool:
+def _holds_repositories(directory: str) -> bool:
     try:
         with os.scandir(directory) as entries:
-            return any(_exists(Path(entry.path) / ".git") for entry in entries)
+            return any(os.path.exists(f"{entry.path}{os.sep}.git") for entry in entries)
     except OSError:
         return True
 
@@ -103,28 +144,29 @@ def project_root(path: Path, folders: Collection[Path] = ()) -> Path:
     of ``PAPERS`` or is the working directory, though neither a home directory or what holds it,
     nor that of temporary files, nor one that holds repositories; else the path itself.
     """
-    return _around(path, folders) or path
+    return Path(_Projects(folders).around(str(path)) or path)
 
 
-def _gitignore(directory: Path) -> Patterns | None:
+def _gitignore(directory: str) -> Patterns | None:
     try:
-        lines = (directory / ".gitignore").read_text("utf-8", "replace").splitlines()
+        with open(f"{directory}{os.sep}.gitignore", encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
     except OSError:
         return None
     if patterns.invalid(*lines):  # git passes over a line that it cannot understand
         lines = [line for line in lines if not patterns.invalid(line)]
-    return Patterns(directory, tuple(lines))
+    return Patterns(Path(directory), tuple(lines))
 
 
-def _outer_gitignores(top: Path) -> list[Patterns]:
+def _outer_gitignores(top: str) -> list[Patterns]:
     """Those of the repository above ``top``, outermost first, less those that hide ``top``."""
-    above = [*reversed(top.parents), top]
-    root = next((i for i in reversed(range(len(above))) if _exists(above[i] / ".git")), None)
+    above = list(_upwards(top))[::-1]
+    root = next((i for i in reversed(range(len(above))) if _has(above[i], (".git",))), None)
     found = [_gitignore(directory) for directory in above[root:-1]] if root is not None else []
     return [spec for spec in found if spec and not spec.verdict(top, True)]
 
 
-def _ignored(path: Path, is_dir: bool, git: list[Patterns]) -> bool:
+def _ignored(path: str, is_dir: bool, git: list[Patterns]) -> bool:
     verdicts = (spec.verdict(path, is_dir) for spec in reversed(git))  # the innermost decides
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
@@ -137,8 +179,8 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _walk(
-    top: Path,
-    shown: Path,
+    top: str,
+    shown: str,
     resolver: Callable[[Path], Settings],
     errors: list[str],
     suffixes: tuple[str, ...] = SUFFIXES,
@@ -148,7 +190,9 @@ def _walk(
     A symbolic link to a file counts; one to a directory is not followed, as in git, so that no
     loop and no foreign tree is walked.
     """
-    stack = [(top, shown, str(top.resolve()), _outer_gitignores(top))]
+    start = "" if shown == "." else f"{shown.rstrip(os.sep)}{os.sep}"
+    stack = [(top, start, os.path.realpath(top), _outer_gitignores(top))]
+    excludes: dict[int, tuple[Settings, list[Patterns]]] = {}
     while stack:
         directory, shown, real, git = stack.pop()
         try:
@@ -156,35 +200,45 @@ def _walk(
                 entries = list(listing)
         except OSError as error:
             what = f"cannot be read ({error.strerror})"
-            errors.append(f"{shown}: {what}; make the directory readable or exclude it")
+            name = shown.rstrip(os.sep) or "."
+            errors.append(f"{name}: {what}; make the directory readable or exclude it")
             continue
-        settings = resolver(directory)
-        excludes = [spec.within(top) for spec in settings.exclusions]
-        if settings.respect_gitignore and (own := _gitignore(directory)):
-            git = [*git, own]
+        settings = resolver(Path(directory))
+        if id(settings) not in excludes:
+            within = [spec.within(Path(top)) for spec in settings.exclusions]
+            excludes[id(settings)] = settings, within
+        hides = excludes[id(settings)][1]
+        if settings.respect_gitignore and any(entry.name == ".gitignore" for entry in entries):
+            own = _gitignore(directory)
+            git = [*git, own] if own else git
         for entry in entries:
+            name = entry.name
             is_dir = entry.is_dir(follow_symlinks=False)
-            if not is_dir and not (entry.name.endswith(suffixes) and _is_file(entry)):
+            if not is_dir and not (name.endswith(suffixes) and _is_file(entry)):
                 continue
-            path = directory / entry.name
-            if any(spec.verdict(path, is_dir) for spec in excludes):
+            path = entry.path
+            if any(spec.hides(path, name, is_dir) for spec in hides):
                 continue
-            if settings.respect_gitignore and _ignored(path, is_dir, git):
+            if settings.respect_gitignore and git and _ignored(path, is_dir, git):
                 continue
-            inner = f"{real}{os.sep}{entry.name}"
+            inner = f"{real}{os.sep}{name}"
             if is_dir:
-                stack.append((path, shown / entry.name, inner, git))
+                stack.append((path, f"{shown}{name}{os.sep}", inner, git))
             elif entry.is_symlink():
-                yield _Entry(path, shown / entry.name, os.path.realpath(path), True)
+                yield _Entry(path, f"{shown}{name}", os.path.realpath(path), True)
             else:
-                yield _Entry(path, shown / entry.name, inner, False)
+                yield _Entry(path, f"{shown}{name}", inner, False)
 
 
-def below(root: Path, settings: Settings, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
-    """Every file of a project with one of the suffixes, in order; ``root`` may be a file."""
+def names(root: Path, settings: Settings, suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
+    """Every file of a project with one of the suffixes: its path below the root, with ``/``.
+
+    Of a root that is a file, its own name.
+    """
     if not root.is_dir():
-        return [root]
-    return sorted(entry.path for entry in _walk(root, root, lambda _: settings, [], suffixes))
+        return [root.name]
+    found = [e.shown for e in _walk(str(root), ".", lambda _: settings, [], suffixes)]
+    return [name.replace(os.sep, "/") for name in found] if os.sep != "/" else found
 
 
 def excluded(path: Path, settings: Settings) -> bool:
@@ -214,25 +268,28 @@ def discover(paths: Iterable[Path], resolver: Callable[[Path], Settings]) -> Fou
         if settings.force_exclude and excluded(path, settings):
             continue
         if is_dir:
-            inside = [(entry, path) for entry in _walk(path, shown, resolver, found.errors)]
+            walked = _walk(str(path), str(shown), resolver, found.errors)
+            inside = [(entry, path) for entry in walked]
             entries += inside
             if not inside:
                 found.warnings.append(f"{shown}: no Python files; name a directory that has some")
         else:
-            entry = _Entry(path, shown, os.path.realpath(path), path.is_symlink())
+            entry = _Entry(str(path), str(shown), os.path.realpath(path), path.is_symlink())
             entries.append((entry, path))
-    entries.sort(key=lambda item: (item[0].is_link, str(item[0].shown)))
-    once: dict[str, File] = {}
+    entries.sort(key=lambda item: (item[0].is_link, item[0].shown))
+    projects = _Projects()
 
     @functools.cache
-    def root_of(directory: Path, top: Path) -> Path:
-        root = _around(directory) or top
-        return top if root.is_relative_to(top) and not _has(root, MARKERS) else root
+    def about(directory: str, top: Path) -> tuple[Settings, Path]:
+        root = Path(projects.around(directory) or top)
+        if root.is_relative_to(top) and not projects.marked(str(root)):
+            root = top
+        return resolver(Path(directory)), root
 
+    once: dict[str, File] = {}
     for entry, top in entries:
         if entry.real not in once:
-            directory = entry.path.parent
-            root = root_of(directory, top)
-            once[entry.real] = File(entry.path, str(entry.shown), resolver(directory), root)
+            settings, root = about(os.path.dirname(entry.path), top)
+            once[entry.real] = File(entry.path, entry.shown, settings, root)
     found.files = sorted(once.values(), key=lambda file: file.name)
     return found

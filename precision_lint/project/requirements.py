@@ -8,7 +8,7 @@ version is meant, and nothing is known; so it is without any source.
 from __future__ import annotations
 
 import ast
-import configparser
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -37,6 +37,16 @@ def newest(root: Path) -> Release | None:
     """The newest release of torch that a project directory pins exactly; None: it pins none."""
     pins = [(_EXACT.fullmatch(specifier), bound(specifier)) for specifier in _specifiers(root)]
     return max((b for _, b in pins), default=None) if all(exact for exact, _ in pins) else None
+
+
+def texts(root: Path) -> Iterator[bytes]:
+    """The bytes of all files that may say which torch a project directory requires."""
+    for path in (
+        *(root / name for name in ("pyproject.toml", "setup.cfg", "setup.py")),
+        *_files(root),
+    ):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes()
 
 
 def _specifiers(root: Path) -> list[str]:
@@ -145,6 +155,8 @@ def _list(table: dict[str, Any], key: str) -> list[Any]:
 
 
 def _setup_cfg(text: str) -> Iterator[str]:
+    import configparser
+
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)
