@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
@@ -286,6 +287,8 @@ def _others() -> bool:
     Reading these takes a tenth of the time that the import of ``importlib.metadata`` takes.
     """
     section = f"[{GROUP}]".encode()
+    if any(hasattr(f, "find_distributions") and f is not PathFinder for f in sys.meta_path):
+        return True  # distributions that are in no directory of the path
     for place in sys.path:
         try:
             with os.scandir(place or ".") as listing:

@@ -53,7 +53,6 @@ WRONG = {
     "a.softmax(-1, torch.float32)",
     "torch.softmax(a, -1, torch.float32)",
     "torch.normal(a, b)",
-    "torch.zeros(4).to(a)",
     "torch.zeros(4, out=torch.empty(4, dtype=torch.float64))",
     'a.type("torch.FloatTensor")',
     "torch.where(a > 0, 1, 0)",
@@ -72,8 +71,6 @@ WRONG = {
     'torch.einsum("ij->i", a)',
     'torch.einsum("ij->ji", a)',
     'torch.einsum("i,j->ij", a[0], b[0])',
-    "a.to(b)",
-    "a.to(b, copy=True)",
     "a.where(a > 0, b)",
 }
 """Expressions of whose dtype the engine is wrong, for some operands: to be mended."""
