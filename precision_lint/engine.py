@@ -138,7 +138,7 @@ class Told:
             [mode, int(strength), sign and [sign.text, list(sign.place)]]
             for mode, (strength, sign) in sorted(self.force.modes.items())
         ]
-        rest = json.dumps([modes, sorted(self.called), self.stated])
+        rest = json.dumps([modes, sorted(self.called)])
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 

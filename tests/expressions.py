@@ -252,4 +252,5 @@ nn.Upsample(scale_factor=2, mode="bicubic")(a.sigmoid()[None, None]); torch.tens
 torch.tensor([[1, 2], [3, 9]]); torch.randint_like(a, 9); torch.exp2(a); torch.expm1(a)
 torch.atan(a); torch.sinh(a); a.abs().log1p(); a.abs().sqrt(); a.hypot(b)
 torch.maximum(a.sigmoid(), b.tanh()); a.tril(-1); (a.sigmoid() + 1).tril()
+a.view(torch.int16); a.view(torch.int16).view(a.dtype); a.view(dtype=torch.uint8)
 """

@@ -75,6 +75,18 @@ def test_nothing_stated_shows_what_is_proved_and_hides_the_rest(
 
 
 @pytest.mark.usefixtures("here")
+def test_the_cache_keeps_modes_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*args: str) -> int:
+        cli.main(["check", "--output-format", "json", "--select", "MP301", *args, "."])
+        said = json.loads(capsys.readouterr().out)
+        return len(said["findings"] if isinstance(said, dict) else said)
+
+    for _ in range(2):
+        counts = [run(), run("--precision", "float32"), run("--precision", "float16")]
+        assert counts == [1, 1, 3]
+
+
+@pytest.mark.usefixtures("here")
 def test_modes_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     Path("precision-lint.toml").write_text(
         'precision = []\n[[overrides]]\npath = "teacher/**"\nprecision = ["float16"]\n'

@@ -241,6 +241,27 @@ def test_every_fixture_is_planned(tmp_path: Path) -> None:
                     ast.parse(text)
 
 
+def test_an_attribute_that_is_stored_twice(tmp_path: Path) -> None:
+    """What one store gave up is asked for anew by the next."""
+    text = """\
+import torch
+from torch import nn
+
+class Masker(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.filler = nn.Parameter(torch.empty(width))
+
+    def forward(self, frames, hidden):
+        frames[hidden.long() > 0] = self.filler
+        frames[:, 0] = self.filler
+        return torch.log(frames.half().sigmoid() + 1e-8)
+"""
+    found = plan(tmp_path, text, "MP301")
+    assert found.variants
+    assert "torch.log" in found.variants[0].original
+
+
 def test_conditions_follow_the_region(tmp_path: Path) -> None:
     body = "def loss(x):\n    return torch.log(x.sigmoid() + 1e-8)\n"
     found = plan(tmp_path, REGION + body, "MP301").conditions

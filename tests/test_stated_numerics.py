@@ -255,3 +255,32 @@ def step(points, pose):
         found = said["findings"] if isinstance(said, dict) else said
         rows.append([one["location"]["row"] for one in found])
     assert rows == [[], []]
+
+
+def test_attributes_of_a_model_are_any_objects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a model gives are tensors of floats; its settings need not be."""
+    file = tmp_path / "case.py"
+    file.write_text("""\
+import torch
+from torch import nn
+
+def build(kind, config, **options):
+    return kind.create(config, **options)
+
+class Vision(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.tower = build(config.kind, config.vision)
+
+    def forward(self, pixels, grid: torch.LongTensor, **options):
+        features = self.tower(pixels, grid=grid, **options).features
+        sizes = grid.prod(-1) // self.tower.merge_size**2
+        return features**2, sizes.tolist()
+""")
+    cli.main(["check", "-n", "--isolated", "--output-format", "json", "--precision", "float16",
+              "--select", "MP601", str(file)])  # fmt: skip
+    said = json.loads(capsys.readouterr().out)
+    found = said["findings"] if isinstance(said, dict) else said
+    assert [one["location"]["row"] for one in found] == [15]

@@ -289,7 +289,7 @@ def tensor_method(
         return value.but(flags=value.flags | DETACHED)
     if name in ("clone", "copy_") or name.startswith("new_"):
         return _copied(it, value, name, arguments, keywords, node)
-    answer = _answer(it, value, name, arguments, node)
+    answer = _answer(it, value, name, [*arguments, *keywords.values()], node)
     if answer is not None:
         return answer
     operation = operations.of_method(name)
@@ -457,7 +457,17 @@ def _answer(
         return Array(value.dtypes, "numpy", (value,), node, it.module, value.lo, value.hi)
     if name == "backward":
         return training.backward(it, value, node)
+    if name == "view" and len(arguments) == 1:
+        return _bits(it, value, arguments[0], node)
     return None
+
+
+def _bits(it: Interpreter, value: Tensor, asked: Value, node: ast.AST) -> Value | None:
+    """``x.view(dtype)``: the same bits as numbers of another dtype; None: it asks for a shape."""
+    vector = building.asked_dtype(it, [asked], {}) if not isinstance(asked, Tensor) else None
+    if vector is None or isinstance(asked, Unknown):
+        return None
+    return Tensor(vector, "bits", (value,), node, it.module, rank=value.rank)
 
 
 def _instance_method(

@@ -94,6 +94,11 @@ class Cutter(ast.NodeTransformer):
         self._texts.clear()
         self._counts.clear()
 
+    def take_back(self, free: dict[str, Free]) -> None:
+        """Return to the inputs that there were before what was cut last."""
+        self.needs.free = free
+        self._texts = {text: name for text, name in self._texts.items() if name in free}
+
     def statement(self, node: ast.stmt) -> ast.stmt:
         """The same of a whole statement."""
         self.kept = None

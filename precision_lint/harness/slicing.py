@@ -424,7 +424,7 @@ class _Slicer:
             # all of it is replaced: the name itself is the better input
             origin = self.cutter.needs.free[value.id].node
             stands_for = self.cutter.needs.free[value.id].stands_for
-            self.cutter.needs.free = free
+            self.cutter.take_back(free)
             self.needed.clear()
             self.needed.update(needed)
             single = len(targets) == 1 and isinstance(targets[0], ast.Name)

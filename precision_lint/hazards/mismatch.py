@@ -137,8 +137,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         | narrow.assumptions
         | pair.assumptions
         | _tested(it, applied)
-        | _index_kind(it, applied)
-        | (assume.BATCH if pair.input else 0),
+        | _index_kind(it, applied),
         about=_floats(applied, wide, narrow),
         proof=USED,
         operation=applied.name,

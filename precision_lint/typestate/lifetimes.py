@@ -11,6 +11,7 @@ from precision_lint.dataflow.protocol import FINISHED, Step
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import ALL_MODES
 from precision_lint.domains.values import Closure, Special
+from precision_lint.typestate.traces import bound_in
 
 
 class Met(NamedTuple):
@@ -47,7 +48,7 @@ def _judge(it: Interpreter, called: Closure, made: Met, scaler: Special, uses: l
         return  # it lasts as long as the training
     if not made.loops and called.function.cls is None:
         return  # a function that does one step with what it is given is a sketch
-    bound = _bound(body)
+    bound = bound_in(body)
     if any(_root(one.step) in bound or _root(one.step) is None for one in steps):
         return  # so may the optimizer
     it.emit_at(
@@ -71,15 +72,6 @@ def _met(trace: list[Any], loops: tuple[Step, ...], guarded: bool) -> Iterator[M
         below = guarded or step.kind in ("if", "match", "and", "or", "try")
         for block in step.blocks:
             yield from _met(block, inner, below and step.kind != "loop")
-
-
-def _bound(node: ast.AST) -> set[str]:
-    """Names that are bound in a loop, or in a function's body."""
-    return {
-        one.id
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    }
 
 
 def _root(step: Step) -> str | None:

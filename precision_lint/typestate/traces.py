@@ -118,7 +118,7 @@ def optimizers(trace: list[Step], made: str) -> Iterable[Value]:
 
 
 def bound_in(node: ast.AST) -> frozenset[str]:
-    """Names that a loop binds: conditions on them are new in each iteration."""
+    """Names that a loop, or a function's body, binds: conditions on them are new in each iteration."""
     return frozenset(
         one.id
         for one in ast.walk(node)
