@@ -33,7 +33,8 @@ class Sign:
     """A place that shows in which mode code is run: a region, a cast, a scaler, a setting.
 
     mode: index into ``domains.dtypes.MODES``.  script: it is in a test, or runs only as a script.
-    inside: a module opens a region around parts of itself, which says nothing of other files.
+    inside: a module opens a region around parts of itself, or casts them, which says nothing of other
+    files.
     """
 
     mode: int

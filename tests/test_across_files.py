@@ -144,12 +144,30 @@ def test_settings_of_a_trainer_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "expected"), [("super().half()", []), ("nn.Linear(2, 2).half()", FLAGGED)]
+    ("owner", "made", "expected"),
+    [
+        ("nn.Module", "super().half()", []),
+        ("nn.Module", "nn.Linear(2, 2).half()", []),  # a part of it, which says nothing of others
+        ("nn.Module", "self.part.half()", []),
+        ("Builder", "nn.Linear(2, 2).half()", FLAGGED),
+    ],
 )
-def test_a_method_that_hands_half_on_runs_nothing(
-    tmp_path: Path, made: str, expected: list[str]
+def test_what_a_module_makes_half_of_itself_runs_nothing_else(
+    tmp_path: Path, owner: str, made: str, expected: list[str]
 ) -> None:
-    base = "from torch import nn\nfrom loss import loss\n\n\nclass Base(nn.Module):\n"
+    base = f"from torch import nn\nfrom loss import loss\nfrom x import Builder\n\n\nclass Base({owner}):\n"
     body = f"    def half(self):\n        return {made}\n"
     projects.write(tmp_path, {"loss.py": LOSS, "base.py": base + body})
+    assert check(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("call", "expected"), [("", []), ("load(torch.float16)", FLAGGED)])
+def test_a_default_dtype_that_nobody_uses_runs_nothing(
+    tmp_path: Path, call: str, expected: list[str]
+) -> None:
+    loads = "import torch\nfrom transformers import AutoModel\nfrom loss import loss\n\n\n"
+    loads += "def load(dtype: torch.dtype = torch.float16):\n"
+    loads += '    return AutoModel.from_pretrained("x", torch_dtype=dtype)\n'
+    calls = f"\n\ndef main():\n    return {call}\n" if call else ""
+    projects.write(tmp_path, {"loss.py": LOSS, "loads.py": loads + calls})
     assert check(tmp_path) == expected

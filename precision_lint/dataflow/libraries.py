@@ -764,7 +764,8 @@ def _foreign(
     if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:
-            objects.show_cast(it, vector, node)
+            if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
+                objects.show_cast(it, vector, node)
             return Instance(name.rpartition(".")[0], {}, Root(vector, node, it.module))
     return it.unknown(last, dtypes.V_ANY, assume.CALL)
 

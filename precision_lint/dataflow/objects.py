@@ -314,13 +314,25 @@ def _hands_on(node: ast.AST) -> bool:
     return isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
 
 
+def of_own_parts(it: Interpreter) -> bool:
+    """Whether a module's own code runs: what it casts, or opens a region around, are parts of itself."""
+    function = it.function
+    return (
+        function is not None
+        and function.cls is not None
+        and is_module(it, function.cls)
+        and find_method(it, function.cls, "training_step") is None
+    )
+
+
 def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it."""
     if _hands_on(node):
         return
     for dtype, mode in HALVES:
         if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
-            it.sign(mode, f"a model is made {dtypes.NAMES[dtype]} here", node)
+            said = f"a model is made {dtypes.NAMES[dtype]} here"
+            it.sign(mode, said, node, inside=of_own_parts(it))
 
 
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
-from precision_lint.dataflow.objects import find_method, is_module
+from precision_lint.dataflow.objects import of_own_parts
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
@@ -126,24 +126,13 @@ def _enabled(value: Value | None) -> bool | None:
 MODE_OF = ((dtypes.FLOAT16, dtypes.AMP16), (dtypes.BFLOAT16, dtypes.AMPBF))
 
 
-def _inside(it: Interpreter) -> bool:
-    """Whether a module's own code runs: a region that it opens is around parts of itself."""
-    function = it.function
-    return (
-        function is not None
-        and function.cls is not None
-        and is_module(it, function.cls)
-        and find_method(it, function.cls, "training_step") is None
-    )
-
-
 def entered(it: Interpreter, value: RegionValue) -> Region:
     """The state inside a region."""
     before = it.region
     for dtype, mode in MODE_OF:
         if value.dtypes[dtypes.CODE] & dtype and value.node is not None:
             said = f"autocast to {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, value.node, value.home, _inside(it))
+            it.sign(mode, said, value.node, value.home, of_own_parts(it))
     place = it.place(value.node, value.home) if value.node is not None else None
     sites = ((place,) if place is not None else ()) + before.sites
     other_device = (
