@@ -228,6 +228,7 @@ class Together:
     """The facts of all files that were interpreted.
 
     imports: what a file imports, directly or not.  suggested: signs besides those of the code.
+    imported: whether any file imports one.
     """
 
     def __init__(
@@ -235,10 +236,11 @@ class Together:
         facts: Mapping[str, Facts],
         imports: Callable[[str], Iterable[str]] = lambda _: (),
         suggested: Iterable[Sign] = (),
+        imported: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._facts = facts
         signs = {sign for found in facts.values() for sign in found.signs}.union(suggested)
-        self._signs = Signs(signs, imports)
+        self._signs = Signs(signs, imports, imported)
         self._roots: dict[str, list[str]] = {}
         self._called: dict[str, set[Function]] = {}
         for root, found in sorted(facts.items()):
@@ -268,12 +270,18 @@ class Together:
 class Signs:
     """The signs of all files that were interpreted."""
 
-    def __init__(self, signs: Iterable[Sign], imports: Callable[[str], Iterable[str]]) -> None:
+    def __init__(
+        self,
+        signs: Iterable[Sign],
+        imports: Callable[[str], Iterable[str]],
+        imported: Callable[[str], bool],
+    ) -> None:
         self._by_file: dict[str, list[Sign]] = {}
         for sign in sorted(signs, key=lambda one: (one.place, one.mode, one.text)):
             self._by_file.setdefault(sign.place.path, []).append(sign)
         code = (path for path in self._by_file if path.endswith((".py", ".pyi", ".ipynb")))
         self._imports = {path: frozenset(imports(path)) for path in code}
+        self._imported = imported
 
     def here(self, name: str) -> Force:
         """The modes that a file itself shows."""
@@ -283,7 +291,8 @@ class Signs:
         """The modes that other files show."""
         importers = [path for path, found in self._imports.items() if name in found]
         others = (s for path, found in self._by_file.items() if path != name for s in found)
-        return force(name, others, importers)
+        imported = bool(importers) or self._imported(name)
+        return force(name, others, importers, imported)
 
 
 def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> Told:
@@ -331,6 +340,7 @@ def _plain_event(event: Event) -> list[Any]:
             v.links,
             sorted(v.also),
             _plain_facts(v.facts),
+            v.of_module,
         ]
         for v in event.variants
     ]
@@ -376,7 +386,7 @@ def merged(texts: Iterable[str]) -> list[Event]:
 
 def _variant(plain: list[Any], other: Mapping[str, Any]) -> Variant:
     """A variant of an event, of which another interpretation has the ``other`` facts."""
-    modes, assumptions, root, script, calls, regions, links, also, facts = plain
+    modes, assumptions, root, script, calls, regions, links, also, facts, of_module = plain
     return Variant(
         modes,
         assumptions,
@@ -387,6 +397,7 @@ def _variant(plain: list[Any], other: Mapping[str, Any]) -> Variant:
         tuple(Link(text, Place(*place)) for text, place in links),
         {(path, name) for path, name in also},
         {**other, **{name: _fact(value) for name, value in facts.items()}},
+        of_module,
     )
 
 

@@ -33,8 +33,9 @@ class Sign:
     """A place that shows in which mode code is run: a region, a cast, a scaler, a setting.
 
     mode: index into ``domains.dtypes.MODES``.  script: it is in a test, or runs only as a script.
-    inside: a module opens a region around parts of itself, or casts them, which says nothing of other
-    files.
+    inside: what runs so is called by the code at hand (a module opens a region around parts of itself,
+    a pipeline casts one of its models), which says nothing of other files.
+    setting: the folder whose code a setting of a trainer is about; None: it is no setting.
     """
 
     mode: int
@@ -42,6 +43,7 @@ class Sign:
     place: Place
     script: bool = False
     inside: bool = False
+    setting: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +53,9 @@ class Variant:
     modes: mask over ``domains.dtypes.MODES``.  assumptions: bits of ``domains.assumptions``.
     root: the function (path, qualified name) from which the analysis came here; also: others from which
     it comes here in the same way.  script: the root is a test, or code under
-    ``if __name__ == "__main__"``.  calls: call sites on the way, outermost last.  facts: those of the
-    event that are others in this way.
+    ``if __name__ == "__main__"``.  of_module: the root is called where a model is run: a method of an
+    ``nn.Module`` or of an ``autograd.Function``.  calls: call sites on the way, outermost last.  facts:
+    those of the event that are others in this way.
     """
 
     modes: int
@@ -64,6 +67,7 @@ class Variant:
     links: tuple[Link, ...] = ()
     also: set[tuple[str, str]] = field(default_factory=set)
     facts: dict[str, Any] = field(default_factory=dict)
+    of_module: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -113,7 +113,7 @@ def interpreted(
     told: dict[Path, dict[str, Told]] = {}
     for root, found in facts.items():
         suggested = suggestions.signs(projects[root], caches[root])
-        whole = Together(found, imports[root].reach, suggested)
+        whole = Together(found, imports[root].reach_of_users, suggested, imports[root].imported)
         told[root] = {name: whole.told(name) for name in wanted[root]}
         for name in wanted[root][:1]:
             more = len(users[root]) - IMPORTERS

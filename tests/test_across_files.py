@@ -21,6 +21,11 @@ STEP = (
     "def step(model, x):\n    with torch.autocast('cuda', dtype=torch.float16):\n        {call}\n"
 )
 FLAGGED = ["loss.py:6 MP301"]
+MODULE = (
+    "import torch\n\n\nclass Loss(torch.nn.Module):\n    def forward(self, x):\n"
+    "        return torch.log(x.sigmoid() + 1e-8).mean()\n"
+)
+TRAINED = "self.step(nn.Linear(2, 2).half()).backward()"
 SHAPES = {
     "from the module": ("from loss import loss\n", "loss(model(x).half())"),
     "the module": ("import loss\n", "loss.loss(model(x).half())"),
@@ -149,25 +154,29 @@ def test_settings_of_a_trainer_are_told(tmp_path: Path) -> None:
         ("nn.Module", "super().half()", []),
         ("nn.Module", "nn.Linear(2, 2).half()", []),  # a part of it, which says nothing of others
         ("nn.Module", "self.part.half()", []),
-        ("Builder", "nn.Linear(2, 2).half()", FLAGGED),
+        ("Builder", "nn.Linear(2, 2).half()", []),  # what calls it is in sight, or outside
+        ("Builder", TRAINED, FLAGGED),
     ],
 )
 def test_what_a_module_makes_half_of_itself_runs_nothing_else(
     tmp_path: Path, owner: str, made: str, expected: list[str]
 ) -> None:
-    base = f"from torch import nn\nfrom loss import loss\nfrom x import Builder\n\n\nclass Base({owner}):\n"
+    base = f"from torch import nn\nfrom loss import Loss\nfrom x import Builder\n\n\nclass Base({owner}):\n"
     body = f"    def half(self):\n        return {made}\n"
-    projects.write(tmp_path, {"loss.py": LOSS, "base.py": base + body})
+    projects.write(tmp_path, {"loss.py": MODULE, "base.py": base + body})
     assert check(tmp_path) == expected
 
 
-@pytest.mark.parametrize(("call", "expected"), [("", []), ("load(torch.float16)", FLAGGED)])
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [("", []), ("load(torch.float16)", []), ("load(torch.float16)(1).backward()", FLAGGED)],
+)
 def test_a_default_dtype_that_nobody_uses_runs_nothing(
     tmp_path: Path, call: str, expected: list[str]
 ) -> None:
-    loads = "import torch\nfrom transformers import AutoModel\nfrom loss import loss\n\n\n"
+    loads = "import torch\nfrom transformers import AutoModel\nfrom loss import Loss\n\n\n"
     loads += "def load(dtype: torch.dtype = torch.float16):\n"
     loads += '    return AutoModel.from_pretrained("x", torch_dtype=dtype)\n'
     calls = f"\n\ndef main():\n    return {call}\n" if call else ""
-    projects.write(tmp_path, {"loss.py": LOSS, "loads.py": loads + calls})
+    projects.write(tmp_path, {"loss.py": MODULE, "loads.py": loads + calls})
     assert check(tmp_path) == expected

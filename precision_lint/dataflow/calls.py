@@ -20,7 +20,8 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     Region,
 )
-from precision_lint.dataflow.parameters import drives, is_outside, unseen, unseen_object
+from precision_lint.dataflow.objects import drives
+from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
 from precision_lint.dataflow.protocol import SAVED, Step, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -319,6 +320,7 @@ def _replay(it: Interpreter, summary: Summary) -> None:
         for variant in summary.emitted:
             if variant.root != it.root:
                 variant.also.add(it.root)
+                variant.of_module = variant.of_module or it.of_module
         it.emitted += summary.emitted
     if summary.weights:
         it.clock += 1

@@ -173,6 +173,8 @@ class Interpreter:
         self.clock = 0
         self.root = ("", "")
         self.script = False
+        self.of_module = False
+        """Whether the root is a method of a module."""
         self.steps = 0
         self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
@@ -349,7 +351,7 @@ class Interpreter:
                 return
         variant = Variant(
             modes, assumptions, self.root, self.script, tuple(calls), self.region.sites, links,
-            facts=own,
+            facts=own, of_module=self.of_module,
         )  # fmt: skip
         event.variants.append(variant)
         self.emitted.append(variant)

@@ -88,6 +88,14 @@ def is_module(it: Interpreter, cls: Class | str) -> bool:
     return bool(known)
 
 
+FUNCTIONS = ("torch.autograd.Function", "torch.autograd.function.Function")
+
+
+def is_run(it: Interpreter, cls: Class) -> bool:
+    """Whether what runs a model calls the methods of a class: a module's, or a function's of autograd."""
+    return is_module(it, cls) or is_a(it, cls, *FUNCTIONS)
+
+
 def find_method(it: Interpreter, cls: Class | str, name: str) -> Function | None:
     """A method of a class or of its bases."""
     if isinstance(cls, str):
@@ -325,6 +333,37 @@ def of_own_parts(it: Interpreter) -> bool:
     )
 
 
+DRIVES = frozenset({
+    "backward", "zero_grad", "GradScaler", "manual_backward", "unscale_", "eval",
+    "DataLoader", "clip_grad_norm_",
+})  # fmt: skip
+"""Methods and classes of torch that only code which trains or evaluates a model uses."""
+TRAINS = frozenset({"backward", "manual_backward", "zero_grad"})
+
+
+def drives(it: Interpreter, function: Function) -> bool:
+    """Whether a function trains or runs a model, so that its float arguments are data."""
+    known = function.facts.get("drives")
+    if known is None:
+        used = scan(function).names
+        wanted = DRIVES
+        if function.cls is not None and is_module(it, function.cls):
+            wanted = TRAINS
+        known = function.facts["drives"] = not used.isdisjoint(wanted)
+    return bool(known)
+
+
+def of_one_part(it: Interpreter) -> bool:
+    """Whether what the code at hand runs in half says nothing of code that it does not name.
+
+    Code that trains or evaluates runs models and losses that it is handed.  What else opens a region,
+    or casts a model, does so to what it calls.
+    """
+    function = it.function
+    runs = it.module.trains() or (function is not None and drives(it, function))
+    return of_own_parts(it) or not runs
+
+
 def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it."""
     if _hands_on(node):
@@ -332,7 +371,7 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     for dtype, mode in HALVES:
         if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, node, inside=of_own_parts(it))
+            it.sign(mode, said, node, inside=of_one_part(it))
 
 
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:

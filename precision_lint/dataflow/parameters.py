@@ -14,7 +14,7 @@ from precision_lint.dataflow.declared import (
     parsed,
 )
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import is_a, is_module
+from precision_lint.dataflow.objects import FUNCTIONS, is_a
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -33,29 +33,11 @@ from precision_lint.domains.values import (
     Tensor,
     Value,
 )
-from precision_lint.syntax.program import Class, Function, scan
+from precision_lint.syntax.program import Class, Function
 
-DRIVES = frozenset({
-    "backward", "zero_grad", "GradScaler", "manual_backward", "unscale_", "eval",
-    "DataLoader", "clip_grad_norm_",
-})  # fmt: skip
-"""Methods and classes of torch that only code which trains or evaluates a model uses."""
-TRAINS = frozenset({"backward", "manual_backward", "zero_grad"})
 NUMBERS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "bytes": "bytes"}
 CONTAINERS = frozenset({"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"})
 MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict"})
-
-
-def drives(it: Interpreter, function: Function) -> bool:
-    """Whether a function trains or runs a model, so that its float arguments are data."""
-    known = function.facts.get("drives")
-    if known is None:
-        used = scan(function).names
-        wanted = DRIVES
-        if function.cls is not None and is_module(it, function.cls):
-            wanted = TRAINS
-        known = function.facts["drives"] = not used.isdisjoint(wanted)
-    return bool(known)
 
 
 DATASETS = (
@@ -78,9 +60,6 @@ def is_outside(it: Interpreter, function: Function) -> bool:
         )
         function.facts["outside"] = known
     return bool(known)
-
-
-FUNCTIONS = ("torch.autograd.Function", "torch.autograd.function.Function")
 
 
 def _returns_to_region(cls: Class) -> bool:

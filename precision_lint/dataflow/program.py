@@ -18,6 +18,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
+from precision_lint.dataflow.objects import is_run
 from precision_lint.dataflow.protocol import FINISHED, tells
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -32,7 +33,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Event
-from precision_lint.syntax.imports import Layout
+from precision_lint.syntax.imports import Layout, is_test
 from precision_lint.syntax.program import Class, Function, Module, blocks
 
 STEPS = 40_000
@@ -268,6 +269,7 @@ class Program:
         it = self.interpreter
         trace = module.facts.get("trace", [])
         it.root, it.script, it.module = (module.path, ""), True, module
+        it.of_module = False
         if tells(trace):
             for look in FINISHED:
                 look(it, trace)
@@ -275,7 +277,8 @@ class Program:
     def _root(self, function: Function) -> None:
         it = self.interpreter
         it.root = (function.module.path, function.qualname)
-        it.script = function.module.facts.get("test", False)
+        it.script = is_test(function.module.path)
+        it.of_module = function.cls is not None and is_run(it, function.cls)
         self._guarded(lambda: _whole(it, lambda: it.run(function, None, None, {}, function.node)))
 
     def _main(self, module: Module) -> None:
@@ -289,7 +292,7 @@ class Program:
             it.variables = dict(module.variables)
             it.region, it.loop, it.depth, it.driver = OUTSIDE, None, 0, True
             it.returned, it.yielded, it.trace, it.no_grad = [], [], [], False
-            it.root, it.script = (module.path, ""), True
+            it.root, it.script, it.of_module = (module.path, ""), True, False
             body = next(blocks(node))
             self._guarded(lambda body=body: _whole(it, lambda: it.block(body)))  # type: ignore[misc]
             it.restore(frame)

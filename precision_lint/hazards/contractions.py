@@ -583,7 +583,7 @@ def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
         if (
             isinstance(inner, Tensor)
             and inner.op == "weight"
-            and inner.data
+            and isinstance(inner.data, tuple)
             and len(inner.data) > 2
         ):
             return  # a layer: the cast may only meet its weights

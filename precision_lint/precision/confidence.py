@@ -110,7 +110,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         if not variant.modes >> mode & 1:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
-        confidence, sign = _in_mode(mode, assumptions, assumptions & ~tolerated, force)
+        confidence, sign = _in_mode(mode, variant, assumptions, assumptions & ~tolerated, force)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign)
             if best is None or _order(found) > _order(best):
@@ -119,7 +119,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
 
 
 def _in_mode(
-    mode: int, assumptions: int, strange: int, force: Force
+    mode: int, variant: Variant, assumptions: int, strange: int, force: Force
 ) -> tuple[Confidence | None, Sign | None]:
     if mode == CODE:
         if not assumptions:
@@ -127,6 +127,16 @@ def _in_mode(
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), None
     strength = force.of(mode)
     sign = force.modes[mode][1] if strength is not None else None
-    if strength is not None and strength >= Strength.IMPORTER:
+    if strength is not None and (strength > Strength.IMPORTER or _reached(strength, variant, sign)):
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
     return (None if strange or force.stated else Confidence.POSSIBLE), sign
+
+
+def _reached(strength: Strength, variant: Variant, sign: Sign | None) -> bool:
+    """Whether what a file runs in a mode comes to a hazard in another file that it imports.
+
+    It runs models, and calls what it calls.
+    """
+    if strength < Strength.IMPORTER or sign is None:
+        return False
+    return variant.of_module or variant.root[0] == sign.place.path

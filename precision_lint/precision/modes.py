@@ -16,10 +16,13 @@ class Strength(enum.IntEnum):
     PROJECT = 1
     """Something elsewhere in the project runs so."""
     IMPORTER = 2
-    """A file that imports this one runs so."""
-    FILE = 3
+    """A file that imports this one runs so, or a setting says that the project is trained so."""
+    HANDED = 3
+    """Something in the project runs so, and this file is imported by none: what is in it is handed to
+    what runs, by name or from outside."""
+    FILE = 4
     """The file itself runs so."""
-    STATED = 4
+    STATED = 5
     """The user says so."""
 
 
@@ -60,27 +63,35 @@ def force(
     path: str,
     signs: Iterable[Sign],
     importers: Iterable[str] = (),
+    imported: bool = False,
 ) -> Force:
     """What the code shows to be in force for a file.
 
-    importers: files that import it, directly or not.
+    importers: files that import it, directly or not, as far as they show something.  imported: whether
+    any file does.
     """
     found: dict[int, tuple[Strength, Sign | None]] = {}
     around = frozenset(importers)
     for sign in signs:
-        if sign.place.path == path:
-            strength = Strength.FILE
-        elif sign.script:
+        if sign.place.path != path and sign.script:
             continue
-        elif not sign.inside and (sign.place.path in around or not around):
-            # a file that nothing imports is handed to what runs, by name or from outside
-            strength = Strength.IMPORTER
-        else:
-            strength = Strength.PROJECT
+        strength = _strength(path, sign, around, imported)
         known = found.get(sign.mode)
         if known is None or known[0] < strength:
             found[sign.mode] = (strength, sign)
     return Force(found)
+
+
+def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) -> Strength:
+    if sign.place.path == path:
+        return Strength.FILE
+    if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
+        return Strength.PROJECT
+    if not imported:
+        return Strength.HANDED
+    if sign.setting is not None or sign.place.path in importers:
+        return Strength.IMPORTER
+    return Strength.PROJECT
 
 
 __all__ = ["CODE", "MODES", "Force", "Sign", "Strength", "force"]

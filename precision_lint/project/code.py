@@ -23,7 +23,7 @@ from precision_lint.project.contents import (
 )
 from precision_lint.source import Failure, Source
 from precision_lint.syntax import stated
-from precision_lint.syntax.imports import Layout
+from precision_lint.syntax.imports import Layout, is_test
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,6 +216,33 @@ class Imports:
 
     def holds_tensors(self, name: str) -> bool:
         return bool(self._contents[name].flags & TENSORS)
+
+    @functools.cached_property
+    def _named(self) -> frozenset[str]:
+        names = [name for name in self._names if not is_test(name)]
+        self.read(names)
+        return frozenset(one for name in names for one in self._found.get(name, ()))
+
+    def imported(self, name: str) -> bool:
+        """Whether any file, besides tests, names one in its imports."""
+        return name in self._named
+
+    def reach_of_users(self, name: str) -> set[str]:
+        """What a file imports, directly or not, or what does that runs it: a file that none imports."""
+        found = self.reach(name)
+        for reached in self._entries:
+            if name in reached:
+                found |= reached
+        return found
+
+    @functools.cached_property
+    def _entries(self) -> list[set[str]]:
+        tops = (name for name in self._names if name not in self._named and not is_test(name))
+        return [
+            self.reach(name)
+            for name in tops
+            if self._found.get(name) and not name.endswith("__init__.py")
+        ]
 
     def importers(self, names: Collection[str]) -> list[str]:
         """Files with tensors that import one of some, directly or not.

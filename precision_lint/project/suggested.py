@@ -46,9 +46,10 @@ def signs(code: Code, cache: Cache) -> Iterator[Sign]:
                 if _counts(one)
             ]
             new[key] = json.dumps(found)
+        home = code.layout.home_of(name)
         for kind, narrow, spelling, row in found:
             text = f"the project's settings say {spelling}"
-            yield Sign(MODES[kind, narrow], text, Place(name, row, 0, row, 0))
+            yield Sign(MODES[kind, narrow], text, Place(name, row, 0, row, 0), setting=home)
     cache.put(new)
 
 

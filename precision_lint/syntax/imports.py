@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
+_TESTS = frozenset({"test", "tests"})
+
+
+def is_test(path: str) -> bool:
+    """Whether a file is a test, by the customs of pytest and unittest."""
+    folders, _, name = path.rpartition("/")
+    stem = name.rpartition(".")[0]
+    return (
+        stem.startswith("test_")
+        or stem.endswith("_test")
+        or stem == "conftest"
+        or not _TESTS.isdisjoint(folders.split("/"))
+    )
+
 
 class Layout:
     """The Python files of a project, by path relative to its root (with ``/``)."""
@@ -26,6 +40,15 @@ class Layout:
             parts.append(folder.name)
             folder = folder.parent
         return ".".join(reversed(parts))
+
+    def home_of(self, path: str) -> str:
+        """The folder of the outermost package that a file lies in, with ``/``; empty where in none."""
+        found, folder = "", PurePosixPath(path).parent
+        while str(folder) != ".":
+            if str(folder) in self._packages:
+                found = f"{folder}/"
+            folder = folder.parent
+        return found
 
     def name_of(self, path: str) -> str:
         """The dotted name of a file."""

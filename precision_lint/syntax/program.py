@@ -17,6 +17,10 @@ KINDS = {
 }
 
 
+TRAINING = frozenset({"backward", "manual_backward", "training_step"})
+"""Methods that code calls, or a framework asks for, where a model is trained."""
+
+
 class Module:
     """One Python file.
 
@@ -63,6 +67,18 @@ class Module:
             for node in ast.walk(self.tree):
                 if isinstance(node, ast.Attribute) and (owner := dotted(node.value)) is not None:
                     known.setdefault(owner, set()).add(node.attr)
+        return known
+
+    def trains(self) -> bool:
+        """Whether code of the file steps backward, or is the training step of a framework."""
+        known: bool | None = self.facts.get("trains")
+        if known is None:
+            known = self.facts["trains"] = any(
+                node.attr in TRAINING
+                if isinstance(node, ast.Attribute)
+                else isinstance(node, FunctionNode) and node.name == "training_step"
+                for node in ast.walk(self.tree)
+            )
         return known
 
     def _collect(self, body: list[ast.stmt]) -> None:
