@@ -276,7 +276,7 @@ def test_a_directory_that_imports_the_rest_is_no_part(capsys: pytest.CaptureFixt
 def test_a_notebook_names_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
-    cells = [
+    cells: list[dict[str, object]] = [
         {
             "cell_type": "code",
             "metadata": {},
