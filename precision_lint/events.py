@@ -34,7 +34,7 @@ class Sign:
 
     mode: index into ``domains.dtypes.MODES``.  script: it is in a test, or runs only as a script.
     inside: a module opens a region around parts of itself, or casts them, which says nothing of other
-    files.
+    files.  flag: an option or a condition decides whether it is run so.
     """
 
     mode: int
@@ -42,6 +42,7 @@ class Sign:
     place: Place
     script: bool = False
     inside: bool = False
+    flag: bool = False
 
 
 @dataclass(slots=True, eq=False)

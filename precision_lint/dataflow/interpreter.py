@@ -396,10 +396,17 @@ class Interpreter:
         self.pending.clear()
 
     def sign(
-        self, mode: int, text: str, node: ast.AST, home: Module | None = None, inside: bool = False
+        self,
+        mode: int,
+        text: str,
+        node: ast.AST,
+        home: Module | None = None,
+        inside: bool = False,
+        flag: bool = False,
     ) -> None:
-        """Note a place that shows in which mode code is run."""
-        self.signs.add(Sign(mode, text, self.place(node, home), self.script, inside))
+        """Note a place that shows in which mode code is run; ``flag``: if an option says so."""
+        place, flag = self.place(node, home), flag or bool(self.branches)
+        self.signs.add(Sign(mode, text, place, self.script, inside, flag))
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)

@@ -132,7 +132,8 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
     for dtype, mode in MODE_OF:
         if value.dtypes[dtypes.CODE] & dtype and value.node is not None:
             said = f"autocast to {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, value.node, value.home, of_own_parts(it))
+            flag = bool(value.assumptions & (assume.FLAG | assume.BRANCH))
+            it.sign(mode, said, value.node, value.home, of_own_parts(it), flag)
     place = it.place(value.node, value.home) if value.node is not None else None
     sites = ((place,) if place is not None else ()) + before.sites
     other_device = (

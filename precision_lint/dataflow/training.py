@@ -77,7 +77,7 @@ def make_scaler(
     )  # fmt: skip
     note(it, "new-scaler", node, scaler)
     if enabled is not False:
-        it.sign(dtypes.AMP16, "a GradScaler is made here", node)
+        it.sign(dtypes.AMP16, "a GradScaler is made here", node, flag=enabled is None)
     return scaler
 
 
