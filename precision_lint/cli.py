@@ -19,7 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import precision_lint
-from precision_lint import adopt
+from precision_lint import adopt, init
 from precision_lint.lsp.command import command as lsp
 from precision_lint.report import FORMATS, MACHINE, Aside
 from precision_lint.shell import Sectioned
@@ -32,6 +32,7 @@ from precision_lint.shell import echo_markdown as _echo_markdown
 from precision_lint.shell import existing as _existing
 from precision_lint.shell import list_option as _list_option
 from precision_lint.shell import paths as _paths
+from precision_lint.shell import precision_option as _precision_option
 from precision_lint.shell import resolver as _resolver
 from precision_lint.shell import run_options as _run_options
 from precision_lint.shell import tell as _tell
@@ -364,6 +365,7 @@ def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int
 @cli.command("explain-at")
 @click.argument("place", metavar="FILE:LINE", callback=_place)
 @_format_option()
+@_precision_option
 @click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
 @click.option("--isolated", is_flag=True, help="Ignore configuration files.")
 @_cache_options
@@ -440,6 +442,7 @@ def clean(paths: tuple[str, ...], config: Path | None, isolated: bool, **options
 
 
 cli.add_command(adopt.commands)
+cli.add_command(init.command)
 cli.add_command(lsp)
 
 

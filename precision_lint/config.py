@@ -248,12 +248,7 @@ class Overrides:
         if "cache_dir" in values:  # the user's own link may be followed
             values["cache_dir"] = values["cache_dir"].resolve()
         if self.precision is not None:
-            try:
-                values["precision"] = _modes(list(self.precision))
-            except ValueError:
-                wrong = next(name for name in self.precision if name not in REFERENCE_AND_MODES)
-                hint = close(wrong, REFERENCE_AND_MODES, f"write {_one_of(REFERENCE_AND_MODES)}")
-                raise ConfigError(f'--precision: unknown mode "{wrong}"; {hint}') from None
+            values["precision"] = named_modes(self.precision)
             values["overrides"] = ()
         if self.exclude is not None:
             values["exclude"] = _patterns(here, self.exclude, "--exclude")
@@ -324,6 +319,17 @@ def _modes(value: Any) -> tuple[str, ...]:
     if not names.issubset(REFERENCE_AND_MODES):
         raise ValueError
     return tuple(name for name in MODES if name in names)
+
+
+def named_modes(names: Iterable[str]) -> tuple[str, ...]:
+    """The modes that ``--precision`` names; raises ConfigError for a name that is none."""
+    names = list(names)
+    try:
+        return _modes(names)
+    except ValueError:
+        wrong = next(name for name in names if name not in REFERENCE_AND_MODES)
+        hint = close(wrong, REFERENCE_AND_MODES, f"write {_one_of(REFERENCE_AND_MODES)}")
+        raise ConfigError(f'--precision: unknown mode "{wrong}"; {hint}') from None
 
 
 def _overrides(value: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:

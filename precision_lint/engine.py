@@ -72,7 +72,10 @@ class Facts:
         """Lines of JSON: what is no event, and the events of each file."""
         head = {
             "files": list(self.events),
-            "signs": [[s.mode, s.text, list(s.place), s.script, s.inside] for s in self.signs],
+            "signs": [
+                [s.mode, s.text, list(s.place), s.script, s.inside, s.flag, s.bound]
+                for s in self.signs
+            ],
             "called": _by_file(self.called),
             "cut": self.cut,
             "parsed": self.parsed,
@@ -86,8 +89,8 @@ class Facts:
         try:
             head = json.loads(first)
             signs = tuple(
-                Sign(mode, said, Place(*place), script, inside)
-                for mode, said, place, script, inside in head["signs"]
+                Sign(mode, said, Place(*place), script, inside, flag, bound)
+                for mode, said, place, script, inside, flag, bound in head["signs"]
             )
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names

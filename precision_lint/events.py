@@ -33,8 +33,9 @@ class Sign:
     """A place that shows in which mode code is run: a region, a cast, a scaler, a setting.
 
     mode: index into ``domains.dtypes.MODES``.  script: it is in a test, or runs only as a script.
-    inside: what runs so is called by the code at hand (a module opens a region around parts of itself,
-    a pipeline casts one of its models), which says nothing of other files.
+    inside: a module opens a region around parts of itself, or casts them, which says nothing of other
+    files.  flag: an option or a condition decides whether it is run so.  bound: the code around does not
+    train or evaluate, and so runs nothing that it is handed, but only what it calls.
     setting: the folder whose code a setting of a trainer is about; None: it is no setting.
     """
 
@@ -43,6 +44,8 @@ class Sign:
     place: Place
     script: bool = False
     inside: bool = False
+    flag: bool = False
+    bound: bool = False
     setting: str | None = None
 
 

@@ -14,9 +14,11 @@ from precision_lint import engine, pool, progress
 from precision_lint.cache import Cache, digest
 from precision_lint.config import Settings
 from precision_lint.engine import Engine, Facts, Together, Told, deep_recursion
+from precision_lint.events import Sign
+from precision_lint.project import options
 from precision_lint.project import suggested as suggestions
 from precision_lint.project.code import Code, Imports, encoded
-from precision_lint.project.contents import Index
+from precision_lint.project.contents import TENSORS, Index
 
 POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
@@ -120,6 +122,16 @@ def interpreted(
             cut = (("importers", "", more),) if more > 0 else ()
             told[root][name] = replace(told[root][name], cut=told[root][name].cut + cut)
     return told
+
+
+def shown(root: Path, code: Code, cache: Cache, workers: int = 1) -> list[Sign]:
+    """The places of a project that show modes: in its code, its configuration files, its options."""
+    names = [name for name in sorted(code.names) if code.contents(name).flags & TENSORS]
+    imports = {root: Imports(code, cache)}
+    found = _facts({root: names}, {root: code}, {root: cache}, imports, workers)[root]
+    signs = {sign for facts in found.values() for sign in facts.signs}
+    signs.update(suggestions.signs(code, cache), options.signs(code))
+    return sorted(signs, key=lambda one: (one.place, one.mode, one.flag, one.text))
 
 
 def _facts(

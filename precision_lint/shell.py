@@ -107,6 +107,15 @@ def cache_options(command: F) -> F:
     return directory(nothing(command))
 
 
+def precision_option(command: F) -> F:
+    """``--precision``: the modes that the user states."""
+    said = (
+        "How the code is run: amp-float16, amp-bfloat16, float16, bfloat16; float32 alone for "
+        "none of them. By default what the code shows."
+    )
+    return list_option("--precision", said, "MODES")(command)
+
+
 def run_options(command: F) -> F:
     """Options of every command that lints: what is looked for, and where."""
     options = (
@@ -123,12 +132,7 @@ def run_options(command: F) -> F:
             type=click.Choice(["possible", "likely", "certain"]),
             help="Least confidence shown; by default likely.",
         ),
-        list_option(
-            "--precision",
-            "How the code is run: amp-float16, amp-bfloat16, float16, bfloat16; float32 alone for "
-            "none of them. By default what the code shows.",
-            "MODES",
-        ),
+        precision_option,
         list_option("--exclude", "Patterns of paths to skip, instead of the usual ones.", "GLOBS"),
         list_option("--extend-exclude", "Patterns of paths to skip as well.", "GLOBS"),
         click.option(

@@ -69,7 +69,7 @@ ROOMS: dict[str, set[str]] = {
     },
     # what uses it
     "gathering": {
-        "cache", "config", "engine", "pool", "progress", "project", "source",
+        "cache", "config", "engine", "events", "pool", "progress", "project", "source",
     },
     "harness": {
         "display", "api", "engine", "fixer", "observing", "progress", "project", "registry", "source",
@@ -88,6 +88,11 @@ ROOMS: dict[str, set[str]] = {
         "api", "config", "engine", "fixer", "gathering", "jobs", "judging", "observing", "project",
         "source",
     },
+    "stating": set(),
+    "evidence": {
+        "api", "config", "events", "gathering", "precision", "project", "runner", "source", "stating",
+    },
+    "init": {"config", "display", "evidence", "fixer", "progress", "shell", "source", "stating"},
     "summary": {"api", "jobs", "runner"},
     "shell": {"display", "api", "config", "registry"},
     "schema": {"api", "config", "registry", "report"},
@@ -104,7 +109,7 @@ ROOMS: dict[str, set[str]] = {
         "project", "registry", "report", "shell", "source", "suppress",
     },
     "cli": {
-        "adopt", "api", "branch", "cache", "catalogue", "config", "harness", "inspection", "jobs",
+        "adopt", "api", "branch", "cache", "catalogue", "config", "harness", "init", "inspection", "jobs",
         "lsp", "progress", "project", "registry", "report", "runner", "shell", "show", "silence",
         "source", "summary",
     },

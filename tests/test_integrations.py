@@ -221,7 +221,7 @@ def hooks() -> list[Any]:
 def test_hooks_judge_a_batch_as_a_whole_run_does(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    check, fix = hooks()
+    check, fix, _ = hooks()
     for hook, code in ((check, 1), (fix, 0)):
         program, *args = shlex.split(hook["entry"])
         assert program == "precision-lint"
@@ -233,6 +233,20 @@ def test_hooks_judge_a_batch_as_a_whole_run_does(
 
 def test_hooks_skip_what_is_excluded(project: Path) -> None:
     (project / "precision-lint.toml").write_text('extend-exclude = ["loss.py"]\n')
-    for hook in hooks():
+    for hook in hooks()[:2]:
         _, *args = shlex.split(hook["entry"])
         assert cli.main([*args, *hook["args"], "loss.py"]) == 0
+
+
+def test_the_hook_of_modes_tells_when_code_outgrew_them(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, hook = hooks()
+    program, *args = shlex.split(hook["entry"])
+    assert program == "precision-lint" and not hook["pass_filenames"]
+    assert cli.main(args) == 1
+    assert re.search(
+        r"train\.py:\d+: amp-float16 is proved and not stated", capsys.readouterr().out
+    )
+    (project / "precision-lint.toml").write_text('precision = ["amp-float16"]\n')
+    assert cli.main(args) == 0

@@ -149,3 +149,18 @@ def test_a_loss_of_half_weights_is_behind_no_region(
     args = ["check", "-n", "--output-format", "json", "--precision", "float16,bfloat16", "."]
     cli.main(args)
     assert "MP209" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_explain_at_goes_by_stated_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*args: str) -> str:
+        assert cli.main(["explain-at", "-n", "model.py:11", *args]) == 0
+        return capsys.readouterr().out
+
+    assert "MP301 (likely)" not in said()
+    assert "MP301 (likely)" in said("--precision", "float16")
+    assert "MP301" not in said("--precision", "float32")
+    Path("precision-lint.toml").write_text('precision = ["amp-float16"]\n')
+    assert "MP301 (likely)" in said()
+    assert "in force: amp-float16 (stated)" in said()
+    assert "in force: float16 (stated)" in said("--precision", "float16")

@@ -46,10 +46,11 @@ FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
 SHAPES_OF_CLASS = 8
 """Sets of constructor arguments of one class that are told apart."""
 RECURRENT = Operation(
-    "recurrent", ("input", "weight"), (0, 1), result="promoted", strict=(0, 1),
+    "recurrent", ("input", "weight", "hx", "cx"), (0, 1, 2, 3), result="promoted", strict=(0, 1, 2, 3),
     policy=dict.fromkeys(("cuda", "cpu", "xpu"), "lower"), missing={},
 )  # fmt: skip
-"""What RNNs, attention and whole transformers of torch come to."""
+"""What RNNs, attention and whole transformers of torch come to.  hx, cx: the state of an RNN, or the key
+and the value of attention."""
 ENUMS = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")
 
 
@@ -319,7 +320,7 @@ def _call_recurrent(
         weights, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER,
         data=(layer.name, "weight", None),
     )  # fmt: skip
-    result = operate(it, RECURRENT, [first, weight], {}, node)
+    result = operate(it, RECURRENT, [first, weight, *_beside(layer, arguments, keywords)], {}, node)
     assert isinstance(result, Tensor)
     result = result.but(flags=result.flags | LEARNED)
     if layer.outputs == 1:
@@ -327,6 +328,18 @@ def _call_recurrent(
     if layer.name == "LSTM":
         return Sequence((result, Sequence((result, result), None)), None)
     return Sequence((result,) * layer.outputs, None)
+
+
+def _beside(layer: layers.Layer, arguments: list[Value], keywords: dict[str, Value]) -> list[Value]:
+    """What a layer is given beside its input that has to have the dtype of its weights."""
+    if layer.name == "MultiheadAttention":
+        return [v for v in (*arguments[1:3], *map(keywords.get, ("key", "value"))) if v is not None]
+    if layer.operation != "recurrent":
+        return []
+    state = arguments[1] if len(arguments) > 1 else keywords.get("hx")
+    if isinstance(state, Sequence):
+        return list(state.items[:2]) if state.items is not None else []
+    return [state] if isinstance(state, Tensor) else []
 
 
 def _call_container(

@@ -8,7 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.ranges import bounds_of, hull
-from precision_lint.dataflow.tensors import dtype_of
+from precision_lint.dataflow.tensors import dtype_of, promoted
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     DtypeValue,
     Scalar,
     Sequence,
+    Special,
     Symbol,
     Tensor,
     Unknown,
@@ -296,3 +297,17 @@ def _reach(creation: Creation, lo: float, hi: float) -> float:
     if creation.kind == "range" or creation.name in ("full", "linspace", "ones", "full_like"):
         return max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0
     return 0.0
+
+
+def sampled(it: Interpreter, value: Special, shaped: bool, node: ast.AST) -> Value:
+    """A sample of a distribution, in the dtype that its parameters promote to."""
+    of = [made for one in value.fields["of"] if (made := tensor_of(it, one)) is not None]
+    if not of:
+        return it.unknown("sample", dtypes.V_ANY, assume.CALL)
+    vector = dtypes.floating(promoted(of, [one.dtypes for one in of]))
+    made = Tensor(
+        vector, "sample", tuple(of), node, it.module, rank=SOME_RANK if shaped else UNKNOWN_RANK
+    )
+    for one in of:
+        made.assumptions |= one.assumptions
+    return made

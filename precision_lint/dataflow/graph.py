@@ -138,6 +138,14 @@ KNOWN = frozenset({
 """Operations whose operand is a tensor of floats, or whose result is one whatever goes in."""
 
 
+def typed(value: Tensor) -> tuple[Any, ...]:
+    """The operands that have a say in the dtype of a result: no sizes, no indices, no masks."""
+    known = operation(value.op)
+    if known is None or known.listed or value.op == "einsum":
+        return value.operands
+    return tuple([value.operands[i] for i in known.operands if i < len(value.operands)])
+
+
 def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
     """A tensor and the tensors of floats that it was made of."""
     pending = [peel(value)]
@@ -155,9 +163,7 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
             or (one.op == "cast" and _settles(one))
         ):
             continue
-        parts = one.operands[:1] if one.op in FIRST else one.operands
-        if one.op in ("where", "embedding"):
-            parts = one.operands[1:]
+        parts = one.operands[:1] if one.op in FIRST else typed(one)
         if one.op in ARITHMETIC:  # one tensor of floats makes the result one
             parts = tuple(part for part in parts if is_certain(part)) or parts
         pending.extend(peel(part) for part in parts)

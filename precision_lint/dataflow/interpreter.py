@@ -174,9 +174,7 @@ class Interpreter:
         self.root = ("", "")
         self.script = False
         self.of_module = False
-        """Whether the root is a method of a module."""
-        self.steps = 0
-        self.limit = 0
+        self.steps = self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
@@ -398,10 +396,18 @@ class Interpreter:
         self.pending.clear()
 
     def sign(
-        self, mode: int, text: str, node: ast.AST, home: Module | None = None, inside: bool = False
+        self,
+        mode: int,
+        text: str,
+        node: ast.AST,
+        home: Module | None = None,
+        inside: bool = False,
+        flag: bool = False,
+        bound: bool = False,
     ) -> None:
-        """Note a place that shows in which mode code is run."""
-        self.signs.add(Sign(mode, text, self.place(node, home), self.script, inside))
+        """Note a place that shows in which mode code is run, as ``Sign`` says."""
+        place, flag = self.place(node, home), flag or bool(self.branches)
+        self.signs.add(Sign(mode, text, place, self.script, inside, flag, bound))
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)

@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable
 
-from precision_lint.dataflow import building, objects, regions, training
+from precision_lint.dataflow import around, building, regions, training
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -14,10 +14,10 @@ from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
-from precision_lint.dataflow.tensors import cast, dtype_of, looked_at, operate
+from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.joining import join, unknown
 from precision_lint.domains.values import (
     INF,
     NONE,
@@ -27,7 +27,6 @@ from precision_lint.domains.values import (
     DtypeValue,
     Instance,
     Reference,
-    Root,
     Scalar,
     Sequence,
     Special,
@@ -40,7 +39,6 @@ from precision_lint.domains.values import (
     number,
     text,
 )
-from precision_lint.project import spellings
 from precision_lint.torchmodel import arrays, creation, operations
 
 Arguments = list[Value]
@@ -104,7 +102,7 @@ def library(
         return _sharded(it, arguments, keywords, node)
     if handler is not None:
         return handler(it, name, arguments, keywords, node)
-    return _foreign(it, name, arguments, keywords, node)
+    return around.call(it, name, arguments, keywords, node)
 
 
 def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
@@ -164,12 +162,19 @@ def _torch(
         found = _torch_nn(it, name, arguments, keywords, node)
         if found is not None:
             return found
-    if name.startswith("torch.optim.") and name.rpartition(".")[2][:1].isupper():
-        return _torch_optim(it, name, arguments, keywords, node)
+    if name.startswith(MAKERS) and name.rpartition(".")[2][:1].isupper():
+        return _torch_object(it, name, arguments, keywords, node)
     if name in CHECKPOINT and arguments:
         return it.call(arguments[0], arguments[1:], {}, node)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+
+
+SCALED = frozenset({
+    "Normal", "Uniform", "Gumbel", "Laplace", "LogNormal", "HalfNormal", "Cauchy", "Exponential",
+    "Beta", "Gamma",
+})  # fmt: skip
+"""Distributions whose samples have the dtype of their parameters."""
 
 
 def _private(it: Interpreter, name: str, node: ast.AST) -> Value:
@@ -195,9 +200,18 @@ def _torch_nn(
     return None
 
 
-def _torch_optim(
+MAKERS = ("torch.optim.", "torch.distributions.")
+"""Packages whose classes make objects with a protocol."""
+
+
+def _torch_object(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
+    if name.startswith("torch.distributions."):
+        if name.rpartition(".")[2] in SCALED:
+            return Special("distribution", node, it.module, of=[*arguments, *keywords.values()][:2])
+        handed(it, node, Reference(name), [*arguments, *keywords.values()])
+        return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
     if ".lr_scheduler" in name or ".swa_utils" in name:
         return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
     return training.make_optimizer(it, name, arguments, keywords, node)
@@ -335,6 +349,28 @@ def _eager(
     return Scalar(False, "bool", node=node, home=it.module)
 
 
+SPARSE = {
+    "torch.sparse_coo_tensor": 1, "torch.sparse.FloatTensor": 1, "torch.cuda.sparse.FloatTensor": 1,
+    "torch.sparse_csr_tensor": 2, "torch.sparse_csc_tensor": 2, "torch.sparse_bsr_tensor": 2,
+    "torch.sparse_compressed_tensor": 2,
+}  # fmt: skip
+"""Functions that make a sparse tensor, and which of their arguments are its values."""
+
+
+def _sparse(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``torch.sparse_coo_tensor(indices, values)`` has the dtype of its values."""
+    at = SPARSE[name]
+    given = arguments[at] if len(arguments) > at else keywords.get("values")
+    values = tensor_of(it, given) if given is not None else None
+    if values is None:
+        return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
+    made = values.but(op="view", operands=(values,), node=node, home=it.module, rank=2, symbol=None)
+    asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
+    return cast(it, made, asked, node) if asked is not None else made
+
+
 TORCH: dict[str, Handler] = {
     "torch.clear_autocast_cache": _emptied,
     "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
@@ -360,6 +396,7 @@ TORCH: dict[str, Handler] = {
     "torch.promote_types": _promoted,
     "torch.result_type": _promoted,
     **dict.fromkeys(EAGER, _eager),
+    **dict.fromkeys(SPARSE, _sparse),
 }
 
 
@@ -699,77 +736,6 @@ def _itertools(
     return it.unknown(last, dtypes.V_ANY)
 
 
-def _einops(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    last = name.rpartition(".")[2]
-    first = arguments[0] if arguments else unknown()
-    if last == "einsum" and arguments:
-        operation = operations.operation("einsum")
-        equation = [v for v in arguments if text(v) is not None]
-        tensors = [v for v in arguments if text(v) is None]
-        if operation is not None:
-            return operate(it, operation, [*equation, *tensors], {}, node)
-    if last in ("rearrange", "repeat", "asnumpy"):
-        if isinstance(first, Sequence):
-            first = any_of(first) or unknown()
-        made = tensor_of(it, first)
-        if made is not None:
-            return made.but(
-                op="view", operands=(made,), node=node, home=it.module, rank=-1, symbol=None
-            )
-    if last == "reduce" and len(arguments) > 2:
-        operation = operations.operation(text(arguments[2]) or "mean")
-        if operation is not None:
-            return operate(it, operation, [first, Sequence((), None)], {}, node)
-    return it.unknown(last, dtypes.V_ANY, assume.CALL)
-
-
-MODE_OF_SETTING = {
-    ("autocast", "float16"): dtypes.AMP16,
-    ("autocast", "bfloat16"): dtypes.AMPBF,
-    ("half", "float16"): dtypes.HALF16,
-    ("half", "bfloat16"): dtypes.HALFBF,
-}
-
-
-def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -> None:
-    """Keywords that tell a framework in which precision to run (``precision="16-mixed"``)."""
-    for keyword, value in keywords.items():
-        if not isinstance(value, Scalar) or value.value is None or value.assumptions:
-            continue
-        said = spellings.judge((callee, keyword), value.value, code=True)
-        if said is None or said.strength != "on":
-            continue
-        for dtype in said.dtypes:
-            mode = MODE_OF_SETTING[(said.kind, dtype)]
-            it.sign(mode, f"{callee}({keyword}={value.value!r}) runs it so", node)
-
-
-def _foreign(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    """A function or class of another library: an unknown object, perhaps a model with a dtype."""
-    handed(it, node, Reference(name), [*arguments, *keywords.values()])
-    asked = keywords.get("torch_dtype", keywords.get("dtype"))
-    last = name.rpartition(".")[2]
-    if name.startswith("torchvision."):
-        if last == "ToPILImage":
-            return Reference("torchvision.transforms.functional.to_pil_image")
-        if last == "to_pil_image" and isinstance(node, ast.Call) and len(node.args) == 1:
-            made = tensor_of(it, arguments[0]) if arguments else None
-            if made is not None:
-                looked_at(it, "numpy", made, node)
-    _settings(it, last, keywords, node)
-    if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
-        vector = dtype_of(it, asked)
-        if vector is not None and not vector[0] & dtypes.OTHER:
-            if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
-                objects.show_cast(it, vector, node)
-            return Instance(name.rpartition(".")[0], {}, Root(vector, node, it.module))
-    return it.unknown(last, dtypes.V_ANY, assume.CALL)
-
-
 ROOTS: dict[str, Handler] = {
     "torch": _torch,
     "numpy": _numpy,
@@ -778,7 +744,8 @@ ROOTS: dict[str, Handler] = {
     "functools": _functools,
     "contextlib": _contextlib,
     "itertools": _itertools,
-    "einops": _einops,
+    "einops": around.einops,
+    "einops_exts": around.einops,
 }
 OPERATIONS["library"] = library
 __all__ = ["cast", "constant", "library"]

@@ -9,10 +9,17 @@ from typing import Any
 from precision_lint.dataflow import building, declared, functions, objects, training
 from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
-from precision_lint.dataflow.creation import create
+from precision_lint.dataflow.creation import create, sampled
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
-from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
+from precision_lint.dataflow.tensors import (
+    CAST,
+    HAZARDS,
+    Applied,
+    cast,
+    looked_at,
+    operate,
+)
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -633,6 +640,8 @@ def _special_method(
         return training.backward(it, value, node)
     if value.kind == "shape" and name == "numel":
         return Scalar(None, "int", 0)
+    if value.kind == "distribution" and name in ("sample", "rsample"):
+        return sampled(it, value, bool(arguments or keywords), node)
     found = _of_special(it, value, name, node)
     if isinstance(found, Special) and found.kind == "method":
         return it.unknown(name, dtypes.V_ANY, assume.CALL)

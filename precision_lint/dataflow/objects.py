@@ -353,15 +353,10 @@ def drives(it: Interpreter, function: Function) -> bool:
     return bool(known)
 
 
-def of_one_part(it: Interpreter) -> bool:
-    """Whether what the code at hand runs in half says nothing of code that it does not name.
-
-    Code that trains or evaluates runs models and losses that it is handed.  What else opens a region,
-    or casts a model, does so to what it calls.
-    """
+def runs(it: Interpreter) -> bool:
+    """Whether the code at hand trains or evaluates, and so runs models and losses that it is handed."""
     function = it.function
-    runs = it.module.trains() or (function is not None and drives(it, function))
-    return of_own_parts(it) or not runs
+    return it.module.trains() or (function is not None and drives(it, function))
 
 
 def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
@@ -371,7 +366,7 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     for dtype, mode in HALVES:
         if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, node, inside=of_one_part(it))
+            it.sign(mode, said, node, inside=of_own_parts(it), bound=not runs(it))
 
 
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
-from precision_lint.dataflow.objects import of_one_part
+from precision_lint.dataflow.objects import of_own_parts, runs
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
@@ -132,7 +132,8 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
     for dtype, mode in MODE_OF:
         if value.dtypes[dtypes.CODE] & dtype and value.node is not None:
             said = f"autocast to {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, value.node, value.home, of_one_part(it))
+            flag = bool(value.assumptions & (assume.FLAG | assume.BRANCH))
+            it.sign(mode, said, value.node, value.home, of_own_parts(it), flag, not runs(it))
     place = it.place(value.node, value.home) if value.node is not None else None
     sites = ((place,) if place is not None else ()) + before.sites
     other_device = (

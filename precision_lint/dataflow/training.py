@@ -77,7 +77,8 @@ def make_scaler(
     )  # fmt: skip
     note(it, "new-scaler", node, scaler)
     if enabled is not False:
-        it.sign(dtypes.AMP16, "a GradScaler is made here", node, inside=True)
+        flag = enabled is None
+        it.sign(dtypes.AMP16, "a GradScaler is made here", node, flag=flag, bound=True)
     return scaler
 
 

@@ -234,7 +234,15 @@ def _mappings(a: Any, b: Any) -> Value:
 def _instances(a: Any, b: Any) -> Value:
     if a.attributes is b.attributes and a.cls == b.cls:
         return a  # type: ignore[no-any-return]
-    return a if a.cls == b.cls else unknown()
+    if a.cls == b.cls:
+        return a  # type: ignore[no-any-return]
+    if a.cls in PASSING or b.cls in PASSING:
+        return a if b.cls in PASSING else b  # type: ignore[no-any-return]
+    return unknown()
+
+
+PASSING = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"})
+"""Layers that a module has in place of another one where there is nothing to do."""
 
 
 def _specials(a: Any, b: Any) -> Value:

@@ -6,7 +6,14 @@ import ast
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
-from precision_lint.dataflow.graph import alternatives, behind, floats_behind, is_certain, peel
+from precision_lint.dataflow.graph import (
+    alternatives,
+    behind,
+    floats_behind,
+    is_certain,
+    peel,
+    typed,
+)
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_module
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -362,9 +369,16 @@ def _place(it: Interpreter, applied: Applied, index: int) -> Place | None:
             node = applied.node.value
         elif isinstance(target, ast.Subscript):
             node = target.value
-    if _is_layer(applied) and index == 0 and isinstance(applied.node, ast.Call):
-        node = applied.node.args[0] if applied.node.args else None
+    recurrent = applied.name == "recurrent"
+    if _is_layer(applied) and (recurrent or index == 0) and isinstance(applied.node, ast.Call):
+        node = _handed(applied.node, index)
     return it.place(node) if node is not None else None
+
+
+def _handed(node: ast.Call, index: int) -> ast.expr | None:
+    """Where what a layer is given is written; the state of an RNN may be a pair."""
+    at = min(index, 1)
+    return node.args[at] if len(node.args) > at else None
 
 
 def _written(value: Any) -> str:
@@ -448,14 +462,15 @@ def _wider(value: Tensor, mode: int) -> tuple[Any, bool]:
     wanted = value.dtypes[mode]
     found = None
     met = False
+    keeps = value.op in ("index", "join", "sample") or transparent(value)
     for part in _parts(value):
         for one in alternatives(part):
             if not isinstance(one, Tensor):
                 continue
             have = one.dtypes[mode]
-            if have == wanted and one.rank != 0:
+            if have == wanted and (keeps or one.rank != 0):
                 found = one if found is None or _rank(found, mode) > _rank(one, mode) else found
-            elif have & LOW and not have & (OTHER | WIDE):
+            elif have & LOW and not have & (OTHER | WIDE) and one.rank != 0:
                 met = True
     return found, met
 
@@ -468,7 +483,7 @@ def _rank(value: Any, mode: int) -> int:
 
 def _parts(value: Tensor) -> list[Any]:
     parts: list[Any] = []
-    for part in value.operands:
+    for part in typed(value):
         if isinstance(part, Sequence):
             parts += part.items if part.items is not None else [part.element]
         else:
@@ -483,8 +498,6 @@ def _parts(value: Tensor) -> list[Any]:
 def widened(it: Interpreter, applied: Applied) -> None:
     """A tensor that was made wide, for no reason of its own, promotes a half one."""
     parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
-    if applied.name == "where":
-        parts = parts[1:] if len(parts) > 2 else parts
     if applied.inplace:
         _forget(it, applied.values[1] if len(applied.values) > 1 else None)  # it is cast back
         return

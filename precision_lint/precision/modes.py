@@ -85,7 +85,11 @@ def force(
 def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) -> Strength:
     if sign.place.path == path:
         return Strength.FILE
-    if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
+    if (
+        sign.inside
+        or sign.bound
+        or (sign.setting is not None and not path.startswith(sign.setting))
+    ):
         return Strength.PROJECT
     if not imported:
         return Strength.HANDED

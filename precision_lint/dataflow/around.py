@@ -1,0 +1,114 @@
+"""Calls of functions of libraries around torch: einops, frameworks, what makes pretrained models."""
+
+from __future__ import annotations
+
+import ast
+
+from precision_lint.dataflow import objects
+from precision_lint.dataflow.containers import elements
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.protocol import handed
+from precision_lint.dataflow.tensors import dtype_of, looked_at, operate
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import any_of, unknown
+from precision_lint.domains.values import (
+    Instance,
+    Reference,
+    Root,
+    Scalar,
+    Sequence,
+    Value,
+    text,
+)
+from precision_lint.project import spellings
+from precision_lint.torchmodel import foreign, operations
+
+Arguments = list[Value]
+Keywords = dict[str, Value]
+
+
+def einops(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    last = name.rpartition(".")[2]
+    first = arguments[0] if arguments else unknown()
+    if last == "einsum" and arguments:
+        operation = operations.operation("einsum")
+        equation = [v for v in arguments if text(v) is not None]
+        tensors = [v for v in arguments if text(v) is None]
+        if operation is not None:
+            return operate(it, operation, [*equation, *tensors], {}, node)
+    if last in foreign.VIEWS:
+        return _moved(it, any_of(first) if isinstance(first, Sequence) else first, node)
+    if last in foreign.VIEWS_OF_MANY and last == "unpack":
+        return Sequence(None, _moved(it, first, node), "list")
+    if last in foreign.VIEWS_OF_MANY:
+        parts = elements(it, first, node)
+        if isinstance(parts, list):
+            return Sequence(tuple([_moved(it, one, node) for one in parts]), None, "list")
+        return Sequence(None, _moved(it, parts, node), "list")
+    if last == "pack":
+        packed = _moved(it, any_of(first) if isinstance(first, Sequence) else first, node)
+        return Sequence((packed, unknown()), None)
+    if last == "reduce" and len(arguments) > 2:
+        operation = operations.operation(text(arguments[2]) or "mean")
+        if operation is not None:
+            return operate(it, operation, [first, Sequence((), None)], {}, node)
+    return it.unknown(last, dtypes.V_ANY, assume.CALL)
+
+
+def _moved(it: Interpreter, value: Value | None, node: ast.AST) -> Value:
+    """A tensor whose numbers einops put into another shape."""
+    made = tensor_of(it, value) if value is not None else None
+    if made is None:
+        return it.unknown("einops", dtypes.V_ANY, assume.CALL)
+    return made.but(op="view", operands=(made,), node=node, home=it.module, rank=-1, symbol=None)
+
+
+MODE_OF_SETTING = {
+    ("autocast", "float16"): dtypes.AMP16,
+    ("autocast", "bfloat16"): dtypes.AMPBF,
+    ("half", "float16"): dtypes.HALF16,
+    ("half", "bfloat16"): dtypes.HALFBF,
+}
+
+
+def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -> None:
+    """Keywords that tell a framework in which precision to run (``precision="16-mixed"``)."""
+    for keyword, value in keywords.items():
+        if not isinstance(value, Scalar) or value.value is None or value.assumptions:
+            continue
+        said = spellings.judge((callee, keyword), value.value, code=True)
+        if said is None or said.strength != "on":
+            continue
+        for dtype in said.dtypes:
+            mode = MODE_OF_SETTING[(said.kind, dtype)]
+            it.sign(mode, f"{callee}({keyword}={value.value!r}) runs it so", node)
+
+
+def call(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """A function or class of another library: an unknown object, perhaps a model with a dtype."""
+    known = foreign.FUNCTIONS.get(name)
+    if known is not None:
+        return operate(it, known, arguments, keywords, node)
+    handed(it, node, Reference(name), [*arguments, *keywords.values()])
+    asked = keywords.get("torch_dtype", keywords.get("dtype"))
+    last = name.rpartition(".")[2]
+    if name.startswith("torchvision."):
+        if last == "ToPILImage":
+            return Reference("torchvision.transforms.functional.to_pil_image")
+        if last == "to_pil_image" and isinstance(node, ast.Call) and len(node.args) == 1:
+            made = tensor_of(it, arguments[0]) if arguments else None
+            if made is not None:
+                looked_at(it, "numpy", made, node)
+    _settings(it, last, keywords, node)
+    if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
+        vector = dtype_of(it, asked)
+        if vector is not None and not vector[0] & dtypes.OTHER:
+            if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
+                objects.show_cast(it, vector, node)
+            return Instance(name.rpartition(".")[0], {}, Root(vector, node, it.module))
+    return it.unknown(last, dtypes.V_ANY, assume.CALL)

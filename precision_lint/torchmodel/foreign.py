@@ -1,0 +1,54 @@
+"""Functions of libraries around torch that act on tensors: what they do to dtypes, as documented."""
+
+from __future__ import annotations
+
+from precision_lint.torchmodel.operations import Operation
+
+ATTENTION = (
+    "xformers.ops.memory_efficient_attention", "flash_attn.flash_attn_func",
+    "flash_attn.flash_attn_interface.flash_attn_func", "sageattention.sageattn",
+)  # fmt: skip
+"""Kernels that take query, key and value in one dtype, and that autocast does not know."""
+FIRST = (
+    "flash_attn.flash_attn_qkvpacked_func", "flash_attn.flash_attn_varlen_qkvpacked_func",
+    "torchvision.ops.roi_align", "torchvision.ops.roi_pool", "torchvision.ops.ps_roi_align",
+    "torchvision.ops.deform_conv2d", "torchvision.ops.box_convert", "torchvision.ops.drop_block2d",
+    "torchvision.ops.clip_boxes_to_image", "torchvision.ops.stochastic_depth",
+    "torch_scatter.scatter", "torch_scatter.scatter_add", "torch_scatter.scatter_mean",
+    "torch_scatter.scatter_sum", "torch_scatter.segment_csr", "torch_scatter.gather_csr",
+    "torch_geometric.utils.softmax", "torch_geometric.utils.scatter", "timm.layers.drop_path",
+    "timm.models.layers.drop_path", "einops_exts.rearrange_with_anon_dims",
+    "einops_exts.repeat_with_anon_dims",
+)  # fmt: skip
+"""Functions whose result has the dtype of their first argument."""
+WIDE = (
+    "torchvision.ops.box_iou", "torchvision.ops.generalized_box_iou",
+    "torchvision.ops.complete_box_iou", "torchvision.ops.distance_box_iou",
+    "torchvision.ops.box_area",
+    "diffusers.models.embeddings.get_timestep_embedding",
+    "ldm.modules.diffusionmodules.util.timestep_embedding",
+)  # fmt: skip
+"""Functions that compute in float32 whatever they are given, and give that."""
+INDICES = ("torchvision.ops.nms", "torchvision.ops.batched_nms", "torchvision.ops.boxes.nms")
+VIEWS = frozenset({"rearrange", "repeat", "asnumpy"})
+"""Functions of einops that move numbers, and keep their dtype."""
+VIEWS_OF_MANY = frozenset({"rearrange_many", "repeat_many", "unpack"})
+"""The same for several tensors, or for parts of one."""
+
+
+def _table() -> dict[str, Operation]:
+    found = {name: _made(name, "first", strict=(0, 1, 2)) for name in ATTENTION}
+    found |= {name: _made(name, "first") for name in FIRST}
+    found |= {name: _made(name, "float32") for name in WIDE}
+    found |= {name: _made(name, "int") for name in INDICES}
+    return found
+
+
+def _made(name: str, result: str, strict: tuple[int, ...] = ()) -> Operation:
+    parameters = ("query", "key", "value") if strict else ("input",)
+    last = name.rpartition(".")[2]
+    return Operation(last, parameters, strict or (0,), result=result, strict=strict)
+
+
+FUNCTIONS = _table()
+"""Operations by their dotted name."""
