@@ -13,8 +13,8 @@ class ScalerWithBfloat16(Rule):
     `enabled` is False or says something about a dtype.
 
     A scaler whose `enabled`, or the condition under which it is made, holds for bfloat16
-    (`dtype in ("fp16", "bf16")`, `dtype != torch.float32`), and one that is handed on for
-    bfloat16.
+    (`dtype in ("fp16", "bf16")`, `dtype != torch.float32`, `args.fp16 or args.bf16`), and one that
+    is handed on for bfloat16.
 
     `enabled=(dtype == torch.float16)` is the right form and silent, as is a scaler that is made
     under such a condition. Regions of which the dtype is not known, or of which one is float16,
@@ -68,7 +68,7 @@ class ScalerWithBfloat16(Rule):
             message = "this scaler is handed over for bfloat16, which needs no scale"
         elif facts["taken"] is False:
             message = (
-                f"the loss is scaled where {at.text(facts['scaled'])} holds for bfloat16, which "
+                f"the test {at.text(facts['scaled'])} leaves the scaler on for bfloat16, which "
                 "needs no scale"
             )
         yield Finding(message, fix=fix, related=(Link("it says so here", facts["scaled"]),))

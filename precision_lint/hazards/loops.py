@@ -324,21 +324,61 @@ def handed_over(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
                 )
 
 
+HALF = frozenset(
+    {"fp16", "float16", "half", "16", "16-mixed", "16-true", "torch.float16", "torch.half"}
+)
+SINGLE = frozenset({"fp32", "float32", "float", "32", "32-true", "torch.float32", "torch.float"})
+"""How settings spell float16 and float32."""
+
+
 def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
     """A scaler that is on where a setting says bfloat16."""
-    holding = [one.test for one in it.branches if one.holds]
-    for test in (*holding, *((enabled,) if enabled is not None else ())):
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In):
-            listed = getattr(test.comparators[0], "elts", ())
-            if any(isinstance(one, ast.Constant) and one.value in BRAIN for one in listed):
-                it.emit(
-                    "bfloat16-scaler",
-                    node,
-                    ALL_MODES,
-                    assume.BRANCH,
-                    scaled=it.place(test),
-                    taken=False,
-                )
+    answers = [(one.test, _for_bfloat16(one.test, one.holds)) for one in it.branches]
+    if enabled is not None:
+        answers.append((enabled, _for_bfloat16(enabled)))
+    says = next((test for test, answer in answers if answer), None)
+    if says is not None and all(answer is not False for _, answer in answers):
+        scaled = it.place(says)
+        it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=scaled, taken=False)
+
+
+def _for_bfloat16(test: ast.expr, holds: bool = True) -> bool | None:
+    """Whether a test comes to ``holds`` where the setting it asks for says bfloat16; None: unknown."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _for_bfloat16(test.operand, not holds)
+    if isinstance(test, ast.BoolOp):
+        answers = {_for_bfloat16(one, holds) for one in test.values}
+        if isinstance(test.op, ast.Or) is holds:
+            return True if True in answers else None if None in answers else False
+        return False if False in answers else True if True in answers else None
+    answer = None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        answer = _compared(test.ops[0], test.comparators[0])
+    elif isinstance(test, ast.Attribute):
+        words = set(test.attr.split("_"))
+        answer = True if words & BRAIN else False if words & HALF else None
+    return None if answer is None else answer is holds
+
+
+def _compared(operator: ast.cmpop, other: ast.expr) -> bool | None:
+    """Whether a comparison with constants holds where the setting says bfloat16; None: unknown."""
+    among = getattr(other, "elts", ()) if isinstance(operator, ast.In | ast.NotIn) else (other,)
+    spelled = {_spelled(one) for one in among}
+    if not spelled & (BRAIN | HALF | SINGLE):
+        return None
+    same = bool(spelled & BRAIN)
+    if isinstance(operator, ast.Eq | ast.In | ast.Is):
+        return same
+    return not same if isinstance(operator, ast.NotEq | ast.NotIn | ast.IsNot) else None
+
+
+def _spelled(node: ast.expr) -> str | None:
+    """A constant text, or a dtype as ``torch.float16``."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return None
 
 
 def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
