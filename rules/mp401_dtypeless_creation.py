@@ -96,6 +96,8 @@ def _like_the_layer(event: Event, at: Context) -> Fix | None:
     layer, origin = at.callee(event.place), event.facts["origin_at"]
     if layer is None or not layer.startswith("self.") or origin.path != at.path:
         return None
+    if event.facts["operation"] == "model":  # it need not have a weight by that name
+        return None
     if not at.together(origin, event.place):
         return None
     dtype = f"{layer}.weight.dtype"

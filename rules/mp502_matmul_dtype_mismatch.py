@@ -12,7 +12,7 @@ class MatmulDtypeMismatch(Rule):
     ## What it flags
     `@`, `matmul`, `bmm`, `mm`, `einsum`, `linear`, `conv*`, `grid_sample`, attention and
     recurrent layers outside autocast, where one operand is half and the other float32: created
-    without dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), held as a plain
+    without dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), handed to a model that was cast, held as a plain
     float32 attribute that `model.half()` does not convert, or an input that was upcast
     (`self.fc(x.float())`). The message says which operand is which, and where the wide one is
     made.
@@ -40,7 +40,7 @@ class MatmulDtypeMismatch(Rule):
 
     ## Fix safety
     Safe: with a float32 operand the added dtype or cast changes nothing. There is no fix for a
-    norm, whose weight may be absent, or for a layer inside a container.
+    norm, whose weight may be absent, for a layer inside a container, or for a whole model.
 
     ## How to silence
     `# precision-lint: ignore[MP502] reason` or `# noqa: MP502` on the line.
@@ -90,7 +90,7 @@ def _fix(event: Event, at: Context) -> Fix | None:
     """Cast the wide operand to the dtype of the other one."""
     facts = event.facts
     wide, narrow = facts["wide"], facts["narrow"]
-    if wide is None or "norm" in facts["operation"]:
+    if wide is None or "norm" in facts["operation"] or facts["operation"] == "model":
         return None
     layer = at.callee(event.place) if facts["layer"] else None
     if layer is not None and layer.startswith("self."):

@@ -189,6 +189,33 @@ def spread_outside(places, tokens, count):
         table = torch.sparse_coo_tensor(places, values, (count, len(tokens)))
         return table @ tokens.to(torch.float32)
 """,
+    "a model that was cast, and what it is given": """\
+import torch
+from diffusers import AutoencoderKL, UNet2DConditionModel
+
+def draw(name, states):
+    unet = UNet2DConditionModel.from_pretrained(name, torch_dtype=torch.float16)
+    noise = torch.randn(1, 4, 8, 8)  # MP401
+    return unet(noise, 1, states).sample
+
+def encode(name, image):
+    vae = AutoencoderKL.from_pretrained(name)
+    vae.to("cuda", dtype=torch.float16)
+    return vae.encode(image.float() / 255).latent_dist  # MP502
+
+def encode_in_its_dtype(name, image):
+    vae = AutoencoderKL.from_pretrained(name).to("cuda", dtype=torch.float16)
+    return vae.encode((image.float() / 255).half()).latent_dist
+
+def encode_in_a_region(name, image):
+    vae = AutoencoderKL.from_pretrained(name).to("cuda", dtype=torch.float16)
+    with torch.autocast("cuda", dtype=torch.float16):
+        return vae.encode(image.float() / 255).latent_dist
+
+def count(load, path, ids):
+    net = load(path).half()
+    return net(ids.long()), net.names(torch.zeros(3))
+""",
     "noise of a distribution": """\
 import torch
 from torch import nn

@@ -51,6 +51,11 @@ RECURRENT = Operation(
 )  # fmt: skip
 """What RNNs, attention and whole transformers of torch come to.  hx, cx: the state of an RNN, or the key
 and the value of attention."""
+MODEL = Operation(
+    "model", ("input", "weight"), (0, 1), result="promoted", strict=(0, 1),
+    policy=dict.fromkeys(("cuda", "cpu", "xpu"), "lower"), missing={},
+)  # fmt: skip
+"""The first layer of a model that nobody saw."""
 ENUMS = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")
 
 
@@ -248,7 +253,7 @@ def _call_layer(
     weights, cast = objects.weights_of(it, callee)
     layer = layers.layer(name)
     if layer is None:
-        return network(it, name, weights, [*arguments, *keywords.values()], node)
+        return foreign(it, callee, name, [*arguments, *keywords.values()], node)
     if layer.container:
         return _call_container(it, callee, arguments, node)
     assumptions = _weight_assumptions(callee) if cast is None else 0
@@ -391,6 +396,31 @@ def network(
     return made
 
 
+FED = ("encode", "decode", "forward")
+"""Methods of models that are given activations first."""
+
+
+def _fed(it: Interpreter, weights: Dtypes, arguments: list[Value], node: ast.AST) -> None:
+    """A model of known dtype is given something: its first layer takes that dtype only."""
+    first = arguments[0] if arguments else None
+    if isinstance(first, Tensor) and dtypes.single(weights) & 1 << dtypes.CODE:
+        weight = Tensor(
+            weights, "weight", (), node, it.module, flags=PARAMETER, data=("", "weight")
+        )
+        operate(it, MODEL, [first, weight], {}, node)
+
+
+def foreign(
+    it: Interpreter, owner: Instance, name: str, arguments: list[Value], node: ast.AST
+) -> Value:
+    """What a model of another library gives, called itself or by a method."""
+    weights = objects.weights_of(it, owner)[0]
+    cls = str(owner.cls)
+    if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
+        _fed(it, weights, arguments, node)  # others may cast what they are given
+    return network(it, name, weights, arguments, node)
+
+
 def call_unknown(
     it: Interpreter,
     callee: Unknown,
@@ -410,6 +440,8 @@ def call_unknown(
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
             objects.show_cast(it, symbol.vector, symbol.node)
         weights = symbol.vector if cast else dtypes.FOLLOWS
+        if cast and (("cast of", "") in symbol.attributes or symbol.label in FED):
+            _fed(it, weights, arguments, node)
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
 

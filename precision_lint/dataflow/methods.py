@@ -500,8 +500,7 @@ def _instance_method(
         answer = building.module_method(it, value, name, arguments, keywords, node)
         if answer is not None:
             return answer
-        weights = objects.weights_of(it, value)[0]
-        return building.network(it, name, weights, arguments, node)
+        return building.foreign(it, value, name, arguments, node)
     return it.call(_of_instance(it, value, name, node), arguments, keywords, node)
 
 
