@@ -21,13 +21,18 @@ from precision_lint.api import (
     Severity,
 )
 from precision_lint.context import Context
-from precision_lint.precision.confidence import Verdict, counting, judge
-from precision_lint.precision.modes import Force
+from precision_lint.domains.dtypes import CODE
+from precision_lint.precision.confidence import Verdict, counting, judge, with_modes
+from precision_lint.precision.modes import MODES, Force
 from precision_lint.source import Source
 
 Rules = Sequence[type[Rule]]
 Judged = tuple[Event, Verdict, Rules]
 """An event, how sure it is, and the rules that listen to it."""
+Words = dict[tuple[object, ...], list[Finding]]
+"""What rules say of the ways in which events come about."""
+NAMES = {CODE: "code", **{number: name for name, number in MODES.items()}}
+"""Modes as findings name them."""
 
 
 def judged(
@@ -47,9 +52,42 @@ def judged(
         if event.place.path == path and event.kind in listeners:
             verdict = judge(event, force, superseded)
             if verdict is not None:
+                verdict = with_modes(event, verdict, force, superseded)
                 shown = as_counts(event, verdict, superseded)
                 found.append((shown, verdict, listeners[event.kind]))
     return found
+
+
+def stated(
+    events: Iterable[Event],
+    path: str,
+    rules: Rules,
+    force: Force,
+    superseded: frozenset[tuple[str, str]] = frozenset(),
+    now: Iterable[Judged] = (),
+) -> dict[str, list[Judged]]:
+    """For each mode that may be stated: the events as they are judged then, if it makes one more likely.
+
+    now: the events as they are judged in the modes that are in force.
+    """
+    kinds = {kind for rule in rules for kind in rule.listens}
+    sure = {
+        _key(event) for event, verdict, _ in now if verdict.confidence is not Confidence.POSSIBLE
+    }
+    dim = [e for e in events if e.place.path == path and e.kind in kinds and _key(e) not in sure]
+    found: dict[str, list[Judged]] = {}
+    for name, mode in MODES.items():
+        under = force.under((name,))
+        for event in dim:
+            verdict = judge(event, under, superseded) if event.modes & 1 << mode else None
+            if verdict is not None and verdict.confidence is not Confidence.POSSIBLE:
+                found[name] = judged(events, path, rules, under, superseded)
+                break
+    return found
+
+
+def _key(event: Event) -> tuple[object, ...]:
+    return event.kind, event.place, event.facts.get("key")
 
 
 def diagnostics(
@@ -59,14 +97,22 @@ def diagnostics(
     events: Iterable[Judged],
     torch_version: tuple[int, ...] | None = None,
     torch_pinned: tuple[int, ...] | None = None,
+    words: Words | None = None,
 ) -> list[Diagnostic]:
-    """All findings of rules in one file, of any confidence, in order of place."""
+    """All findings of rules in one file, of any confidence, in order of place.
+
+    words: what rules said of these events before; it is added to.
+    """
+    words = {} if words is None else words
     at = Context(source, tree, path, torch_version, torch_pinned)
     found: list[tuple[Event, type[Rule], Diagnostic]] = []
     for event, verdict, rules in events:
         for rule in rules:
             try:
-                for finding in rule().check(event, at):
+                key = (*_key(event), id(verdict.variant), rule)
+                if key not in words:
+                    words[key] = list(rule().check(event, at))
+                for finding in words[key]:
                     found.append((event, rule, _diagnostic(rule, at, event, finding, verdict)))
             except Exception as error:
                 found.append((event, rule, _crash(rule, at, event, error)))
@@ -134,6 +180,7 @@ def _diagnostic(
         verdict.confidence,
         _with_edits(at, start, end, tuple(_evidence(at, finding, verdict)), fix),
         fix,
+        modes=tuple(name for number, name in NAMES.items() if verdict.modes & 1 << number),
     )
 
 

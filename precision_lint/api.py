@@ -26,6 +26,7 @@ __all__ = [
     "Applicability",
     "Confidence",
     "Context",
+    "Cost",
     "Diagnostic",
     "Edit",
     "Edits",
@@ -40,6 +41,21 @@ __all__ = [
     "Severity",
     "Silenced",
 ]
+
+
+class Cost(enum.Enum):
+    """What a hazard costs who does not know of it, dearest first."""
+
+    SILENT = "wrong in silence"
+    """A wrong result, or a training that fails or learns nothing, without a word."""
+    RAISES = "raises"
+    """An exception, which says where it comes from."""
+    STYLE = "style"
+    """Nothing yet."""
+
+    @property
+    def rank(self) -> int:
+        return list(Cost).index(self)
 
 
 class Severity(enum.Enum):
@@ -163,6 +179,8 @@ class Diagnostic:
     url: str | None = None
     internal: bool = field(default=False, compare=False)
     """True for the tool's own failure (a rule that crashed), which exits with 2."""
+    modes: tuple[str, ...] = field(default=(), compare=False)
+    """The precision modes in which it is found, as ``precision`` names them; ``code``: as it is written."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +218,8 @@ class Rule:
     since: ClassVar[str] = "0.1.0"
     preview: ClassVar[bool] = False
     """Whether it runs with ``--preview`` only: on real code, over 15 % of its alarms are wrong."""
+    cost: ClassVar[Cost] = Cost.SILENT
+    """What it costs who does not know of it: reports show the dearest first."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names, which select and silence it too."""
 

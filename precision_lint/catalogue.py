@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from precision_lint import registry
+from precision_lint.api import Cost
 
 ENGINE_DOCS = {
     "MP001": ("error", None, "A file cannot be read or decoded, so nothing in it was checked."),
@@ -36,6 +37,14 @@ GROUPS = {
     **{f"MP{digit}": "Rules of other packages" for digit in registry.OTHERS},
 }
 """What the rules of a prefix are about."""
+
+
+def cost(code: str) -> int:
+    """The place of a code among those of findings, the dearest first; what could not be checked is first."""
+    if code in ENGINE_DOCS:
+        return -1 if ENGINE_DOCS[code][0] == "error" else Cost.STYLE.rank
+    rule = registry.rules().get(code)
+    return rule.cost.rank if rule is not None else Cost.SILENT.rank
 
 
 @functools.cache

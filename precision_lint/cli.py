@@ -313,7 +313,7 @@ def _show(
         if output_format == "text" and not quiet:
             _echo("", report_to)
     if not quiet:
-        for line in summary.summary(result, mode, statistics):
+        for line in summary.summary(result, mode, statistics, output_format == "text"):
             _echo(line, notes_to)
 
 

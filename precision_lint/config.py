@@ -141,6 +141,8 @@ class Settings:
     """The least torch that the code has to run on; None: as the project's metadata say."""
     precision: tuple[str, ...] | None = None
     """The precision modes that the code is run in; none of them: float32 only; None: not stated."""
+    stated_by: str = ""
+    """The option by which ``precision`` is stated; empty: none, but ``file``."""
     overrides: tuple[tuple[Patterns, tuple[str, ...]], ...] = ()
     """Patterns of files and the modes that are stated for them; the last that matches counts."""
 
@@ -249,7 +251,7 @@ class Overrides:
             values["cache_dir"] = values["cache_dir"].resolve()
         if self.precision is not None:
             values["precision"] = named_modes(self.precision)
-            values["overrides"] = ()
+            values["overrides"], values["stated_by"] = (), "--precision"
         if self.exclude is not None:
             values["exclude"] = _patterns(here, self.exclude, "--exclude")
         if self.extend_exclude:

@@ -15,10 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precision_lint import analysis, assumed, registry, source
-from precision_lint.api import (
-    Diagnostic,
-    Rule,
-)
+from precision_lint.api import Confidence, Diagnostic, Position, Rule
 from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
 from precision_lint.events import Event, Link, Place, Sign, Variant, differing
@@ -310,22 +307,56 @@ def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> T
 
 
 def lint(
-    text: Source, code: Code, name: str, known: Told, rules: Sequence[type[Rule]]
+    text: Source,
+    code: Code,
+    name: str,
+    known: Told,
+    rules: Sequence[type[Rule]],
+    further: list[Diagnostic] | None = None,
 ) -> list[Diagnostic]:
     """All findings of rules in a text, of any confidence, and what is wrong with stated facts; of a
     text that does not parse, why.
 
-    Files in their evidence are named as the project names them.
+    Files in their evidence are named as the project names them.  further: takes what is less than likely
+    now, or no finding, and likely if a mode were stated that its ``modes`` name.
     """
     events = merged(known.events)
     judged = analysis.judged(events, name, rules, known.force, known.called)
-    if not judged and known.parsed and not assumed.speaks(text.text):
+    asked = further is not None and known.stated is None
+    stated = (
+        analysis.stated(events, name, rules, known.force, known.called, judged) if asked else {}
+    )
+    if not judged and not stated and known.parsed and not assumed.speaks(text.text):
         return []
     tree = source.parse(text)
     if isinstance(tree, Failure):
         return [tree.diagnostic()]
-    found = analysis.diagnostics(text, tree, name, judged, *code.torch)
+    words: analysis.Words = {}
+    about = text, tree, name
+    found = analysis.diagnostics(*about, judged, *code.torch, words=words)
+    if further is not None:
+        then = {
+            mode: analysis.diagnostics(*about, ones, *code.torch, words=words)
+            for mode, ones in stated.items()
+        }
+        further += _more(found, then)
     return [*found, *assumed.diagnostics(text, tree, events, name)]
+
+
+def _more(
+    found: Iterable[Diagnostic], then: Mapping[str, Iterable[Diagnostic]]
+) -> list[Diagnostic]:
+    """What would be likely in the modes of ``then``, each once, that is not among what is likely now."""
+    possible = Confidence.POSSIBLE
+    now = {(one.code, one.start, one.end) for one in found if one.confidence is not possible}
+    more: dict[tuple[str, Position, Position], Diagnostic] = {}
+    for mode, ones in then.items():
+        for one in ones:
+            key = (one.code, one.start, one.end)
+            if one.confidence is not possible and key not in now:
+                modes = (*(more[key].modes if key in more else ()), mode)
+                more[key] = replace(one, evidence=(), fix=None, modes=modes)
+    return list(more.values())
 
 
 # plain data

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Cut = tuple[str, str, int]
 """A bound that was reached (``Program.count``), the function's qualified name, and how often."""
+Assumed = tuple[str, str, bool]
+"""A mode that is in force, the place that shows it, and whether an option or a condition decides there."""
 Before = Callable[[Path], "Counts"]
 """What there was in a file, by its absolute path, before a branch changed it."""
 
@@ -67,6 +69,10 @@ class Outcome:
     """What else there is to be said of the file."""
     cut: tuple[Cut, ...] = ()
     """What a bound of the analysis cut off."""
+    more: dict[str, int] = field(default_factory=dict)
+    """Findings that would be shown as well if a mode were stated, by mode."""
+    modes: tuple[Assumed, ...] = ()
+    """In the first of a run: the modes that the code shows to be in force."""
 
 
 def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:

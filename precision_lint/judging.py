@@ -39,7 +39,9 @@ from precision_lint.baseline import Counts
 from precision_lint.cache import Cache, digest
 from precision_lint.config import ALWAYS, CRASH, Settings
 from precision_lint.engine import Engine, Told, deep_recursion
-from precision_lint.jobs import Job, Mode, Outcome, holds, is_relevant
+from precision_lint.events import Sign
+from precision_lint.jobs import Assumed, Job, Mode, Outcome, holds, is_relevant
+from precision_lint.precision.modes import MODES, Strength
 from precision_lint.project.code import Code
 from precision_lint.project.contents import SILENCES, Contents
 from precision_lint.source import Failure, Source, may_hold_tensors
@@ -69,8 +71,13 @@ def _failed(name: str, reason: str) -> Diagnostic:
     )
 
 
-def diagnose(text: Source, job: Job, found: Sequence[Diagnostic]) -> Outcome:
-    """What to show of what was found in a text, what is silenced, how much the threshold hides."""
+def diagnose(
+    text: Source, job: Job, found: Sequence[Diagnostic], further: Sequence[Diagnostic] = ()
+) -> Outcome:
+    """What to show of what was found in a text, what is silenced, how much the threshold hides.
+
+    further: what would be found as well in the modes that it names.
+    """
     judged = suppress.apply(text, [d for d in found if d.code in job.codes], job.codes)
     kept = [*judged.kept, *(d for d in judged.unused if d.code in job.codes)]
     shown = [d for d in kept if d.confidence.rank >= job.confidence.rank]
@@ -83,7 +90,33 @@ def diagnose(text: Source, job: Job, found: Sequence[Diagnostic]) -> Outcome:
     gone: Counts = {}
     if job.held and ALWAYS.isdisjoint(d.code for d in kept):
         gone = baseline.gone(text, kept, job.held, job.codes)
-    return Outcome(new, text, len(kept) - len(shown), tuple(silenced), gone)
+    more = _more(text, job, shown, further) if further else {}
+    return Outcome(new, text, len(kept) - len(shown), tuple(silenced), gone, more=more)
+
+
+def _more(
+    text: Source, job: Job, shown: Sequence[Diagnostic], further: Sequence[Diagnostic]
+) -> dict[str, int]:
+    """How many findings more would be shown if a mode were stated, by mode."""
+    if job.confidence is Confidence.CERTAIN:
+        return {}
+    now = {(one.code, one.start, one.end) for one in shown}
+    counts: dict[str, int] = {}
+    for mode in MODES:
+        ones = [d for d in further if mode in d.modes and (d.code, d.start, d.end) not in now]
+        kept = suppress.apply(text, [d for d in ones if d.code in job.codes], job.codes).kept
+        if job.held:
+            together, _ = baseline.part(text, sorted([*shown, *kept], key=_order), job.held)
+            count = len(together) - len(baseline.part(text, shown, job.held)[0])
+        else:
+            count = len(kept)
+        if count > 0:
+            counts[mode] = count
+    return counts
+
+
+def _order(one: Diagnostic) -> tuple[Position, Position, str]:
+    return one.start, one.end, one.code
 
 
 def located(found: Iterable[Diagnostic], code: Code) -> list[Diagnostic]:
@@ -122,8 +155,11 @@ class Judge:
         if self.known is not None and self.known.stated != self.job.stated:
             object.__setattr__(self, "known", replace(self.known, stated=self.job.stated))
 
-    def find(self, text: Source) -> list[Diagnostic]:
-        """What rules find in the text that was interpreted, of any confidence."""
+    def find(self, text: Source, further: list[Diagnostic] | None = None) -> list[Diagnostic]:
+        """What rules find in the text that was interpreted, of any confidence.
+
+        further: takes what there would be if modes were stated.
+        """
         if self.known is None:
             data = text.text.encode("utf8", "surrogatepass")
             parsed = may_hold_tensors(data) or b"\0" in data
@@ -134,7 +170,7 @@ class Judge:
         name = self.code.name(self.job.path)
         if self.known.failure:
             return [_failed(self.job.name, self.known.failure)]
-        return engine.lint(text, self.code, name, self.known, _rules(self.job.codes))
+        return engine.lint(text, self.code, name, self.known, _rules(self.job.codes), further)
 
     def find_again(self, text: Source) -> list[Diagnostic]:
         """What they find in another text of the file, which is interpreted anew."""
@@ -144,9 +180,11 @@ class Judge:
         fresh = Engine(self.code.with_text(name, text))
         return replace(self, known=engine.again(fresh, name, self.known)).find(text)
 
-    def outcome(self, text: Source, found: Sequence[Diagnostic]) -> Outcome:
+    def outcome(
+        self, text: Source, found: Sequence[Diagnostic], further: Sequence[Diagnostic] = ()
+    ) -> Outcome:
         """What to do about findings in a text."""
-        return diagnose(text, self.job, located(found, self.code))
+        return diagnose(text, self.job, located(found, self.code), further)
 
 
 def _analyse(task: Task, data: bytes, code: Code) -> Outcome:
@@ -156,13 +194,16 @@ def _analyse(task: Task, data: bytes, code: Code) -> Outcome:
         return Outcome([text.diagnostic()] if text.code in job.codes else [])
     judge = Judge(job, code, task.known)
     fresh: str | None = None
-    found = plain.decode(task.before, job.name) if task.before is not None else None
-    if found is None:
-        found = judge.find(text)
+    further: list[Diagnostic] = []
+    before = plain.decode(task.before, job.name) if task.before is not None else None
+    if before is not None:
+        found, further = before
+    else:
+        found = judge.find(text, further)
         if task.known is not None and not any(one.internal for one in found):
-            fresh = plain.encode(found)
+            fresh = plain.encode(found, further)
     if job.mode is Mode.CHECK:
-        return replace(judge.outcome(text, found), fresh=fresh)
+        return replace(judge.outcome(text, found, further), fresh=fresh)
     from precision_lint import fixer  # imported late: a run that only checks does not need it
 
     first, last = found, Outcome()
@@ -295,6 +336,7 @@ def outcomes(
     done = _done(list(todo.values()), projects, workers)
     for number, outcome in zip(todo, done, strict=True):
         made[number] = outcome
+    made[0].modes = _assumed((job for job in jobs if job.path in keys), told, projects)
     for root, cache in caches.items():
         cache.put({
             keys[job.path]: one.fresh
@@ -302,6 +344,28 @@ def outcomes(
             if job.root == root and job.path in keys and one.fresh is not None
         })  # fmt: skip
     return made
+
+
+def _assumed(jobs: Iterable[Job], told: Mapping[Path, Mapping[str, Told]],
+             projects: Mapping[Path, Code]) -> tuple[Assumed, ...]:  # fmt: skip
+    """The modes that are in force in some files, each with the place that shows it best."""
+    best: dict[int, tuple[tuple[object, ...], Sign, Code]] = {}
+    for job in jobs:
+        code = projects[job.root]
+        known = told[job.root][code.name(job.path)]
+        for mode, (strength, sign) in known.force.modes.items() if job.stated is None else ():
+            if sign is None or strength < Strength.IMPORTER:
+                continue
+            rank = (sign.flag, -strength, sign.place)
+            if mode not in best or rank < best[mode][0]:
+                best[mode] = rank, sign, code
+    found: list[Assumed] = []
+    for name, mode in MODES.items():
+        if mode in best:
+            _, sign, code = best[mode]
+            row = "" if sign.place.path.endswith(notebook.SUFFIX) else f":{sign.place.row}"
+            found.append((name, f"{code.shown(sign.place.path)}{row}", sign.flag))
+    return tuple(found)
 
 
 def _lines(task: Task, projects: Mapping[Path, Code]) -> int:
@@ -331,5 +395,9 @@ def alone(data: bytes, job: Job, settings: Settings, isolated: bool = False) -> 
                 code = gathering.project(job.root, settings, (), cache)
             name = code.name(job.path)
             code = code.with_text(name, text)
-            task = Task(job, gathering.alone_known(code, job.root, name, cache))
+            known = gathering.alone_known(code, job.root, name, cache)
+            task = Task(job, known)
+            outcome = _judge(task, data, code)
+            outcome.modes = _assumed([job], {job.root: {name: known}}, {job.root: code})
+            return outcome
     return _judge(task, data, code)

@@ -21,9 +21,10 @@ from precision_lint.api import (
 from precision_lint.jobs import Outcome
 
 
-def encode(found: Iterable[Diagnostic]) -> str:
-    """Findings as JSON."""
-    return json.dumps([_plain_diagnostic(one) for one in found])
+def encode(found: Iterable[Diagnostic], further: Iterable[Diagnostic] = ()) -> str:
+    """Findings as JSON, and those that there would be if modes were stated."""
+    here = [_plain_diagnostic(one) for one in found]
+    return json.dumps([*here, *({**_plain_diagnostic(one), "then": True} for one in further)])
 
 
 def _plain_diagnostic(one: Diagnostic) -> dict[str, Any]:
@@ -35,11 +36,16 @@ def _plain_diagnostic(one: Diagnostic) -> dict[str, Any]:
     return plain
 
 
-def decode(text: str, filename: str) -> list[Diagnostic] | None:
-    """Findings in a file of this name from what ``encode`` wrote; None for anything else."""
+def decode(text: str, filename: str) -> tuple[list[Diagnostic], list[Diagnostic]] | None:
+    """Both in a file of this name from what ``encode`` wrote; None for anything else."""
     try:
         found = json.loads(text)
-        return [_diagnostic(one, filename) for one in found] if isinstance(found, list) else None
+        if not isinstance(found, list):
+            return None
+        parts: tuple[list[Diagnostic], list[Diagnostic]] = [], []
+        for one in found:
+            parts[one.pop("then", False)].append(_diagnostic(one, filename))
+        return parts
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -56,6 +62,7 @@ def _diagnostic(plain: dict[str, Any], filename: str) -> Diagnostic:
             "confidence": Confidence(plain["confidence"]),
             "evidence": tuple(_evidence(one) for one in plain["evidence"]),
             "fix": fix and _fix(fix),
+            "modes": tuple(plain["modes"]),
         }
     )
 
@@ -88,9 +95,17 @@ def encode_outcomes(outcomes: Sequence[Outcome]) -> str:
             one.hidden,
             one.gone,
             one.cut,
+            one.more,
+            one.modes,
         ]
         for number, one in enumerate(outcomes)
-        if one.diagnostics or one.silenced or one.hidden or one.gone or one.cut
+        if one.diagnostics
+        or one.silenced
+        or one.hidden
+        or one.gone
+        or one.cut
+        or one.more
+        or one.modes
     }
     return json.dumps({"files": len(outcomes), "said": plain})
 
@@ -102,7 +117,7 @@ def decode_outcomes(text: str, filenames: Sequence[str]) -> list[Outcome] | None
         whole = json.loads(text)
         if whole["files"] != len(filenames):
             return None
-        for key, (found, silenced, hidden, gone, cut) in whole["said"].items():
+        for key, (found, silenced, hidden, gone, cut, more, modes) in whole["said"].items():
             name = filenames[int(key)]
             outcomes[int(key)] = Outcome(
                 [_diagnostic(one, name) for one in found],
@@ -112,6 +127,8 @@ def decode_outcomes(text: str, filenames: Sequence[str]) -> list[Outcome] | None
                 ),
                 gone={key: int(count) for key, count in gone.items()},
                 cut=tuple((what, function, times) for what, function, times in cut),
+                more={mode: int(count) for mode, count in more.items()},
+                modes=tuple((mode, place, flag) for mode, place, flag in modes),
             )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None

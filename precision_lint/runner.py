@@ -28,7 +28,7 @@ from precision_lint.config import ALWAYS, Resolver, Settings
 from precision_lint.jobs import Before, Cut, Job, Mode, Outcome, holds, job_of
 from precision_lint.project import files
 from precision_lint.project.code import Code, encoded
-from precision_lint.project.contents import LOOK, Contents, Index
+from precision_lint.project.contents import LOOK, TENSORS, Contents, Index
 from precision_lint.source import Source
 
 if TYPE_CHECKING:
@@ -59,6 +59,12 @@ class Result:
     """What the baseline holds of a file and is not there any more, by the file's name."""
     cut: dict[str, tuple[Cut, ...]] = field(default_factory=dict)
     """What a bound of the analysis cut off, by the file's name."""
+    modes: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    """Modes that the code shows: the place, and whether an option or a condition decides there."""
+    stated: dict[str, str] = field(default_factory=dict)
+    """Modes that the user states, and where; float32 where none is."""
+    more: dict[str, int] = field(default_factory=dict)
+    """Findings that would be shown as well if one more mode were stated, by mode."""
     failing: int = 0
     """Diagnostics at or above the severity that fails the run."""
     fixed: list[Diagnostic] = field(default_factory=list)
@@ -100,9 +106,20 @@ def _add(result: Result, job: Job, outcome: Outcome) -> None:
     result.warnings += outcome.notes
     if outcome.cut:
         result.cut[job.name] = outcome.cut
+    for mode, count in outcome.more.items():
+        result.more[mode] = result.more.get(mode, 0) + count
+    for mode, place, flag in outcome.modes:
+        result.modes[mode] = place, flag
     result.failing += sum(d.severity.rank >= job.fail_on.rank for d in outcome.diagnostics)
     result.fixed += outcome.fixed
     result.diff += outcome.diff
+
+
+def _state(result: Result, settings: Settings, job: Job) -> None:
+    """Note which modes are stated for a file."""
+    for mode in (job.stated or ("float32",)) if job.stated is not None else ():
+        where = settings.stated_by or (os.path.relpath(settings.file) if settings.file else "")
+        result.stated.setdefault(mode, where)
 
 
 def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
@@ -144,6 +161,8 @@ def check(
             if look or file.settings.baseline or before is not None:
                 job = job_of(file, mode, before)
                 result.compared |= job.held is not None
+                if contents is not None and contents.flags & TENSORS:
+                    _state(result, file.settings, job)
                 if look or job.held:
                     jobs.append(job)
                     looked.append(contents)
@@ -255,6 +274,7 @@ def check_stdin(
     job = job_of(files.File(str(path), str(name or "-"), settings, root), mode)
     outcome = judging.alone(data, job, settings, alone)
     result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
+    _state(result, settings, job)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
         result.stdin = outcome.text.encode()
     _add(result, job, outcome)

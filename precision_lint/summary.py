@@ -6,8 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from precision_lint import catalogue
 from precision_lint.api import Applicability, Diagnostic
 from precision_lint.jobs import Mode
+from precision_lint.precision.modes import MODES
 from precision_lint.runner import Result
 
 
@@ -21,8 +23,11 @@ def _tally(diagnostics: Iterable[Diagnostic]) -> str:
     return ", ".join(_plural(counts[word], word) for word in words if counts[word])
 
 
-def summary(result: Result, mode: Mode, statistics: bool = False) -> list[str]:
-    """What to say after the findings; ``statistics`` adds sizes and time."""
+def summary(result: Result, mode: Mode, statistics: bool = False, modes: bool = False) -> list[str]:
+    """What to say after the findings.
+
+    statistics: adds sizes and time.  modes: adds the precision modes that were gone by.
+    """
     lines = []
     found = [*result.diagnostics, *result.fixed]
     fixes = Counter(d.fix.applicability for d in result.diagnostics if d.fix)
@@ -43,10 +48,23 @@ def summary(result: Result, mode: Mode, statistics: bool = False) -> list[str]:
         lines.append(f"Found {_tally(found)}{notes}.")
     elif result.files and not result.errors:
         lines.append("No findings." if _lost(result) else "All checks passed!")
+    if modes and mode is Mode.CHECK:
+        lines += _modes(result)
     if result.hidden:
         hidden = _plural(result.hidden, "possible finding")
         them = "it" if result.hidden == 1 else "them"
         lines.append(f"{hidden} not shown; `--confidence possible` shows {them}.")
+    lines += _put_off(result)
+    lines += _cut(result, statistics)
+    if statistics:
+        files, rows = _plural(result.files, "file"), _plural(result.lines, "line")
+        lines.append(f"Linted {files}, {rows} in {result.seconds:.2f} s.")
+    return lines
+
+
+def _put_off(result: Result) -> list[str]:
+    """What a baseline holds, and what it needs to hold no more."""
+    lines = []
     held = sum(silent.baseline for silent in result.silenced)
     if held:
         them = "it is" if held == 1 else "they are"
@@ -57,11 +75,32 @@ def summary(result: Result, mode: Mode, statistics: bool = False) -> list[str]:
             f"{_plural(gone, 'finding')} of the baseline {'is' if gone == 1 else 'are'} gone; "
             f"`precision-lint baseline prune` removes {'it' if gone == 1 else 'them'}."
         )
-    lines += _cut(result, statistics)
-    if statistics:
-        files, rows = _plural(result.files, "file"), _plural(result.lines, "line")
-        lines.append(f"Linted {files}, {rows} in {result.seconds:.2f} s.")
     return lines
+
+
+MODES_SHOWN = 3
+"""Modes that the summary names; of more it gives the number."""
+
+
+def _modes(result: Result) -> list[str]:
+    """The modes that were gone by, where they come from, and which other one would show most."""
+    said = [f"{mode} (stated {_where(where)})" for mode, where in result.stated.items()]
+    for mode, (place, flag) in result.modes.items():
+        said.append(f"{mode} ({place}{', optional' if flag else ''})")
+    known = ", ".join(said[:MODES_SHOWN]) or "none shown by the code"
+    if len(said) > MODES_SHOWN:
+        known += f" and {len(said) - MODES_SHOWN} more"
+    further = ""
+    if result.more and not result.stated:
+        mode = max(result.more, key=lambda name: result.more[name])
+        all_files = " everywhere" if mode in result.modes else ""
+        count = result.more[mode]
+        further = f"; {count:,} more if {mode} were run{all_files}: --precision {mode}"
+    return [f"modes: {known}{further}"] if said or further else []
+
+
+def _where(where: str) -> str:
+    return f"by {where}" if where.startswith("--") else f"in {where}"
 
 
 LOST = {
@@ -109,20 +148,59 @@ def _cut(result: Result, statistics: bool) -> list[str]:
 
 
 def table(diagnostics: Sequence[Diagnostic], human: bool) -> str:
-    """Counts of each code, the most frequent first, as a table or as JSON."""
+    """Counts of each code: as a table by mode, the dearest first, or as JSON, the most frequent first."""
+    if not human:
+        return _json(diagnostics)
+    groups: dict[tuple[str, ...], list[Diagnostic]] = {}
+    for one in diagnostics:
+        groups.setdefault(one.modes, []).append(one)
+    width = max((len(f"{n:,}") for n in Counter(d.code for d in diagnostics).values()), default=0)
+    parts = []
+    for modes in sorted(groups, key=_order):
+        head = [f"{_named(modes)}:"] if modes else []
+        parts += [*head, *_counts(groups[modes], width)]
+    return "\n".join(parts)
+
+
+def _order(modes: tuple[str, ...]) -> tuple[bool, int, tuple[int, ...]]:
+    """What is no matter of modes comes first, then what is so as it is written."""
+    known = ["code", *MODES]
+    return modes != (), len(modes), tuple(known.index(mode) for mode in modes)
+
+
+def _named(modes: tuple[str, ...]) -> str:
+    return ", ".join("as written" if mode == "code" else mode for mode in modes)
+
+
+def _counts(diagnostics: Sequence[Diagnostic], width: int) -> list[str]:
     counts = Counter((d.code, d.name) for d in diagnostics)
-    fixable = Counter(
+    fixable = _fixable(diagnostics)
+    ranked = sorted(counts, key=lambda one: (catalogue.cost(one[0]), -counts[one], one))
+    return [
+        f"{counts[code, name]:>{width},}  {code}  {'[*]' if fixable[code] else '[ ]'}  {name}"
+        for code, name in ranked
+    ]
+
+
+def _fixable(diagnostics: Sequence[Diagnostic]) -> Counter[str]:
+    return Counter(
         d.code for d in diagnostics if d.fix and d.fix.applicability is Applicability.SAFE
     )
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    if not human:
-        rows = [
-            {"code": code, "name": name, "count": count, "fixable_count": fixable[code]}
-            for (code, name), count in ranked
-        ]
-        return json.dumps(rows, indent=2)
-    width = max((len(f"{count:,}") for count in counts.values()), default=0)
-    return "\n".join(
-        f"{count:>{width},}  {code}  {'[*]' if fixable[code] else '[ ]'}  {name}"
-        for (code, name), count in ranked
-    )
+
+
+def _json(diagnostics: Sequence[Diagnostic]) -> str:
+    counts = Counter((d.code, d.name) for d in diagnostics)
+    modes = {code: Counter(_named(d.modes) for d in diagnostics if d.code == code and d.modes)
+             for code, _ in counts}  # fmt: skip
+    fixable = _fixable(diagnostics)
+    rows = [
+        {
+            "code": code,
+            "name": name,
+            "count": count,
+            "fixable_count": fixable[code],
+            "modes": modes[code],
+        }
+        for (code, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    return json.dumps(rows, indent=2)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_lint import remedies
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
+from precision_lint.api import Applicability, Context, Cost, Event, Finding, Fix, Rule, Severity
 
 
 class DoubleUnscale(Rule):
@@ -58,6 +58,7 @@ class DoubleUnscale(Rule):
     code = "MP103"
     name = "double-unscale"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("double-unscale",)
 

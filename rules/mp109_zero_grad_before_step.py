@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_lint import remedies
-from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Cost, Event, Finding, Link, Rule, Severity
 
 
 class ZeroGradBeforeStep(Rule):
@@ -55,6 +55,7 @@ class ZeroGradBeforeStep(Rule):
     code = "MP109"
     name = "zero-grad-before-step"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.UNSAFE
     listens = ("zeroed-gradients",)
 

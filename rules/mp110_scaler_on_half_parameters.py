@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Link, Rule, Severity
+from precision_lint.api import Applicability, Context, Cost, Event, Finding, Link, Rule, Severity
 
 
 class ScalerOnHalfParameters(Rule):
@@ -54,6 +54,7 @@ class ScalerOnHalfParameters(Rule):
     code = "MP110"
     name = "scaler-on-half-parameters"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.UNSAFE
     listens = ("half-parameters-scaled",)
 

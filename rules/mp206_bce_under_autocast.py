@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
+from precision_lint.api import Applicability, Context, Cost, Event, Finding, Fix, Rule, Severity
 
 
 class BceUnderAutocast(Rule):
@@ -51,6 +51,7 @@ class BceUnderAutocast(Rule):
     code = "MP206"
     name = "bce-under-autocast"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("banned-operation",)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from precision_lint.api import (
     Applicability,
     Context,
+    Cost,
     Edits,
     Event,
     Finding,
@@ -81,6 +82,7 @@ class CustomFunctionWithoutAmp(Rule):
     code = "MP207"
     name = "custom-function-without-amp"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("dtype-mismatch",)
 

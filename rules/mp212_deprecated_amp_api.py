@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
+from precision_lint.api import Applicability, Context, Cost, Event, Finding, Fix, Rule, Severity
 
 
 class DeprecatedAmpApi(Rule):
@@ -48,6 +48,7 @@ class DeprecatedAmpApi(Rule):
     code = "MP212"
     name = "deprecated-amp-api"
     severity = Severity.INFO
+    cost = Cost.STYLE
     applicability = Applicability.SAFE
     listens = ("deprecated-amp",)
 

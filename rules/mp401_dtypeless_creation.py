@@ -2,7 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint.api import (
+    Applicability,
+    Context,
+    Cost,
+    Event,
+    Finding,
+    Fix,
+    Link,
+    Rule,
+    Severity,
+)
 
 
 class DtypelessCreation(Rule):
@@ -54,6 +64,7 @@ class DtypelessCreation(Rule):
     code = "MP401"
     name = "dtypeless-creation"
     severity = Severity.INFO
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("widened", "dtype-mismatch")
 

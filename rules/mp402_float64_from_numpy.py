@@ -2,7 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint.api import (
+    Applicability,
+    Context,
+    Cost,
+    Event,
+    Finding,
+    Fix,
+    Link,
+    Rule,
+    Severity,
+)
 
 
 class Float64FromNumpy(Rule):
@@ -50,6 +60,7 @@ class Float64FromNumpy(Rule):
     code = "MP402"
     name = "float64-from-numpy"
     severity = Severity.WARNING
+    cost = Cost.RAISES
     applicability = Applicability.UNSAFE
     listens = ("widened", "dtype-mismatch")
 

@@ -2,7 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint.api import (
+    Applicability,
+    Context,
+    Cost,
+    Event,
+    Finding,
+    Fix,
+    Link,
+    Rule,
+    Severity,
+)
 
 
 class HardcodedDtype(Rule):
@@ -55,6 +65,7 @@ class HardcodedDtype(Rule):
     code = "MP403"
     name = "hardcoded-dtype"
     severity = Severity.WARNING
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("widened", "dtype-mismatch")
 

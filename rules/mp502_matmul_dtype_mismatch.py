@@ -3,7 +3,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint.api import (
+    Applicability,
+    Context,
+    Cost,
+    Event,
+    Finding,
+    Fix,
+    Link,
+    Rule,
+    Severity,
+)
 
 
 class MatmulDtypeMismatch(Rule):
@@ -52,6 +62,7 @@ class MatmulDtypeMismatch(Rule):
     code = "MP502"
     name = "matmul-dtype-mismatch"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("dtype-mismatch",)
 

@@ -2,7 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint.api import (
+    Applicability,
+    Context,
+    Cost,
+    Event,
+    Finding,
+    Fix,
+    Link,
+    Rule,
+    Severity,
+)
 
 
 class IndexAssignMismatch(Rule):
@@ -57,6 +67,7 @@ class IndexAssignMismatch(Rule):
     code = "MP503"
     name = "index-assign-mismatch"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("dtype-mismatch",)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Cost, Event, Finding, Rule, Severity
 
 SAME = frozenset({
     "quantile", "nanquantile", "linalg.det", "det", "logdet", "linalg.inv", "inverse", "linalg.pinv",
@@ -77,6 +77,7 @@ class OpMissingInHalf(Rule):
     code = "MP505"
     name = "op-missing-in-half"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("missing-kernel", "missing-kernel-elsewhere")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Cost, Event, Finding, Rule, Severity
 
 
 class Bfloat16ToNumpy(Rule):
@@ -50,6 +50,7 @@ class Bfloat16ToNumpy(Rule):
     code = "MP506"
     name = "bfloat16-to-numpy"
     severity = Severity.ERROR
+    cost = Cost.RAISES
     applicability = Applicability.SAFE
     listens = ("bfloat16-to-numpy",)
 

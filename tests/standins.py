@@ -75,7 +75,12 @@ RULES: dict[str, type[Word]] = {rule.code: rule for rule in (BadWord, OddWord, M
 
 
 def lint(
-    source: Source, code: Any, name: str, known: Any, rules: Sequence[type[Word]]
+    source: Source,
+    code: Any,
+    name: str,
+    known: Any,
+    rules: Sequence[type[Word]],
+    further: Any = None,
 ) -> list[Diagnostic]:
     """In place of ``engine.lint``: words are findings, CRASH is a bug, DIE kills the process."""
     tree = parse(source)

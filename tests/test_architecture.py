@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "api": {"events"},
     "cache": set(),
     "display": set(),
-    "catalogue": {"registry"},
+    "catalogue": {"api", "registry"},
     "patterns": set(),
     "pool": {"progress"},
     "progress": set(),
@@ -57,7 +57,7 @@ ROOMS: dict[str, set[str]] = {
     "hazards": {"dataflow", "domains", "events", "syntax", "torchmodel", "typestate"},
     "precision": {"api", "domains", "events"},
     "context": {"api", "call_edits", "domains", "slices", "source", "syntax"},
-    "analysis": {"api", "context", "precision", "source"},
+    "analysis": {"api", "context", "domains", "precision", "source"},
     "project": {"cache", "domains", "events", "notebook", "patterns", "source", "syntax"},
     "assumed": {"api", "dataflow", "events", "registry", "source", "syntax"},
     "engine": {
@@ -76,8 +76,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "jobs": {"api", "baseline", "project", "registry", "source"},
     "judging": {
-        "api", "assumed", "baseline", "cache", "config", "engine", "fixer", "gathering", "jobs", "notebook",
-        "plain", "pool", "progress", "project", "registry", "source", "suppress",
+        "api", "assumed", "baseline", "cache", "config", "engine", "events", "fixer", "gathering", "jobs",
+        "notebook", "plain", "precision", "pool", "progress", "project", "registry", "source", "suppress",
     },
     "plain": {"api", "jobs"},
     "runner": {
@@ -93,7 +93,7 @@ ROOMS: dict[str, set[str]] = {
         "api", "config", "events", "gathering", "precision", "project", "runner", "source", "stating",
     },
     "init": {"config", "display", "evidence", "fixer", "progress", "shell", "source", "stating"},
-    "summary": {"api", "jobs", "runner"},
+    "summary": {"api", "catalogue", "jobs", "precision", "runner"},
     "shell": {"display", "api", "config", "registry"},
     "schema": {"api", "config", "registry", "report"},
     "library": {"api", "config", "jobs", "runner", "source"},

@@ -39,7 +39,7 @@ def test_a_block_that_is_repeated_is_found_each_time(
     times: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("m.py").write_text(HEAD + train(times))
-    (table, found, _) = said(capsys, "--statistics", code=1)
+    (_, table, found, _) = said(capsys, "--statistics", code=1)
     assert table.split() == [str(times), "MP102", "[*]", "clip-before-unscale"]
     assert found.startswith(f"Found {times} errors")
 

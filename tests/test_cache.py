@@ -468,7 +468,8 @@ def test_findings_survive_the_cache_whole(tmp_path: Path, home: Path) -> None:
     projects.write(root, FILES)
     for diagnostic in run(root, None).diagnostics:
         assert diagnostic.fix is not None and diagnostic.evidence
-        assert decode(encode([diagnostic]), diagnostic.filename) == [diagnostic]
+        text = encode([diagnostic], [diagnostic])
+        assert decode(text, diagnostic.filename) == ([diagnostic], [diagnostic])
     assert run(root, home).diagnostics == run(root, home).diagnostics
 
 

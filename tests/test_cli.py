@@ -327,8 +327,8 @@ def test_statistics(run: Run) -> None:
     )
     run("--statistics", "--output-format", "json", "a.py")
     assert json.loads(run.out) == [
-        {"code": "MP921", "name": "meh-word", "count": 2, "fixable_count": 0},
-        {"code": "MP911", "name": "bad-word", "count": 1, "fixable_count": 1},
+        {"code": "MP921", "name": "meh-word", "count": 2, "fixable_count": 0, "modes": {}},
+        {"code": "MP911", "name": "bad-word", "count": 1, "fixable_count": 1, "modes": {}},
     ]
 
 

@@ -164,3 +164,136 @@ def test_explain_at_goes_by_stated_modes(capsys: pytest.CaptureFixture[str]) -> 
     assert "MP301 (likely)" in said()
     assert "in force: amp-float16 (stated)" in said()
     assert "in force: float16 (stated)" in said("--precision", "float16")
+
+
+OPTION = """\
+import torch
+
+
+def run(model, args):
+    with torch.autocast("cuda", dtype=torch.float16, enabled=args.amp):
+        return model(args.x)
+"""
+
+
+def summary(capsys: pytest.CaptureFixture[str], *args: str) -> list[str]:
+    cli.main(["check", *args])
+    said = capsys.readouterr().out.splitlines()
+    return [line for line in said if line.startswith("modes: ")]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_summary_names_the_modes_and_what_more_there_would_be(
+    capsys: pytest.CaptureFixture[str], cached: bool
+) -> None:
+    args = [] if cached else ["-n"]
+    for _ in range(2):
+        (line,) = summary(capsys, *args, ".")
+        more = "2 more if amp-float16 were run: --precision amp-float16"
+        assert line == f"modes: none shown by the code; {more}"
+        for stated in ("amp-float16", "float16"):
+            both = shown(capsys, "--precision", stated, ".")
+            assert len(both) - len(shown(capsys, ".")) == 2
+        assert summary(capsys, *args, "--precision", "float16,bfloat16", ".") == [
+            "modes: float16 (stated by --precision), bfloat16 (stated by --precision)"
+        ]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_summary_names_the_place_that_shows_a_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.py").write_text(OPTION)
+    (line,) = summary(capsys, "-n", ".")
+    assert line == "modes: amp-float16 (run.py:5, optional)"
+    Path("run.py").write_text(OPTION.replace(", enabled=args.amp", ""))
+    (line,) = summary(capsys, "-n", ".")
+    assert line == "modes: amp-float16 (run.py:5)"
+    Path("use.py").write_text("import model")  # which is not handed to what runs any more
+    (line,) = summary(capsys, "-n", ".")
+    more = "1 more if amp-float16 were run everywhere: --precision amp-float16"
+    assert line == f"modes: amp-float16 (run.py:5); {more}"
+    (line,) = summary(capsys, "-n", "run.py")
+    assert line == "modes: amp-float16 (run.py:5)"
+    Path("precision-lint.toml").write_text('precision = ["amp-float16"]\n')
+    stated = "modes: amp-float16 (stated in precision-lint.toml)"
+    assert summary(capsys, "-n", ".") == [stated]
+    Path("precision-lint.toml").write_text("precision = []\n")
+    assert summary(capsys, "-n", ".") == ["modes: float32 (stated in precision-lint.toml)"]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "args", [["--output-format", "concise"], ["--output-format", "json"], ["-q"]]
+)
+def test_only_the_full_text_speaks_of_modes(
+    capfd: pytest.CaptureFixture[str], args: list[str]
+) -> None:
+    cli.main(["check", "-n", *args, "."])
+    said = capfd.readouterr()
+    assert "modes: " not in said.out + said.err
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("change", "args", "more"),
+    [
+        ("", ["--confidence", "possible"], 0),  # all of them are shown
+        ("", ["--confidence", "certain"], 0),  # a stated mode proves nothing
+        ("  # noqa: MP301", [], 1),
+        ("", ["--ignore", "MP301"], 0),
+        ("", ["--baseline", "held.json"], 0),
+    ],
+)
+def test_what_would_not_be_shown_does_not_count(
+    capsys: pytest.CaptureFixture[str], change: str, args: list[str], more: int
+) -> None:
+    Path("proved.py").unlink()
+    text = Path("model.py").read_text()
+    Path("model.py").write_text(text.rstrip("\n") + change + "\n")
+    if "--baseline" in args:
+        cli.main(["baseline", "create", "-n", "--precision", "float16", "--baseline", "held.json"])
+    capsys.readouterr()
+    lines = summary(capsys, "-n", *args, ".")
+    shown = f"modes: none shown by the code; {more} more if amp-float16 were run"
+    assert [line.partition(":")[0] + ":" + line.split(":")[1] for line in lines] == (
+        [shown] if more else []
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_statistics_go_by_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["check", "-n", "--statistics", "--precision", "amp-float16,float16", "."])
+    said = capsys.readouterr().out.splitlines()
+    assert said[:4] == [
+        "as written:",
+        "1  MP301  [*]  eps-before-log",
+        "amp-float16, float16:",
+        "2  MP301  [*]  eps-before-log",
+    ]
+    cli.main(
+        ["check", "-n", "--statistics", "--output-format", "json", "--precision", "float16", "."]
+    )
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["count"] == 3 and row["modes"] == {"as written": 1, "float16": 2}
+
+
+def test_what_is_wrong_in_silence_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text(
+        "import torch\n\n\ndef f(x, w):\n"
+        "    a = torch.matmul(x.half(), torch.ones(3, 3))\n"
+        "    b = torch.matmul(x.half(), torch.ones(4, 4))\n"
+        "    return a, b, torch.log(x.half().sigmoid() + 1e-8)\n"
+    )
+    cli.main(["check", "-n", "--statistics", "."])
+    said = capsys.readouterr().out
+    assert said.index("MP301") < said.index("MP502")
+    cli.main(["check", "-n", "--output-format", "html", "."])
+    page = capsys.readouterr().out
+    assert page.index("MP301") < page.index("MP502")
+    headings = page[page.index("<h2") :]
+    assert headings.index("epsilon 1e-08") < headings.index("#MP502")
+    cli.main(["check", "-n", "--output-format", "concise", "."])
+    assert capsys.readouterr().out.startswith("a.py:5:")  # as the file has them

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from precision_lint import registry
+from precision_lint.api import Cost
+from precision_lint.harness import collect
 
 GOOD = '''\
 import math
@@ -238,3 +240,18 @@ def test_entry_points_of_others_are_seen(tmp_path: Path, monkeypatch: pytest.Mon
     assert registry._others()
     monkeypatch.setattr(sys, "path", [str(points)])  # as an archive is
     assert registry._others()
+
+
+@pytest.mark.parametrize("code", registry.rules())
+def test_the_cost_of_a_rule_is_what_its_proof_shows(code: str) -> None:
+    rule = registry.rules()[code]
+    kinds = {
+        failure.kind
+        for case in collect.proof(rule).cases
+        for expected in case.before.values()
+        for failure in (expected if isinstance(expected, tuple) else (expected,))
+        if failure is not None
+    }
+    silent = kinds - {"raises", "promoted"}
+    if rule.cost is not Cost.STYLE and kinds:
+        assert rule.cost is (Cost.SILENT if silent else Cost.RAISES)

@@ -288,6 +288,7 @@ def test_json_has_ruffs_shape() -> None:
             "end_location": {"row": 6, "column": 29},
             "severity": "error",
             "confidence": "likely",
+            "modes": [],
             "evidence": [
                 {
                     "message": "here",

@@ -235,7 +235,7 @@ def test_a_file_is_judged_by_what_its_importers_do(monkeypatch: pytest.MonkeyPat
         Path(root, "setup.py").touch()
     seen = {}
 
-    def lint(source: Any, code: Any, name: str, known: Told, rules: Any) -> list[Any]:
+    def lint(source: Any, code: Any, name: str, known: Told, *_: Any) -> list[Any]:
         seen[source.filename] = {mode: found[0].name for mode, found in known.force.modes.items()}
         return []
 

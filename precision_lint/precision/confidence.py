@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
@@ -64,13 +64,14 @@ of numbers, so that its operand is of the mode's dtype."""
 class Verdict:
     """What an event comes to: the variant that counts, and what shows its mode.
 
-    mode: index into ``domains.dtypes.MODES``.
+    mode: index into ``domains.dtypes.MODES``.  modes: mask over them, of those that give as much.
     """
 
     confidence: Confidence
     variant: Variant
     mode: int
     sign: Sign | None
+    modes: int = 0
 
 
 def counting(event: Event, superseded: frozenset[tuple[str, str]]) -> Iterator[Variant]:
@@ -91,6 +92,20 @@ def judge(event: Event, force: Force, superseded: frozenset[tuple[str, str]]) ->
         if found is not None and (best is None or _order(found) > _order(best)):
             best = found
     return best
+
+
+def with_modes(
+    event: Event, verdict: Verdict, force: Force, superseded: frozenset[tuple[str, str]]
+) -> Verdict:
+    """The verdict with all modes in which the event is as sure; ``code`` alone where it is one."""
+    modes = 1 << verdict.mode
+    for mode in range(len(MODES)) if verdict.mode != CODE else ():
+        if not modes & 1 << mode and event.modes & 1 << mode:
+            ways = [replace(v, modes=1 << mode) for v in event.variants if v.modes & 1 << mode]
+            found = judge(replace(event, variants=ways), force, superseded)
+            if found is not None and found.confidence is verdict.confidence:
+                modes |= 1 << mode
+    return replace(verdict, modes=modes)
 
 
 def _order(verdict: Verdict) -> tuple[int, int, int]:

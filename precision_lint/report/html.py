@@ -58,11 +58,14 @@ details { margin: .5rem 0; font-size: .875rem; } summary { cursor: pointer; colo
 
 
 def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> str:
-    """Counts of each rule and file, the findings by file, and the rules behind them."""
+    """Counts of each rule and file, the findings by file, and the rules behind them: the dearest first."""
     if not diagnostics:
         return _page("<p>No findings.</p>")
     numbered = list(enumerate(diagnostics, start=1))
-    files = {name: list(own) for name, own in groupby(numbered, key=lambda one: one[1].filename)}
+    files = {
+        name: sorted(own, key=lambda one: _dear(one[1].code, one[1].severity))
+        for name, own in groupby(numbered, key=lambda one: one[1].filename)
+    }
     anchors = {name: f"file{number}" for number, name in enumerate(files, start=1)}
     parts = [_summary(diagnostics, len(files)), _rules(diagnostics), _files(files, anchors)]
     for name, own in files.items():
@@ -123,13 +126,24 @@ def _folded(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>{body}</details>"
 
 
+def _dear(code: str, severity: Severity) -> tuple[int, int]:
+    """The order of findings: by what they cost, then by their severity."""
+    return catalogue.cost(code), -severity.rank
+
+
 def _rules(diagnostics: Sequence[Diagnostic]) -> str:
-    counts = Counter((d.code, d.name, d.severity.value) for d in diagnostics)
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    counts = Counter((d.code, d.name, d.severity) for d in diagnostics)
+    ranked = sorted(
+        counts.items(), key=lambda item: (*_dear(item[0][0], item[0][2]), -item[1], item[0][0])
+    )
     return _table(
         ("Rule", "Severity", "Findings"),
         [
-            (f"{_rule_link(code)} {_text(name)}", _span(severity, severity), f"{number:,}")
+            (
+                f"{_rule_link(code)} {_text(name)}",
+                _span(severity.value, severity.value),
+                f"{number:,}",
+            )
             for (code, name, severity), number in ranked
         ],
     )
@@ -162,7 +176,7 @@ def _finding(number: int, one: Diagnostic, sources: Mapping[str, Source]) -> str
     head = f"{_span('soft', place)} {_span(one.severity.value, one.severity.value)}"
     sure = ""
     if not one.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
-        sure = f", confidence {one.confidence.value}"
+        sure = f", confidence {one.confidence.value}{_modes(one)}"
     parts = [
         f'<div class="finding" id="finding{number}">',
         f"<h3>{head} {_text(one.message)}</h3>",
@@ -177,6 +191,11 @@ def _finding(number: int, one: Diagnostic, sources: Mapping[str, Source]) -> str
     if one.fix:
         parts.append(_fix(one.fix, source))
     return "\n".join([*filter(None, parts), "</div>"])
+
+
+def _modes(one: Diagnostic) -> str:
+    modes = ", ".join("the code as written" if mode == "code" else mode for mode in one.modes)
+    return f", in {modes}" if modes else ""
 
 
 def _evidence(link: Evidence, filename: str, sources: Mapping[str, Source]) -> str:
