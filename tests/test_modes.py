@@ -209,7 +209,8 @@ def test_the_summary_names_the_place_that_shows_a_mode(capsys: pytest.CaptureFix
     Path("run.py").write_text(OPTION.replace(", enabled=args.amp", ""))
     (line,) = summary(capsys, "-n", ".")
     assert line == "modes: amp-float16 (run.py:5)"
-    Path("use.py").write_text("import torch\nimport model")  # which is not handed to what runs any more
+    # the model is not handed to what runs any more
+    Path("use.py").write_text("import torch\nimport model")
     (line,) = summary(capsys, "-n", ".")
     more = "1 more if amp-float16 were run everywhere: --precision amp-float16"
     assert line == f"modes: amp-float16 (run.py:5); {more}"
