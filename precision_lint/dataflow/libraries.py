@@ -261,7 +261,7 @@ def _device(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     named = text(arguments[0]) if arguments else None
-    kind = named.partition(":")[0] if named is not None else ""
+    kind = named.partition(":")[0] if named is not None else None
     return Special("device", node, it.module, type=kind)
 
 

@@ -529,7 +529,9 @@ def _unknown_method(
     operation = operations.of_method(name)
     if operation is not None or name in SHAPES or name.startswith("new_"):
         return _as_tensor(it, value, name, arguments, keywords, node)
-    if name in ("update", "scale") and not keywords:
+    if (name == "scale" and not keywords) or (
+        name == "update" and training.updates(it, value, node)
+    ):
         return training.of_unknown(it, value, name, arguments, node)
     if name == "step" and not keywords and training.steps(it, value, arguments, node):
         return training.of_unknown(it, value, name, arguments, node)

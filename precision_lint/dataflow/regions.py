@@ -110,7 +110,7 @@ def _device(value: Value | None) -> str:
     if name is not None:
         return name.partition(":")[0]
     if isinstance(value, Special) and value.kind == "device":
-        return str(value.fields.get("type", ""))
+        return str(value.fields.get("type") or "")
     return ""
 
 

@@ -188,6 +188,15 @@ def of_unknown(
     return optimizer_method(it, known, name, arguments, node)
 
 
+def updates(it: Interpreter, value: Unknown, node: ast.Call) -> bool:
+    """Whether ``x.update()`` is a scaler's: bars of progress, dicts and averages have one as well."""
+    if ("protocol", True) in value.symbol.attributes:
+        return True
+    receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    asked = it.module.methods_called().get(receiver or "", set())
+    return not asked.isdisjoint(SCALES_ONLY) or ("step" in asked and not node.args)
+
+
 def steps(it: Interpreter, value: Unknown, arguments: list[Value], node: ast.Call) -> bool:
     """Whether ``x.step(y)`` is an optimizer's or a scaler's: schedulers get what was measured."""
     given = arguments[0] if arguments else None
@@ -208,7 +217,8 @@ def steps(it: Interpreter, value: Unknown, arguments: list[Value], node: ast.Cal
     )
 
 
-OF_SCALERS = frozenset({"scale", "unscale_", "get_scale", "update"})
+SCALES_ONLY = frozenset({"scale", "unscale_", "get_scale"})
+OF_SCALERS = SCALES_ONLY | {"update"}
 OF_OPTIMIZERS = frozenset({"zero_grad", "param_groups", "add_param_group"})
 
 

@@ -238,7 +238,14 @@ def _instances(a: Any, b: Any) -> Value:
         return a  # type: ignore[no-any-return]
     if a.cls in PASSING or b.cls in PASSING:
         return a if b.cls in PASSING else b  # type: ignore[no-any-return]
+    if _is_loss(a.cls) and _is_loss(b.cls):
+        return a  # type: ignore[no-any-return]
     return unknown()
+
+
+def _is_loss(cls: Any) -> bool:
+    """Whether a class is one of torch's losses, which autocast runs in float32, whichever it is."""
+    return isinstance(cls, str) and cls.endswith("Loss")
 
 
 PASSING = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"})
