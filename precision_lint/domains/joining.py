@@ -239,12 +239,12 @@ def _instances(a: Any, b: Any) -> Value:
     if a.cls in PASSING or b.cls in PASSING:
         return a if b.cls in PASSING else b  # type: ignore[no-any-return]
     if _is_loss(a.cls) and _is_loss(b.cls):
-        return a  # type: ignore[no-any-return]
+        return b if a.cls.endswith("BCELoss") else a  # type: ignore[no-any-return]
     return unknown()
 
 
 def _is_loss(cls: Any) -> bool:
-    """Whether a class is one of torch's losses, which autocast runs in float32, whichever it is."""
+    """Whether a class is one of torch's losses, which autocast runs in float32 (``BCELoss`` it refuses)."""
     return isinstance(cls, str) and cls.endswith("Loss")
 
 
