@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from precision_lint import catalogue
 from precision_lint.api import Applicability, Diagnostic
 from precision_lint.jobs import Mode
 from precision_lint.precision.modes import MODES
@@ -175,6 +174,8 @@ def _named(modes: tuple[str, ...]) -> str:
 def _counts(diagnostics: Sequence[Diagnostic], width: int) -> list[str]:
     counts = Counter((d.code, d.name) for d in diagnostics)
     fixable = _fixable(diagnostics)
+    from precision_lint import catalogue  # imported late: a run without findings has no use for it
+
     ranked = sorted(counts, key=lambda one: (catalogue.cost(one[0]), -counts[one], one))
     return [
         f"{counts[code, name]:>{width},}  {code}  {'[*]' if fixable[code] else '[ ]'}  {name}"

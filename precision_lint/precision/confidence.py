@@ -152,6 +152,7 @@ def _reached(strength: Strength, variant: Variant, sign: Sign | None) -> bool:
 
     It runs models, and calls what it calls.
     """
-    if strength < Strength.IMPORTER or sign is None:
+    if strength < Strength.CALLER or sign is None:
         return False
-    return variant.of_module or variant.root[0] == sign.place.path
+    by_call = variant.root[0] == sign.place.path
+    return by_call or (variant.of_module and strength is Strength.IMPORTER)

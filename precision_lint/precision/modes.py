@@ -15,14 +15,16 @@ class Strength(enum.IntEnum):
 
     PROJECT = 1
     """Something elsewhere in the project runs so."""
-    IMPORTER = 2
+    CALLER = 2
+    """A file that imports this one runs what it calls so."""
+    IMPORTER = 3
     """A file that imports this one runs so, or a setting says that the project is trained so."""
-    HANDED = 3
+    HANDED = 4
     """Something in the project runs so, and this file is imported by none: what is in it is handed to
     what runs, by name or from outside."""
-    FILE = 4
+    FILE = 5
     """The file itself runs so."""
-    STATED = 5
+    STATED = 6
     """The user says so."""
 
 
@@ -85,17 +87,14 @@ def force(
 def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) -> Strength:
     if sign.place.path == path:
         return Strength.FILE
-    if (
-        sign.inside
-        or sign.bound
-        or (sign.setting is not None and not path.startswith(sign.setting))
-    ):
+    imports = sign.place.path in importers
+    if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
         return Strength.PROJECT
+    if sign.bound:
+        return Strength.CALLER if imports else Strength.PROJECT
     if not imported:
         return Strength.HANDED
-    if sign.setting is not None or sign.place.path in importers:
-        return Strength.IMPORTER
-    return Strength.PROJECT
+    return Strength.IMPORTER if imports or sign.setting is not None else Strength.PROJECT
 
 
 __all__ = ["CODE", "MODES", "Force", "Sign", "Strength", "force"]
