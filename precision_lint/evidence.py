@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from precision_lint.project.code import Imports
 from precision_lint.project.contents import TENSORS
 from precision_lint.source import Source
 from precision_lint.stating import Modes, Said
+from precision_lint.syntax.imports import is_test
 
 PROVED, OFFERED, TESTED = "proved", "offered", "tested"
 """The code says so; it does where an option, a condition or a setting says so; a test does."""
-_TEST = re.compile(r"(?:.*/)?(?:tests?/.*|test_[^/]*|[^/]*_test\.py|conftest\.py)")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def collect(
 
 
 def _how(sign: Sign, setting: bool) -> str:
-    if _TEST.fullmatch(sign.place.path):
+    if is_test(sign.place.path):
         return TESTED
     return OFFERED if sign.flag or setting else PROVED
 
@@ -179,7 +178,7 @@ def _part(found: Evidence, places: Iterable[Shown]) -> str:
         touched |= {one.name, *(one.reach & found.tensors)}
     parents = [str(PurePosixPath(name).parent) for name in touched]
     part = "" if "." in parents else os.path.commonpath(parents).replace(os.sep, "/")
-    others = (name for name in found.tensors if not _TEST.fullmatch(name))
+    others = (name for name in found.tensors if not is_test(name))
     return part if part and any(not name.startswith(f"{part}/") for name in others) else ""
 
 

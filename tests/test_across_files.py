@@ -9,8 +9,10 @@ import pytest
 from precision_lint import runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
-from precision_lint.engine import Engine
+from precision_lint.engine import Engine, merged
 from precision_lint.jobs import Mode
+from precision_lint.project.code import Code
+from precision_lint.source import Source, decode
 from tests import projects
 from tests.projects import found
 
@@ -180,3 +182,75 @@ def test_a_default_dtype_that_nobody_uses_runs_nothing(
     calls = f"\n\ndef main():\n    return {call}\n" if call else ""
     projects.write(tmp_path, {"loss.py": MODULE, "loads.py": loads + calls})
     assert check(tmp_path) == expected
+
+
+TRAINS = (
+    "import torch\n{imports}\n\n\ndef run(model, x):\n"
+    "    with torch.autocast('cuda', dtype=torch.float16):\n        y = model(x)\n    y.backward()\n"
+)
+RUNS = TRAINS.replace("    y.backward()\n", "    return y\n")
+
+
+@pytest.mark.parametrize(
+    ("loss", "code", "expected"),
+    [
+        (MODULE, TRAINS, FLAGGED),  # a module is run by what trains
+        (MODULE, RUNS, []),  # by other code, what it calls
+        (LOSS, TRAINS, []),  # a function that nobody calls
+    ],
+    ids=["a module", "of code that does not train", "a function"],
+)
+def test_what_trains_runs_modules_that_it_imports(
+    tmp_path: Path, loss: str, code: str, expected: list[str]
+) -> None:
+    projects.write(tmp_path, {"loss.py": loss, "run.py": code.format(imports="import loss")})
+    assert check(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("main.py", FLAGGED), ("test_main.py", [])])
+def test_a_program_that_imports_both_hands_one_to_the_other(
+    tmp_path: Path, name: str, expected: list[str]
+) -> None:
+    use = "import torch\nimport loss\n"
+    files = {"loss.py": MODULE, "run.py": TRAINS.format(imports=""), "use.py": use}
+    projects.write(tmp_path, {**files, name: "import torch\nimport use\nimport run\n"})
+    assert check(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("engine.py", FLAGGED), ("tests/engine.py", []), ("test_engine.py", [])]
+)
+def test_tests_say_nothing_of_the_rest(tmp_path: Path, name: str, expected: list[str]) -> None:
+    projects.write(
+        tmp_path, {"loss.py": MODULE, name: TRAINS.format(imports="from loss import Loss")}
+    )
+    assert check(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [("pkg/conf/train.yaml", True), ("conf/train.yaml", True), ("other/conf/train.yaml", False)],
+)
+def test_settings_in_a_package_are_about_that_package(
+    tmp_path: Path, settings: str, expected: bool
+) -> None:
+    files = {
+        "pkg/__init__.py": "from . import loss\n",
+        "pkg/loss.py": MODULE,
+        "other/__init__.py": "",
+    }
+    projects.write(tmp_path, {**files, settings: "trainer:\n  precision: 16-mixed\n"})
+    assert check(tmp_path) == (FLAGGED if expected else [])
+
+
+def test_what_is_imported_on_the_way_is_no_part_of_a_module() -> None:
+    """The top level of a file is no method of a module, whichever function asks for it first."""
+    top = "import torch\nx = torch.log(torch.randn(3).half().relu() + 1e-8)\n"
+    late = MODULE.replace("        return", "        from top import x as y\n        return y *")
+    texts = {"loss.py": late, "top.py": top}
+    sources = {name: decode(text.encode(), name) for name, text in texts.items()}
+    assert all(isinstance(one, Source) for one in sources.values())
+    facts = Engine(Code(Path(), set(texts), (None, None), sources)).facts("loss.py")  # type: ignore[arg-type]
+    events = {path: merged([text]) for path, text in facts.events.items()}
+    roots = {v.root: v.of_module for found in events.values() for e in found for v in e.variants}
+    assert roots == {("loss.py", "Loss.forward"): True, ("top.py", ""): False}

@@ -91,6 +91,7 @@ ROOMS: dict[str, set[str]] = {
     "stating": set(),
     "evidence": {
         "api", "config", "events", "gathering", "precision", "project", "runner", "source", "stating",
+        "syntax",
     },
     "init": {"config", "display", "evidence", "fixer", "progress", "shell", "source", "stating"},
     "summary": {"api", "catalogue", "jobs", "precision", "runner"},

@@ -12,14 +12,7 @@ from precision_lint.dataflow.containers import child, element_of, rebind, size_o
 from precision_lint.dataflow.creation import create, sampled
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
-from precision_lint.dataflow.tensors import (
-    CAST,
-    HAZARDS,
-    Applied,
-    cast,
-    looked_at,
-    operate,
-)
+from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes

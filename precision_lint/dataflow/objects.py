@@ -91,7 +91,7 @@ def is_module(it: Interpreter, cls: Class | str) -> bool:
 FUNCTIONS = ("torch.autograd.Function", "torch.autograd.function.Function")
 
 
-def is_run(it: Interpreter, cls: Class) -> bool:
+def serves_models(it: Interpreter, cls: Class) -> bool:
     """Whether what runs a model calls the methods of a class: a module's, or a function's of autograd."""
     return is_module(it, cls) or is_a(it, cls, *FUNCTIONS)
 
@@ -353,7 +353,7 @@ def drives(it: Interpreter, function: Function) -> bool:
     return bool(known)
 
 
-def runs(it: Interpreter) -> bool:
+def runs_models(it: Interpreter) -> bool:
     """Whether the code at hand trains or evaluates, and so runs models and losses that it is handed."""
     function = it.function
     return it.module.trains() or (function is not None and drives(it, function))
@@ -366,7 +366,7 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     for dtype, mode in HALVES:
         if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, node, inside=of_own_parts(it), bound=not runs(it))
+            it.sign(mode, said, node, inside=of_own_parts(it), bound=not runs_models(it))
 
 
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:

@@ -18,7 +18,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
-from precision_lint.dataflow.objects import is_run
+from precision_lint.dataflow.objects import serves_models
 from precision_lint.dataflow.protocol import FINISHED, tells
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -119,7 +119,7 @@ class Program:
         """Interpret a file's top level, without what only runs as a script."""
         it = self.interpreter
         frame = it.save()
-        script, root, calls = it.script, it.root, it.calls
+        script, of_module, root, calls = it.script, it.of_module, it.root, it.calls
         steps, limit = it.steps, it.limit
         it.module, it.function, it.outer = module, None, None
         it.variables = module.variables
@@ -127,7 +127,7 @@ class Program:
         it.returned, it.yielded, it.trace, it.no_grad = [], [], [], False
         it.live, it.calls = dtypes.ALL_MODES, None
         it.steps, it.limit, it.root = 0, STEPS, (module.path, "")
-        it.script = True
+        it.script, it.of_module = True, False
         signs = set(it.signs)
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
@@ -140,7 +140,7 @@ class Program:
         finally:
             module.facts["signs"] = it.signs - signs
             it.restore(frame)
-            it.script, it.root, it.calls = script, root, calls
+            it.script, it.of_module, it.root, it.calls = script, of_module, root, calls
             it.steps, it.limit = steps, limit
 
     # names
@@ -278,7 +278,7 @@ class Program:
         it = self.interpreter
         it.root = (function.module.path, function.qualname)
         it.script = is_test(function.module.path)
-        it.of_module = function.cls is not None and is_run(it, function.cls)
+        it.of_module = function.cls is not None and serves_models(it, function.cls)
         self._guarded(lambda: _whole(it, lambda: it.run(function, None, None, {}, function.node)))
 
     def _main(self, module: Module) -> None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
-from precision_lint.dataflow.objects import of_own_parts, runs
+from precision_lint.dataflow.objects import of_own_parts, runs_models
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
@@ -133,7 +133,7 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
         if value.dtypes[dtypes.CODE] & dtype and value.node is not None:
             said = f"autocast to {dtypes.NAMES[dtype]} here"
             flag = bool(value.assumptions & (assume.FLAG | assume.BRANCH))
-            it.sign(mode, said, value.node, value.home, of_own_parts(it), flag, not runs(it))
+            it.sign(mode, said, value.node, value.home, of_own_parts(it), flag, not runs_models(it))
     place = it.place(value.node, value.home) if value.node is not None else None
     sites = ((place,) if place is not None else ()) + before.sites
     other_device = (

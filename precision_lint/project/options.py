@@ -40,7 +40,7 @@ def _signs(name: str, call: ast.Call) -> Iterator[Sign]:
         said = {one for one in _said(key.lstrip("-"), call) if one is not None}
         modes = {MODES[one.kind, dtype == F16] for one in said for dtype in one.dtypes}
         for mode in sorted(modes):
-            yield Sign(mode, f"the command line offers {key}", place, True, False, True)
+            yield Sign(mode, f"the command line offers {key}", place, script=True, flag=True)
 
 
 def _names(call: ast.Call) -> list[str]:
