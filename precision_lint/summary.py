@@ -110,7 +110,10 @@ LOST = {
 COARSE = {
     "contexts": ("call", "not followed again, so less is known of the result"),
     "constructors": ("construction", "not followed again, so less is known of the object"),
-    "importers": ("file", "not looked at that import these; name their directory instead"),
+    "importers": (
+        "file",
+        "not looked at that import these or may run them; name their directory instead",
+    ),
 }
 """Bounds behind which less is known: what was left out, and what comes of it."""
 

@@ -188,6 +188,14 @@ TRAINS = (
     "import torch\n{imports}\n\n\ndef run(model, x):\n"
     "    with torch.autocast('cuda', dtype=torch.float16):\n        y = model(x)\n    y.backward()\n"
 )
+SHARED = (
+    f"{LOSS}\n\ndef report(x):\n    return loss(x)\n\n\n"
+    "class Loss(torch.nn.Module):\n    def forward(self, x):\n        return loss(x)\n"
+)
+SCALES = (
+    "import torch\n{imports}\n\n\ndef step(x, optimizer):\n    scaler = torch.amp.GradScaler()\n"
+    "    scaler.scale(x).backward()\n    scaler.step(optimizer)\n    scaler.update()\n"
+)
 RUNS = TRAINS.replace("    y.backward()\n", "    return y\n")
 
 
@@ -197,8 +205,10 @@ RUNS = TRAINS.replace("    y.backward()\n", "    return y\n")
         (MODULE, TRAINS, FLAGGED),  # a module is run by what trains
         (MODULE, RUNS, []),  # by other code, what it calls
         (LOSS, TRAINS, []),  # a function that nobody calls
+        (SHARED, TRAINS, FLAGGED),  # one that a module calls as well as another function
+        (MODULE, SCALES, []),  # a scaler runs nothing
     ],
-    ids=["a module", "of code that does not train", "a function"],
+    ids=["a module", "of code that does not train", "a function", "a shared function", "a scaler"],
 )
 def test_what_trains_runs_modules_that_it_imports(
     tmp_path: Path, loss: str, code: str, expected: list[str]
@@ -215,6 +225,7 @@ def test_a_program_that_imports_both_hands_one_to_the_other(
     files = {"loss.py": MODULE, "run.py": TRAINS.format(imports=""), "use.py": use}
     projects.write(tmp_path, {**files, name: "import torch\nimport use\nimport run\n"})
     assert check(tmp_path) == expected
+    assert check(tmp_path, "loss.py") == expected
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,17 @@ def test_before_is_flagged(project: Project, name: str) -> None:
     assert wanted
 
 
+@pytest.mark.parametrize("name", [name for name in BEFORE if "in two files" in name])
+def test_a_hook_sees_in_one_file_what_the_other_shows(project: Project, name: str) -> None:
+    project.write(BEFORE[name].files)
+    every = [f for f in project.lint() if f["filename"].endswith("losses.py")]
+    project.root /= "losses.py"
+    assert [(f["code"], f["location"]) for f in project.lint()] == [
+        (f["code"], f["location"]) for f in every
+    ]
+    assert every
+
+
 @pytest.mark.parametrize("name", AFTER)
 def test_after_is_silent(project: Project, name: str) -> None:
     assert not AFTER[name].expected

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from precision_lint.api import Confidence
 from tests import projects
 from tests.projects import found
 
@@ -57,3 +58,28 @@ def test_a_scaler_that_is_updated_twice_is_found(tmp_path: Path) -> None:
     )
     projects.write(tmp_path, {"train.py": text})
     assert found(projects.check(tmp_path)) == ["train.py:25 MP106"]
+
+
+PENALTY = """\
+import torch
+from torch import nn
+
+
+class Orthogonal(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        total = 0
+        for name, p in self.model.named_parameters():
+            gram = p @ p.T if "first" in name else p.T @ p
+            total += torch.norm(gram - torch.eye(*gram.size(), out=torch.empty_like(gram)), p="fro")
+        return self.model(x) + total
+"""
+
+
+def test_a_product_of_any_parameter_is_followed(tmp_path: Path) -> None:
+    projects.write(tmp_path, {"penalty.py": PENALTY})
+    result = projects.check(tmp_path, confidence=Confidence.POSSIBLE)
+    assert not any(one.internal for one in result.diagnostics)

@@ -245,10 +245,11 @@ class Imports:
         ]
 
     def importers(self, names: Collection[str]) -> list[str]:
-        """Files with tensors that import one of some, directly or not.
+        """Files with tensors that import one of some, directly or not, or may run it without.
 
         Those that say something of half precision come first, then the nearest.
         """
+        names = frozenset(names)
         others = sorted(self._code.names.difference(names))
         self.read(others)
         users: dict[str, list[str]] = {}
@@ -261,12 +262,26 @@ class Imports:
             pending = sorted({one for name in pending for one in users.get(name, ())} - seen)
             seen.update(pending)
             found += [name for name in pending if self.holds_tensors(name)]
+        tops = [name for name in seen if name not in users and not is_test(name)]
+        found += self._beside(tops, seen, not names.isdisjoint(tops))
         found.sort(key=lambda name: not self._contents[name].flags & HALF)
         return found
 
-    def reach(self, name: str) -> set[str]:
-        """A file, and what it imports, directly or not."""
-        found, pending = {name}, [name]
+    def _beside(self, tops: Collection[str], seen: Collection[str], handed: bool) -> list[str]:
+        """Files that say something of half precision, and to which programs may hand what others hold.
+
+        tops: programs.  handed: to any file of the project.
+        """
+        reached = self._names if handed else self.reach(*tops)
+        return [
+            name
+            for name in sorted(set(reached).difference(seen))
+            if self._contents[name].flags & HALF and self.holds_tensors(name) and not is_test(name)
+        ]
+
+    def reach(self, *names: str) -> set[str]:
+        """Files, and what they import, directly or not."""
+        found, pending = set(names), list(names)
         while pending:
             for other in self.of(pending.pop()):
                 if other not in found:
