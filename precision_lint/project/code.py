@@ -251,6 +251,8 @@ class Imports:
         """
         names = frozenset(names)
         others = sorted(self._code.names.difference(names))
+        if not others:
+            return []
         self.read(others)
         users: dict[str, list[str]] = {}
         for name in others:
