@@ -216,6 +216,35 @@ def count(load, path, ids):
     net = load(path).half()
     return net(ids.long()), net.names(torch.zeros(3))
 """,
+    "a model that is upcast together with its input, where a setting says so": """\
+import torch
+import torch.nn.functional as F
+
+class Pipeline:
+    def prepare(self, image, dtype):
+        image = F.relu(image).to(dtype=dtype)
+        if self.upcasts:
+            image = image.float()
+            self.vae.to(dtype=torch.float32)
+        return self.vae.encode(image)
+
+    def widen(self):
+        self.net.to(dtype=torch.float32)
+
+    def read(self, image):
+        image = F.relu(image).half()
+        if self.upcasts:
+            image = image.float()
+            self.widen()
+        return self.net.encode(image)
+
+    def wrong(self, image):
+        self.head.to(dtype=torch.float16)
+        return self.head.encode(F.relu(image).float())  # MP502
+
+    def run(self, image, text):
+        return self.prepare(image, self.encoder(text).dtype)
+""",
     "noise of a distribution": """\
 import torch
 from torch import nn

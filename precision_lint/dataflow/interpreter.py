@@ -14,7 +14,7 @@ from precision_lint.dataflow.graph import floats_behind
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join, join_modes, unknown, widened
+from precision_lint.domains.joining import facts, join, join_modes, perhaps_cast, unknown, widened
 from precision_lint.domains.values import (
     Root,
     Scalar,
@@ -430,7 +430,9 @@ def merge(
     apart = a_live != b_live
     for name, value in a.items():
         other = b.get(name)
-        if other is value or other is None:
+        if other is None:
+            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
+        elif other is value:
             merged[name] = value
         elif apart:
             merged[name] = join_modes(value, other, a_live, b_live)
@@ -440,7 +442,7 @@ def merge(
                 merged[name] = _decided(joined, value, other, asked)
     for name, value in b.items():
         if name not in merged:
-            merged[name] = value
+            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
     return merged
 
 

@@ -14,7 +14,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join
+from precision_lint.domains.joining import facts, join, perhaps_cast
 from precision_lint.domains.values import (
     PARAMETER,
     STATED_DTYPE,
@@ -152,7 +152,7 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
         name, value = key[2], variables[key]
         old = attributes.get(name)
         if old is None or building:
-            attributes[name] = value
+            attributes[name] = value if building else perhaps_cast(value)
         elif old is not value:
             joined = join(old, value)
             if facts(joined) != facts(old):

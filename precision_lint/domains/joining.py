@@ -279,6 +279,15 @@ def _unknowns(a: Any, b: Any) -> Value:
     return Unknown(made)
 
 
+def perhaps_cast(value: Value) -> Value:
+    """An attribute that one arm, or another method, alone stores: where it is cast, it may be as before."""
+    if isinstance(value, Unknown):
+        before = value.symbol.attributes.get(("cast of", ""))
+        if before is not None:
+            return join(value, before)
+    return value
+
+
 _SAME: dict[type, Any] = {
     Tensor: _tensors,
     Scalar: _scalars,
