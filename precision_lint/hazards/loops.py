@@ -336,10 +336,23 @@ def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
     answers = [(one.test, _for_bfloat16(one.test, one.holds)) for one in it.branches]
     if enabled is not None:
         answers.append((enabled, _for_bfloat16(enabled)))
-    says = next((test for test, answer in answers if answer), None)
+    says = next((test for test, answer in answers if answer and _speaks_of(it, test)), None)
     if says is not None and all(answer is not False for _, answer in answers):
         scaled = it.place(says)
         it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=scaled, taken=False)
+
+
+def _speaks_of(it: Interpreter, test: ast.expr) -> bool:
+    """Whether a test of the code at hand names bfloat16, or float32 as all that is left out.
+
+    That it is not float16 leaves open what it is; tests of callers are elsewhere.
+    """
+    here = it.function.node if it.function is not None else it.module.tree
+    if not any(one is test for one in ast.walk(here)):
+        return False
+    named = {_spelled(one) for one in ast.walk(test) if isinstance(one, ast.expr)}
+    words = {w for n in ast.walk(test) if isinstance(n, ast.Attribute) for w in n.attr.split("_")}
+    return bool(named & (BRAIN | SINGLE) or words & BRAIN)
 
 
 def _for_bfloat16(test: ast.expr, holds: bool = True) -> bool | None:
