@@ -343,12 +343,11 @@ def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
 
 
 def _speaks_of(it: Interpreter, test: ast.expr) -> bool:
-    """Whether a test of the code at hand names bfloat16, or float32 as all that is left out.
+    """Whether a test in the file at hand names bfloat16, or float32 as all that is left out.
 
-    That it is not float16 leaves open what it is; tests of callers are elsewhere.
+    That it is not float16 leaves open what it is; tests of callers may be in other files.
     """
-    here = it.function.node if it.function is not None else it.module.tree
-    if not any(one is test for one in ast.walk(here)):
+    if not any(one is test for one in ast.walk(it.module.tree)):
         return False
     named = {_spelled(one) for one in ast.walk(test) if isinstance(one, ast.expr)}
     words = {w for n in ast.walk(test) if isinstance(n, ast.Attribute) for w in n.attr.split("_")}
