@@ -332,23 +332,22 @@ SINGLE = frozenset({"fp32", "float32", "float", "32", "32-true", "torch.float32"
 
 
 def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
-    """A scaler that is on where a setting says bfloat16."""
-    answers = [(one.test, _for_bfloat16(one.test, one.holds)) for one in it.branches]
+    """A scaler that is on where a setting says bfloat16.
+
+    Tests of callers do not count: what a function does is the same whoever calls it.
+    """
+    here = set(ast.walk(it.function.node if it.function is not None else it.module.tree))
+    answers = [(o.test, _for_bfloat16(o.test, o.holds)) for o in it.branches if o.test in here]
     if enabled is not None:
         answers.append((enabled, _for_bfloat16(enabled)))
-    says = next((test for test, answer in answers if answer and _speaks_of(it, test)), None)
+    says = next((test for test, answer in answers if answer and _speaks_of(test)), None)
     if says is not None and all(answer is not False for _, answer in answers):
         scaled = it.place(says)
         it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=scaled, taken=False)
 
 
-def _speaks_of(it: Interpreter, test: ast.expr) -> bool:
-    """Whether a test in the file at hand names bfloat16, or float32 as all that is left out.
-
-    That it is not float16 leaves open what it is; tests of callers may be in other files.
-    """
-    if not any(one is test for one in ast.walk(it.module.tree)):
-        return False
+def _speaks_of(test: ast.expr) -> bool:
+    """Whether a test names bfloat16, or float32 as all that is left out: not float16 leaves it open."""
     named = {_spelled(one) for one in ast.walk(test) if isinstance(one, ast.expr)}
     words = {w for n in ast.walk(test) if isinstance(n, ast.Attribute) for w in n.attr.split("_")}
     return bool(named & (BRAIN | SINGLE) or words & BRAIN)
