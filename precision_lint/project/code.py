@@ -218,31 +218,37 @@ class Imports:
         return bool(self._contents[name].flags & TENSORS)
 
     @functools.cached_property
-    def _named(self) -> frozenset[str]:
-        names = [name for name in self._names if not is_test(name)]
-        self.read(names)
-        return frozenset(one for name in names for one in self._found.get(name, ()))
+    def _users(self) -> dict[str, list[str]]:
+        """The files that name each in their imports."""
+        self.read(self._names)
+        users: dict[str, list[str]] = {}
+        for name in self._names:
+            for other in self._found.get(name, ()):
+                users.setdefault(other, []).append(name)
+        return users
 
     def imported(self, name: str) -> bool:
         """Whether any file, besides tests, names one in its imports."""
-        return name in self._named
+        return not all(map(is_test, self._users.get(name, ())))
 
     def reach_of_users(self, name: str) -> set[str]:
-        """What a file imports, directly or not, or what does that runs it: a file that none imports."""
-        found = self.reach(name)
-        for reached in self._entries:
-            if name in reached:
-                found |= reached
-        return found
+        """What a file imports, directly or not, and what programs do that import it."""
+        seen = set().union(*self._importing([name]))
+        return self.reach(name, *(one for one in seen if self._is_program(one)))
 
-    @functools.cached_property
-    def _entries(self) -> list[set[str]]:
-        tops = (name for name in self._names if name not in self._named and not is_test(name))
-        return [
-            self.reach(name)
-            for name in tops
-            if self._found.get(name) and not name.endswith("__init__.py")
-        ]
+    def _is_program(self, name: str) -> bool:
+        """Whether a file is run rather than imported, and is no test."""
+        return not (is_test(name) or name.endswith("__init__.py") or self.imported(name))
+
+    def _importing(self, names: Iterable[str]) -> Iterator[list[str]]:
+        """Files that import some: those that name them, those that name these, and so on."""
+        pending = list(names)
+        seen = set(pending)
+        while pending:
+            users = {one for name in pending for one in self._users.get(name, ())}
+            pending = sorted(users - seen)
+            seen.update(pending)
+            yield pending
 
     def importers(self, names: Collection[str]) -> list[str]:
         """Files with tensors that import one of some, directly or not, or may run it without.
@@ -250,22 +256,12 @@ class Imports:
         Those that say something of half precision come first, then the nearest.
         """
         names = frozenset(names)
-        others = sorted(self._code.names.difference(names))
-        if not others:
+        if names.issuperset(self._names):
             return []
-        self.read(others)
-        users: dict[str, list[str]] = {}
-        for name in others:
-            for other in self._found[name]:
-                users.setdefault(other, []).append(name)
-        found: list[str] = []
-        seen, pending = set(names), list(names)
-        while pending:
-            pending = sorted({one for name in pending for one in users.get(name, ())} - seen)
-            seen.update(pending)
-            found += [name for name in pending if self.holds_tensors(name)]
-        tops = [name for name in seen if name not in users and not is_test(name)]
-        found += self._beside(tops, seen, not names.isdisjoint(tops))
+        found = [one for step in self._importing(names) for one in step]
+        tops = [one for one in (*names, *found) if self._is_program(one)]
+        beside = self._beside(tops, names.union(found), not names.isdisjoint(tops))
+        found = [one for one in found if self.holds_tensors(one)] + beside
         found.sort(key=lambda name: not self._contents[name].flags & HALF)
         return found
 
@@ -285,10 +281,11 @@ class Imports:
         """Files, and what they import, directly or not."""
         found, pending = set(names), list(names)
         while pending:
-            for other in self.of(pending.pop()):
-                if other not in found:
-                    found.add(other)
-                    pending.append(other)
+            one = pending.pop()
+            known = self._found.get(one)
+            new = set(self.of(one) if known is None else known) - found
+            found |= new
+            pending += new
         return found
 
     def sign(self, name: str) -> bytes:
