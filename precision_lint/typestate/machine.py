@@ -31,6 +31,7 @@ from precision_lint.typestate.states import (
     coarser,
     conditions,
     decided,
+    in_order,
     lasting,
     learned,
 )
@@ -159,7 +160,7 @@ class Machine:
                 action = ACTIONS.get(step.kind)
                 if action is not None:
                     self.now = self.numbers[id(step)]
-                    flow.next = frozenset(action(self, step, flow.next))
+                    flow.next = frozenset(action(self, step, in_order(flow.next)))
         return flow
 
     def _afford(self, states: int) -> bool:
@@ -355,7 +356,7 @@ class Machine:
         **facts: Any,
     ) -> None:
         """An event of some states; in a callee it stands where the frame of the backward calls that."""
-        some = list(states)
+        some = in_order(states)
         if self.silent:
             return
         level = max((state.level for state in some), default=0)
@@ -433,7 +434,7 @@ class Machine:
                     return found
         return None
 
-    def backward(self, step: Step, states: States) -> Iterable[State]:
+    def backward(self, step: Step, states: list[State]) -> Iterable[State]:
         """``loss.backward()``"""
         loss = step.objects[0] if step.objects else None
         scaler = self.scaler_of(loss)
@@ -454,7 +455,7 @@ class Machine:
             for s in states
         ]  # fmt: skip
 
-    def framework_backward(self, step: Step, states: States) -> Iterable[State]:
+    def framework_backward(self, step: Step, states: list[State]) -> Iterable[State]:
         """``accelerator.backward(loss)``: in float16 the gradients are scaled."""
         own = self.scaler_of(step.objects[-1] if step.objects else None)
         return [
@@ -466,7 +467,7 @@ class Machine:
             for s in states
         ]  # fmt: skip
 
-    def framework_unscale(self, step: Step, states: States) -> Iterable[State]:
+    def framework_unscale(self, step: Step, states: list[State]) -> Iterable[State]:
         """``accelerator.unscale_gradients()``, and clips that begin with it."""
         owner = self.key(step.objects[0])
         again = [s for s in states if s.by_framework and s.by_framework[0] == owner]
@@ -486,7 +487,7 @@ class Machine:
             for s in states
         ]
 
-    def unscale(self, step: Step, states: States) -> Iterable[State]:
+    def unscale(self, step: Step, states: list[State]) -> Iterable[State]:
         """``scaler.unscale_(optimizer)``"""
         if not is_on(step):
             return states
@@ -506,7 +507,7 @@ class Machine:
         self._read_early(step, states)
         return [s.divided(optimizer, UNSCALED)._replace(early=None) for s in states]
 
-    def step(self, step: Step, states: States) -> Iterable[State]:
+    def step(self, step: Step, states: list[State]) -> Iterable[State]:
         """``scaler.step(optimizer)``"""
         if not is_on(step):
             return states
@@ -535,7 +536,7 @@ class Machine:
             for s in states
         ]
 
-    def _read_early(self, step: Step, states: States) -> None:
+    def _read_early(self, step: Step, states: list[State]) -> None:
         """Gradients that a scaler divides here were used before, whoever calls the function."""
         used = [s for s in states if s.early is not None and not s.assumptions & assume.PATHS]
         if used and not self.by_hand and not self._divided_elsewhere():
@@ -557,7 +558,7 @@ class Machine:
             )
         return bool(known)
 
-    def _unscaled_loss(self, step: Step, states: States) -> None:
+    def _unscaled_loss(self, step: Step, states: list[State]) -> None:
         """A step that divides gradients which nothing multiplied."""
         if any(s.lost for s in states) or self.by_hand:
             return
@@ -586,7 +587,7 @@ class Machine:
             if beside is not None and all(s.waiting for s in plain):
                 self.report("unscaled-backward", beside, plain, step=step.place, beside=True)
 
-    def plain_step(self, step: Step, states: States) -> Iterable[State]:
+    def plain_step(self, step: Step, states: list[State]) -> Iterable[State]:
         """``optimizer.step()``"""
         optimizer = self.key(step.objects[0] if step.objects else None)
         used = [s for s in states if s.scaled is not None and not s.framework and not s.lost]
@@ -617,7 +618,7 @@ class Machine:
         """Whether the scaled gradients were another optimizer's, which has stepped."""
         return all(any(done == STEPPED for _, done in s.optimizers) for s in states)
 
-    def update(self, step: Step, states: States) -> Iterable[State]:
+    def update(self, step: Step, states: list[State]) -> Iterable[State]:
         """``scaler.update()``"""
         stepped = [s for s in states if any(done == STEPPED for _, done in s.optimizers)]
         without = [s for s in states if s.waiting and s.scaled is not None and not s.clean]
@@ -644,7 +645,7 @@ class Machine:
         done = {key for key, _ in state.optimizers}
         return state.scaled is not None and any(key not in done for key in self.shared)
 
-    def clip(self, step: Step, states: States) -> Iterable[State]:
+    def clip(self, step: Step, states: list[State]) -> Iterable[State]:
         """``clip_grad_norm_(parameters, ...)``"""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         if not scaled:
@@ -674,7 +675,7 @@ class Machine:
                 self.report("partial-unscale", step.place, states, missing=missing)
                 return
 
-    def read(self, step: Step, states: States) -> Iterable[State]:
+    def read(self, step: Step, states: list[State]) -> Iterable[State]:
         """A gradient is inspected."""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         fresh = [s for s in scaled if not s.looked]
@@ -684,14 +685,14 @@ class Machine:
             states = _noted_early(states, "scaled-gradient-read", step)
         return [s._replace(looked=True) for s in states]
 
-    def scrub(self, step: Step, states: States) -> Iterable[State]:
+    def scrub(self, step: Step, states: list[State]) -> Iterable[State]:
         """What is not finite is replaced in gradients."""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         if scaled and not any(s.clean for s in scaled):
             self.report("scrubbed-gradients", step.place, scaled)
         return states
 
-    def zero(self, step: Step, states: States) -> Iterable[State]:
+    def zero(self, step: Step, states: list[State]) -> Iterable[State]:
         """``zero_grad()``"""
         key = self.key(step.objects[0] if step.objects else None)
         return [
@@ -714,12 +715,12 @@ class Machine:
             self.key(one) == cleared for one in owners_of(known.fields.get("parameters", known))
         )
 
-    def handed(self, step: Step, states: States) -> Iterable[State]:
+    def handed(self, step: Step, states: list[State]) -> Iterable[State]:
         """A scaler is handed to something that nobody has seen."""
         scaler = any(isinstance(one, Special) and one.kind == "scaler" for one in step.objects[1:])
         return [s._replace(lost=True) for s in states] if scaler else states
 
-    def renewed(self, step: Step, states: States) -> Iterable[State]:
+    def renewed(self, step: Step, states: list[State]) -> Iterable[State]:
         """A new scaler remembers nothing."""
         return [s._replace(optimizers=()) for s in states]
 
@@ -732,7 +733,7 @@ STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
     "try": Machine.guarded, "call": Machine.called, "loop": Machine.loop,
     "unrolled": Machine.unrolled, "with": Machine.within,
 }  # fmt: skip
-ACTIONS: dict[str, Callable[[Machine, Step, States], Iterable[State]]] = {
+ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,
     "framework-unscale": Machine.framework_unscale, "framework-clip": Machine.framework_unscale,
     "unscale": Machine.unscale,
@@ -749,14 +750,14 @@ COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
 
 
-def _noted_early(states: States, kind: str, step: Step) -> States:
+def _noted_early(states: Iterable[State], kind: str, step: Step) -> list[State]:
     """Gradients are used, and no backward is in sight that says whether they are scaled."""
-    return frozenset(
+    return [
         s._replace(early=(kind, step.place, step.kind))
         if s.early is None and s.plain is None and not s.optimizers and not s.lost
         else s
         for s in states
-    )
+    ]
 
 
 def _fresh(state: State) -> State:

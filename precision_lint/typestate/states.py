@@ -61,6 +61,22 @@ class State(NamedTuple):
         return self.with_optimizer(optimizer, done)._replace(clean=clean)
 
 
+def in_order(states: Iterable[State]) -> list[State]:
+    """States by the places that they name, so that what is said of them is the same in every run."""
+    some = list(states)
+    return sorted(some, key=_places) if len(some) > 1 else some
+
+
+def _places(state: State) -> tuple[Any, ...]:
+    named = (
+        state.scaled, state.plain, state.updated, state.zeroed and state.zeroed[1],
+        state.by_framework and state.by_framework[1], state.early and state.early[1],
+    )  # fmt: skip
+    done = tuple(sorted(done for _, done in state.optimizers))
+    rest = (state.level, state.assumptions, state.waiting, state.looked, len(state.clean))
+    return (*((one is None, one or ()) for one in named), rest, done, state.known)
+
+
 def coarser(states: Iterable[State]) -> frozenset[State]:
     """One state for all that agree on gradients and optimizers; what they differ in is not known."""
     merged: dict[State, State] = {}
