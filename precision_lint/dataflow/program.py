@@ -108,6 +108,7 @@ class Program:
         held = set().union(*[self.used.get(home, ()) for home in self.modules])
         free = [path for path in self.modules if path not in held]
         for path in free[: max(len(free) - KEPT, 0)]:
+            self.alive.pop(path, None)
             self.modules.pop(path).release()
         while len(self.modules) > MOST:
             self.modules.popitem(last=False)
