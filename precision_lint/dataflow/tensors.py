@@ -18,6 +18,7 @@ from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
     LEARNED,
+    ON_DEVICE,
     REGIONAL,
     SOME_RANK,
     UNKNOWN_RANK,
@@ -56,10 +57,6 @@ FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH | assume.CALL
 
 SCALELESS = frozenset({"sign", "sgn", "normalize", "argmax", "argmin", "argsort"})
 """Operations whose result says nothing of the size of what goes in."""
-
-
-KEPT_FLAGS = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16
-"""What a result has of its operands."""
 
 
 class Applied:
@@ -143,7 +140,8 @@ def _position(parameters: tuple[str, ...], name: str) -> int | None:
     return parameters.index(other) if other in parameters else None
 
 
-HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16
+HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | ON_DEVICE
+"""What a result has of its operands."""
 
 
 def operate(
