@@ -27,6 +27,7 @@ from precision_lint.syntax.program import scan
 from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
+    Known,
     State,
     coarser,
     conditions,
@@ -120,9 +121,23 @@ class Machine:
         self.loops = dict(nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
+        self.until = self._until(steps)
+        """By condition: the number of the last step that may ask it, which is the last of its loop."""
         self.now = 0
         """The number of the step at hand in the order in which steps are written."""
         self.run(trace, frozenset({start}))
+
+    def _until(self, steps: list[Step]) -> dict[str, int]:
+        last: dict[int, int] = {}
+        for number, step in enumerate(steps):
+            last.update(dict.fromkeys(self.loops[id(step)][:1], number))
+        found: dict[str, int] = {}
+        for number, step in enumerate(steps):
+            if step.kind == "if":
+                ends = [last[loop] for loop in self.loops[id(step)][:1]]
+                for key in self.asked.intersection(conditions(step.node.test)):  # type: ignore[attr-defined]
+                    found[key] = max(found.get(key, 0), number, *ends)
+        return found
 
     # objects
 
@@ -174,8 +189,14 @@ class Machine:
         return self.budget > 0
 
     def _bounded(self, states: States) -> States:
-        """Few enough states: conditions are forgotten first, then what is known beside the gradients."""
+        """Few enough states: conditions that are not asked again are forgotten first, then all.
+
+        At last what is known beside the gradients is.
+        """
         hurried = self.budget <= STEPS - PRECISE
+        if len(states) <= MOST and not hurried:
+            return states
+        states = frozenset(s._replace(known=self._asked_again(s.known)) for s in states)
         if len(states) <= MOST and not hurried:
             return states
         plain = frozenset(
@@ -183,6 +204,10 @@ class Machine:
             for s in states
         )
         return plain if len(plain) <= (FEW if hurried else MOST) else coarser(plain)
+
+    def _asked_again(self, known: Known) -> Known:
+        """The conditions that a step behind the one at hand may ask."""
+        return tuple([fact for fact in known if self.until.get(fact[0], 0) > self.now])
 
     def _matters(self, step: Step) -> bool:
         """Whether a structure holds a step of the protocol, or a way out."""
@@ -353,9 +378,13 @@ class Machine:
         place: Place,
         states: Iterable[State],
         extra: int = 0,
+        everywhere: bool = False,
         **facts: Any,
     ) -> None:
-        """An event of some states; in a callee it stands where the frame of the backward calls that."""
+        """An event of some states; in a callee it stands where the frame of the backward calls that.
+
+        everywhere: it holds on all paths, so that it does not matter which of them can be gone.
+        """
         some = in_order(states)
         if self.silent:
             return
@@ -366,7 +395,7 @@ class Machine:
         assumptions = extra
         for state in some:
             assumptions |= state.assumptions
-        if kind in ON_ALL_PATHS and assumptions & assume.PATHS:
+        if everywhere and assumptions & assume.PATHS:
             assumptions = assumptions & ~assume.PATHS | assume.BRANCH
         self.it.emit_at(
             kind,
@@ -653,7 +682,7 @@ class Machine:
         if self.by_hand:
             return states
         if not any(s.clean for s in scaled):
-            self.report("scaled-clip", step.place, scaled)
+            self.report("scaled-clip", step.place, scaled, everywhere=_all_scaled(states))
         elif all(s.clean for s in scaled):
             self._partial(step, scaled)
         return states
@@ -680,7 +709,8 @@ class Machine:
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         fresh = [s for s in scaled if not s.looked]
         if fresh and not self.by_hand and not any(s.clean for s in scaled):
-            self.report("scaled-gradient-read", step.place, fresh, how=step.kind)
+            every = _all_scaled(states)
+            self.report("scaled-gradient-read", step.place, fresh, everywhere=every, how=step.kind)
         if not scaled and step.kind == "read":
             states = _noted_early(states, "scaled-gradient-read", step)
         return [s._replace(looked=True) for s in states]
@@ -689,7 +719,7 @@ class Machine:
         """What is not finite is replaced in gradients."""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         if scaled and not any(s.clean for s in scaled):
-            self.report("scrubbed-gradients", step.place, scaled)
+            self.report("scrubbed-gradients", step.place, scaled, everywhere=_all_scaled(states))
         return states
 
     def zero(self, step: Step, states: list[State]) -> Iterable[State]:
@@ -744,10 +774,13 @@ ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
 }  # fmt: skip
 
 
-ON_ALL_PATHS = frozenset({"scaled-clip", "scaled-gradient-read", "scrubbed-gradients"})
-"""Reports that hold on all paths, so that it does not matter which of them can be gone."""
 COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
+
+
+def _all_scaled(states: Iterable[State]) -> bool:
+    """Whether no path has come by a backward without a scale."""
+    return not any(s.plain is not None and s.scaled is None for s in states)
 
 
 def _noted_early(states: Iterable[State], kind: str, step: Step) -> list[State]:
