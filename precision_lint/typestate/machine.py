@@ -103,6 +103,10 @@ class Machine:
             for kind in ("step", "unscale", "update", "scale")
         }
         self.stepped = {self._optimizer(one) for one in self.calls["step"]}
+        self.divides: dict[Any, set[Any]] = {}
+        """By scaler: the optimizers whose gradients it divides."""
+        for one in (*self.calls["unscale"], *self.calls["step"]):
+            self.divides.setdefault(self.key(one.objects[0]), set()).add(self._optimizer(one))
         self.plain_steps = any(step.kind == "plain-step" for step in steps)
         self.by_hand = any(step.kind == "scale-used" for step in steps)
         self.scaling = {self.key(step.objects[0]) for step in steps if step.kind == "scale"}
@@ -549,9 +553,10 @@ class Machine:
             self.report("update-order", step.place, again, some, how="second-step")
             if not self.silent:
                 self.stopped.add("second-step")
-        early = [s for s in states if s.updated is not None and s.waiting and not s.lost]
+        own = self.key(step.objects[0])
+        early = [s for s in _updated(states, own) if s.waiting and not s.lost]
         if early and early[0].updated is not None:
-            self.report("update-order", early[0].updated, early, how="between")
+            self.report("update-order", early[0].updated[1], early, how="between")
         zeroed = [
             s for s in states if s.zeroed is not None and self._clears(s.zeroed[0], optimizer)
         ]
@@ -651,7 +656,8 @@ class Machine:
         """``scaler.update()``"""
         stepped = [s for s in states if any(done == STEPPED for _, done in s.optimizers)]
         without = [s for s in states if s.waiting and s.scaled is not None and not s.clean]
-        twice = [s for s in states if not s.optimizers and s.updated is not None and not s.waiting]
+        own = self.key(step.objects[0])
+        twice = [s for s in _updated(states, own) if not s.optimizers and not s.waiting]
         if twice and len(twice) == len(states) and not any(s.lost for s in states):
             self.report("update-order", step.place, twice, how="again")
         beside = any(
@@ -662,17 +668,18 @@ class Machine:
         return [
             s._replace(
                 optimizers=(),
-                updated=step.place if s.scaled is not None else None,
+                updated=(own, step.place) if s.scaled is not None else None,
                 waiting=(s.waiting and not any(done == STEPPED for _, done in s.optimizers))
-                or (s.waiting and self._others_wait(s)),
+                or (s.waiting and self._others_wait(s, own)),
             )
             for s in states
         ]
 
-    def _others_wait(self, state: State) -> bool:
+    def _others_wait(self, state: State, scaler: Any) -> bool:
         """Whether a scaler steps more optimizers than it has stepped."""
         done = {key for key, _ in state.optimizers}
-        return state.scaled is not None and any(key not in done for key in self.shared)
+        own = self.divides.get(scaler, self.shared)
+        return state.scaled is not None and any(key not in done for key in own)
 
     def clip(self, step: Step, states: list[State]) -> Iterable[State]:
         """``clip_grad_norm_(parameters, ...)``"""
@@ -776,6 +783,11 @@ ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
 
 COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
+
+
+def _updated(states: Iterable[State], scaler: Any) -> list[State]:
+    """The states in which a scaler, and no other one, was updated since the backward."""
+    return [s for s in states if s.updated is not None and s.updated[0] == scaler]
 
 
 def _all_scaled(states: Iterable[State]) -> bool:

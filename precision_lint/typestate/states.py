@@ -19,8 +19,8 @@ class State(NamedTuple):
     assumptions: those behind the scaler.  plain: a backward without a scale.  waiting: no step has used the
     gradients of ``scaled`` yet.  level: calls around that backward.  clean: optimizers whose gradients
     were divided by the scale since.  optimizers: what was done to each since the last ``update``.
-    zeroed: what was set to zero while gradients were waiting, and where.  updated: an ``update`` since
-    the backward.  looked: the gradients were inspected.  lost: somebody else had the scaler.
+    zeroed: what was set to zero while gradients were waiting, and where.  updated: the scaler that was
+    updated since the backward, and where.  looked: the gradients were inspected.  lost: somebody else had the scaler.
     by_framework: what unscaled all optimizers since the last step, and where.
     early: a clip or a read of gradients whose backward is not in sight.
     known: conditions that hold on this path.
@@ -35,7 +35,7 @@ class State(NamedTuple):
     clean: tuple[Any, ...] = ()
     optimizers: tuple[tuple[Any, str], ...] = ()
     zeroed: tuple[Any, Place] | None = None
-    updated: Place | None = None
+    updated: tuple[Any, Place] | None = None
     looked: bool = False
     lost: bool = False
     by_framework: tuple[Any, Place] | None = None
@@ -69,7 +69,7 @@ def in_order(states: Iterable[State]) -> list[State]:
 
 def _places(state: State) -> tuple[Any, ...]:
     named = (
-        state.scaled, state.plain, state.updated, state.zeroed and state.zeroed[1],
+        state.scaled, state.plain, state.updated and state.updated[1], state.zeroed and state.zeroed[1],
         state.by_framework and state.by_framework[1], state.early and state.early[1],
     )  # fmt: skip
     done = tuple(sorted(done for _, done in state.optimizers))
