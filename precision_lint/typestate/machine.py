@@ -29,14 +29,21 @@ from precision_lint.typestate.states import (
     UNSCALED,
     Known,
     State,
+    all_scaled,
+    by_elements,
     coarser,
     conditions,
     decided,
+    fresh,
     in_order,
     lasting,
     learned,
+    next_element,
+    noted_early,
+    updated_by,
 )
 from precision_lint.typestate.traces import (
+    asked_until,
     bound_in,
     clipped_owners,
     is_on,
@@ -125,23 +132,11 @@ class Machine:
         self.loops = dict(nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
-        self.until = self._until(steps)
+        self.until = asked_until(steps, self.loops, self.asked)
         """By condition: the number of the last step that may ask it, which is the last of its loop."""
         self.now = 0
         """The number of the step at hand in the order in which steps are written."""
         self.run(trace, frozenset({start}))
-
-    def _until(self, steps: list[Step]) -> dict[str, int]:
-        last: dict[int, int] = {}
-        for number, step in enumerate(steps):
-            last.update(dict.fromkeys(self.loops[id(step)][:1], number))
-        found: dict[str, int] = {}
-        for number, step in enumerate(steps):
-            if step.kind == "if":
-                ends = [last[loop] for loop in self.loops[id(step)][:1]]
-                for key in self.asked.intersection(conditions(step.node.test)):  # type: ignore[attr-defined]
-                    found[key] = max(found.get(key, 0), number, *ends)
-        return found
 
     # objects
 
@@ -317,12 +312,12 @@ class Machine:
         covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
         flow = Flow(() if covers else states)
         entered: States = frozenset()
-        for first, entering in _by_elements(states, varying):
+        for first, entering in by_elements(states, varying):
             current = entering
             self.silent += 1
             for _ in range(ITERATIONS):
                 ends = self._iteration(step, current, changing, flow)
-                following = frozenset(_next_element(first, state, varying) for state in ends)
+                following = frozenset(next_element(first, state, varying) for state in ends)
                 if following <= current:
                     break
                 current = self._bounded(current | following)
@@ -476,7 +471,7 @@ class Machine:
         if scaler is None and region_of(loss) == IN_FLOAT16:
             self.halves.add(step.place)
         if scaler is None:
-            return [_fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
+            return [fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
         if scaler.fields.get("enabled") is False:
             return [s._replace(plain=None, zeroed=None, early=None) for s in states]
         return [
@@ -554,7 +549,7 @@ class Machine:
             if not self.silent:
                 self.stopped.add("second-step")
         own = self.key(step.objects[0])
-        early = [s for s in _updated(states, own) if s.waiting and not s.lost]
+        early = [s for s in updated_by(states, own) if s.waiting and not s.lost]
         if early and early[0].updated is not None:
             self.report("update-order", early[0].updated[1], early, how="between")
         zeroed = [
@@ -657,7 +652,7 @@ class Machine:
         stepped = [s for s in states if any(done == STEPPED for _, done in s.optimizers)]
         without = [s for s in states if s.waiting and s.scaled is not None and not s.clean]
         own = self.key(step.objects[0])
-        twice = [s for s in _updated(states, own) if not s.optimizers and not s.waiting]
+        twice = [s for s in updated_by(states, own) if not s.optimizers and not s.waiting]
         if twice and len(twice) == len(states) and not any(s.lost for s in states):
             self.report("update-order", step.place, twice, how="again")
         beside = any(
@@ -685,11 +680,11 @@ class Machine:
         """``clip_grad_norm_(parameters, ...)``"""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         if not scaled:
-            return _noted_early(states, "scaled-clip", step)
+            return noted_early(states, "scaled-clip", step.place, step.kind)
         if self.by_hand:
             return states
         if not any(s.clean for s in scaled):
-            self.report("scaled-clip", step.place, scaled, everywhere=_all_scaled(states))
+            self.report("scaled-clip", step.place, scaled, everywhere=all_scaled(states))
         elif all(s.clean for s in scaled):
             self._partial(step, scaled)
         return states
@@ -716,17 +711,17 @@ class Machine:
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         fresh = [s for s in scaled if not s.looked]
         if fresh and not self.by_hand and not any(s.clean for s in scaled):
-            every = _all_scaled(states)
+            every = all_scaled(states)
             self.report("scaled-gradient-read", step.place, fresh, everywhere=every, how=step.kind)
         if not scaled and step.kind == "read":
-            states = _noted_early(states, "scaled-gradient-read", step)
+            states = noted_early(states, "scaled-gradient-read", step.place, step.kind)
         return [s._replace(looked=True) for s in states]
 
     def scrub(self, step: Step, states: list[State]) -> Iterable[State]:
         """What is not finite is replaced in gradients."""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         if scaled and not any(s.clean for s in scaled):
-            self.report("scrubbed-gradients", step.place, scaled, everywhere=_all_scaled(states))
+            self.report("scrubbed-gradients", step.place, scaled, everywhere=all_scaled(states))
         return states
 
     def zero(self, step: Step, states: list[State]) -> Iterable[State]:
@@ -783,46 +778,3 @@ ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
 
 COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
-
-
-def _updated(states: Iterable[State], scaler: Any) -> list[State]:
-    """The states in which a scaler, and no other one, was updated since the backward."""
-    return [s for s in states if s.updated is not None and s.updated[0] == scaler]
-
-
-def _all_scaled(states: Iterable[State]) -> bool:
-    """Whether no path has come by a backward without a scale."""
-    return not any(s.plain is not None and s.scaled is None for s in states)
-
-
-def _noted_early(states: Iterable[State], kind: str, step: Step) -> list[State]:
-    """Gradients are used, and no backward is in sight that says whether they are scaled."""
-    return [
-        s._replace(early=(kind, step.place, step.kind))
-        if s.early is None and s.plain is None and not s.optimizers and not s.lost
-        else s
-        for s in states
-    ]
-
-
-def _fresh(state: State) -> State:
-    """The state behind a backward without a scaler: what was set to zero before is scaled no more."""
-    if state.zeroed is None:
-        return state
-    return state._replace(scaled=None, waiting=False, zeroed=None)
-
-
-def _by_elements(states: States, varying: list[Any]) -> Iterable[tuple[State, States]]:
-    """States in groups of those that say the same of a loop's elements, each with one of its states."""
-    groups: dict[tuple[str | None, ...], set[State]] = {}
-    for state in states:
-        groups.setdefault(tuple([state.of(key) for key in varying]), set()).add(state)
-    for group in groups.values():
-        yield next(iter(group)), frozenset(group)
-
-
-def _next_element(entry: State, state: State, varying: list[Any]) -> State:
-    """At the start of an iteration the element is one that nothing was done to in this loop."""
-    for key in varying:
-        state = state.with_optimizer(key, entry.of(key))
-    return state
