@@ -410,12 +410,22 @@ def _above(strong: Dtypes, weak: Dtypes) -> Dtypes:
     return found
 
 
+_COMPLEX = dict.fromkeys(
+    (dtypes.BOOLEAN, dtypes.INTEGER, dtypes.BFLOAT16, dtypes.FLOAT32, dtypes.COMPLEX),
+    dtypes.COMPLEX,
+)
+"""What a complex number makes of a dtype: complex64, whose real part is float32."""
+
+
 def _with_numbers(applied: Applied, vector: Dtypes) -> Dtypes:
-    """Python numbers among the operands: a float makes a float tensor of integers."""
+    """Python numbers among the operands: a float makes floats of integers, ``1j`` complex numbers."""
     for index in applied.operation.operands:
         value = applied.values[index] if index < len(applied.values) else None
-        if isinstance(value, Scalar) and value.kind == "float":
-            return dtypes.floating(vector)
+        if isinstance(value, Scalar):
+            if value.kind == "float":
+                return dtypes.floating(vector)
+            if value.kind == "complex":
+                return tuple([_COMPLEX.get(one, dtypes.ANY) for one in vector])
     return vector
 
 
