@@ -70,6 +70,10 @@ class Program:
         self.wanted: dict[str, list[tuple[str, int]]] = {}
         """Operations that are events of their own: their kinds, and the dtypes that these ask for."""
         self.default_dtype: Dtypes = dtypes.V_FLOAT32
+        self.devices: tuple[str, ...] = ()
+        """The devices that are stated for the file at hand, the usual one first."""
+        self.torch: tuple[int, ...] | None = None
+        """The least release of torch that the code has to run on."""
         self.limits: Counter[tuple[str, str, str]] = Counter()
         """How often a bound was reached: which one, and the file and function it was met for."""
         self.interpreter = Interpreter(self)
