@@ -180,7 +180,7 @@ def run(
     me = owner
     if arguments is None:
         driver = drives(it, function) or is_outside(it, function)
-        region = regions_outside(it) if driver or regions.opens(function) else ENTRY
+        region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
         if owner is None:
             me = _object_of(it, function)
         key: Any = ("unseen", key_of.of(me), id(outer) if outer else 0)
@@ -308,6 +308,12 @@ TENSOR_METHODS = frozenset({
     "float16", "einsum", "register_buffer", "float", "to",
 })  # fmt: skip
 """Names that only code about tensors mentions."""
+
+
+def _entry(it: Interpreter) -> Region:
+    """The region around a function that nobody was seen to call, on the device that is stated first."""
+    devices = it.program.devices
+    return ENTRY._replace(device=devices[0]) if devices else ENTRY
 
 
 def regions_outside(it: Interpreter) -> Region:
