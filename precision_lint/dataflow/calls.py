@@ -245,7 +245,7 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
     """An argument of which nothing is known: like one of a caller that nobody saw."""
-    if value.__class__ is Tensor and value.dtypes[1:] == dtypes.V_ANY[1:]:  # type: ignore[attr-defined]
+    if value.__class__ is Tensor and value.dtypes[1:] == dtypes.V_ANY[1:]:
         return _supposed_floats(it, value)
     if not isinstance(value, Unknown):
         return value
