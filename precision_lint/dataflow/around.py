@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.containers import elements
@@ -104,6 +104,10 @@ def _alternatives(value: Value) -> Iterator[Scalar]:
         yield value
 
 
+EXTERNAL: list[Callable[[Interpreter, str, Arguments, ast.AST], None]] = []
+"""What to look for where something of another library is called, by its dotted name (``hazards``)."""
+
+
 def call(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -112,6 +116,8 @@ def call(
     if known is not None:
         return operate(it, known, arguments, keywords, node)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
+    for look in EXTERNAL:
+        look(it, name, arguments, node)
     asked = keywords.get("torch_dtype", keywords.get("dtype"))
     last = name.rpartition(".")[2]
     if name.startswith("torchvision."):
