@@ -11,7 +11,7 @@ from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
-from precision_lint.dataflow.operators import binary, owners_of
+from precision_lint.dataflow.operators import binary, or_number, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -408,6 +408,7 @@ def _numpy(
 ) -> Value:
     asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
     plain = name.partition(".")[2]
+    arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
     for value in arguments:
         if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
             value.symbol.uses |= Symbol.ARRAY
