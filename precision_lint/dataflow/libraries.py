@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     NONE,
     PARAMETER,
     Array,
+    ClassValue,
     Closure,
     DtypeValue,
     Instance,
@@ -650,6 +651,19 @@ def _truth(
     return Scalar(None, "bool")
 
 
+FUNCTIONS = (Closure, ClassValue)
+OTHERS = (Tensor, Array, Scalar, Sequence, Table, DtypeValue)
+
+
+def _callable(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """Whether something may be called, or is a function."""
+    first = arguments[0] if arguments else None
+    known = True if isinstance(first, FUNCTIONS) else False if isinstance(first, OTHERS) else None
+    return Scalar(known, "bool")
+
+
 def _rounded(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -687,7 +701,8 @@ BUILTINS: dict[str, Handler] = {
     ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
-    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),
+    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "any", "all"), _truth),
+    "callable": _callable,
     "abs": _rounded,
     "round": _rounded,
     "pow": lambda it, n, a, k, node: (
@@ -718,6 +733,14 @@ def _contextlib(
     return unknown()
 
 
+def _inspect(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name in ("inspect.isfunction", "inspect.isroutine", "inspect.ismethod"):
+        return _callable(it, name, arguments, keywords, node)
+    return around.call(it, name, arguments, keywords, node)
+
+
 def _itertools(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -745,6 +768,7 @@ ROOTS: dict[str, Handler] = {
     "functools": _functools,
     "contextlib": _contextlib,
     "itertools": _itertools,
+    "inspect": _inspect,
     "einops": around.einops,
     "einops_exts": around.einops,
 }
