@@ -57,6 +57,11 @@ class UnscaledBackward(Rule):
     listens = ("unscaled-backward",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        if event.facts["step"] == event.place:
+            yield Finding(
+                "this scaler has scaled no loss: it divides the gradients by a scale that they do not carry"
+            )
+            return
         beside = ", while another loss of the same step is" if event.facts["beside"] else ""
         yield Finding(
             f"the loss is not scaled{beside}: the optimizer divides these gradients by the loss scale "

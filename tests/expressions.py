@@ -57,6 +57,7 @@ a + a.mean(); a.mean() + b; a + a.sum(1); a.sum() / a.numel(); a.norm() * b; a.e
 (a > 0) * 0.5; (a > 0) / 2; (a > 0).sum() / 4; (a > 0).sum() * 0.5; a.argmax(1) / 2
 a.argmax(1) * 2; a.argmax(1) * 0.5; a.argmax(1) + 1.5; a.argmax(1) ** 2; a.argmax(1) ** 0.5
 a.argmax(1).exp(); a.argmax(1).sum(); a.argmax(1).sqrt(); torch.arange(4) / 2.0
+a * 1j; torch.exp(a * 1j); 2j * 0.5 * a; (a * 1j).real; a.argmax(1) * 1j; a ** float("inf")
 torch.arange(4) * 0.5 * a; torch.arange(4) // 2; torch.arange(4) ** 2; (a > 0).sum()
 (a > 0).float().mean(); (a > 0).long() * 1.0; -(a > 0).long(); (a > 0).cumsum(0); (a > 0).any(1)
 (a > 0) & (b > 0); (a > 0) | (b > 0); a.argmax(1) & 3; a.argmax(1).float().mean()

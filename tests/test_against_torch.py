@@ -32,6 +32,7 @@ NAMES = {
     torch.bfloat16: "bfloat16",
     torch.float32: "float32",
     torch.float64: "float64",
+    torch.complex32: "complex32",
     torch.complex64: "complex64",
     torch.complex128: "complex128",
     torch.bool: "bool",
@@ -48,7 +49,6 @@ HEAD = "import math\nimport torch\nimport torch.nn.functional as F\nfrom torch i
 
 WRONG = {
     "torch.unique(a, return_inverse=True)[1]",
-    "1j * a.float()",
     "F.max_pool2d(a[None], 2, return_indices=True)[1]",
     "a.softmax(-1, torch.float32)",
     "torch.softmax(a, -1, torch.float32)",

@@ -105,7 +105,23 @@ def test_the_tutorial(tmp_path: Path) -> None:
     text = (DOCS / "tutorial.md").read_text("utf8")
     for name, content in [*FILE.findall(text), ("pyproject.toml", "")]:
         (tmp_path / name).write_text(content)
-    executed = 0
+    assert executed(text, tmp_path) == 8
+
+
+def test_the_readme(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text("utf8")
+    assert len(text.splitlines()) <= 200
+    _, _, example = text.partition("\n## Example\n")
+    example, _, _ = example.partition("\n## ")
+    [code] = re.findall(r"^```python\n(.+?)^```$", example, re.MULTILINE | re.DOTALL)
+    (tmp_path / "train.py").write_text(code)
+    (tmp_path / "pyproject.toml").touch()
+    assert executed(example, tmp_path) == 2
+
+
+def executed(text: str, folder: Path) -> int:
+    """How many commands a page shows; each of them gives what is shown."""
+    count = 0
     for block in CONSOLE.findall(text):
         _, *commands = re.split(r"^\$ (.+)\n", block, flags=re.MULTILINE)
         for command, shown in zip(commands[::2], commands[1::2], strict=True):
@@ -113,15 +129,15 @@ def test_the_tutorial(tmp_path: Path) -> None:
             module = ["-m", "precision_lint"] if program == "precision-lint" else []
             output = subprocess.run(
                 [sys.executable, *module, *words],
-                cwd=tmp_path,
+                cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if "--diff" in words else subprocess.DEVNULL,
                 text=True,
                 env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"},
             ).stdout
             assert re.fullmatch(pattern(shown), output), f"{command}\n{output}"
-            executed += 1
-    assert executed == 8
+            count += 1
+    return count
 
 
 def pattern(shown: str) -> str:

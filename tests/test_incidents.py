@@ -24,7 +24,7 @@ from tests.incidents import (
     trainer,
 )
 
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "fixes.md"
 
 
 class Project:
@@ -177,6 +177,6 @@ def test_rule_says_which_repair_is_not_enough(code: str, section: str, words: li
 
 
 @pytest.mark.parametrize("repair", ["clamp(min=1e-6)", "K.to(points.dtype)", "Adam(eps=1e-4)"])
-def test_readme_says_which_popular_repair_is_not_enough(repair: str) -> None:
-    _, _, section = README.read_text(encoding="utf-8").partition("### Popular fixes that are not")
+def test_the_page_says_which_popular_repair_is_not_enough(repair: str) -> None:
+    _, _, section = PAGE.read_text(encoding="utf-8").partition("## Popular fixes that are not")
     assert f"{repair}`" in section.partition("\n#")[0]

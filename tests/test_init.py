@@ -68,6 +68,31 @@ def table(file: str = "pyproject.toml") -> dict[str, object]:
     return found
 
 
+TRAINER = """\
+import lightning as L
+
+from options import options
+
+trainer = L.Trainer(
+    max_epochs=3,
+    precision="16-mixed" if options.half else "bf16-mixed" if options.bf16 else 32,
+)
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_each_value_that_a_setting_may_have_is_shown_where_it_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("train.py").write_text(TRAINER)
+    _, out, _ = run(capsys, "--check")
+    line = 'precision="16-mixed" if options.half else "bf16-mixed" if options.bf16 else 32,'
+    assert out.splitlines() == [
+        f"train.py:7: {mode} is suggested and not stated: {line}"
+        for mode in ("amp-float16", "amp-bfloat16")
+    ]
+
+
 @pytest.mark.usefixtures("here")
 def test_what_is_proved_is_shown_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys)

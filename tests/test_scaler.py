@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from precision_lint.domains import assumptions as assume
 from precision_lint.events import Event
 from tests import analysis
 from tests.analysis import CLIP_SCALED, READ_SCALED, UNSCALED_TWICE
@@ -162,3 +163,28 @@ def test_a_long_loop_with_many_conditions_is_followed(flags: int) -> None:
     bad = wide(flags, BACKWARD + CLIP + STEP)
     assert CLIP_SCALED in {event.kind for event, _ in violations(bad)}
     assert violations(wide(flags, BACKWARD + UNSCALE + CLIP + STEP)) == []
+
+
+ASKED = "".join(under(f"if options.f{i}", "optimizer.zero_grad()\n") for i in range(5))
+OPTIONAL = (
+    under("if scaler is not None", BACKWARD)
+    + under("else", "model(batch).backward()\n")
+    + under("if scaler is not None", UNSCALE, CLIP, STEP)
+    + under("else", CLIP, "optimizer.step()\n")
+)
+
+
+def test_conditions_that_are_not_asked_again_are_forgotten_first() -> None:
+    """The branch without a scaler clips what nothing has scaled, whatever was asked before the loop."""
+    body = ASKED * 2 + under("for batch in loader", OPTIONAL)
+    head = "from torch.nn.utils import clip_grad_norm_\n"
+    whole = head + under("def train(model, loader, optimizer, scaler, options)", body)
+    assert analysis.events(whole) == []
+
+
+def test_a_clip_on_a_path_that_may_not_be_is_possible() -> None:
+    """With all conditions forgotten, the clip of one branch follows the backward of the other."""
+    found = [event for event, _ in violations(under("for batch in loader", ASKED, OPTIONAL, ASKED))]
+    clips = [event for event in found if event.kind == CLIP_SCALED]
+    assert clips
+    assert all(v.assumptions & assume.PATHS for event in clips for v in event.variants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.containers import elements
@@ -77,14 +78,30 @@ MODE_OF_SETTING = {
 def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -> None:
     """Keywords that tell a framework in which precision to run (``precision="16-mixed"``)."""
     for keyword, value in keywords.items():
-        if not isinstance(value, Scalar) or value.value is None or value.assumptions:
-            continue
-        said = spellings.judge((callee, keyword), value.value, code=True)
-        if said is None or said.strength != "on":
-            continue
-        for dtype in said.dtypes:
-            mode = MODE_OF_SETTING[(said.kind, dtype)]
-            it.sign(mode, f"{callee}({keyword}={value.value!r}) runs it so", node)
+        alternatives = list(_alternatives(value))
+        for one in alternatives:
+            said = spellings.judge((callee, keyword), one.value, code=True)
+            if said is None or said.strength != "on":
+                continue
+            for dtype in said.dtypes:
+                mode = MODE_OF_SETTING[(said.kind, dtype)]
+                words = f"{callee}({keyword}={one.value!r}) runs it so"
+                it.sign(mode, words, _written(node, keyword), flag=len(alternatives) > 1)
+
+
+def _written(node: ast.AST, keyword: str) -> ast.AST:
+    """Where a call writes a keyword; the call, where it does not itself."""
+    given = node.keywords if isinstance(node, ast.Call) else ()
+    return next((one.value for one in given if one.arg == keyword), node)
+
+
+def _alternatives(value: Value) -> Iterator[Scalar]:
+    """The known values that a setting may have."""
+    if isinstance(value, Scalar) and value.op == "join":
+        for one in value.operands:
+            yield from _alternatives(one)
+    elif isinstance(value, Scalar) and value.value is not None and not value.assumptions:
+        yield value
 
 
 def call(

@@ -237,16 +237,25 @@ def _finfo(
     return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
 
 
+TRAINED = 8.0
+"""How many times as large as it starts, and as one, a parameter is assumed to become."""
+
+
 def _parameter(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
+    """A parameter; training takes it away from what it starts from, to either side of zero."""
     value = arguments[0] if arguments else keywords.get("data", unknown())
     made = tensor_of(it, value)
     if made is None:
         return Tensor(it.program.default_dtype, "parameter", (), node, it.module, flags=PARAMETER)
+    asked = arguments[1] if len(arguments) > 1 else keywords.get("requires_grad")
+    fixed = isinstance(asked, Scalar) and asked.value is False
+    most = TRAINED * max(abs(made.lo), abs(made.hi), 1.0)
+    lo, hi = (made.lo, made.hi) if fixed else (-most, most)
     return made.but(
         op="parameter", operands=(made,), node=node, home=it.module, flags=made.flags | PARAMETER,
-        symbol=None,
+        symbol=None, lo=lo, hi=hi,
     )  # fmt: skip
 
 

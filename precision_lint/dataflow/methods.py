@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import building, declared, functions, objects, training
+from precision_lint.dataflow import building, declared, devices, functions, objects, training
 from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create, sampled
@@ -279,7 +279,7 @@ def tensor_method(
 ) -> Value:
     """A method of a tensor."""
     if name in KEEPS:
-        return value
+        return devices.moved(value, name)
     if name in ("to", "type", "type_as") or (name in CASTS and not arguments):
         return _cast(it, value, name, arguments, keywords, node)
     if name in DRAWS:
@@ -312,11 +312,11 @@ def _cast(
 ) -> Value:
     if name == "to":
         vector = building.asked_dtype(it, arguments, keywords)
+        device = devices.asked([*arguments, *keywords.values()])
         if vector is None:
-            return value
-        return cast(
-            it, value, vector, node, _names_dtype(arguments, keywords), _source(arguments, keywords)
-        )
+            return devices.on(value, device)
+        explicit, source = _names_dtype(arguments, keywords), _source(arguments, keywords)
+        return devices.on(cast(it, value, vector, node, explicit, source), device)
     if name == "type_as":
         other = tensor_of(it, arguments[0]) if arguments else None
         return cast(it, value, other.dtypes, node, False, other) if other is not None else value
@@ -512,7 +512,7 @@ def _unknown_method(
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
             objects.show_cast(it, symbol.vector, symbol.node)
-        return value
+        return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
         return value if vector is None else _cast_unknown(it, value, vector, node)

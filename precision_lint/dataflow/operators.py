@@ -195,7 +195,7 @@ def _unknowns(
     if any(v.symbol.uses & Symbol.ARRAY for v in both):
         return Array(dtypes.V_ANY, op, (left, right), node, it.module)
     other = right if both and both[0] is left else left
-    if isinstance(other, Scalar) and not other.is_number:
+    if isinstance(other, Scalar) and not (other.is_number or other.kind == "complex"):
         return Scalar(None, "str") if other.kind == "str" else unknown()
     if not isinstance(other, (Scalar, Unknown)):
         return unknown()
@@ -223,6 +223,8 @@ def numbers(op: str, left: Value, right: Value) -> Value:
                 return Scalar(value, kind, -INF, INF, assumptions, a.node, a.home)
     if a.kind == "str" or b.kind == "str":
         return Scalar(None, "str")
+    if "complex" in (a.kind, b.kind):
+        return Scalar(None, "complex", assumptions=assumptions)
     lo, hi = _bounds(op, a, b)
     kind = "int" if a.kind == b.kind == "int" and op not in ("div", "pow") else "number"
     if "float" in (a.kind, b.kind) or op == "div":

@@ -50,6 +50,8 @@ def power(a: Bounds, exponent: float) -> Bounds:
     lo, hi = a
     if exponent == 0:
         return 1.0, 1.0
+    if not math.isfinite(exponent):
+        return (0.0, INF) if lo >= 0 else ALL
     even = exponent == int(exponent) and int(exponent) % 2 == 0
     if exponent < 0:
         if lo < 0 and not even:

@@ -187,7 +187,8 @@ def _scalars(a: Any, b: Any) -> Value:
     kind = a.kind if a.kind == b.kind else "number" if a.is_number and b.is_number else "any"
     if kind == a.kind and a.value == b.value and a.value is not None:
         return a if not a.assumptions else b  # type: ignore[no-any-return]
-    same = a.op == b.op and a.operands == b.operands
+    words = not a.op and "str" in (a.kind, b.kind)  # settings ask which ones it may be
+    same = a.op == b.op and a.operands == b.operands and not words
     return Scalar(
         None,
         kind,

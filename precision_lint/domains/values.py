@@ -37,6 +37,9 @@ STATED_DTYPE, STATED_BOUNDS = 1 << 8, 1 << 9
 """The user says so, and it holds in every mode."""
 NONZERO = 1 << 10
 """It is not 0, as far as its dtype can tell."""
+ON_CPU, ON_OTHER = 1 << 11, 1 << 12
+"""On the CPU, or on another device, as far as the code says; both where branches differ."""
+ON_DEVICE = ON_CPU | ON_OTHER
 SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO
 """Flags that both operands must have for a result to have them."""
 

@@ -27,15 +27,23 @@ from precision_lint.syntax.program import scan
 from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
+    Known,
     State,
+    all_scaled,
+    by_elements,
     coarser,
     conditions,
     decided,
+    fresh,
     in_order,
     lasting,
     learned,
+    next_element,
+    noted_early,
+    updated_by,
 )
 from precision_lint.typestate.traces import (
+    asked_until,
     bound_in,
     clipped_owners,
     is_on,
@@ -102,6 +110,10 @@ class Machine:
             for kind in ("step", "unscale", "update", "scale")
         }
         self.stepped = {self._optimizer(one) for one in self.calls["step"]}
+        self.divides: dict[Any, set[Any]] = {}
+        """By scaler: the optimizers whose gradients it divides."""
+        for one in (*self.calls["unscale"], *self.calls["step"]):
+            self.divides.setdefault(self.key(one.objects[0]), set()).add(self._optimizer(one))
         self.plain_steps = any(step.kind == "plain-step" for step in steps)
         self.by_hand = any(step.kind == "scale-used" for step in steps)
         self.scaling = {self.key(step.objects[0]) for step in steps if step.kind == "scale"}
@@ -120,6 +132,8 @@ class Machine:
         self.loops = dict(nesting(trace, (), set()))
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
+        self.until = asked_until(steps, self.loops, self.asked)
+        """By condition: the number of the last step that may ask it, which is the last of its loop."""
         self.now = 0
         """The number of the step at hand in the order in which steps are written."""
         self.run(trace, frozenset({start}))
@@ -174,8 +188,14 @@ class Machine:
         return self.budget > 0
 
     def _bounded(self, states: States) -> States:
-        """Few enough states: conditions are forgotten first, then what is known beside the gradients."""
+        """Few enough states: conditions that are not asked again are forgotten first, then all.
+
+        At last what is known beside the gradients is.
+        """
         hurried = self.budget <= STEPS - PRECISE
+        if len(states) <= MOST and not hurried:
+            return states
+        states = frozenset(s._replace(known=self._asked_again(s.known)) for s in states)
         if len(states) <= MOST and not hurried:
             return states
         plain = frozenset(
@@ -183,6 +203,10 @@ class Machine:
             for s in states
         )
         return plain if len(plain) <= (FEW if hurried else MOST) else coarser(plain)
+
+    def _asked_again(self, known: Known) -> Known:
+        """The conditions that a step behind the one at hand may ask."""
+        return tuple([fact for fact in known if self.until.get(fact[0], 0) > self.now])
 
     def _matters(self, step: Step) -> bool:
         """Whether a structure holds a step of the protocol, or a way out."""
@@ -288,12 +312,12 @@ class Machine:
         covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
         flow = Flow(() if covers else states)
         entered: States = frozenset()
-        for first, entering in _by_elements(states, varying):
+        for first, entering in by_elements(states, varying):
             current = entering
             self.silent += 1
             for _ in range(ITERATIONS):
                 ends = self._iteration(step, current, changing, flow)
-                following = frozenset(_next_element(first, state, varying) for state in ends)
+                following = frozenset(next_element(first, state, varying) for state in ends)
                 if following <= current:
                     break
                 current = self._bounded(current | following)
@@ -353,9 +377,13 @@ class Machine:
         place: Place,
         states: Iterable[State],
         extra: int = 0,
+        everywhere: bool = False,
         **facts: Any,
     ) -> None:
-        """An event of some states; in a callee it stands where the frame of the backward calls that."""
+        """An event of some states; in a callee it stands where the frame of the backward calls that.
+
+        everywhere: it holds on all paths, so that it does not matter which of them can be gone.
+        """
         some = in_order(states)
         if self.silent:
             return
@@ -366,7 +394,7 @@ class Machine:
         assumptions = extra
         for state in some:
             assumptions |= state.assumptions
-        if kind in ON_ALL_PATHS and assumptions & assume.PATHS:
+        if everywhere and assumptions & assume.PATHS:
             assumptions = assumptions & ~assume.PATHS | assume.BRANCH
         self.it.emit_at(
             kind,
@@ -443,7 +471,7 @@ class Machine:
         if scaler is None and region_of(loss) == IN_FLOAT16:
             self.halves.add(step.place)
         if scaler is None:
-            return [_fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
+            return [fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
         if scaler.fields.get("enabled") is False:
             return [s._replace(plain=None, zeroed=None, early=None) for s in states]
         return [
@@ -520,9 +548,10 @@ class Machine:
             self.report("update-order", step.place, again, some, how="second-step")
             if not self.silent:
                 self.stopped.add("second-step")
-        early = [s for s in states if s.updated is not None and s.waiting and not s.lost]
+        own = self.key(step.objects[0])
+        early = [s for s in updated_by(states, own) if s.waiting and not s.lost]
         if early and early[0].updated is not None:
-            self.report("update-order", early[0].updated, early, how="between")
+            self.report("update-order", early[0].updated[1], early, how="between")
         zeroed = [
             s for s in states if s.zeroed is not None and self._clears(s.zeroed[0], optimizer)
         ]
@@ -622,7 +651,8 @@ class Machine:
         """``scaler.update()``"""
         stepped = [s for s in states if any(done == STEPPED for _, done in s.optimizers)]
         without = [s for s in states if s.waiting and s.scaled is not None and not s.clean]
-        twice = [s for s in states if not s.optimizers and s.updated is not None and not s.waiting]
+        own = self.key(step.objects[0])
+        twice = [s for s in updated_by(states, own) if not s.optimizers and not s.waiting]
         if twice and len(twice) == len(states) and not any(s.lost for s in states):
             self.report("update-order", step.place, twice, how="again")
         beside = any(
@@ -633,27 +663,28 @@ class Machine:
         return [
             s._replace(
                 optimizers=(),
-                updated=step.place if s.scaled is not None else None,
+                updated=(own, step.place) if s.scaled is not None else None,
                 waiting=(s.waiting and not any(done == STEPPED for _, done in s.optimizers))
-                or (s.waiting and self._others_wait(s)),
+                or (s.waiting and self._others_wait(s, own)),
             )
             for s in states
         ]
 
-    def _others_wait(self, state: State) -> bool:
+    def _others_wait(self, state: State, scaler: Any) -> bool:
         """Whether a scaler steps more optimizers than it has stepped."""
         done = {key for key, _ in state.optimizers}
-        return state.scaled is not None and any(key not in done for key in self.shared)
+        own = self.divides.get(scaler, self.shared)
+        return state.scaled is not None and any(key not in done for key in own)
 
     def clip(self, step: Step, states: list[State]) -> Iterable[State]:
         """``clip_grad_norm_(parameters, ...)``"""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         if not scaled:
-            return _noted_early(states, "scaled-clip", step)
+            return noted_early(states, "scaled-clip", step.place, step.kind)
         if self.by_hand:
             return states
         if not any(s.clean for s in scaled):
-            self.report("scaled-clip", step.place, scaled)
+            self.report("scaled-clip", step.place, scaled, everywhere=all_scaled(states))
         elif all(s.clean for s in scaled):
             self._partial(step, scaled)
         return states
@@ -680,16 +711,17 @@ class Machine:
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         fresh = [s for s in scaled if not s.looked]
         if fresh and not self.by_hand and not any(s.clean for s in scaled):
-            self.report("scaled-gradient-read", step.place, fresh, how=step.kind)
+            every = all_scaled(states)
+            self.report("scaled-gradient-read", step.place, fresh, everywhere=every, how=step.kind)
         if not scaled and step.kind == "read":
-            states = _noted_early(states, "scaled-gradient-read", step)
+            states = noted_early(states, "scaled-gradient-read", step.place, step.kind)
         return [s._replace(looked=True) for s in states]
 
     def scrub(self, step: Step, states: list[State]) -> Iterable[State]:
         """What is not finite is replaced in gradients."""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
         if scaled and not any(s.clean for s in scaled):
-            self.report("scrubbed-gradients", step.place, scaled)
+            self.report("scrubbed-gradients", step.place, scaled, everywhere=all_scaled(states))
         return states
 
     def zero(self, step: Step, states: list[State]) -> Iterable[State]:
@@ -744,40 +776,5 @@ ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
 }  # fmt: skip
 
 
-ON_ALL_PATHS = frozenset({"scaled-clip", "scaled-gradient-read", "scrubbed-gradients"})
-"""Reports that hold on all paths, so that it does not matter which of them can be gone."""
 COVERING = frozenset({"unscale", "step"})
 ORDERED = frozenset({"backward", "update", "step", "unscale"})
-
-
-def _noted_early(states: Iterable[State], kind: str, step: Step) -> list[State]:
-    """Gradients are used, and no backward is in sight that says whether they are scaled."""
-    return [
-        s._replace(early=(kind, step.place, step.kind))
-        if s.early is None and s.plain is None and not s.optimizers and not s.lost
-        else s
-        for s in states
-    ]
-
-
-def _fresh(state: State) -> State:
-    """The state behind a backward without a scaler: what was set to zero before is scaled no more."""
-    if state.zeroed is None:
-        return state
-    return state._replace(scaled=None, waiting=False, zeroed=None)
-
-
-def _by_elements(states: States, varying: list[Any]) -> Iterable[tuple[State, States]]:
-    """States in groups of those that say the same of a loop's elements, each with one of its states."""
-    groups: dict[tuple[str | None, ...], set[State]] = {}
-    for state in states:
-        groups.setdefault(tuple([state.of(key) for key in varying]), set()).add(state)
-    for group in groups.values():
-        yield next(iter(group)), frozenset(group)
-
-
-def _next_element(entry: State, state: State, varying: list[Any]) -> State:
-    """At the start of an iteration the element is one that nothing was done to in this loop."""
-    for key in varying:
-        state = state.with_optimizer(key, entry.of(key))
-    return state

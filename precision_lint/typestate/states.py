@@ -19,8 +19,9 @@ class State(NamedTuple):
     assumptions: those behind the scaler.  plain: a backward without a scale.  waiting: no step has used the
     gradients of ``scaled`` yet.  level: calls around that backward.  clean: optimizers whose gradients
     were divided by the scale since.  optimizers: what was done to each since the last ``update``.
-    zeroed: what was set to zero while gradients were waiting, and where.  updated: an ``update`` since
-    the backward.  looked: the gradients were inspected.  lost: somebody else had the scaler.
+    zeroed: what was set to zero while gradients were waiting, and where.  updated: the scaler that was
+    updated since the backward, and where.  looked: the gradients were inspected.  lost: somebody else
+    had the scaler.
     by_framework: what unscaled all optimizers since the last step, and where.
     early: a clip or a read of gradients whose backward is not in sight.
     known: conditions that hold on this path.
@@ -35,7 +36,7 @@ class State(NamedTuple):
     clean: tuple[Any, ...] = ()
     optimizers: tuple[tuple[Any, str], ...] = ()
     zeroed: tuple[Any, Place] | None = None
-    updated: Place | None = None
+    updated: tuple[Any, Place] | None = None
     looked: bool = False
     lost: bool = False
     by_framework: tuple[Any, Place] | None = None
@@ -69,7 +70,7 @@ def in_order(states: Iterable[State]) -> list[State]:
 
 def _places(state: State) -> tuple[Any, ...]:
     named = (
-        state.scaled, state.plain, state.updated, state.zeroed and state.zeroed[1],
+        state.scaled, state.plain, state.updated and state.updated[1], state.zeroed and state.zeroed[1],
         state.by_framework and state.by_framework[1], state.early and state.early[1],
     )  # fmt: skip
     done = tuple(sorted(done for _, done in state.optimizers))
@@ -90,6 +91,51 @@ def coarser(states: Iterable[State]) -> frozenset[State]:
         both = state.assumptions | (known.assumptions if known else 0)
         merged[like] = like._replace(assumptions=both)
     return frozenset(merged.values())
+
+
+def updated_by(states: Iterable[State], scaler: Any) -> list[State]:
+    """The states in which a scaler, and no other one, was updated since the backward."""
+    return [s for s in states if s.updated is not None and s.updated[0] == scaler]
+
+
+def all_scaled(states: Iterable[State]) -> bool:
+    """Whether no path has come by a backward without a scale."""
+    return not any(s.plain is not None and s.scaled is None for s in states)
+
+
+def noted_early(states: Iterable[State], kind: str, place: Place, how: str) -> list[State]:
+    """Gradients are used, and no backward is in sight that says whether they are scaled."""
+    return [
+        s._replace(early=(kind, place, how))
+        if s.early is None and s.plain is None and not s.optimizers and not s.lost
+        else s
+        for s in states
+    ]
+
+
+def fresh(state: State) -> State:
+    """The state behind a backward without a scaler: what was set to zero before is scaled no more."""
+    if state.zeroed is None:
+        return state
+    return state._replace(scaled=None, waiting=False, zeroed=None)
+
+
+def by_elements(
+    states: frozenset[State], varying: list[Any]
+) -> Iterable[tuple[State, frozenset[State]]]:
+    """States in groups of those that say the same of a loop's elements, each with one of its states."""
+    groups: dict[tuple[str | None, ...], set[State]] = {}
+    for state in states:
+        groups.setdefault(tuple([state.of(key) for key in varying]), set()).add(state)
+    for group in groups.values():
+        yield next(iter(group)), frozenset(group)
+
+
+def next_element(entry: State, state: State, varying: list[Any]) -> State:
+    """At the start of an iteration the element is one that nothing was done to in this loop."""
+    for key in varying:
+        state = state.with_optimizer(key, entry.of(key))
+    return state
 
 
 # conditions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from precision_lint.dataflow.operators import owners_of
@@ -18,6 +18,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
+from precision_lint.typestate.states import conditions
 
 
 def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
@@ -124,3 +125,19 @@ def bound_in(node: ast.AST) -> frozenset[str]:
         for one in ast.walk(node)
         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
     )
+
+
+def asked_until(
+    steps: list[Step], loops: Mapping[int, tuple[int, ...]], asked: frozenset[str]
+) -> dict[str, int]:
+    """By condition: the number of the last step that may ask it, which is the last of its loop."""
+    last: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        last.update(dict.fromkeys(loops[id(step)][:1], number))
+    found: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        if step.kind == "if":
+            end = max(number, *(last[loop] for loop in loops[id(step)][:1]), 0)
+            for key in asked.intersection(conditions(step.node.test)):  # type: ignore[attr-defined]
+                found[key] = max(found.get(key, 0), end)
+    return found
