@@ -193,6 +193,7 @@ class Engine:
             )
         finally:
             interpreter.events, interpreter.signs = {}, set()
+            program.evict()
 
     def _imported(self, name: str) -> Iterator[tuple[str, set[Sign]]]:
         """Loaded files that one imports, with the signs in their top level, if there are any."""

@@ -23,7 +23,9 @@ from precision_lint.project.contents import TENSORS, Index
 POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
 COLLECT_EVERY = 48
-"""Files after which memory is collected."""
+"""Files after which what they left is collected."""
+COLLECT_ALL_EVERY = 960
+"""Files after which all memory is searched."""
 SETTLED = 8
 """Files after which most of what is loaded is what all files import: it is not searched for garbage."""
 IMPORTERS = 64
@@ -56,8 +58,10 @@ def collect_now_and_then() -> None:
     """Free what earlier files left."""
     global _worked
     _worked += 1
-    if _worked % COLLECT_EVERY == 0:
+    if _worked % COLLECT_ALL_EVERY == 0:
         gc.collect()
+    elif _worked % COLLECT_EVERY == 0:
+        gc.collect(0)
 
 
 _engines: dict[Path, Engine] = {}

@@ -171,7 +171,9 @@ def _items(
 ) -> Sequence | Table:
     """What a container of modules holds."""
     first = arguments[0] if arguments else next(iter(keywords.values()), None)
-    if layer.name == "ModuleDict" or (isinstance(first, Table) and layer.name == "Sequential"):
+    if layer.name in ("ModuleDict", "ParameterDict") or (
+        isinstance(first, Table) and layer.name == "Sequential"
+    ):
         if isinstance(first, Table):
             if layer.name == "Sequential":
                 return Sequence(tuple(first.items.values()), first.element, "list")
@@ -505,7 +507,7 @@ def module_method(
         return special
     if name in ("register_buffer", "register_parameter", "add_module", "register_module"):
         return _register(it, owner, name, arguments, keywords)
-    if name in ("append", "extend", "insert") and isinstance(owner.items, Sequence):
+    if name in ("append", "extend", "insert", "update") and owner.items is not None:
         return _extended(it, owner, name, arguments)
     if name in ("values", "items", "keys") and isinstance(owner.items, Table):
         return Special("items", node, it.module, of=owner, what=name)
@@ -562,8 +564,12 @@ def _register(
 
 def _extended(it: Interpreter, owner: Instance, name: str, arguments: list[Value]) -> Value:
     items = owner.items
-    assert isinstance(items, Sequence)
     value = arguments[-1] if arguments else unknown()
+    if not isinstance(items, Sequence):
+        more = value.items if isinstance(value, Instance) else value
+        if isinstance(items, Table) and isinstance(more, Table):
+            owner.items = Table({**items.items, **more.items}, more.element or items.element)
+        return owner
     added: list[Value] = [value]
     if name == "extend" and isinstance(value, Sequence):
         added = list(value.items) if value.items is not None else []

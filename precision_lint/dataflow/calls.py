@@ -245,6 +245,8 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
     """An argument of which nothing is known: like one of a caller that nobody saw."""
+    if value.__class__ is Tensor and value.dtypes[1:] == dtypes.V_ANY[1:]:
+        return _supposed_floats(it, value)
     if not isinstance(value, Unknown):
         return value
     symbol = value.symbol
@@ -260,6 +262,15 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
         made = symbol.attributes["supposed", on] = Unknown(own)
     told.append((symbol, made.symbol))
     return made
+
+
+def _supposed_floats(it: Interpreter, value: Any) -> Value:
+    """The same of what was computed from something of which nothing is known."""
+    if value.assumptions & ~(assume.CALL | assume.INPUT):
+        return value  # type: ignore[no-any-return]
+    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
+    vector = (value.dtypes[0], *(dtypes.INPUTS if on else dtypes.BATCHES)[1:])
+    return value.but(dtypes=vector, assumptions=assume.INPUT)  # type: ignore[no-any-return]
 
 
 SMALL = 4

@@ -337,6 +337,8 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
         return tuple([dtypes.ANY if one & dtypes.OTHER else dtypes.COMPLEX for one in seen[0]])
     if result == "int_like":
         return tuple([_integral(one) for one in seen[0]])
+    if applied.operation.strict and len(seen) > 1:
+        seen = dtypes.agreed(seen)
     vector = promoted(tensors, seen)
     vector = _with_numbers(applied, vector)
     if result in ("unknown", "number"):
