@@ -19,6 +19,7 @@ from precision_lint.domains.values import (
     Root,
     Scalar,
     Sequence,
+    Unknown,
     Value,
     text,
 )
@@ -106,6 +107,18 @@ def _alternatives(value: Value) -> Iterator[Scalar]:
 
 EXTERNAL: list[Callable[[Interpreter, str, Arguments, ast.AST], None]] = []
 """What to look for where something of another library is called, by its dotted name (``hazards``)."""
+
+
+def of_import(
+    it: Interpreter, value: Unknown, name: str, arguments: Arguments, node: ast.Call
+) -> None:
+    """A method of an unknown object that is a name of the file: of what is imported, mostly."""
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(owner, ast.Name) or owner.id in it.variables:
+        return
+    if it.module.variables.get(owner.id) is value:
+        for look in EXTERNAL:
+            look(it, name, arguments, node)
 
 
 def call(

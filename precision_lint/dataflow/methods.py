@@ -525,7 +525,7 @@ def _unknown_method(
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
         if vector is None:
             return value
-        return _cast_unknown(it, value, vector, node, _source(arguments, keywords))
+        return building.cast_unknown(it, value, vector, node, _source(arguments, keywords))
     known = _known_protocol(it, value, name, arguments, node)
     if known is not None:
         return known
@@ -538,20 +538,8 @@ def _unknown_method(
         return training.of_unknown(it, value, name, arguments, node)
     if name == "step" and not keywords and training.steps(it, value, arguments, node):
         return training.of_unknown(it, value, name, arguments, node)
-    if _is_global(it, value, node.func):
-        for look in around.EXTERNAL:
-            look(it, name, arguments, node)
+    around.of_import(it, value, name, arguments, node)
     return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
-
-
-def _is_global(it: Interpreter, value: Unknown, function: ast.expr) -> bool:
-    """Whether the owner of a method is a name of the file: what is imported, mostly."""
-    owner = function.value if isinstance(function, ast.Attribute) else None
-    return (
-        isinstance(owner, ast.Name)
-        and owner.id not in it.variables
-        and it.module.variables.get(owner.id) is value
-    )
 
 
 OF_FRAMEWORK = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)
@@ -620,31 +608,6 @@ def _method_of(it: Interpreter, value: Unknown, name: str) -> Unknown:
     found = child(it, value, name)
     assert isinstance(found, Unknown)
     return found
-
-
-def _cast_unknown(
-    it: Interpreter,
-    value: Unknown,
-    vector: Dtypes,
-    node: ast.Call,
-    source: Tensor | None,
-) -> Value:
-    """A tensor or a model that is cast: both are of that dtype from here on."""
-    symbol = value.symbol
-    made = Unknown(Symbol(symbol.label, vector, 0, node, it.module))
-    made.symbol.uses = symbol.uses
-    made.symbol.attributes = {("cast of", ""): value}
-    if symbol.uses & Symbol.TENSOR:
-        tensor = tensor_of(it, value, node)
-        assert tensor is not None
-        return cast(it, tensor, vector, node, True, source)
-    inner = tensor_of(it, value, node)
-    if inner is not None:
-        made.symbol.tensor = cast(it, inner, vector, node, True, source)
-    if it.statement_value is node and isinstance(node.func, ast.Attribute):
-        rebind(it, node.func.value, made)
-        objects.show_cast(it, vector, node)
-    return made
 
 
 def _special_method(
