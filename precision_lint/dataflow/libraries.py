@@ -11,7 +11,7 @@ from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
-from precision_lint.dataflow.operators import binary, owners_of
+from precision_lint.dataflow.operators import binary, or_number, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     NONE,
     PARAMETER,
     Array,
+    ClassValue,
     Closure,
     DtypeValue,
     Instance,
@@ -417,6 +418,7 @@ def _numpy(
 ) -> Value:
     asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
     plain = name.partition(".")[2]
+    arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
     for value in arguments:
         if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
             value.symbol.uses |= Symbol.ARRAY
@@ -658,6 +660,19 @@ def _truth(
     return Scalar(None, "bool")
 
 
+FUNCTIONS = (Closure, ClassValue)
+OTHERS = (Tensor, Array, Scalar, Sequence, Table, DtypeValue)
+
+
+def _callable(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """Whether something may be called, or is a function."""
+    first = arguments[0] if arguments else None
+    known = True if isinstance(first, FUNCTIONS) else False if isinstance(first, OTHERS) else None
+    return Scalar(known, "bool")
+
+
 def _rounded(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -695,7 +710,8 @@ BUILTINS: dict[str, Handler] = {
     ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
-    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),
+    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "any", "all"), _truth),
+    "callable": _callable,
     "abs": _rounded,
     "round": _rounded,
     "pow": lambda it, n, a, k, node: (
@@ -726,6 +742,14 @@ def _contextlib(
     return unknown()
 
 
+def _inspect(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name in ("inspect.isfunction", "inspect.isroutine", "inspect.ismethod"):
+        return _callable(it, name, arguments, keywords, node)
+    return around.call(it, name, arguments, keywords, node)
+
+
 def _itertools(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -753,6 +777,7 @@ ROOTS: dict[str, Handler] = {
     "functools": _functools,
     "contextlib": _contextlib,
     "itertools": _itertools,
+    "inspect": _inspect,
     "einops": around.einops,
     "einops_exts": around.einops,
 }

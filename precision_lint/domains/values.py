@@ -374,16 +374,21 @@ class Root:
         self.home = home
 
 
+ITEMS = "[]"
+"""Where the attributes of a container hold its items."""
+
+
 class Instance(Value):
     """An object of a class of the project, or a layer of torch.
 
     cls: the class, or the name of a layer of ``torch.nn``.  attributes: shared by all objects that are
     built with the same arguments.  root, path: the allocation site and the way from it to this part;
     the dtype of weights is kept for these (``dataflow.objects``).  also: a second way, through an object
-    that holds one built elsewhere.  arguments: a layer's, by name.
+    that holds one built elsewhere.  arguments: a layer's, by name.  items: what a container of modules
+    or parameters holds, shared like its attributes.
     """
 
-    __slots__ = ("also", "arguments", "attributes", "cls", "items", "path", "root")
+    __slots__ = ("also", "arguments", "attributes", "cls", "path", "root")
 
     def __init__(
         self,
@@ -400,8 +405,18 @@ class Instance(Value):
         self.root = root
         self.path = path
         self.arguments = arguments or {}
-        self.items = items
+        if items is not None:
+            attributes[ITEMS] = items
         self.also = also
+
+    @property
+    def items(self) -> Sequence | Table | None:
+        found: Any = self.attributes.get(ITEMS)
+        return found  # type: ignore[no-any-return]
+
+    @items.setter
+    def items(self, items: Sequence | Table) -> None:
+        self.attributes[ITEMS] = items
 
 
 class RegionValue(Value):
