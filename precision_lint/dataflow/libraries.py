@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     NONE,
     PARAMETER,
     Array,
+    ClassValue,
     Closure,
     DtypeValue,
     Instance,
@@ -649,6 +650,16 @@ def _truth(
     return Scalar(None, "bool")
 
 
+def _callable(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``callable(x)``: functions and classes are, numbers and strings are not."""
+    first = arguments[0] if arguments else unknown()
+    if isinstance(first, (Closure, ClassValue)):
+        return Scalar(True, "bool")
+    return Scalar(False if isinstance(first, Scalar) else None, "bool")
+
+
 def _rounded(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -686,7 +697,8 @@ BUILTINS: dict[str, Handler] = {
     ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
-    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "callable", "any", "all"), _truth),
+    "callable": _callable,
+    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "any", "all"), _truth),
     "abs": _rounded,
     "round": _rounded,
     "pow": lambda it, n, a, k, node: (

@@ -49,8 +49,14 @@ def join(a: Value, b: Value) -> Value:
 
 
 def _alike(a: Value, b: Value) -> Value:
-    same = isinstance(a, Closure) and isinstance(b, Closure) and a.function is b.function
-    return a if same else unknown()
+    return unknown()
+
+
+def _closures(a: Any, b: Any) -> Value:
+    """One of two functions: both are called (``normalize if asked else identity``)."""
+    if a.function is b.function:
+        return a  # type: ignore[no-any-return]
+    return Special("either", a.function.node, a.function.module, options=(a, b))
 
 
 def _mixed(a: Value, b: Value) -> Value:
@@ -254,6 +260,9 @@ PASSING = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d
 
 
 def _specials(a: Any, b: Any) -> Value:
+    if a.kind == "either" == b.kind:
+        known = [one.function for one in a.fields["options"]]
+        return a if known == [one.function for one in b.fields["options"]] else unknown()
     return a if a.kind == b.kind else unknown()
 
 
@@ -292,6 +301,7 @@ def perhaps_cast(value: Value) -> Value:
 _SAME: dict[type, Any] = {
     Tensor: _tensors,
     Scalar: _scalars,
+    Closure: _closures,
     Array: _arrays,
     DtypeValue: _dtype_values,
     Sequence: _sequences,
