@@ -253,12 +253,14 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     if symbol.vector != dtypes.V_ANY or followed or symbol.tensor is not None:
         return value
     on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
-    vector = dtypes.INPUTS if on else dtypes.BATCHES
-    made = symbol.attributes.get(("supposed", on))
+    off = dtypes.HANDED_IN if it.region.disabled else dtypes.BATCHES
+    vector = dtypes.INPUTS if on else off
+    key = "supposed", on, it.region.disabled
+    made = symbol.attributes.get(key)
     if not isinstance(made, Unknown):
         own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
         own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
-        made = symbol.attributes["supposed", on] = Unknown(own)
+        made = symbol.attributes[key] = Unknown(own)
     told.append((symbol, made.symbol))
     return made
 
