@@ -32,9 +32,9 @@ from precision_lint.shell import echo_markdown as _echo_markdown
 from precision_lint.shell import existing as _existing
 from precision_lint.shell import list_option as _list_option
 from precision_lint.shell import paths as _paths
-from precision_lint.shell import precision_option as _precision_option
 from precision_lint.shell import resolver as _resolver
 from precision_lint.shell import run_options as _run_options
+from precision_lint.shell import stated_options as _stated_options
 from precision_lint.shell import tell as _tell
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def _place(_: click.Context, __: click.Parameter, value: str) -> tuple[Path, int
 @cli.command("explain-at")
 @click.argument("place", metavar="FILE:LINE", callback=_place)
 @_format_option()
-@_precision_option
+@_stated_options
 @click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
 @click.option("--isolated", is_flag=True, help="Ignore configuration files.")
 @_cache_options

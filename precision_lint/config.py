@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,15 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Override:
+    """What is stated for the files that patterns match; None: nothing of that kind."""
+
+    patterns: Patterns
+    precision: tuple[str, ...] | None = None
+    device: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """How one file is linted.
 
@@ -143,8 +152,10 @@ class Settings:
     """The precision modes that the code is run in; none of them: float32 only; None: not stated."""
     stated_by: str = ""
     """The option by which ``precision`` is stated; empty: none, but ``file``."""
-    overrides: tuple[tuple[Patterns, tuple[str, ...]], ...] = ()
-    """Patterns of files and the modes that are stated for them; the last that matches counts."""
+    device: tuple[str, ...] | None = None
+    """The devices that the code has to run on, first the one it runs on mostly; None: not stated."""
+    overrides: tuple[Override, ...] = ()
+    """What is stated for some files; the last that matches and speaks of it counts."""
 
     @functools.cached_property
     def selected(self) -> frozenset[str]:
@@ -183,10 +194,17 @@ class Settings:
 
     def modes_for(self, path: Path) -> tuple[str, ...] | None:
         """The modes stated for the file at this absolute path; None: none are stated."""
-        for patterns, modes in reversed(self.overrides):
-            if patterns.verdict(path) is True:
-                return modes
-        return self.precision
+        said = (one.precision for one in self._overriding(path) if one.precision is not None)
+        return next(said, self.precision)
+
+    def devices_for(self, path: Path) -> tuple[str, ...] | None:
+        """The devices stated for the file at this absolute path; None: none are stated."""
+        said = (one.device for one in self._overriding(path) if one.device is not None)
+        return next(said, self.device)
+
+    def _overriding(self, path: Path) -> Iterator[Override]:
+        """The overrides of a file, the last first."""
+        return (o for o in reversed(self.overrides) if o.patterns.verdict(path) is True)
 
     @property
     def exclusions(self) -> tuple[Patterns, ...]:
@@ -234,6 +252,8 @@ class Overrides:
     no_cache: bool | None = None
     baseline: Path | None = None
     precision: tuple[str, ...] | None = None
+    device: tuple[str, ...] | None = None
+    torch_version: str | None = None
 
     def apply(self, settings: Settings) -> Settings:
         """These settings with what the command line says on top."""
@@ -249,9 +269,7 @@ class Overrides:
                 values[name] = here / path
         if "cache_dir" in values:  # the user's own link may be followed
             values["cache_dir"] = values["cache_dir"].resolve()
-        if self.precision is not None:
-            values["precision"] = named_modes(self.precision)
-            values["overrides"], values["stated_by"] = (), "--precision"
+        values |= self._stated(settings)
         if self.exclude is not None:
             values["exclude"] = _patterns(here, self.exclude, "--exclude")
         if self.extend_exclude:
@@ -263,6 +281,27 @@ class Overrides:
             values["extend_select"] = _selectors(self.extend_select, "--extend-select")
             values["ignore"] = _selectors(self.ignore, "--ignore")
         return replace(settings, **values)
+
+    def _stated(self, settings: Settings) -> dict[str, Any]:
+        """What is said of how the code is run; it holds for all files."""
+        values: dict[str, Any] = {}
+        overrides = settings.overrides
+        if self.precision is not None:
+            values["precision"] = named("--precision", self.precision, _modes, REFERENCE_AND_MODES)
+            values["stated_by"] = "--precision"
+            overrides = tuple(replace(one, precision=None) for one in overrides)
+        if self.device is not None:
+            values["device"] = named("--device", self.device, _devices, DEVICES)
+            overrides = tuple(replace(one, device=None) for one in overrides)
+        if self.torch_version is not None:
+            try:
+                values["torch_version"] = _version(self.torch_version)
+            except ValueError:
+                what = (
+                    f'--torch-version: "{self.torch_version}" is no version; write one such as 2.4'
+                )
+                raise ConfigError(what) from None
+        return values | {"overrides": overrides} if values else values
 
 
 def _strings(value: Any) -> tuple[str, ...]:
@@ -290,9 +329,9 @@ def _path(value: Any) -> str:
 
 
 def _version(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"\d+(\.\d+){1,2}", value):
+    if not isinstance(value, str) or not re.fullmatch(VERSION, value):
         raise ValueError
-    return value
+    return value.removeprefix(">=").strip()
 
 
 def _format(value: Any) -> str:
@@ -311,6 +350,10 @@ def _one_of(words: Iterable[str]) -> str:
     return "one of " + ", ".join(f'"{word}"' for word in words)
 
 
+VERSION = r"(>= *)?\d+(\.\d+){1,2}"
+"""What ``torch-version`` may be."""
+DEVICES = ("cuda", "cpu", "mps", "xpu")
+"""What ``device`` may name."""
 REFERENCE_AND_MODES = ("float32", *MODES)
 """What ``precision`` may name; float32 is always looked at and states nothing more."""
 
@@ -323,28 +366,46 @@ def _modes(value: Any) -> tuple[str, ...]:
     return tuple(name for name in MODES if name in names)
 
 
-def named_modes(names: Iterable[str]) -> tuple[str, ...]:
-    """The modes that ``--precision`` names; raises ConfigError for a name that is none."""
+def _devices(value: Any) -> tuple[str, ...]:
+    """One device, or several in the order in which they are named, each once."""
+    names = tuple(dict.fromkeys([value] if isinstance(value, str) else _strings(value)))
+    if not names or not set(names).issubset(DEVICES):
+        raise ValueError
+    return names
+
+
+def named(
+    option: str,
+    names: Iterable[str],
+    convert: Callable[[Any], tuple[str, ...]],
+    known: Sequence[str],
+) -> tuple[str, ...]:
+    """What an option names; raises ConfigError for a name that is not known."""
     names = list(names)
     try:
-        return _modes(names)
+        return convert(names)
     except ValueError:
-        wrong = next(name for name in names if name not in REFERENCE_AND_MODES)
-        hint = close(wrong, REFERENCE_AND_MODES, f"write {_one_of(REFERENCE_AND_MODES)}")
-        raise ConfigError(f'--precision: unknown mode "{wrong}"; {hint}') from None
+        wrong = next((name for name in names if name not in known), "")
+        hint = close(wrong, known, f"write {_one_of(known)}")
+        what = option.removeprefix("--").replace("precision", "mode")
+        raise ConfigError(f'{option}: unknown {what} "{wrong}"; {hint}') from None
 
 
-def _overrides(value: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Tables with a path, or several, and the modes of the files there."""
+def _overrides(value: Any) -> tuple[tuple[tuple[str, ...], Any, Any], ...]:
+    """Tables with a path, or several, and the modes or the devices of the files there."""
     if not isinstance(value, list):
         raise ValueError
     found = []
     for table in value:
-        if not isinstance(table, dict) or set(table) != {"path", "precision"}:
+        if not isinstance(table, dict) or "path" not in table or len(table) < 2:
+            raise ValueError
+        if not table.keys() <= {"path", "precision", "device"}:
             raise ValueError
         path = table["path"]
         paths = _strings([path] if isinstance(path, str) else path)
-        found.append((paths, _modes(table["precision"])))
+        modes = _modes(table["precision"]) if "precision" in table else None
+        devices = _devices(table["device"]) if "device" in table else None
+        found.append((paths, modes, devices))
     return tuple(found)
 
 
@@ -366,9 +427,10 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "cache-dir": ("a path", _path),
     "torch-version": ('a version such as "2.4"', _version),
     "precision": (f"a list of modes, each {_one_of(REFERENCE_AND_MODES)}", _modes),
+    "device": (f"one or a list of {', '.join(DEVICES)}", _devices),
     "overrides": (
         "tables with the keys path (a pattern or a list of them) and precision (a list of modes, "
-        f"each {_one_of(REFERENCE_AND_MODES)})",
+        f"each {_one_of(REFERENCE_AND_MODES)}), device (one or a list of {', '.join(DEVICES)}) or both",
         _overrides,
     ),
     "baseline": ("a path", _path),
@@ -409,8 +471,8 @@ def from_table(table: Any, place: Place, base: Path, extended: tuple[Path, ...] 
         values["per_file_ignores"] = tuple(ignores)
     if "overrides" in values:
         values["overrides"] = tuple(
-            (_patterns(base, globs, place, "overrides"), modes)
-            for globs, modes in values["overrides"]
+            Override(_patterns(base, globs, place, "overrides"), modes, devices)
+            for globs, modes, devices in values["overrides"]
         )
     values["file"] = place.file
     if parent is None:

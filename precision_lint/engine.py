@@ -164,6 +164,7 @@ class Engine:
         """What a file gives that is interpreted by itself."""
         program = self.program
         interpreter = program.interpreter
+        program.devices, program.torch = self.code.devices(name), self.code.torch[0]
         program.start_anew(name)  # its own top level counts as well
         program.called = set()
         program.limits.clear()
@@ -192,6 +193,7 @@ class Engine:
             )
         finally:
             interpreter.events, interpreter.signs = {}, set()
+            program.evict()
 
     def _imported(self, name: str) -> Iterator[tuple[str, set[Sign]]]:
         """Loaded files that one imports, with the signs in their top level, if there are any."""

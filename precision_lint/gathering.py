@@ -23,7 +23,9 @@ from precision_lint.project.contents import TENSORS, Index
 POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
 COLLECT_EVERY = 48
-"""Files after which memory is collected."""
+"""Files after which what they left is collected."""
+COLLECT_ALL_EVERY = 960
+"""Files after which all memory is searched."""
 SETTLED = 8
 """Files after which most of what is loaded is what all files import: it is not searched for garbage."""
 IMPORTERS = 64
@@ -56,8 +58,10 @@ def collect_now_and_then() -> None:
     """Free what earlier files left."""
     global _worked
     _worked += 1
-    if _worked % COLLECT_EVERY == 0:
+    if _worked % COLLECT_ALL_EVERY == 0:
         gc.collect()
+    elif _worked % COLLECT_EVERY == 0:
+        gc.collect(0)
 
 
 _engines: dict[Path, Engine] = {}
@@ -146,7 +150,7 @@ def _facts(
     known: dict[Path, _Known] = {}
     items: list[tuple[Path, str]] = []
     for root, names in wanted.items():
-        known[root] = _Known(root, imports[root], caches[root])
+        known[root] = _Known(root, projects[root], imports[root], caches[root])
         facts[root] = known[root].get(names)
         items += [(root, name) for name in names if name not in facts[root]]
     progress.begin("Interpreting", len(items))
@@ -171,7 +175,8 @@ def _facts(
 class _Known:
     """The facts of a project's files that are kept, each as long as what it rests on is the same."""
 
-    def __init__(self, root: Path, imports: Imports, cache: Cache) -> None:
+    def __init__(self, root: Path, code: Code, imports: Imports, cache: Cache) -> None:
+        self._code = code
         self._imports = imports
         self._cache = cache
         self._key = digest(b"rests", encoded(str(root)))
@@ -203,7 +208,8 @@ class _Known:
     def _facts_key(self, name: str) -> bytes:
         kinds = " ".join(engine.listened()).encode()
         rests = (self._sign(one) for one in self._rests[name])
-        return digest(b"facts", kinds, encoded(name), b"".join(rests))
+        stated = repr((self._code.devices(name), self._code.torch[0])).encode()
+        return digest(b"facts", kinds, stated, encoded(name), b"".join(rests))
 
     def _sign(self, name: str) -> bytes:
         if name not in self._signs:

@@ -69,10 +69,10 @@ def command(
     Look it over: what is stated there is what check goes by.
     """
     from precision_lint import evidence, progress
-    from precision_lint.config import named_modes
+    from precision_lint.config import REFERENCE_AND_MODES, _modes, named
 
     [path] = shell.existing([str(path)])
-    given = named_modes(precision) if precision else None
+    given = named("--precision", precision, _modes, REFERENCE_AND_MODES) if precision else None
     resolver = shell.resolver(options, config, False)
     with progress.shown():
         found = evidence.collect(path, resolver, suggested, jobs)
@@ -132,7 +132,10 @@ def _check(found: Evidence, resolver: Resolver) -> int:
         shell.echo(printable(line), sys.stdout)
     settings = resolver(found.home)
     file = _shown(settings.file) if settings.file else ""
-    stated = {*(settings.precision or ()), *(m for _, modes in settings.overrides for m in modes)}
+    stated = {
+        *(settings.precision or ()),
+        *(m for o in settings.overrides for m in o.precision or ()),
+    }
     for mode in sorted(stated.difference(one.mode for one in found.shown)):
         shell.echo(f"{file}: {mode} is stated, and nothing shows it.", sys.stdout)
     if missing:
@@ -162,7 +165,7 @@ def _write(found: Evidence, said: Said, resolver: Resolver, config: Path | None,
         now = _array(settings.precision)
         if not yes and not _agreed(f"{where} states {now}; replace it by {modes}?"):
             return 2
-    elif settings.overrides:
+    elif any(one.precision is not None for one in settings.overrides):
         said = stating.Said(said.precision)  # the user has said already which part is another
     failure = _put(file, said)
     if failure:

@@ -50,6 +50,8 @@ class Job:
     """What a baseline holds of the file; None: there is no baseline."""
     stated: tuple[str, ...] | None = None
     """The precision modes that the user states; None: nothing is stated."""
+    device: tuple[str, ...] | None = None
+    """The devices that the user states; None: nothing is stated."""
 
 
 @dataclass
@@ -95,6 +97,7 @@ def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
         mode,
         held,
         settings.modes_for(file.path),
+        settings.devices_for(file.path),
     )
 
 

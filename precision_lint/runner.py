@@ -223,10 +223,10 @@ class _Known:
         """A digest of all that a run's outcomes follow from; empty where that is not known."""
         if any(job.mode is not Mode.CHECK for job in jobs) or None in looked:
             return b""
-        asked: dict[tuple[frozenset[str], Confidence, tuple[str, ...] | None], int] = {}
+        asked: dict[tuple[frozenset[str], Confidence, tuple[object, ...]], int] = {}
         lines = []
         for job, found in zip(jobs, looked, strict=True):
-            about = (job.codes, job.confidence, job.stated)
+            about = (job.codes, job.confidence, (job.stated, job.device))
             number = asked.setdefault(about, len(asked))
             held = sorted(job.held.items()) if job.held is not None else None
             lines.append(f"{job.path} {number} {found and found.key} {held}")

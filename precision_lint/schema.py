@@ -33,7 +33,8 @@ DESCRIPTIONS = {
     "cache-dir": "Where summaries of the project are kept; by default .precision_lint_cache.",
     "torch-version": "Least torch that the code has to run on; by default the project's.",
     "precision": "Modes that the code is run in; [] means float32 only. Unset: what code shows.",
-    "overrides": "Modes of the files under a path, instead of precision; the last match counts.",
+    "device": "Devices that the code runs on, the usual one first. Unset: what code shows.",
+    "overrides": "Modes or devices of the files under a path, instead of the above; the last match counts.",
     "baseline": "File of the findings that are put off: `precision-lint baseline --help`.",
     "extend": "Configuration file that this one adds to and overrides.",
 }
@@ -90,27 +91,32 @@ _OTHERS = rf"^MP[{registry.OTHERS}]\d{{0,2}}$"
 """Codes of other packages, whichever are installed."""
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}}
 _MODES: Schema = {"type": "array", "items": {"enum": list(config.REFERENCE_AND_MODES)}}
+_DEVICE: Schema = {"enum": list(config.DEVICES)}
+_DEVICES: Schema = {"anyOf": [_DEVICE, {"type": "array", "items": _DEVICE, "minItems": 1}]}
 _SHAPES: Mapping[Callable[[Any], Any], Schema] = {
     config._strings: _STRINGS,
     config._boolean: {"type": "boolean"},
     config._positive: {"type": "integer", "minimum": 1},
     config._path: {"type": "string", "pattern": r"^[^\u0000]+$"},
-    config._version: {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+){1,2}$"},
+    config._version: {"type": "string", "pattern": r"^(>= *)?[0-9]+(\.[0-9]+){1,2}$"},
     config._format: {"enum": list(FORMATS)},
     config._ignores: {
         "type": "object",
         "additionalProperties": {"$ref": "#/definitions/selectors"},
     },
     config._modes: _MODES,
+    config._devices: _DEVICES,
     config._overrides: {
         "type": "array",
         "items": {
             "type": "object",
             "additionalProperties": False,
-            "required": ["path", "precision"],
+            "required": ["path"],
+            "minProperties": 2,
             "properties": {
                 "path": {"anyOf": [{"type": "string"}, _STRINGS]},
                 "precision": _MODES,
+                "device": _DEVICES,
             },
         },
     },

@@ -26,7 +26,10 @@ LINE = 100
 
 SECTIONS = {
     "Fixes": ("fix", "unsafe_fixes", "diff", "add_noqa"),
-    "Rules": ("select", "extend_select", "ignore", "preview", "confidence", "precision"),
+    "Rules": (
+        "select", "extend_select", "ignore", "preview", "confidence", "precision",
+        "device", "torch_version",
+    ),
     "Files": (
         "exclude", "extend_exclude", "force_exclude", "respect_gitignore", "stdin_filename",
         "show_files",
@@ -107,12 +110,19 @@ def cache_options(command: F) -> F:
     return directory(nothing(command))
 
 
-def precision_option(command: F) -> F:
-    """``--precision``: the modes that the user states."""
+def stated_options(command: F) -> F:
+    """``--precision``, ``--device``, ``--torch-version``: how the user says the code is run."""
     said = (
         "How the code is run: amp-float16, amp-bfloat16, float16, bfloat16; float32 alone for "
         "none of them. By default what the code shows."
     )
+    devices = "Where: cuda, cpu, mps, xpu, the usual one first. By default what the code shows."
+    version = click.option(
+        "--torch-version",
+        metavar="VERSION",
+        help="Least torch that it runs on, as 2.4. By default what its metadata say.",
+    )
+    command = list_option("--device", devices, "DEVICES")(version(command))
     return list_option("--precision", said, "MODES")(command)
 
 
@@ -132,7 +142,7 @@ def run_options(command: F) -> F:
             type=click.Choice(["possible", "likely", "certain"]),
             help="Least confidence shown; by default likely.",
         ),
-        precision_option,
+        stated_options,
         list_option("--exclude", "Patterns of paths to skip, instead of the usual ones.", "GLOBS"),
         list_option("--extend-exclude", "Patterns of paths to skip as well.", "GLOBS"),
         click.option(
@@ -174,7 +184,7 @@ def resolver(options: dict[str, Any], config: Path | None, isolated: bool) -> Re
 
     for name, kind in (("confidence", Confidence), ("fail_on", Severity)):
         options[name] = options.get(name) and kind(options[name])
-    for name in ("select", "exclude", "precision"):
+    for name in ("select", "exclude", "precision", "device"):
         options[name] = options.get(name) or None
     return Resolver(Overrides(**options), config, isolated)
 

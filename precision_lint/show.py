@@ -58,6 +58,7 @@ def _lines(found: Settings, path: Path) -> Iterator[str]:
         "cache-dir": found.cache_dir and str(found.cache_dir),
         "torch-version": found.torch_version,
         "precision": found.modes_for(path),
+        "device": found.devices_for(path),
         "baseline": found.baseline and str(found.baseline),
     }
     off = sorted(set(registry.known("ALL")) - found.codes_for(path))

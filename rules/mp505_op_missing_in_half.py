@@ -13,6 +13,10 @@ SAME = frozenset({
 """Operations that give one tensor of their operand's dtype."""
 
 
+def _on(device: str) -> str:
+    return "the CPU" if device == "cpu" else device.upper()
+
+
 class OpMissingInHalf(Rule):
     """Operation without a kernel for half tensors: linalg, fft, quantile, ctc_loss, histc.
 
@@ -23,6 +27,13 @@ class OpMissingInHalf(Rule):
     or a product under autocast or in a half model. Which dtype is missing on which device is read
     off torch by a script, not typed in.
 
+    A gap of the CPU counts where the code puts a tensor there (`x.cpu()`, `x.device.type == "cpu"`), or
+    where `device` in the configuration names the CPU. So do kernels that came late: the CPU has `exp`,
+    `sigmoid` and 70 more of float16 from torch 2.1 on, `matmul`, `conv2d`, `topk` and 60 more from 2.2 on,
+    `layer_norm` from 2.3 on, `cross_entropy` from 2.4 on, and CUDA has `tril` of bfloat16 from 2.1 on.
+    These are shown where the least torch is older, by `torch-version` or the project's metadata; then
+    in files that ask for the CPU somewhere as well.
+
     It stays silent where the operand is float32, where the device's autocast casts it up (CPU's
     does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
     (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes). A gap that only
@@ -32,18 +43,13 @@ class OpMissingInHalf(Rule):
     a project that runs whole models under autocast. In a project that makes models half and never
     autocasts, the inputs of a `forward` are likely half.
 
-    Possible is also what depends on more than the operation: `interpolate(antialias=True)`,
-    `bincount` with weights, `histogram` and torchvision's `nms` on the CPU, operations that older
-    releases of torch lack (`topk`, `sigmoid`, `clamp` and 20 others of float16 on the CPU in 1.13,
-    `tril` of bfloat16 on CUDA up to 2.0) unless the project asks for 2.4, `init.orthogonal_`, which
-    runs a QR decomposition, what an extension or a custom function runs
-    (`DeformAttnFunction.apply`, `_C.forward`), under autocast too. A complex tensor made of float16
-    (`complex(x, y)`, `view_as_complex`) next to transforms and products is a warning as well.
+    It also flags operands of a compiled extension, or of an `autograd.Function` that runs one, of which
+    autocast makes some half and leaves others in float32 (a projection beside a `softmax`, weights apart),
+    and the one tensor that `forward` of an `autograd.Function` hands to a kernel as it came, beside two
+    or more that it casts to the dtype of another, if `backward` has a gradient for it.
 
-    Likely is the one tensor that `forward` of an `autograd.Function` hands to a kernel as it came,
-    beside two or more that it casts to the dtype of another, if `backward` has a gradient for it;
-    and a cast to half on every device (`x.to(self.device).half()`) in a class that makes its
-    model half behind a question for the device only.
+    A complex tensor made of float16 (`complex(x, y)`, `view_as_complex`) next to transforms and
+    products is a warning as well.
 
     ## Why it breaks
     The call raises: `linalg.inv: Low precision dtypes not supported. Got Half`, `"linalg_svd_cpu"
@@ -71,7 +77,8 @@ class OpMissingInHalf(Rule):
 
     ## Sources
     PyTorch, `torch.linalg` and `torch.fft` ("torch.half on CUDA with GPU architecture SM53 or
-    greater, only powers of 2 signal length"); the dtypes that its own operator tests declare.
+    greater, only powers of 2 signal length"); the dtypes that the operator tests of releases 1.13 to
+    2.13 declare, which come with its wheels.
     """
 
     code = "MP505"
@@ -79,16 +86,31 @@ class OpMissingInHalf(Rule):
     severity = Severity.ERROR
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("missing-kernel", "missing-kernel-elsewhere")
+    listens = ("missing-kernel", "missing-kernel-elsewhere", "mixed-operands", "forgotten-operand")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         name = facts["operation"]
+        if event.kind == "mixed-operands":
+            yield Finding(
+                f"{name} gets half operands beside float32 ones: a compiled kernel takes one dtype",
+                fix=at.fix(f"upcast the operands of {name}", at.upcast(facts["operands"])),
+            )
+            return
+        if event.kind == "forgotten-operand":
+            forgotten = facts["operand"]
+            yield Finding(f"{forgotten} goes to {name} as it came, the others cast to one dtype")
+            return
         known = event.kind == "missing-kernel" or name.startswith("fft.") or name == "stft"
         if name in ("cdist", "pdist") or not known:
             return
         some = name.startswith("fft.") and facts["dtype"] == "float16"
         harm = f"{name} has no kernel for {facts['dtype']}: this raises"
+        if facts["release"]:
+            harm = f"{_on(facts['device'])} has {name} of {facts['dtype']} from torch {facts['release']} on"
+            harm += ": this raises before that"
+        elif facts["device"] != "cuda":
+            harm = f"{_on(facts['device'])} has no {name} of {facts['dtype']}: this raises"
         if some:
             harm = f"{name} of float16 raises unless the size is a power of two, and on the CPU"
         elif name in ("complex", "view_as_complex", "polar"):

@@ -169,6 +169,29 @@ def test_a_file_that_others_refer_to_is_not_loaded_twice(monkeypatch: pytest.Mon
     assert names.count("base.py") == 2
 
 
+def test_trees_of_files_that_are_let_go_of_need_no_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(program, "KEPT", 0)
+    body = "import torch\nfrom torch import nn\n\n\nclass M(nn.Module):\n"
+    body += (
+        "    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(2, 2)\n\n"
+    )
+    body += "    def forward(self, x):\n        return torch.log(self.a(x).sigmoid() + 1e-8)\n"
+    texts = {f"{name}.py": body for name in "abc"}
+    engine = Engine(
+        Code(Path(), set(texts), texts={name: Source(name, text) for name, text in texts.items()})
+    )
+    gc.collect()
+    with gathering.collector_off():
+        for name in texts:
+            engine.facts(name)
+            assert name not in engine.program.modules
+        trees = [one for one in gc.get_objects() if isinstance(one, ast.Module) and one.body]
+    assert not [one for one in trees if isinstance(one.body[-1], ast.ClassDef)]
+    assert engine.facts("a.py").events
+
+
 def test_tables_of_dtypes_stay_small() -> None:
     for number in range(dtypes.REMEMBERED + 10):
         vector = (dtypes.symbol(number), *dtypes.V_FLOAT32[1:])

@@ -12,6 +12,47 @@ from precision_lint import cli
 
 ALL = "amp-float16,amp-bfloat16,float16,bfloat16"
 CASES = {
+    "a product with a table that nobody has seen": """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+from vendor import lookup
+
+class Speller(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(4, 4)
+        self.names = {}
+
+    def forward(self, x, ids):
+        table = lookup(ids, self.names)[0]
+        return F.log_softmax(torch.bmm(table, self.query(x)), dim=-1)  # MP606
+
+    def smooth(self, x, ids):
+        table = lookup(ids, self.names)[0]
+        return F.log_softmax(self.query(x) + table, dim=-1)
+""",
+    "what is made of something unknown is passed on": """\
+import torch
+from torch import nn
+from vendor import lookup
+
+def likelihood(x, scale):
+    return torch.log(torch.sigmoid(x * scale) + 1e-12)  # MP301
+
+class Sampler(nn.Module):
+    def forward(self, x, names):
+        noise = lookup(x, names)[0]
+        return likelihood(x, scale=0.5 * noise)
+
+def exact(x, scale):
+    return torch.log(torch.sigmoid(x * scale) + 1e-12)
+
+class ExactSampler(nn.Module):
+    def forward(self, x, names):
+        noise = lookup(x, names)[0]
+        return exact(x, scale=noise.double())
+""",
     "a transform of what a caller gives": """\
 import torch
 

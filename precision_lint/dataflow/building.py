@@ -8,10 +8,10 @@ from typing import Any
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.calls import CALLEES, Key
-from precision_lint.dataflow.containers import child
+from precision_lint.dataflow.containers import child, rebind
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
-from precision_lint.dataflow.tensors import dtype_of, operate
+from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -171,7 +171,9 @@ def _items(
 ) -> Sequence | Table:
     """What a container of modules holds."""
     first = arguments[0] if arguments else next(iter(keywords.values()), None)
-    if layer.name == "ModuleDict" or (isinstance(first, Table) and layer.name == "Sequential"):
+    if layer.name in ("ModuleDict", "ParameterDict") or (
+        isinstance(first, Table) and layer.name == "Sequential"
+    ):
         if isinstance(first, Table):
             if layer.name == "Sequential":
                 return Sequence(tuple(first.items.values()), first.element, "list")
@@ -505,7 +507,7 @@ def module_method(
         return special
     if name in ("register_buffer", "register_parameter", "add_module", "register_module"):
         return _register(it, owner, name, arguments, keywords)
-    if name in ("append", "extend", "insert") and isinstance(owner.items, Sequence):
+    if name in ("append", "extend", "insert", "update") and owner.items is not None:
         return _extended(it, owner, name, arguments)
     if name in ("values", "items", "keys") and isinstance(owner.items, Table):
         return Special("items", node, it.module, of=owner, what=name)
@@ -540,6 +542,31 @@ def asked_dtype(
     return None
 
 
+def cast_unknown(
+    it: Interpreter,
+    value: Unknown,
+    vector: Dtypes,
+    node: ast.Call,
+    source: Tensor | None,
+) -> Value:
+    """A tensor or a model that is cast: both are of that dtype from here on."""
+    symbol = value.symbol
+    made = Unknown(Symbol(symbol.label, vector, 0, node, it.module))
+    made.symbol.uses = symbol.uses
+    made.symbol.attributes = {("cast of", ""): value}
+    if symbol.uses & Symbol.TENSOR:
+        tensor = tensor_of(it, value, node)
+        assert tensor is not None
+        return cast(it, tensor, vector, node, True, source)
+    inner = tensor_of(it, value, node)
+    if inner is not None:
+        made.symbol.tensor = cast(it, inner, vector, node, True, source)
+    if it.statement_value is node and isinstance(node.func, ast.Attribute):
+        rebind(it, node.func.value, made)
+        objects.show_cast(it, vector, node)
+    return made
+
+
 def _register(
     it: Interpreter,
     owner: Instance,
@@ -562,8 +589,12 @@ def _register(
 
 def _extended(it: Interpreter, owner: Instance, name: str, arguments: list[Value]) -> Value:
     items = owner.items
-    assert isinstance(items, Sequence)
     value = arguments[-1] if arguments else unknown()
+    if not isinstance(items, Sequence):
+        more = value.items if isinstance(value, Instance) else value
+        if isinstance(items, Table) and isinstance(more, Table):
+            owner.items = Table({**items.items, **more.items}, more.element or items.element)
+        return owner
     added: list[Value] = [value]
     if name == "extend" and isinstance(value, Sequence):
         added = list(value.items) if value.items is not None else []

@@ -181,7 +181,7 @@ def run(
     me = owner
     if arguments is None:
         driver = drives(it, function) or is_outside(it, function)
-        region = regions_outside(it) if driver or regions.opens(function) else ENTRY
+        region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
         if owner is None:
             me = _object_of(it, function)
         key: Any = ("unseen", key_of.of(me), id(outer) if outer else 0)
@@ -246,6 +246,8 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
     """An argument of which nothing is known: like one of a caller that nobody saw."""
+    if value.__class__ is Tensor and value.dtypes[1:] == dtypes.V_ANY[1:]:
+        return _supposed_floats(it, value)
     if not isinstance(value, Unknown):
         return value
     symbol = value.symbol
@@ -263,6 +265,15 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
         made = symbol.attributes[key] = Unknown(own)
     told.append((symbol, made.symbol))
     return made
+
+
+def _supposed_floats(it: Interpreter, value: Any) -> Value:
+    """The same of what was computed from something of which nothing is known."""
+    if value.assumptions & ~(assume.CALL | assume.INPUT):
+        return value  # type: ignore[no-any-return]
+    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
+    vector = (value.dtypes[0], *(dtypes.INPUTS if on else dtypes.BATCHES)[1:])
+    return value.but(dtypes=vector, assumptions=assume.INPUT)  # type: ignore[no-any-return]
 
 
 SMALL = 4
@@ -300,6 +311,12 @@ TENSOR_METHODS = frozenset({
     "float16", "einsum", "register_buffer", "float", "to",
 })  # fmt: skip
 """Names that only code about tensors mentions."""
+
+
+def _entry(it: Interpreter) -> Region:
+    """The region around a function that nobody was seen to call, on the device that is stated first."""
+    devices = it.program.devices
+    return ENTRY._replace(device=devices[0]) if devices else ENTRY
 
 
 def regions_outside(it: Interpreter) -> Region:

@@ -77,13 +77,9 @@ def _parts(it: Interpreter, value: Instance) -> Value | list[Value]:
     items = value.items
     if isinstance(items, Sequence):
         if items.items is not None:
-            return [_part(value, str(i), v) for i, v in enumerate(items.items)]
-        return _part(value, "*", items.element) if items.element is not None else unknown()
+            return [objects.held(it, value, str(i), v) for i, v in enumerate(items.items)]
+        return _some_item(it, value, items.element)
     return Scalar(None, "str")
-
-
-def _part(owner: Instance, name: str, value: Value) -> Value:
-    return objects.part(owner, name, value) if isinstance(value, Instance) else value
 
 
 def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value | list[Value]:
@@ -133,8 +129,11 @@ def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
 def _items(it: Interpreter, value: Value, what: str) -> Value | list[Value]:
     """``keys()``, ``values()`` or ``items()`` of a dict."""
     if isinstance(value, Instance) and isinstance(value.items, Table):
-        parts = {k: _part(value, str(k), v) for k, v in value.items.items.items()}
-        value = Table(parts, value.items.element)
+        parts = {k: objects.held(it, value, str(k), v) for k, v in value.items.items.items()}
+        element = value.items.element
+        if element is not None or not parts:
+            element = _some_item(it, value, element)
+        value = Table(parts, element)
     if not isinstance(value, Table):
         inner = child(it, value, "*") if isinstance(value, Unknown) else unknown()
         return Sequence((unknown(), inner), None) if what == "items" else inner
@@ -301,12 +300,14 @@ def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
     if isinstance(items, Table):
         key = text(index)
         if key is not None and key in items.items:
-            return _part(value, key, items.items[key])
+            return objects.held(it, value, key, items.items[key])
         found = items.element
         for item in items.items.values():
             found = item if found is None else join(found, item)
-        return _part(value, "*", found) if found is not None else unknown()
+        return _some_item(it, value, found)
     assert items is not None
+    if isinstance(index, Special):
+        return value  # a slice
     position = number(index)
     if (
         items.items is not None
@@ -314,9 +315,18 @@ def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
         and -len(items.items) <= position < len(items.items)
     ):
         place = int(position) % len(items.items)
-        return _part(value, str(place), items.items[place])
-    found = any_of(items)
-    return _part(value, "*", found) if found is not None else unknown()
+        return objects.held(it, value, str(place), items.items[place])
+    return _some_item(it, value, any_of(items))
+
+
+def _some_item(it: Interpreter, owner: Instance, element: Value | None) -> Value:
+    """What stands for the items of a container; None: none is known."""
+    if element is not None and not isinstance(element, Unknown):
+        return objects.held(it, owner, "*", element)
+    if owner.cls not in ("ParameterDict", "ParameterList"):
+        return element if element is not None else unknown()
+    made = Tensor(dtypes.V_FLOAT32, "parameter", (), None, it.module, flags=PARAMETER)
+    return objects.held(it, owner, "*", made)
 
 
 def _has_dimensions(node: ast.Subscript) -> bool:
@@ -505,10 +515,29 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
         else:
             element = value if owner.element is None else join(owner.element, value)
             rebind(it, target.value, Table(owner.items, element))
+    elif isinstance(owner, Instance) and owner.items is not None:
+        put(owner, index, value)
     elif isinstance(owner, Sequence):
         rebind(it, target.value, _with_item(owner, index, value))
     elif isinstance(owner, Unknown) and isinstance(index, Scalar) and index.value is not None:
         owner.symbol.attributes[index.value] = value
+
+
+def put(owner: Instance, index: Value, value: Value) -> None:
+    """``container[index] = value``: one of the values that its items may have."""
+    items = owner.items
+    if isinstance(items, Sequence):
+        owner.items = _with_item(items, index, value)
+    elif isinstance(items, Table):
+        key = text(index)
+        if key is not None:
+            old = items.items.get(key)
+            owner.items = Table(
+                {**items.items, key: value if old is None else join(old, value)}, items.element
+            )
+        else:
+            element = value if items.element is None else join(items.element, value)
+            owner.items = Table(items.items, element)
 
 
 def _is_tensor(owner: Unknown, index: Value, target: ast.Subscript) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from precision_lint.dataflow import devices
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.ranges import bounds_of, hull
 from precision_lint.dataflow.tensors import dtype_of, promoted
@@ -75,6 +76,8 @@ def create(
     else:
         vector, origin = it.program.default_dtype, DEFAULT
     _sizes(creation, values, arguments)
+    like = first if creation.kind in ("like", "new") else None
+    place = values.get("device") or like
     made = Tensor(
         vector,
         creation.name,
@@ -84,6 +87,7 @@ def create(
         lo,
         hi,
         assumptions,
+        (devices.asked([place]) or 0) if place is not None else 0,
         rank=_shape_rank(creation, arguments, keywords) if rank == UNKNOWN_RANK else rank,
         reach=_reach(creation, lo, hi),
         data=origin,

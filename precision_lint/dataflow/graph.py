@@ -89,7 +89,11 @@ def _sites(value: Any) -> list[int]:
     return found
 
 
-IMPURE = frozenset({"join", "dropout", "random", "unknown", "input", "element", "multinomial"})
+IMPURE = frozenset({
+    "join", "dropout", "random", "unknown", "input", "element", "multinomial", "parameter",
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "normal", "uniform",
+    "bernoulli", "empty", "empty_like", "new_empty", "gumbel_softmax", "poisson", "exponential",
+})  # fmt: skip
 """What two values may share and yet differ."""
 
 

@@ -492,6 +492,12 @@ def asked_by(test: ast.expr, holds: bool = True) -> Asked:
     return known if holds else known._replace(holds=False)
 
 
+def _supposed(it: Interpreter) -> Dtypes:
+    """The dtype of a float of which nothing is known: that of what comes in."""
+    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
+    return dtypes.INPUTS if on else dtypes.BATCHES
+
+
 def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Tensor | None:
     """A value as a tensor, where it may be one; an unknown object becomes one."""
     if isinstance(value, Tensor):
@@ -499,15 +505,23 @@ def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Ten
     if isinstance(value, Unknown):
         symbol = value.symbol
         if symbol.tensor is None:
-            vector = symbol.vector
+            vector, assumptions = symbol.vector, symbol.assumptions
+            if vector == dtypes.V_ANY:
+                vector, assumptions = _supposed(it), assumptions | assume.INPUT
             code = dtypes.symbol(symbol.number) if vector[0] == dtypes.ANY else vector[0]
+            made: tuple[str, tuple[Any, ...]] = "input", ()
+            if symbol.compared is not None:
+                name, *sides = symbol.compared
+                made = (
+                    name,
+                    tuple([tensor_of(it, x) if isinstance(x, Unknown) else x for x in sides]),
+                )
             symbol.tensor = Tensor(
                 (code, *vector[1:]),
-                "input",
-                (),
+                *made,
                 node,
                 it.module,
-                assumptions=symbol.assumptions,
+                assumptions=assumptions,
                 flags=symbol.flags,
                 symbol=symbol,
             )

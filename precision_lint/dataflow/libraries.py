@@ -11,7 +11,7 @@ from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
-from precision_lint.dataflow.operators import binary, owners_of
+from precision_lint.dataflow.operators import binary, or_number, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -237,16 +237,25 @@ def _finfo(
     return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
 
 
+TRAINED = 8.0
+"""How many times as large as it starts, and as one, a parameter is assumed to become."""
+
+
 def _parameter(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
+    """A parameter; training takes it away from what it starts from, to either side of zero."""
     value = arguments[0] if arguments else keywords.get("data", unknown())
     made = tensor_of(it, value)
     if made is None:
         return Tensor(it.program.default_dtype, "parameter", (), node, it.module, flags=PARAMETER)
+    asked = arguments[1] if len(arguments) > 1 else keywords.get("requires_grad")
+    fixed = isinstance(asked, Scalar) and asked.value is False
+    most = TRAINED * max(abs(made.lo), abs(made.hi), 1.0)
+    lo, hi = (made.lo, made.hi) if fixed else (-most, most)
     return made.but(
         op="parameter", operands=(made,), node=node, home=it.module, flags=made.flags | PARAMETER,
-        symbol=None,
+        symbol=None, lo=lo, hi=hi,
     )  # fmt: skip
 
 
@@ -409,6 +418,7 @@ def _numpy(
 ) -> Value:
     asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
     plain = name.partition(".")[2]
+    arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
     for value in arguments:
         if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
             value.symbol.uses |= Symbol.ARRAY
@@ -650,14 +660,17 @@ def _truth(
     return Scalar(None, "bool")
 
 
+FUNCTIONS = (Closure, ClassValue)
+OTHERS = (Tensor, Array, Scalar, Sequence, Table, DtypeValue)
+
+
 def _callable(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """``callable(x)``: functions and classes are, numbers and strings are not."""
-    first = arguments[0] if arguments else unknown()
-    if isinstance(first, (Closure, ClassValue)):
-        return Scalar(True, "bool")
-    return Scalar(False if isinstance(first, Scalar) else None, "bool")
+    """Whether something may be called, or is a function."""
+    first = arguments[0] if arguments else None
+    known = True if isinstance(first, FUNCTIONS) else False if isinstance(first, OTHERS) else None
+    return Scalar(known, "bool")
 
 
 def _rounded(
@@ -697,8 +710,8 @@ BUILTINS: dict[str, Handler] = {
     ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
-    "callable": _callable,
     **dict.fromkeys(("isinstance", "issubclass", "hasattr", "any", "all"), _truth),
+    "callable": _callable,
     "abs": _rounded,
     "round": _rounded,
     "pow": lambda it, n, a, k, node: (
@@ -729,6 +742,14 @@ def _contextlib(
     return unknown()
 
 
+def _inspect(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name in ("inspect.isfunction", "inspect.isroutine", "inspect.ismethod"):
+        return _callable(it, name, arguments, keywords, node)
+    return around.call(it, name, arguments, keywords, node)
+
+
 def _itertools(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -756,6 +777,7 @@ ROOTS: dict[str, Handler] = {
     "functools": _functools,
     "contextlib": _contextlib,
     "itertools": _itertools,
+    "inspect": _inspect,
     "einops": around.einops,
     "einops_exts": around.einops,
 }

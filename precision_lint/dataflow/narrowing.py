@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
+from precision_lint.dataflow import devices
 from precision_lint.dataflow.declared import TENSOR_CLASSES
 from precision_lint.dataflow.guards import asked_of_autocast, elementwise, measured, target_of
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -21,6 +22,8 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
     INF,
     NONE,
+    ON_CPU,
+    ON_OTHER,
     Array,
     DtypeValue,
     Reference,
@@ -97,6 +100,9 @@ def _comparison(
         if isinstance(second, DtypeValue) and (kind is ast.Eq or kind is ast.NotEq):
             _dtype_is(it, right, second, first, equal is holds, stated)
             return
+        for side, one, other in ((left, first, second), (right, second, first)):
+            if isinstance(one, Scalar) and one.op == "device":
+                _device_is(it, side, other, equal is holds)
     way = kind if holds else NEGATED.get(kind)
     if way in FLIP:
         _bound(it, left, way, second, stated)
@@ -178,6 +184,25 @@ def _tensor_is(it: Interpreter, owner: ast.expr, vector: Dtypes, stated: bool) -
         mask = ABOUT_SIZE if stated else -1
         made = copied(known, dtypes=vector, symbol=None, assumptions=known.assumptions & mask)
         keep(it, owner, made)
+
+
+def _device_is(it: Interpreter, node: ast.expr, other: Value | None, holds: bool) -> None:
+    """``x.device.type == "cpu"``"""
+    names = other.items if isinstance(other, Sequence) and other.items is not None else (other,)
+    found = {devices.named(one) for one in names}
+    if len(found) != 1 or not isinstance(node, ast.Attribute):
+        return
+    [device] = found
+    if not holds:  # what is not on CUDA may be on the CPU or elsewhere
+        device = ON_OTHER if device == ON_CPU else 0
+    owner = node.value
+    target = owner.value if isinstance(owner, ast.Attribute) else None
+    known = it.expr(target) if isinstance(target, (ast.Name, ast.Attribute)) else None
+    if isinstance(known, Unknown):
+        known = known.symbol.tensor
+    if isinstance(known, Tensor) and device:
+        assert target is not None
+        keep(it, target, devices.on(known, device))
 
 
 def _floating(it: Interpreter, node: ast.expr, holds: bool) -> None:

@@ -27,6 +27,7 @@ from precision_lint.domains.values import (
     Value,
     truth,
 )
+from precision_lint.torchmodel.arrays import by_element
 from precision_lint.torchmodel.operations import operation
 
 BINARY: dict[type, str] = {
@@ -100,10 +101,7 @@ def binary(
     for side in (left, right):
         if isinstance(side, Scalar) and side.op == "scale":
             note(it, "scale-used", node)
-    if left.__class__ is Unknown:
-        left = _or_number(left)
-    if right.__class__ is Unknown:
-        right = _or_number(right)
+    left, right = _plain(left, right), _plain(right, left)
     kinds = (left.__class__, right.__class__)
     if Tensor in kinds or (op == "matmul" and Unknown in kinds):
         return _tensors(it, op, left, right, node, inplace)
@@ -121,11 +119,41 @@ def binary(
     return unknown()
 
 
-def _or_number(value: Any) -> Value:
+def _plain(value: Value, other: Value) -> Value:
+    """An operand beside another one: a number, if its uses or its neighbour say so."""
+    if value.__class__ is Unknown:
+        return or_number(value)
+    return _beside(other, value) if value.__class__ is Array else value
+
+
+def or_number(value: Any) -> Value:
     """An unknown object, or the number that its uses say it is."""
     uses = value.symbol.uses
     number = uses & Symbol.NUMBER and not uses & Symbol.TENSOR
     return Scalar(None, "number") if number else value
+
+
+def _beside(other: Any, value: Any) -> Value:
+    """What is NumPy's, beside a tensor: a number leaves the tensor's dtype as it is.
+
+    What is of an unknown dtype is a number there, as an array has to be made a tensor first.
+    """
+    if other.__class__ is Unknown:
+        uses = other.symbol.uses
+        tensor = not uses & Symbol.ARRAY and (uses & Symbol.TENSOR or _is_number(value))
+    else:
+        tensor = other.__class__ is Tensor
+    if tensor and (value.dtypes == dtypes.V_ANY or _is_number(value)):
+        return Scalar(None, "float", value.lo, value.hi, 0, value.node, value.home)
+    return value  # type: ignore[no-any-return]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether NumPy made something of numbers, one of each: ``np.sqrt(width)``."""
+    if value.__class__ is not Array:
+        return value.__class__ is Scalar
+    by_item = value.op in FOLD or (value.op.startswith("numpy.") and by_element(value.op[6:]))
+    return by_item and bool(value.operands) and all(map(_is_number, value.operands))
 
 
 def owners_of(value: Value) -> list[Value]:
@@ -297,7 +325,9 @@ def compare(it: Interpreter, op: ast.cmpop, left: Value, right: Value, node: ast
         return _identity(op, left, right)
     others = (Unknown, Scalar)
     if name is not None and isinstance(left, others) and isinstance(right, others):
-        return it.unknown("comparison", dtypes.V_BOOLEAN)  # a mask, if they are tensors
+        mask = it.unknown("comparison", dtypes.V_BOOLEAN)  # a mask, if they are tensors
+        mask.symbol.compared = name, left, right
+        return mask
     return Scalar(None, "bool")
 
 

@@ -38,8 +38,10 @@ from precision_lint.syntax.program import Class, Function, Module, blocks
 
 STEPS = 40_000
 """Calls that the analysis of one function may interpret."""
-KEPT = 96
-"""Files whose syntax trees are kept."""
+KEPT = 48
+"""Files that are kept, besides those that others refer to."""
+MOST = 600
+"""Files that are kept even where all refer to each other."""
 BUILTINS = frozenset(dir(builtins))
 CANONICAL = {"torch.nn.functional": "F"}
 
@@ -68,6 +70,10 @@ class Program:
         self.wanted: dict[str, list[tuple[str, int]]] = {}
         """Operations that are events of their own: their kinds, and the dtypes that these ask for."""
         self.default_dtype: Dtypes = dtypes.V_FLOAT32
+        self.devices: tuple[str, ...] = ()
+        """The devices that are stated for the file at hand, the usual one first."""
+        self.torch: tuple[int, ...] | None = None
+        """The least release of torch that the code has to run on."""
         self.limits: Counter[tuple[str, str, str]] = Counter()
         """How often a bound was reached: which one, and the file and function it was met for."""
         self.interpreter = Interpreter(self)
@@ -100,7 +106,15 @@ class Program:
         """Keep a file as the one that was asked for last."""
         self.modules[module.path] = module
         self.modules.move_to_end(module.path)
-        if len(self.modules) > KEPT:
+
+    def evict(self) -> None:
+        """Let go of the files that were asked for longest ago and that no other one refers to."""
+        held = set().union(*[self.used.get(home, ()) for home in self.modules])
+        free = [path for path in self.modules if path not in held]
+        for path in free[: max(len(free) - KEPT, 0)]:
+            self.alive.pop(path, None)
+            self.modules.pop(path).release()
+        while len(self.modules) > MOST:
             self.modules.popitem(last=False)
 
     def drop(self, path: str) -> Module | None:

@@ -18,6 +18,7 @@ from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
     LEARNED,
+    ON_DEVICE,
     REGIONAL,
     SOME_RANK,
     UNKNOWN_RANK,
@@ -56,10 +57,6 @@ FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH | assume.CALL
 
 SCALELESS = frozenset({"sign", "sgn", "normalize", "argmax", "argmin", "argsort"})
 """Operations whose result says nothing of the size of what goes in."""
-
-
-KEPT_FLAGS = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16
-"""What a result has of its operands."""
 
 
 class Applied:
@@ -143,7 +140,8 @@ def _position(parameters: tuple[str, ...], name: str) -> int | None:
     return parameters.index(other) if other in parameters else None
 
 
-HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16
+HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | ON_DEVICE
+"""What a result has of its operands."""
 
 
 def operate(
@@ -339,6 +337,8 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
         return tuple([dtypes.ANY if one & dtypes.OTHER else dtypes.COMPLEX for one in seen[0]])
     if result == "int_like":
         return tuple([_integral(one) for one in seen[0]])
+    if applied.operation.strict and len(seen) > 1:
+        seen = dtypes.agreed(seen)
     vector = promoted(tensors, seen)
     vector = _with_numbers(applied, vector)
     if result in ("unknown", "number"):

@@ -172,6 +172,22 @@ def join(a: Dtypes, b: Dtypes) -> Dtypes:
     return a if a == b else _join(a, b)
 
 
+def agreed(operands: list[Dtypes]) -> list[Dtypes]:
+    """Operands that must have one dtype, where it is known of some: what is unknown has that one, too.
+
+    As written (``code``) the region around is not known, and with it the dtype they have to have.
+    """
+    found = list(operands)
+    for mode in range(CODE + 1, len(MODES)):
+        sets = [one[mode] for one in operands]
+        known = [one for one in sets if not one & OTHER and one & FLOATS]
+        if known and len(known) < len(sets):
+            for i, one in enumerate(sets):
+                if one & OTHER:
+                    found[i] = (*found[i][:mode], known[0], *found[i][mode + 1 :])
+    return found
+
+
 _floating: dict[Dtypes, Dtypes] = {}
 
 

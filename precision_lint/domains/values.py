@@ -37,6 +37,9 @@ STATED_DTYPE, STATED_BOUNDS = 1 << 8, 1 << 9
 """The user says so, and it holds in every mode."""
 NONZERO = 1 << 10
 """It is not 0, as far as its dtype can tell."""
+ON_CPU, ON_OTHER = 1 << 11, 1 << 12
+"""On the CPU, or on another device, as far as the code says; both where branches differ."""
+ON_DEVICE = ON_CPU | ON_OTHER
 SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO
 """Flags that both operands must have for a result to have them."""
 
@@ -59,6 +62,7 @@ class Symbol:
     __slots__ = (
         "assumptions",
         "attributes",
+        "compared",
         "flags",
         "home",
         "label",
@@ -94,6 +98,8 @@ class Symbol:
         self.home = home
         self.owner: Symbol | None = None
         """What it is an attribute or item of."""
+        self.compared: tuple[str, Value, Value] | None = None
+        """The comparison that it is the outcome of, and its sides."""
 
     def proven(self, use: int) -> bool:
         """Whether it is a tensor: used as one (``use``: of those uses), or given by a model.
@@ -368,16 +374,21 @@ class Root:
         self.home = home
 
 
+ITEMS = "[]"
+"""Where the attributes of a container hold its items."""
+
+
 class Instance(Value):
     """An object of a class of the project, or a layer of torch.
 
     cls: the class, or the name of a layer of ``torch.nn``.  attributes: shared by all objects that are
     built with the same arguments.  root, path: the allocation site and the way from it to this part;
     the dtype of weights is kept for these (``dataflow.objects``).  also: a second way, through an object
-    that holds one built elsewhere.  arguments: a layer's, by name.
+    that holds one built elsewhere.  arguments: a layer's, by name.  items: what a container of modules
+    or parameters holds, shared like its attributes.
     """
 
-    __slots__ = ("also", "arguments", "attributes", "cls", "items", "path", "root")
+    __slots__ = ("also", "arguments", "attributes", "cls", "path", "root")
 
     def __init__(
         self,
@@ -394,8 +405,18 @@ class Instance(Value):
         self.root = root
         self.path = path
         self.arguments = arguments or {}
-        self.items = items
+        if items is not None:
+            attributes[ITEMS] = items
         self.also = also
+
+    @property
+    def items(self) -> Sequence | Table | None:
+        found: Any = self.attributes.get(ITEMS)
+        return found  # type: ignore[no-any-return]
+
+    @items.setter
+    def items(self, items: Sequence | Table) -> None:
+        self.attributes[ITEMS] = items
 
 
 class RegionValue(Value):

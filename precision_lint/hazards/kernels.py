@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
+from precision_lint.dataflow import devices
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import BFLOAT16, FLOAT16, LOW, MODES, OTHER
-from precision_lint.domains.values import Tensor, number
+from precision_lint.domains.values import ON_CPU, Tensor, number
 from precision_lint.events import Place
 from precision_lint.hazards.places import operand_node
 
@@ -18,38 +20,77 @@ from precision_lint.hazards.places import operand_node
 @hazard("*")
 def missing_kernel(it: Interpreter, applied: Applied) -> None:
     """An operation on a dtype that the device has no kernel for."""
-    missing = applied.operation.missing
-    if not missing or it.caught:
+    operation = applied.operation
+    if not (operation.missing or operation.since) or it.caught:
         return
-    device = it.region.device if it.region.explicit and it.region.device in missing else "cuda"
-    lacking = missing.get(device, 0)
-    modes, found = _modes(applied, lacking)
-    everywhere = 0
-    for bits in missing.values():
-        everywhere |= bits
-    elsewhere, other = _modes(applied, everywhere & ~lacking)
-    if not modes and not elsewhere:
-        return
-    if applied.name.startswith("fft.") and _power_of_two(applied):
-        modes, lacking = _modes(applied, lacking & BFLOAT16)
-        if not modes:
+    for device, shown in _devices(it, applied):
+        if operation.missing.get(device) and _report(it, applied, device, shown, ()):
             return
+        if shown:
+            for (where, dtype), release in operation.since.items():
+                if where == device and _is_older(it, release):
+                    _report(it, applied, device, shown, release, dtype)
+
+
+def _devices(it: Interpreter, applied: Applied) -> Iterator[tuple[str, bool]]:
+    """Where an operation runs, and whether the code or the user says so."""
+    tensors = [t for i in applied.seen if (t := applied.tensor(i)) is not None]
+    found = devices.of_all(tensors)
+    stated = it.program.devices
+    if it.region.explicit and it.region.device in applied.operation.missing:
+        yield it.region.device, True
+    elif found & ON_CPU:
+        yield "cpu", True
+    elif stated:
+        yield from ((one, True) for one in stated if one != "cpu" or not found)
+    else:
+        yield "cuda", True
+        yield "cpu", not found and applied.operation.since != {} and devices.asks_for_cpu(it.module)
+
+
+def _is_older(it: Interpreter, release: tuple[int, ...]) -> bool:
+    """Whether the least torch that has to work came before a release."""
+    least = it.program.torch
+    return least is not None and least < release
+
+
+def _report(
+    it: Interpreter,
+    applied: Applied,
+    device: str,
+    shown: bool,
+    release: tuple[int, ...],
+    lacking: int = 0,
+) -> bool:
+    """Report that a device lacks a kernel, in the modes where an operand has its dtype.
+
+    release: that brought the kernel.
+    """
+    lacking = lacking or applied.operation.missing[device]
+    modes, found = _modes(applied, lacking)
+    cuda = device == "cuda" or not shown
+    if modes and cuda and applied.name.startswith("fft.") and _power_of_two(applied):
+        modes, found = _modes(applied, lacking & BFLOAT16)
+    if not modes:
+        return False
     operands = [i for i in applied.seen if applied.tensor(i) is not None]
     tensors = [t for i in operands if (t := applied.tensor(i)) is not None]
     assumptions = 0
     for one in tensors:
         assumptions |= one.assumptions
     it.emit(
-        "missing-kernel" if modes else "missing-kernel-elsewhere",
+        "missing-kernel" if shown else "missing-kernel-elsewhere",
         applied.node,
-        modes or elsewhere,
+        modes,
         assumptions,
         about=tensors[0] if tensors else None,
         operation=applied.name,
-        dtype=dtypes.NAMES[FLOAT16 if (found or other) & FLOAT16 else BFLOAT16],
+        dtype=dtypes.NAMES[FLOAT16 if found & FLOAT16 else BFLOAT16],
         operands=_places(it, applied, operands),
-        device=device if modes else "cpu",
+        device=device,
+        release=".".join(map(str, release)),
     )
+    return True
 
 
 def _power_of_two(applied: Applied) -> bool:

@@ -22,8 +22,8 @@ UNDERFLOW = frozenset({
 })  # fmt: skip
 """Operations whose results are positive, and round to 0 in half."""
 INNER = frozenset({
-    "index", "element", "view", "output", "unbind", "cast", "clone", "parameter", "mean", "amax", "max",
-    "sum", "nansum", "cumsum", "dropout", "abs", "gather", "index_select", "median", "topk", "sort",
+    "index", "element", "view", "output", "unbind", "cast", "clone", "mean", "amax", "max", "sum",
+    "nansum", "cumsum", "dropout", "abs", "gather", "index_select", "median", "topk", "sort",
     "sqrt", "square", "std", "var", "norm", "linalg.norm", "linalg.vector_norm", "amin", "min",
     "interpolate", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d", "identity",
 })  # fmt: skip

@@ -35,6 +35,8 @@ CLIENT_KEYS = (
     "confidence",
     "preview",
     "precision",
+    "device",
+    "torch-version",
     "extend-exclude",
 )
 """Keys of the configuration that an editor's settings may hold as well; they override the file."""

@@ -40,7 +40,8 @@ class Code:
     """The files of a project by their names: paths relative to its root, with ``/``.
 
     texts: what stands in place of what is on disk.  torch: the least release that must work, and
-    the newest that is pinned; None: it is not known.  settings: configuration files.
+    the newest that is pinned; None: it is not known.  settings: configuration files.  device: the
+    devices that are stated for a file, by its absolute path.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Code:
         texts: Mapping[str, Source] | None = None,
         settings: Collection[str] = (),
         index: Index | None = None,
+        device: Callable[[Path], tuple[str, ...] | None] | None = None,
     ) -> None:
         self.root = root
         self.settings = tuple(settings)
@@ -58,6 +60,7 @@ class Code:
         self.names = frozenset({*names, *self.texts})
         self.index = index
         self._torch = torch
+        self._device = device
         self.imports: dict[str, list[Statement]] = {}
         """The imports of each file that was parsed."""
 
@@ -85,12 +88,14 @@ class Code:
         names = {*found, *(path[len(start) :].replace(os.sep, "/") for path in inside)}
         said = sorted(name for name in names if configs.is_config(name))
         torch = functools.partial(releases, root, settings)
-        return cls(home, names.difference(said), torch, None, said, index)
+        device = settings.devices_for
+        return cls(home, names.difference(said), torch, None, said, index, device)
 
     @classmethod
     def alone(cls, path: Path, settings: Settings) -> Code:
         """One file of which nothing around is known."""
-        return cls(path.parent, {path.name}, functools.partial(releases, None, settings))
+        torch = functools.partial(releases, None, settings)
+        return cls(path.parent, {path.name}, torch, device=settings.devices_for)
 
     @functools.cached_property
     def state(self) -> bytes:
@@ -101,6 +106,10 @@ class Code:
         keys = (self.contents(name).key for name in named)
         said = requirements.texts(self.root)
         return digest(encoded("\0".join(named)), "".join(keys).encode(), *said)
+
+    def devices(self, name: str) -> tuple[str, ...]:
+        """The devices that are stated for a file, the usual one first; none: nothing is stated."""
+        return (self._device(self.path(name)) if self._device is not None else None) or ()
 
     def name(self, path: Path) -> str:
         """The name of a file by its absolute path."""
@@ -120,7 +129,9 @@ class Code:
     def with_text(self, name: str, text: Source) -> Code:
         """This project with another text of one file."""
         texts = {**self.texts, name: text}
-        return Code(self.root, self.names, self._torch, texts, self.settings, self.index)
+        return Code(
+            self.root, self.names, self._torch, texts, self.settings, self.index, self._device
+        )
 
     def contents(self, name: str) -> Contents:
         """What is in a file; nothing where it cannot be read."""

@@ -59,6 +59,18 @@ class Module:
         self.facts: dict[str, Any] = {}
         self._collect(tree.body)
 
+    def release(self) -> None:
+        """Take apart what refers back to the file, so that its tree goes without a garbage collector."""
+        for function in self.all_functions():
+            function.contexts, function.facts = {}, {}
+        for one in (*self.classes, *self.definitions.values()):
+            if isinstance(one, Class):
+                one.release()
+        self.tree = ast.Module([], [])
+        self.functions, self.classes = [], []
+        self.definitions, self.variables, self.facts = {}, {}, {}
+        self.layer_calls = set()
+
     def methods_called(self) -> dict[str, set[str]]:
         """What is asked of each dotted name anywhere in the file."""
         known: dict[str, set[str]] | None = self.facts.get("methods")
@@ -158,6 +170,12 @@ class Class:
             self.annotations[node.target.id] = node.annotation
             if node.value is not None:
                 self.constants[node.target.id] = node.value
+
+    def release(self) -> None:
+        """Take apart what refers back to the class."""
+        for cls in self.inner:
+            cls.release()
+        self.methods, self.inner, self.facts = {}, [], {}
 
     def all_methods(self) -> Iterator[Function]:
         yield from self.methods.values()

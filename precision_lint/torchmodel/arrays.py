@@ -67,6 +67,11 @@ def rule(name: str) -> str:
     return found
 
 
+def by_element(name: str) -> bool:
+    """Whether a function gives one number if it is given numbers."""
+    return rule(name) == "floating" or name in ("power", "ceil", "floor", "maximum", "minimum")
+
+
 def promote_sets(a: int, b: int) -> int:
     """NumPy's promotion of two arrays' dtypes: integers of unknown width may widen a float."""
     if a == b or (a | b) & OTHER:

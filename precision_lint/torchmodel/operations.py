@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from precision_lint.domains.dtypes import BFLOAT16, FLOAT16
 from precision_lint.torchmodel.tables import INF, bounds, table, words
 
 POLICIES = {"L": "lower", "F": "fp32", "D": "fp32_dtype", "W": "widest", "B": "banned"}
@@ -17,6 +18,7 @@ HOMES = {
     "": "t",
 }  # fmt: skip
 """Modules below ``torch``, as the table abbreviates them."""
+DTYPES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 PREFIXES = {"l": "linalg.", "f": "fft.", "s": "special."}
 
 
@@ -34,7 +36,8 @@ class Operation:
 
     strict: the operands that must have one dtype outside of autocast.  wide: those that may be wider
     than the first operand, but not narrower.  policy: what autocast does, by device.  missing: the dtypes
-    without a kernel, by device.  lo, hi: bounds of every result.
+    without a kernel, by device.  since: the release of torch that brought a kernel, by device and dtype.
+    lo, hi: bounds of every result.
 
     floats: it refuses integers.  pieces: it gives as many tensors as it is told.
 
@@ -65,6 +68,7 @@ class Operation:
     wide: tuple[int, ...] = ()
     receiver: int = 0
     variadic: int = -1
+    since: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
 
 
 _built: dict[str, Operation] = {}
@@ -110,8 +114,22 @@ def _build(name: str) -> Operation | None:
         tuple(row.get("w", ())),
         row.get("x", 0),
         row.get("v", -1),
+        _since().get(name, {}),
     )
     return made
+
+
+@lru_cache(maxsize=1)
+def _since() -> dict[str, dict[tuple[str, int], tuple[int, ...]]]:
+    """By operation, device and dtype: the release of torch that brought the kernel."""
+    found: dict[str, dict[tuple[str, int], tuple[int, ...]]] = {}
+    for device in ("cpu", "cuda"):
+        for dtype, by_release in table("kernels")[device].items():
+            for release, brought in by_release.items():
+                since = tuple(int(part) for part in release.split("."))
+                for name in words(brought):
+                    found.setdefault(name, {})[device, DTYPES[dtype]] = since
+    return found
 
 
 def _three(letters: str) -> str:

@@ -1,0 +1,98 @@
+"""Where tensors are, as far as the code says: on the CPU, or on another device.
+
+Nothing is assumed of the device of what comes in.  ``x.cpu()``, ``x.to("cuda")`` and a test such as
+``x.device.type == "cpu"`` say it; what is computed of a tensor is where the tensor is.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from precision_lint.domains.values import (
+    ON_CPU,
+    ON_DEVICE,
+    ON_OTHER,
+    Special,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    text,
+)
+from precision_lint.syntax.program import Module
+
+METHODS = {"cpu": ON_CPU, **dict.fromkeys(("cuda", "xpu", "mps", "npu"), ON_OTHER)}
+"""Methods that put a tensor on a device."""
+
+
+def named(value: Value | None) -> int:
+    """What a device, or its name, says; 0: nothing is known of it."""
+    if isinstance(value, Special) and value.kind == "device":
+        of = value.fields.get("of")
+        if isinstance(of, Tensor):
+            return of.flags & ON_DEVICE
+        return _of_type(value.fields.get("type"))
+    return _of_type(text(value))
+
+
+def _of_type(name: object) -> int:
+    if not isinstance(name, str):
+        return 0
+    return ON_CPU if name.partition(":")[0] == "cpu" else ON_OTHER
+
+
+def asked(values: Iterable[Value]) -> int | None:
+    """The device among the arguments of ``to``; 0: one that is not known, None: there is none."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value.flags & ON_DEVICE
+        if (isinstance(value, Special) and value.kind == "device") or text(value) is not None:
+            return named(value)
+        if isinstance(value, Unknown):
+            return 0
+    return None
+
+
+def on(value: Tensor, device: int | None) -> Tensor:
+    """A tensor on a device; None: where it was."""
+    if device is None or value.flags & ON_DEVICE == device:
+        return value
+    return value.but(flags=value.flags & ~ON_DEVICE | device)
+
+
+def moved(value: Value, method: str) -> Value:
+    """``x.cpu()``, ``x.cuda()``: the value itself where it is not known to be a tensor."""
+    device = METHODS.get(method)
+    if isinstance(value, Unknown):
+        symbol = value.symbol
+        if device is None or symbol.tensor is None or not symbol.proven(Symbol.TENSOR):
+            return value
+        value = symbol.tensor
+    return on(value, device) if isinstance(value, Tensor) else value
+
+
+def of_all(tensors: Iterable[Tensor]) -> int:
+    """Where an operation runs: those without dimensions may be elsewhere."""
+    found = 0
+    for one in tensors:
+        if one.rank != 0:
+            found |= one.flags & ON_DEVICE
+    return found
+
+
+def asks_for_cpu(module: Module) -> bool:
+    """Whether a file compares the device of something with the CPU, and so is run there as well."""
+    known = module.facts.get("asks for cpu")
+    if known is None:
+        known = module.facts["asks for cpu"] = any(
+            isinstance(node, ast.Compare) and _asks_for_cpu(node) for node in ast.walk(module.tree)
+        )
+    return bool(known)
+
+
+def _asks_for_cpu(node: ast.Compare) -> bool:
+    sides = (node.left, *node.comparators)
+    return any(isinstance(one, ast.Constant) and one.value == "cpu" for one in sides) and any(
+        isinstance(one, ast.Attribute) and one.attr == "type" for one in sides
+    )

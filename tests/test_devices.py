@@ -1,0 +1,214 @@
+"""Devices and the least torch: what is stated, what the code says, and which kernels there are."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from precision_lint import cli
+from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
+from precision_lint.torchmodel import operations
+from precision_lint.torchmodel.operations import DTYPES
+from precision_lint.torchmodel.tables import table
+
+DIVERGENCE = """
+import torch.nn.functional as F
+
+
+def divergence(model, reference, tokens):
+    a = F.log_softmax(model(tokens).logits, dim=-1)
+    b = F.log_softmax(reference(tokens).logits, dim=-1)
+    ratio = {ratio}
+    return (ratio.exp() - 1 - ratio).mean()
+"""
+MOVED = {
+    "method": "a.cpu() - b.cpu()",
+    "to": "a.to('cpu') - b.to('cpu')",
+    "keyword": "(a - b).to(device='cpu')",
+    "device": "(a - b).to(__import__('torch').device('cpu')).cpu()",
+    "view": "(a.cpu() - b.cpu())[:, 1:]",
+}
+ROOT = Path(__file__).parent.parent / "scripts"
+LAYER = """
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x):
+        return torch.sigmoid(self.proj(x))
+"""
+
+
+def found(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    text: str,
+    *options: str,
+    precision: str = "float16",
+) -> list[tuple[str, int, str]]:
+    """Code, row and message of what is shown."""
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    cli.main([
+        "check", "-n", "--isolated", "--select", "MP505", "--precision", precision,
+        "--output-format", "json", *options, str(path),
+    ])  # fmt: skip
+    said = json.loads(capsys.readouterr().out)
+    said = said["findings"] if isinstance(said, dict) else said
+    return [(one["code"], one["location"]["row"], one["message"]) for one in said]
+
+
+@pytest.mark.parametrize("ratio", MOVED.values(), ids=MOVED)
+def test_what_is_moved_to_the_cpu_runs_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, ratio: str
+) -> None:
+    text = DIVERGENCE.format(ratio=ratio)
+    [(_, row, message)] = found(capsys, tmp_path, text, "--torch-version", "2.0")
+    assert row == 9 and "the CPU has exp of float16 from torch 2.1 on" in message
+    assert not found(capsys, tmp_path, text, "--torch-version", "2.1")
+    assert not found(capsys, tmp_path, text), "nothing is known of the release"
+
+
+@pytest.mark.parametrize("ratio", ["a - b", "(a.cpu() - b.cpu()).cuda()", "(a - b).cuda()"])
+def test_what_is_elsewhere_does_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, ratio: str
+) -> None:
+    text = DIVERGENCE.format(ratio=ratio)
+    assert not found(capsys, tmp_path, text, "--torch-version", "2.0")
+
+
+def test_a_stated_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    old = ("--torch-version", ">=1.13")
+    assert not found(capsys, tmp_path, LAYER, *old)
+    assert not found(capsys, tmp_path, LAYER, *old, "--device", "cuda")
+    assert found(capsys, tmp_path, LAYER, *old, "--device", "cuda,cpu")
+    assert found(capsys, tmp_path, LAYER, *old, "--device", "cpu")
+    assert not found(capsys, tmp_path, LAYER, "--torch-version", "2.4", "--device", "cpu")
+
+
+def test_a_test_for_the_device_says_where_a_tensor_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = """
+import torch
+
+
+def squashed(x):
+    if x.device.type == "cpu":
+        return torch.sigmoid(x)
+    return torch.tanh(x)
+
+
+def dropped(weight, density):
+    return weight * torch.bernoulli(torch.full_like(weight, density))
+"""
+    old = ("--torch-version", "1.13")
+    assert [row for _, row, _ in found(capsys, tmp_path, text, *old)] == [7, 12]
+    guarded = text.replace("return torch.sigmoid(x)", "return torch.sigmoid(x.float())")
+    assert [row for _, row, _ in found(capsys, tmp_path, guarded, *old)] == [12]
+    unasked = text.replace('"cpu"', '"mps"')
+    assert not found(capsys, tmp_path, unasked, *old)
+
+
+def test_gaps_that_are_left_depend_on_the_device(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = "import torch.nn.functional as F\ndef f(x):\n    return F.avg_pool3d(x, 2)\n"
+    assert not found(capsys, tmp_path, text)
+    [(_, _, message)] = found(capsys, tmp_path, text, "--device", "cpu")
+    assert message.startswith("the CPU has no avg_pool3d of float16")
+
+
+def test_devices_of_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {
+        "device": "cuda",
+        "precision": ["float16"],
+        "overrides": [
+            {"path": "edge/**", "device": ["cpu", "mps"]},
+            {"path": "edge/big/**", "precision": []},
+        ],
+    }
+    settings = from_table(said, Place(tmp_path / "precision-lint.toml"), tmp_path)
+    inner = tmp_path / "edge" / "big" / "a.py"
+    assert settings.devices_for(tmp_path / "a.py") == ("cuda",)
+    assert settings.devices_for(inner) == ("cpu", "mps")
+    assert settings.modes_for(inner) == ()
+    both = Overrides(device=("xpu",)).apply(settings)
+    assert both.devices_for(inner) == ("xpu",) and both.modes_for(inner) == ()
+    (tmp_path / "precision-lint.toml").write_text('device = ["cpu", "cuda"]\n')
+    cli.main(["check", "--show-settings", str(tmp_path / "a.py")])
+    assert 'device = ["cpu", "cuda"]' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"device": "gpu"},
+        {"device": []},
+        {"device": ["cpu", 1]},
+        {"overrides": [{"path": "a", "device": "gpu"}]},
+        {"overrides": [{"path": "a", "cpu": True}]},
+    ],
+)
+def test_mistakes_say_what_to_write(tmp_path: Path, said: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="cuda, cpu, mps, xpu"):
+        from_table(said, Place(tmp_path / "precision-lint.toml"), tmp_path)
+
+
+def test_mistakes_on_the_command_line() -> None:
+    with pytest.raises(ConfigError, match='--device: unknown device "cdua"; did you mean "cuda"'):
+        Resolver(Overrides(device=("cdua",)))
+    with pytest.raises(ConfigError, match="--torch-version"):
+        Resolver(Overrides(torch_version="new"))
+
+
+def test_the_regions_of_callers_are_those_of_the_stated_device(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of the two, the CPU's autocast alone casts a matrix up that is inverted."""
+    text = "import torch\ndef f(x):\n    return torch.linalg.inv(x.T @ x)\n"
+    amp = "amp-float16"
+    assert found(capsys, tmp_path, text, precision=amp)
+    assert found(capsys, tmp_path, text, "--device", "cuda", precision=amp)
+    assert not found(capsys, tmp_path, text, "--device", "cpu", precision=amp)
+
+
+def _script() -> Any:
+    spec = importlib.util.spec_from_file_location("make_kernels", ROOT / "make_kernels.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_kernels_that_came_are_there() -> None:
+    tests = Path(torch.__file__).parent / "testing" / "_internal"
+    declared = _script().declared(tests)
+    for device in ("cpu", "cuda"):
+        for dtype, by_release in table("kernels")[device].items():
+            for name in " ".join(by_release.values()).split():
+                operation = operations.operation(name)
+                assert operation is not None, name
+                assert declared[operation.name][device, dtype], name
+                assert not operation.missing.get(device, 0) & DTYPES[dtype], name
+
+
+def test_since_is_the_first_release_that_has_a_kernel() -> None:
+    def takes(cpu: bool) -> dict[tuple[str, str], bool]:
+        return {("cpu", "float16"): cpu, ("cpu", "bfloat16"): True,
+                ("cuda", "float16"): True, ("cuda", "bfloat16"): True}  # fmt: skip
+
+    old, new = {"exp": takes(False), "log": takes(False)}, {"exp": takes(True), "log": takes(False)}
+    newest = {"exp": takes(True), "log": takes(True)}
+    table = _script().since({"1.0": old, "1.1": new, "9.0": newest})
+    assert {d: dict(by) for d, by in table["cpu"].items()} == {"float16": {"1.1": ["exp"]}}
