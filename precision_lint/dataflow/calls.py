@@ -197,10 +197,10 @@ def run(
     summary = function.contexts.get(key)
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
-            return _given_up(it, function, node)
+            return _given_up(it, function, me, node)
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
-            return _given_up(it, function, node)
+            return _given_up(it, function, me, node)
         summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects)
         it.program.touched.append(function.contexts)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
@@ -320,9 +320,14 @@ def regions_outside(it: Interpreter) -> Region:
     return Region(dtypes.V_OFF, "cuda", 0)
 
 
-def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
+def _given_up(it: Interpreter, function: Function, owner: Value | None, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
-    return _as_declared(it, function, it.unknown(function.name, dtypes.V_ANY, assume.CALL))
+    result: Value = it.unknown(function.name, dtypes.V_ANY, assume.CALL)
+    if function.name == "forward" and isinstance(owner, Instance):
+        if objects.is_module(it, owner.cls):
+            weights, _ = objects.weights_of(it, owner)
+            result = OPERATIONS["network"](it, function.name, weights, [], node)
+    return _as_declared(it, function, result)
 
 
 def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:

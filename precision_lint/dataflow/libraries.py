@@ -381,7 +381,32 @@ def _sparse(
     return cast(it, made, asked, node) if asked is not None else made
 
 
+def _positions(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``torch.where(condition)``: where it holds, as integers for each dimension."""
+    operation = operations.of_function(name)
+    if operation is None or len(arguments) + len(keywords) > 1:
+        return operate(it, operation, arguments, keywords, node) if operation else unknown()
+    found = Tensor(dtypes.V_INTEGER, "nonzero", tuple(arguments), node, it.module, rank=1)
+    return Sequence(None, found, "tuple")
+
+
+def _count(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(None, "int", 0, INF, node=node, home=it.module)
+
+
+COUNTS = (
+    "torch.distributed.get_world_size", "torch.distributed.get_rank", "torch.cuda.device_count",
+    "torch.cuda.current_device", "torch.get_num_threads", "torch.cuda.memory_allocated",
+    "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.max_memory_reserved",
+)  # fmt: skip
+"""Functions that give an integer."""
 TORCH: dict[str, Handler] = {
+    **dict.fromkeys(COUNTS, _count),
+    "torch.where": _positions,
     "torch.clear_autocast_cache": _emptied,
     "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
     "torch.finfo": _finfo,
