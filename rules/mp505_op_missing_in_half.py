@@ -43,6 +43,11 @@ class OpMissingInHalf(Rule):
     a project that runs whole models under autocast. In a project that makes models half and never
     autocasts, the inputs of a `forward` are likely half.
 
+    It also flags operands of a compiled extension, or of an `autograd.Function` that runs one, of which
+    autocast makes some half and leaves others in float32 (a projection beside a `softmax`, weights apart),
+    and the one tensor that `forward` of an `autograd.Function` hands to a kernel as it came, beside two
+    or more that it casts to the dtype of another, if `backward` has a gradient for it.
+
     A complex tensor made of float16 (`complex(x, y)`, `view_as_complex`) next to transforms and
     products is a warning as well.
 
@@ -81,11 +86,21 @@ class OpMissingInHalf(Rule):
     severity = Severity.ERROR
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("missing-kernel", "missing-kernel-elsewhere")
+    listens = ("missing-kernel", "missing-kernel-elsewhere", "mixed-operands", "forgotten-operand")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         name = facts["operation"]
+        if event.kind == "mixed-operands":
+            yield Finding(
+                f"{name} gets half operands beside float32 ones: a compiled kernel takes one dtype",
+                fix=at.fix(f"upcast the operands of {name}", at.upcast(facts["operands"])),
+            )
+            return
+        if event.kind == "forgotten-operand":
+            forgotten = facts["operand"]
+            yield Finding(f"{forgotten} goes to {name} as it came, the others cast to one dtype")
+            return
         known = event.kind == "missing-kernel" or name.startswith("fft.") or name == "stft"
         if name in ("cdist", "pdist") or not known:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.containers import elements
@@ -19,6 +19,7 @@ from precision_lint.domains.values import (
     Root,
     Scalar,
     Sequence,
+    Unknown,
     Value,
     text,
 )
@@ -104,6 +105,22 @@ def _alternatives(value: Value) -> Iterator[Scalar]:
         yield value
 
 
+EXTERNAL: list[Callable[[Interpreter, str, Arguments, ast.AST], None]] = []
+"""What to look for where something of another library is called, by its dotted name (``hazards``)."""
+
+
+def of_import(
+    it: Interpreter, value: Unknown, name: str, arguments: Arguments, node: ast.Call
+) -> None:
+    """A method of an unknown object that is a name of the file: of what is imported, mostly."""
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(owner, ast.Name) or owner.id in it.variables:
+        return
+    if it.module.variables.get(owner.id) is value:
+        for look in EXTERNAL:
+            look(it, name, arguments, node)
+
+
 def call(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -112,6 +129,8 @@ def call(
     if known is not None:
         return operate(it, known, arguments, keywords, node)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
+    for look in EXTERNAL:
+        look(it, name, arguments, node)
     asked = keywords.get("torch_dtype", keywords.get("dtype"))
     last = name.rpartition(".")[2]
     if name.startswith("torchvision."):

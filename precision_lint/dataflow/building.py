@@ -8,10 +8,10 @@ from typing import Any
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.calls import CALLEES, Key
-from precision_lint.dataflow.containers import child
+from precision_lint.dataflow.containers import child, rebind
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
-from precision_lint.dataflow.tensors import dtype_of, operate
+from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -540,6 +540,31 @@ def asked_dtype(
             made = tensor_of(it, value)
             return made.dtypes if made is not None else None
     return None
+
+
+def cast_unknown(
+    it: Interpreter,
+    value: Unknown,
+    vector: Dtypes,
+    node: ast.Call,
+    source: Tensor | None,
+) -> Value:
+    """A tensor or a model that is cast: both are of that dtype from here on."""
+    symbol = value.symbol
+    made = Unknown(Symbol(symbol.label, vector, 0, node, it.module))
+    made.symbol.uses = symbol.uses
+    made.symbol.attributes = {("cast of", ""): value}
+    if symbol.uses & Symbol.TENSOR:
+        tensor = tensor_of(it, value, node)
+        assert tensor is not None
+        return cast(it, tensor, vector, node, True, source)
+    inner = tensor_of(it, value, node)
+    if inner is not None:
+        made.symbol.tensor = cast(it, inner, vector, node, True, source)
+    if it.statement_value is node and isinstance(node.func, ast.Attribute):
+        rebind(it, node.func.value, made)
+        objects.show_cast(it, vector, node)
+    return made
 
 
 def _register(

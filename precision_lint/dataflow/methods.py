@@ -6,7 +6,15 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import building, declared, devices, functions, objects, training
+from precision_lint.dataflow import (
+    around,
+    building,
+    declared,
+    devices,
+    functions,
+    objects,
+    training,
+)
 from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create, sampled
@@ -515,7 +523,9 @@ def _unknown_method(
         return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
-        return value if vector is None else _cast_unknown(it, value, vector, node)
+        if vector is None:
+            return value
+        return building.cast_unknown(it, value, vector, node, _source(arguments, keywords))
     known = _known_protocol(it, value, name, arguments, node)
     if known is not None:
         return known
@@ -528,6 +538,7 @@ def _unknown_method(
         return training.of_unknown(it, value, name, arguments, node)
     if name == "step" and not keywords and training.steps(it, value, arguments, node):
         return training.of_unknown(it, value, name, arguments, node)
+    around.of_import(it, value, name, arguments, node)
     return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
 
 
@@ -597,25 +608,6 @@ def _method_of(it: Interpreter, value: Unknown, name: str) -> Unknown:
     found = child(it, value, name)
     assert isinstance(found, Unknown)
     return found
-
-
-def _cast_unknown(it: Interpreter, value: Unknown, vector: Dtypes, node: ast.Call) -> Value:
-    """A tensor or a model that is cast: both are of that dtype from here on."""
-    symbol = value.symbol
-    made = Unknown(Symbol(symbol.label, vector, 0, node, it.module))
-    made.symbol.uses = symbol.uses
-    made.symbol.attributes = {("cast of", ""): value}
-    if symbol.uses & Symbol.TENSOR:
-        tensor = tensor_of(it, value, node)
-        assert tensor is not None
-        return cast(it, tensor, vector, node)
-    inner = tensor_of(it, value, node)
-    if inner is not None:
-        made.symbol.tensor = cast(it, inner, vector, node)
-    if it.statement_value is node and isinstance(node.func, ast.Attribute):
-        rebind(it, node.func.value, made)
-        objects.show_cast(it, vector, node)
-    return made
 
 
 def _special_method(

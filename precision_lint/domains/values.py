@@ -62,6 +62,7 @@ class Symbol:
     __slots__ = (
         "assumptions",
         "attributes",
+        "compared",
         "flags",
         "home",
         "label",
@@ -97,6 +98,8 @@ class Symbol:
         self.home = home
         self.owner: Symbol | None = None
         """What it is an attribute or item of."""
+        self.compared: tuple[str, Value, Value] | None = None
+        """The comparison that it is the outcome of, and its sides."""
 
     def proven(self, use: int) -> bool:
         """Whether it is a tensor: used as one (``use``: of those uses), or given by a model.
