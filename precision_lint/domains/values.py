@@ -448,7 +448,8 @@ class Special(Value):
     """An object with a protocol that the analysis knows, by ``kind``.
 
     Kinds: ``scaler``, ``optimizer``, ``parameters``, ``finfo``, ``shape``, ``method``, ``range``, ``zip``,
-    ``device``, ``no-grad``, ``null`` (``nullcontext``), ``manager``, ``partial``, ``super``, ``generator``.
+    ``device``, ``no-grad``, ``null`` (``nullcontext``), ``either`` (a class of context managers, or
+    ``nullcontext``), ``manager``, ``partial``, ``super``, ``generator``.
     """
 
     __slots__ = ("assumptions", "fields", "home", "kind", "node")
