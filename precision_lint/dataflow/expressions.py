@@ -193,7 +193,7 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     it.variables, it.live, it.region = variables, live, region
     noted(it, "if", node, first, second)
     made = it.either(body, body_live, other, other_live)
-    if isinstance(made, Special) and made.kind == "either":
+    if isinstance(made, Special) and made.kind == "scope":
         made.fields["test"] = node.test
     return made
 

@@ -509,10 +509,16 @@ def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Ten
             if vector == dtypes.V_ANY:
                 vector, assumptions = _supposed(it), assumptions | assume.INPUT
             code = dtypes.symbol(symbol.number) if vector[0] == dtypes.ANY else vector[0]
+            made: tuple[str, tuple[Any, ...]] = "input", ()
+            if symbol.compared is not None:
+                name, *sides = symbol.compared
+                made = (
+                    name,
+                    tuple([tensor_of(it, x) if isinstance(x, Unknown) else x for x in sides]),
+                )
             symbol.tensor = Tensor(
                 (code, *vector[1:]),
-                "input",
-                (),
+                *made,
                 node,
                 it.module,
                 assumptions=assumptions,

@@ -15,7 +15,7 @@ from precision_lint.dataflow import (
     objects,
     training,
 )
-from precision_lint.dataflow.calls import CALLEES
+from precision_lint.dataflow.calls import CALLEES, call_either
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create, sampled
 from precision_lint.dataflow.interpreter import Interpreter, asked_by, tensor_of
@@ -773,11 +773,13 @@ def call_special(
     if kind == "partial":
         given = {**callee.fields["keywords"], **keywords}
         return it.call(callee.fields["of"], [*callee.fields["arguments"], *arguments], given, node)
+    if kind == "either":
+        return call_either(it, callee.fields["options"], arguments, keywords, node)
     if kind == "function":
         return functions.apply(it, callee.fields["cls"], arguments, keywords, node)
     if kind in ("no-grad", "null"):
         return arguments[0] if arguments else callee
-    if kind == "either":
+    if kind == "scope":
         return _perhaps_made(it, callee, arguments, keywords, node)
     return unknown()
 

@@ -325,7 +325,9 @@ def compare(it: Interpreter, op: ast.cmpop, left: Value, right: Value, node: ast
         return _identity(op, left, right)
     others = (Unknown, Scalar)
     if name is not None and isinstance(left, others) and isinstance(right, others):
-        return it.unknown("comparison", dtypes.V_BOOLEAN)  # a mask, if they are tensors
+        mask = it.unknown("comparison", dtypes.V_BOOLEAN)  # a mask, if they are tensors
+        mask.symbol.compared = name, left, right
+        return mask
     return Scalar(None, "bool")
 
 

@@ -50,8 +50,14 @@ def join(a: Value, b: Value) -> Value:
 
 
 def _alike(a: Value, b: Value) -> Value:
-    same = isinstance(a, Closure) and isinstance(b, Closure) and a.function is b.function
-    return a if same else unknown()
+    return unknown()
+
+
+def _closures(a: Any, b: Any) -> Value:
+    """One of two functions: both are called (``normalize if asked else identity``)."""
+    if a.function is b.function:
+        return a  # type: ignore[no-any-return]
+    return Special("either", a.function.node, a.function.module, options=(a, b))
 
 
 def _mixed(a: Value, b: Value) -> Value:
@@ -106,12 +112,12 @@ NULL = "contextlib.nullcontext"
 def _or_nothing(a: Any, b: Any) -> Value:
     """What makes a context manager, or ``nullcontext``."""
     other = b if isinstance(a, Reference) and a.name == NULL else a
-    if isinstance(other, Special) and other.kind == "either":
+    if isinstance(other, Special) and other.kind == "scope":
         return other
     makes = isinstance(other, (Reference, Closure, ClassValue)) or (
         isinstance(other, Special) and other.kind == "partial"
     )
-    return Special("either", of=other) if makes else unknown()
+    return Special("scope", of=other) if makes else unknown()
 
 
 def _optional(value: Value) -> Value:
@@ -273,6 +279,9 @@ PASSING = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d
 
 
 def _specials(a: Any, b: Any) -> Value:
+    if a.kind == "either" == b.kind:
+        known = [one.function for one in a.fields["options"]]
+        return a if known == [one.function for one in b.fields["options"]] else unknown()
     return a if a.kind == b.kind else unknown()
 
 
@@ -313,6 +322,7 @@ def perhaps_cast(value: Value) -> Value:
 _SAME: dict[type, Any] = {
     Tensor: _tensors,
     Scalar: _scalars,
+    Closure: _closures,
     Array: _arrays,
     DtypeValue: _dtype_values,
     Sequence: _sequences,
@@ -360,7 +370,7 @@ def facts(value: Value) -> tuple[Any, ...]:
         return (
             "special",
             value.kind,
-            facts(value["of"]) if value.kind == "either" else id(value.node),
+            facts(value["of"]) if value.kind == "scope" else id(value.node),
         )
     if isinstance(value, Closure):
         return ("closure", id(value.function))

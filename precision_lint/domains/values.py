@@ -62,6 +62,7 @@ class Symbol:
     __slots__ = (
         "assumptions",
         "attributes",
+        "compared",
         "flags",
         "home",
         "label",
@@ -97,6 +98,8 @@ class Symbol:
         self.home = home
         self.owner: Symbol | None = None
         """What it is an attribute or item of."""
+        self.compared: tuple[str, Value, Value] | None = None
+        """The comparison that it is the outcome of, and its sides."""
 
     def proven(self, use: int) -> bool:
         """Whether it is a tensor: used as one (``use``: of those uses), or given by a model.
@@ -448,8 +451,8 @@ class Special(Value):
     """An object with a protocol that the analysis knows, by ``kind``.
 
     Kinds: ``scaler``, ``optimizer``, ``parameters``, ``finfo``, ``shape``, ``method``, ``range``, ``zip``,
-    ``device``, ``no-grad``, ``null`` (``nullcontext``), ``either`` (a class of context managers, or
-    ``nullcontext``), ``manager``, ``partial``, ``super``, ``generator``.
+    ``device``, ``no-grad``, ``null`` (``nullcontext``), ``scope`` (what makes a context manager, or
+    ``nullcontext``), ``manager``, ``partial``, ``super``, ``generator``, ``either`` (one of several functions).
     """
 
     __slots__ = ("assumptions", "fields", "home", "kind", "node")

@@ -12,6 +12,7 @@ from typing import Any
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, MODES
 from precision_lint.domains.values import DETACHED, Tensor, number
@@ -558,20 +559,21 @@ def masked_infinity(it: Interpreter, applied: Applied) -> None:
     for index in (0, 1):
         value, mask = applied.tensor(index), applied.tensor(1 - index)
         logarithm = _logarithm(value)
-        if logarithm is None and mask is not None:
-            logarithm = _masked_logarithm(value, mask)
+        tested = _masked_logarithm(value, mask) if mask is not None else None
+        logarithm = logarithm or tested
         if logarithm is None or mask is None:
             continue
         if same(_unguarded(logarithm.operands[0]), _unguarded(mask)):
             it.bounded(logarithm)  # x * log(x + eps): the gradient is bounded
         elif _is_mask(mask):
-            _masked(it, applied, logarithm, logarithm.operands[0], "mul")
+            asked = logarithm is tested
+            _masked(it, applied, logarithm, logarithm.operands[0], "mul", asked)
 
 
 def _masked_logarithm(value: Any, mask: Tensor) -> Tensor | None:
     """The logarithm, somewhere in a value, of what a mask was made of (``(x > 0)``)."""
     test = peel(mask)
-    while isinstance(test, Tensor) and test.op in ("cast", "index", "view", "unsqueeze"):
+    while isinstance(test, Tensor) and test.op in MASKING and test.operands:
         test = peel(test.operands[0])
     if not isinstance(test, Tensor) or test.op not in COMPARISONS:
         return None
@@ -582,6 +584,8 @@ def _masked_logarithm(value: Any, mask: Tensor) -> Tensor | None:
 
 
 LOGARITHMS = frozenset({"log", "log2", "log10"})
+MASKING = frozenset({"cast", "index", "view", "unsqueeze", "bitwise_not", "logical_not"})
+"""What a test goes through to become a mask."""
 
 
 @hazard("where")
@@ -601,8 +605,13 @@ def chosen_infinity(it: Interpreter, applied: Applied) -> None:
             _masked(it, applied, value, value.operands[1], "where")
 
 
-def _masked(it: Interpreter, applied: Applied, made: Tensor, inner: Any, how: str) -> None:
-    """A value that is infinite where ``inner`` is 0, in half only, and masked afterwards."""
+def _masked(
+    it: Interpreter, applied: Applied, made: Tensor, inner: Any, how: str, asked: bool = False
+) -> None:
+    """A value that is infinite where ``inner`` is 0, in half only, and masked afterwards.
+
+    asked: whether the mask asks where it is positive: who does that has seen it at zero.
+    """
     if next(guards(inner), None) is not None or not isinstance(peel(inner), Tensor):
         return
     found = least(inner, REFERENCE)
@@ -618,8 +627,8 @@ def _masked(it: Interpreter, applied: Applied, made: Tensor, inner: Any, how: st
         "masked-infinity",
         applied.node,
         modes,
-        peel(inner).assumptions | found.assumptions,
-        about=inner,
+        peel(inner).assumptions | found.assumptions & ~(assume.ZERO if asked else 0),
+        about=None if found.bound <= 0 else inner,
         made=made_at(it, made),
         operation=made.op,
         how=how,
@@ -667,6 +676,6 @@ COMPARISONS = frozenset(
 
 def _is_mask(value: Any) -> bool:
     inner = peel(value)
-    while isinstance(inner, Tensor) and inner.op in ("cast", "index", "view", "unsqueeze"):
+    while isinstance(inner, Tensor) and inner.op in MASKING and inner.operands:
         inner = peel(inner.operands[0])
     return isinstance(inner, Tensor) and (inner.op in COMPARISONS or inner.op == "input")
