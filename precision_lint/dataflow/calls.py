@@ -22,7 +22,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import SAVED, Step, tells
+from precision_lint.dataflow.protocol import SAVED, Step, noted, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -141,7 +141,8 @@ class Key:
         if isinstance(value, (DtypeValue, Array)):
             return (value.__class__, self.vector(value.dtypes))
         if isinstance(value, Special):
-            return ("special", value.kind, id(value.node), value.assumptions)
+            options = tuple([self.of(one, 1) for one in value.fields.get("options", ())])
+            return ("special", value.kind, id(value.node), value.assumptions, options)
         if isinstance(value, Closure):
             return ("closure", id(value.function), self.of(value.owner, 1))
         if isinstance(value, Scalar):
@@ -259,12 +260,14 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     if symbol.vector != dtypes.V_ANY or followed or symbol.tensor is not None:
         return value
     on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
-    vector = dtypes.INPUTS if on else dtypes.BATCHES
-    made = symbol.attributes.get(("supposed", on))
+    off = dtypes.HANDED_IN if it.region.disabled else dtypes.BATCHES
+    vector = dtypes.INPUTS if on else off
+    key = "supposed", on, it.region.disabled
+    made = symbol.attributes.get(key)
     if not isinstance(made, Unknown):
         own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
         own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
-        made = symbol.attributes["supposed", on] = Unknown(own)
+        made = symbol.attributes[key] = Unknown(own)
     told.append((symbol, made.symbol))
     return made
 
@@ -658,6 +661,25 @@ def _closure(
         for look in SAVED:
             look(it, tables, node)
     return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
+
+
+def call_either(
+    it: Interpreter,
+    options: tuple[Value, ...],
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """Calling one of several functions, whichever it is."""
+    trace, blocks = it.trace, []
+    found: Value = BOTTOM
+    for one in options:
+        it.trace = []
+        found = join(found, it.call(one, list(arguments), dict(keywords), node))
+        blocks.append(it.trace)
+    it.trace = trace
+    noted(it, "match", node, *blocks)
+    return found
 
 
 CALLEES[Closure] = _closure

@@ -192,7 +192,10 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     other_live = it.live
     it.variables, it.live, it.region = variables, live, region
     noted(it, "if", node, first, second)
-    return it.either(body, body_live, other, other_live)
+    made = it.either(body, body_live, other, other_live)
+    if isinstance(made, Special) and made.kind == "scope":
+        made.fields["test"] = node.test
+    return made
 
 
 def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:

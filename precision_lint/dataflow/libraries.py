@@ -570,6 +570,8 @@ def _converted(
         )
     if isinstance(first, Unknown) and kind in ("int", "float"):
         return Scalar(None, kind, op="item", operands=(first,))
+    if kind == "str" and isinstance(first, Special) and first.kind == "device":
+        return Scalar(None, kind, op="str", operands=(first,))
     return Scalar(None, kind)
 
 

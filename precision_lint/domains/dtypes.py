@@ -66,6 +66,9 @@ INPUTS = (ANY, FLOAT16, BFLOAT16, FLOAT16, BFLOAT16)
 BATCHES = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
 """A float input of code that trains or runs a model."""
 
+HANDED_IN = (ANY, ANY, ANY, FLOAT16, BFLOAT16)
+"""An argument where autocast was switched off: it may come from the region around, or be cast up."""
+
 
 def symbol(number: int) -> int:
     """The set of one unknown dtype, which equals itself."""
