@@ -77,7 +77,7 @@ class Summary:
         "yielded",
     )
 
-    def __init__(self, symbols: list[int], objects: dict[int, Symbol]) -> None:
+    def __init__(self, symbols: list[int], objects: dict[int, Symbol], unpacked: bool) -> None:
         self.result: Value | None = None
         self.symbols = symbols
         self.trace: list[Any] = []
@@ -88,7 +88,7 @@ class Summary:
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
         self.objects = objects
-        self.unpacked = False
+        self.unpacked = unpacked
         """Whether a call may give more keywords than are known (``**options``)."""
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
@@ -206,8 +206,7 @@ def run(
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
             return _given_up(it, function, me, node)
-        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects)
-        summary.unpacked = unpacked
+        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects, unpacked)
         it.program.touched.append(function.contexts)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
@@ -219,15 +218,14 @@ def run(
     _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
-        place = it.place(node)
         symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
-        objects = (Closure(function, owner),)
+        of, within = (Closure(function, owner),), (summary.trace,)
         it.trace.append(
-            Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items()))
+            Step("call", node, it.place(node), of, within, symbols, tuple(given.items()))
         )
     if summary.result is None:
         return BOTTOM if summary.running else unknown()
-    values = [*(arguments or ()), *keywords.values()]
+    values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
