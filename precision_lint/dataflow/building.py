@@ -9,7 +9,7 @@ from typing import Any
 from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child, rebind
-from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -637,6 +637,7 @@ def _children(it: Interpreter, owner: Instance, name: str) -> Value:
     return Sequence(tuple(values), None, "list") if len(values) < 32 else Sequence(None, values[0])
 
 
+OPERATIONS["network"] = network
 CALLEES[ClassValue] = construct
 CALLEES[Instance] = call_instance
 CALLEES[Unknown] = call_unknown

@@ -72,11 +72,12 @@ class Summary:
         "running",
         "symbols",
         "trace",
+        "unpacked",
         "weights",
         "yielded",
     )
 
-    def __init__(self, symbols: list[int], objects: dict[int, Symbol]) -> None:
+    def __init__(self, symbols: list[int], objects: dict[int, Symbol], unpacked: bool) -> None:
         self.result: Value | None = None
         self.symbols = symbols
         self.trace: list[Any] = []
@@ -87,6 +88,8 @@ class Summary:
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
         self.objects = objects
+        self.unpacked = unpacked
+        """Whether a call may give more keywords than are known (``**options``)."""
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
 
@@ -177,6 +180,7 @@ def run(
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
     region, driver = it.region, False
+    unpacked, it.unpacked = it.unpacked and arguments is not None, False
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
@@ -193,16 +197,16 @@ def run(
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
             region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
-            id(outer) if outer else 0, it.script,
+            id(outer) if outer else 0, it.script, unpacked,
         )  # fmt: skip
     summary = function.contexts.get(key)
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
-            return _given_up(it, function, node)
+            return _given_up(it, function, me, node)
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
-            return _given_up(it, function, node)
-        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects)
+            return _given_up(it, function, me, node)
+        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects, unpacked)
         it.program.touched.append(function.contexts)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
@@ -214,15 +218,14 @@ def run(
     _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
-        place = it.place(node)
         symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
-        objects = (Closure(function, owner),)
+        of, within = (Closure(function, owner),), (summary.trace,)
         it.trace.append(
-            Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items()))
+            Step("call", node, it.place(node), of, within, symbols, tuple(given.items()))
         )
     if summary.result is None:
         return BOTTOM if summary.running else unknown()
-    values = [*(arguments or ()), *keywords.values()]
+    values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
@@ -323,9 +326,14 @@ def regions_outside(it: Interpreter) -> Region:
     return Region(dtypes.V_OFF, "cuda", 0)
 
 
-def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
+def _given_up(it: Interpreter, function: Function, owner: Value | None, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
-    return _as_declared(it, function, it.unknown(function.name, dtypes.V_ANY, assume.CALL))
+    result: Value = it.unknown(function.name, dtypes.V_ANY, assume.CALL)
+    if function.name == "forward" and isinstance(owner, Instance):
+        if objects.is_module(it, owner.cls):
+            weights, _ = objects.weights_of(it, owner)
+            result = OPERATIONS["network"](it, function.name, weights, [], node)
+    return _as_declared(it, function, result)
 
 
 def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
@@ -405,7 +413,7 @@ def _interpret(
         it.no_grad = False
     it.building += building
     try:
-        it.variables = bind(it, function, owner, arguments, keywords)
+        it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
         if isinstance(body, ast.Lambda):
             it.returned.append(it.expr(body.body))
@@ -456,15 +464,16 @@ def _named(
     function: Function,
     parameter: ast.arg,
     default: ast.expr | None,
-    nobody_calls: bool,
+    unsaid: bool,
     left: dict[str, Value],
 ) -> Value:
-    """The value of a parameter that no position gives: by its name, or its default."""
-    if nobody_calls:
-        return unseen(it, function, parameter, default)
+    """The value of a parameter that no position gives: by its name, or its default.
+
+    unsaid: a caller that nobody saw, or keywords that nobody knows, may give it.
+    """
     if parameter.arg in left:
         return passed(it, left.pop(parameter.arg), parameter.arg)
-    return _absent(it, function, default)
+    return unseen(it, function, parameter, default) if unsaid else _absent(it, function, default)
 
 
 def bind(
@@ -473,8 +482,10 @@ def bind(
     owner: Value | None,
     arguments: list[Value] | None,
     keywords: dict[str, Value],
+    unpacked: bool = False,
 ) -> Environment:
     """The variables at a function's start."""
+    unsaid = arguments is None or unpacked
     node = function.node.args
     parameters = function.parameters
     variables: Environment = {}
@@ -491,16 +502,15 @@ def bind(
         if arguments is not None and index - start < len(arguments):
             variables[name] = passed(it, arguments[index - start], name)
         else:
-            variables[name] = _named(it, function, parameter, default, arguments is None, left)
+            variables[name] = _named(it, function, parameter, default, unsaid, left)
     for parameter, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-        variables[parameter.arg] = _named(it, function, parameter, default, arguments is None, left)
+        variables[parameter.arg] = _named(it, function, parameter, default, unsaid, left)
     if node.vararg is not None:
         rest = None if arguments is None else tuple(arguments[max(len(parameters) - start, 0) :])
         element = it.unknown(node.vararg.arg, dtypes.INPUTS, assume.INPUT) if rest is None else None
         variables[node.vararg.arg] = Sequence(rest, element, "tuple")
     if node.kwarg is not None:
-        open_ended = arguments is None or it.unpacked
-        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if open_ended else None
+        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if unsaid else None
         variables[node.kwarg.arg] = Table(left, element)
     for name, said in declared.of_function(function).items():
         if name != "return":
