@@ -40,7 +40,8 @@ class UnscaledBackward(Rule):
     ```
 
     ## Fix safety
-    Safe: a disabled scaler's `scale` returns the loss itself.
+    Safe: a disabled scaler's `scale` returns the loss itself. There is no fix for the step of a scaler
+    that scales nothing: which of the two is meant, only the author knows.
 
     ## How to silence
     `# precision-lint: ignore[MP105] reason` or `# noqa: MP105` on the line.

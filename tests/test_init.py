@@ -135,7 +135,8 @@ def test_what_is_suggested_can_be_left_out(capsys: pytest.CaptureFixture[str]) -
     [
         ('"--precision", default="bf16"', ["amp-bfloat16"]),
         ('"--mixed-precision", choices=["no", "fp16", "bf16"]', ["amp-float16", "amp-bfloat16"]),
-        ('"--fp16", action="store_true"', ["amp-float16"]),
+        ('"--fp16", action="store_true"', ["float16"]),
+        ('"--fp16", action="store_true")\nimport accelerate\nprint(', ["amp-float16"]),
         ('"--no-amp", action="store_true"', ["amp-float16"]),
         ('"--dtype", default="float32"', []),
         ('"--samples", type=int', []),

@@ -22,7 +22,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import SAVED, Step, tells
+from precision_lint.dataflow.protocol import SAVED, Step, noted, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -74,11 +74,12 @@ class Summary:
         "running",
         "symbols",
         "trace",
+        "unpacked",
         "weights",
         "yielded",
     )
 
-    def __init__(self, symbols: list[int], objects: dict[int, Symbol]) -> None:
+    def __init__(self, symbols: list[int], objects: dict[int, Symbol], unpacked: bool) -> None:
         self.result: Value | None = None
         self.symbols = symbols
         self.trace: list[Any] = []
@@ -89,6 +90,8 @@ class Summary:
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
         self.objects = objects
+        self.unpacked = unpacked
+        """Whether a call may give more keywords than are known (``**options``)."""
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
 
@@ -140,7 +143,8 @@ class Key:
         if isinstance(value, (DtypeValue, Array)):
             return (value.__class__, self.vector(value.dtypes))
         if isinstance(value, Special):
-            return ("special", value.kind, id(value.node), value.assumptions)
+            options = tuple([self.of(one, 1) for one in value.fields.get("options", ())])
+            return ("special", value.kind, id(value.node), value.assumptions, options)
         if isinstance(value, Closure):
             return ("closure", id(value.function), self.of(value.owner, 1))
         if isinstance(value, Scalar):
@@ -178,6 +182,7 @@ def run(
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
     region, driver = it.region, False
+    unpacked, it.unpacked = it.unpacked and arguments is not None, False
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
@@ -194,17 +199,16 @@ def run(
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
             region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
-            id(outer) if outer else 0, it.script,
+            id(outer) if outer else 0, it.script, unpacked,
         )  # fmt: skip
     summary = function.contexts.get(key)
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
-            return _given_up(it, function, node)
+            return _given_up(it, function, me, node)
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
             return _as_alike(it, function, me, arguments, keywords, node)
-        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects)
-        it.program.touched.append(function.contexts)
+        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects, unpacked)
         _keep_alike(it, function, me, arguments, keywords, summary)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
@@ -216,15 +220,14 @@ def run(
     _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
-        place = it.place(node)
         symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
-        objects = (Closure(function, owner),)
+        of, within = (Closure(function, owner),), (summary.trace,)
         it.trace.append(
-            Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items()))
+            Step("call", node, it.place(node), of, within, symbols, tuple(given.items()))
         )
     if summary.result is None:
         return BOTTOM if summary.running else unknown()
-    values = [*(arguments or ()), *keywords.values()]
+    values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
@@ -235,7 +238,8 @@ def _outline(
     """What a context has in common with others like it."""
     given = tuple([alike.outline(it, one) for one in arguments])
     named = tuple([(name, alike.outline(it, one)) for name, one in keywords.items()])
-    return alike.outline(it, owner), given, named, it.region.dtypes, it.region.device
+    region = it.region.dtypes, it.region.device, it.region.disabled
+    return alike.outline(it, owner), given, named, region
 
 
 def _keep_alike(
@@ -246,10 +250,9 @@ def _keep_alike(
     keywords: dict[str, Value],
     summary: Summary,
 ) -> None:
-    """Keep a summary for calls that differ from this one in ranges and numbers alone."""
+    """Keep a summary, as long as its file is analysed, for calls that differ in ranges and numbers alone."""
     known: dict[Any, Summary] = function.facts.setdefault("alike", {})
-    if not known:
-        it.program.touched.append(known)
+    it.program.touched += (function.contexts, known)
     like = UNSEEN if arguments is None else _outline(it, owner, arguments, keywords)
     known.setdefault(like, summary)
 
@@ -276,7 +279,7 @@ def _as_alike(
             found = alike.outlined(it, summary.result, node, behind)
             if found is not None:
                 return found
-    return _given_up(it, function, node)
+    return _given_up(it, function, owner, node)
 
 
 def _object_of(it: Interpreter, function: Function) -> Value | None:
@@ -302,17 +305,19 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     if kind is not Tensor and kind is not Unknown:
         return value
     on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
-    vector = dtypes.INPUTS if on else dtypes.BATCHES
+    off = dtypes.HANDED_IN if it.region.disabled else dtypes.BATCHES
+    vector = dtypes.INPUTS if on else off
     if kind is Tensor:
         return _supposed_floats(value, vector)
     symbol: Symbol = value.symbol  # type: ignore[attr-defined]
     if symbol.tensor is not None or not _is_open(symbol.vector, symbol.assumptions, vector):
         return value
-    made = symbol.attributes.get(("supposed", on))
+    key = "supposed", on, it.region.disabled
+    made = symbol.attributes.get(key)
     if not isinstance(made, Unknown):
         own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
         own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
-        made = symbol.attributes["supposed", on] = Unknown(own)
+        made = symbol.attributes[key] = Unknown(own)
     told.append((symbol, made.symbol))
     return made
 
@@ -382,9 +387,14 @@ def regions_outside(it: Interpreter) -> Region:
     return Region(dtypes.V_OFF, "cuda", 0)
 
 
-def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
+def _given_up(it: Interpreter, function: Function, owner: Value | None, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
-    return _as_declared(it, function, it.unknown(function.name, dtypes.V_ANY, assume.CALL))
+    result: Value = it.unknown(function.name, dtypes.V_ANY, assume.CALL)
+    if function.name == "forward" and isinstance(owner, Instance):
+        if objects.is_module(it, owner.cls):
+            weights, _ = objects.weights_of(it, owner)
+            result = OPERATIONS["network"](it, function.name, weights, [], node)
+    return _as_declared(it, function, result)
 
 
 def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
@@ -464,7 +474,7 @@ def _interpret(
         it.no_grad = False
     it.building += building
     try:
-        it.variables = bind(it, function, owner, arguments, keywords)
+        it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
         if isinstance(body, ast.Lambda):
             it.returned.append(it.expr(body.body))
@@ -515,15 +525,16 @@ def _named(
     function: Function,
     parameter: ast.arg,
     default: ast.expr | None,
-    nobody_calls: bool,
+    unsaid: bool,
     left: dict[str, Value],
 ) -> Value:
-    """The value of a parameter that no position gives: by its name, or its default."""
-    if nobody_calls:
-        return unseen(it, function, parameter, default)
+    """The value of a parameter that no position gives: by its name, or its default.
+
+    unsaid: a caller that nobody saw, or keywords that nobody knows, may give it.
+    """
     if parameter.arg in left:
         return passed(it, left.pop(parameter.arg), parameter.arg)
-    return _absent(it, function, default)
+    return unseen(it, function, parameter, default) if unsaid else _absent(it, function, default)
 
 
 def bind(
@@ -532,8 +543,10 @@ def bind(
     owner: Value | None,
     arguments: list[Value] | None,
     keywords: dict[str, Value],
+    unpacked: bool = False,
 ) -> Environment:
     """The variables at a function's start."""
+    unsaid = arguments is None or unpacked
     node = function.node.args
     parameters = function.parameters
     variables: Environment = {}
@@ -550,16 +563,15 @@ def bind(
         if arguments is not None and index - start < len(arguments):
             variables[name] = passed(it, arguments[index - start], name)
         else:
-            variables[name] = _named(it, function, parameter, default, arguments is None, left)
+            variables[name] = _named(it, function, parameter, default, unsaid, left)
     for parameter, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-        variables[parameter.arg] = _named(it, function, parameter, default, arguments is None, left)
+        variables[parameter.arg] = _named(it, function, parameter, default, unsaid, left)
     if node.vararg is not None:
         rest = None if arguments is None else tuple(arguments[max(len(parameters) - start, 0) :])
         element = it.unknown(node.vararg.arg, dtypes.INPUTS, assume.INPUT) if rest is None else None
         variables[node.vararg.arg] = Sequence(rest, element, "tuple")
     if node.kwarg is not None:
-        open_ended = arguments is None or it.unpacked
-        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if open_ended else None
+        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if unsaid else None
         variables[node.kwarg.arg] = Table(left, element)
     for name, said in declared.of_function(function).items():
         if name != "return":
@@ -708,6 +720,25 @@ def _closure(
         for look in SAVED:
             look(it, tables, node)
     return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
+
+
+def call_either(
+    it: Interpreter,
+    options: tuple[Value, ...],
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """Calling one of several functions, whichever it is."""
+    trace, blocks = it.trace, []
+    found: Value = BOTTOM
+    for one in options:
+        it.trace = []
+        found = join(found, it.call(one, list(arguments), dict(keywords), node))
+        blocks.append(it.trace)
+    it.trace = trace
+    noted(it, "match", node, *blocks)
+    return found
 
 
 CALLEES[Closure] = _closure

@@ -363,10 +363,12 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it."""
     if _hands_on(node):
         return
+    written = vector[dtypes.CODE]
     for dtype, mode in HALVES:
-        if vector[dtypes.CODE] & dtype and not vector[dtypes.CODE] & dtypes.OTHER:
+        if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, node, inside=of_own_parts(it), bound=not runs_models(it))
+            chosen = written != dtype
+            it.sign(mode, said, node, None, of_own_parts(it), chosen, not runs_models(it))
 
 
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:

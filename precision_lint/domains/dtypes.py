@@ -66,6 +66,9 @@ INPUTS = (ANY, FLOAT16, BFLOAT16, FLOAT16, BFLOAT16)
 BATCHES = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
 """A float input of code that trains or runs a model."""
 
+HANDED_IN = (ANY, ANY, ANY, FLOAT16, BFLOAT16)
+"""An argument where autocast was switched off: it may come from the region around, or be cast up."""
+
 
 def symbol(number: int) -> int:
     """The set of one unknown dtype, which equals itself."""
@@ -239,7 +242,7 @@ def differing(a: Dtypes, b: Dtypes) -> int:
     """Mask of the modes in which two float operands surely have different dtypes."""
     found = 0
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
-        if x != y and not x & y & ANY and x & FLOATS and y & FLOATS:
+        if x != y and not (x & y & ANY or (x | y) & OTHER) and x & FLOATS and y & FLOATS:
             found |= 1 << i
     return found
 

@@ -451,7 +451,8 @@ class Special(Value):
     """An object with a protocol that the analysis knows, by ``kind``.
 
     Kinds: ``scaler``, ``optimizer``, ``parameters``, ``finfo``, ``shape``, ``method``, ``range``, ``zip``,
-    ``device``, ``no-grad``, ``null`` (``nullcontext``), ``manager``, ``partial``, ``super``, ``generator``.
+    ``device``, ``no-grad``, ``null`` (``nullcontext``), ``scope`` (what makes a context manager, or
+    ``nullcontext``), ``manager``, ``partial``, ``super``, ``generator``, ``either`` (one of several functions).
     """
 
     __slots__ = ("assumptions", "fields", "home", "kind", "node")
