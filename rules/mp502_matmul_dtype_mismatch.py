@@ -90,7 +90,7 @@ def _other_rule(facts: Mapping[str, Any]) -> bool:
     """Whether what made the operand wide is the finding (MP401, MP402, MP403)."""
     if facts["origin"] == "numpy" and facts["float64"]:
         return True
-    if not facts["near"]:
+    if not facts["near"] or (facts["float64"] and facts["origin"] not in ("created", "numpy")):
         return False
     if facts["origin"] in ("created", "numpy") and facts["layer"]:
         return True

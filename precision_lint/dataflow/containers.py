@@ -117,12 +117,16 @@ def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value |
 def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
     """One of the parameters of a module."""
     owner = value.fields["owner"]
-    vector = dtypes.V_ANY
+    vector, assumptions = dtypes.V_ANY, 0
     if isinstance(owner, Instance):
         vector, _ = objects.weights_of(it, owner)
     elif isinstance(owner, Unknown) and owner.symbol.node is not None:
         vector = owner.symbol.vector
-    weight = Tensor(vector, "weight", (), node, it.module, flags=PARAMETER, data=value)
+    elif isinstance(owner, Unknown):
+        vector, assumptions = dtypes.FOLLOWS, assume.WEIGHTS
+    weight = Tensor(
+        vector, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER, data=value
+    )
     return Sequence((Scalar(None, "str"), weight), None) if value.fields.get("named") else weight
 
 

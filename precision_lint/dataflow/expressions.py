@@ -385,8 +385,14 @@ def _call(it: Interpreter, node: ast.Call) -> Value:
         owner = it.expr(inner)
     arguments, keywords = _arguments(it, node)
     if owner is not None:
-        return methods.call_method(it, owner, name, arguments, keywords, node)
-    return it.call(it.expr(function), arguments, keywords, node)
+        result = methods.call_method(it, owner, name, arguments, keywords, node)
+    else:
+        unpacked = it.unpacked
+        callee = it.expr(function)
+        it.unpacked = unpacked
+        result = it.call(callee, arguments, keywords, node)
+    it.unpacked = False
+    return result
 
 
 def _arguments(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:

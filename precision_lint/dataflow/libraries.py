@@ -6,14 +6,13 @@ import ast
 import math
 from collections.abc import Callable
 
-from precision_lint.dataflow import around, building, regions, training
+from precision_lint.dataflow import around, arrays, building, regions, training
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
-from precision_lint.dataflow.operators import binary, or_number, owners_of
+from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
-from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -31,7 +30,6 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
-    Symbol,
     Table,
     Tensor,
     Unknown,
@@ -40,7 +38,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
-from precision_lint.torchmodel import arrays, creation, operations
+from precision_lint.torchmodel import creation, operations
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -382,7 +380,32 @@ def _sparse(
     return cast(it, made, asked, node) if asked is not None else made
 
 
+def _positions(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``torch.where(condition)``: where it holds, as integers for each dimension."""
+    operation = operations.of_function(name)
+    if operation is None or len(arguments) + len(keywords) > 1:
+        return operate(it, operation, arguments, keywords, node) if operation else unknown()
+    found = Tensor(dtypes.V_INTEGER, "nonzero", tuple(arguments), node, it.module, rank=1)
+    return Sequence(None, found, "tuple")
+
+
+def _count(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(None, "int", 0, INF, node=node, home=it.module)
+
+
+COUNTS = (
+    "torch.distributed.get_world_size", "torch.distributed.get_rank", "torch.cuda.device_count",
+    "torch.cuda.current_device", "torch.get_num_threads", "torch.cuda.memory_allocated",
+    "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.max_memory_reserved",
+)  # fmt: skip
+"""Functions that give an integer."""
 TORCH: dict[str, Handler] = {
+    **dict.fromkeys(COUNTS, _count),
+    "torch.where": _positions,
     "torch.clear_autocast_cache": _emptied,
     "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
     "torch.finfo": _finfo,
@@ -409,63 +432,6 @@ TORCH: dict[str, Handler] = {
     **dict.fromkeys(EAGER, _eager),
     **dict.fromkeys(SPARSE, _sparse),
 }
-
-
-# NumPy
-
-
-def _numpy(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
-    plain = name.partition(".")[2]
-    arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
-    for value in arguments:
-        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
-            value.symbol.uses |= Symbol.ARRAY
-    vector = asked or arrays.result(plain, [_array_kind(value) for value in arguments])
-    first = arguments[0] if arguments else None
-    if plain in ("float16", "float32", "float64", "int64", "int32") and isinstance(first, Scalar):
-        return Array(vector, plain, (first,), node, it.module, first.lo, first.hi)
-    if plain in ("asarray", "array", "ascontiguousarray") and isinstance(first, Tensor):
-        return it.call(Special("method", node, it.module, of=first, name="numpy"), [], {}, node)
-    lo, hi = _array_range(plain, arguments)
-    return Array(vector, f"numpy.{plain}", tuple(arguments), node, it.module, lo, hi)
-
-
-def _array_kind(value: Value) -> dtypes.Dtypes:
-    """The dtype of an operand of NumPy."""
-    if isinstance(value, (Array, Tensor)):
-        return value.dtypes
-    if isinstance(value, Scalar):
-        kinds = {"int": dtypes.V_INTEGER, "float": dtypes.V_FLOAT64, "bool": dtypes.V_BOOLEAN}
-        return kinds.get(value.kind, dtypes.V_ANY)
-    if isinstance(value, Sequence):
-        parts = value.items if value.items is not None else (value.element,)
-        found: dtypes.Dtypes | None = None
-        for part in parts[:32]:
-            one = _array_kind(part) if part is not None else dtypes.V_ANY
-            found = one if found is None else dtypes.promote(found, one)
-        return found or dtypes.V_FLOAT64
-    return dtypes.V_ANY
-
-
-def _array_range(name: str, arguments: Arguments) -> tuple[float, float]:
-    if name in ("zeros", "zeros_like"):
-        return 0.0, 0.0
-    if name in ("ones", "ones_like"):
-        return 1.0, 1.0
-    if name in ("array", "asarray") and arguments and isinstance(arguments[0], Sequence):
-        return _spread(arguments[0])
-    return -INF, INF
-
-
-def _spread(value: Value | None) -> tuple[float, float]:
-    if isinstance(value, Sequence) and value.items:
-        return hull(*[_spread(item) for item in value.items[:64]])
-    if isinstance(value, (Scalar, Array)):
-        return value.lo, value.hi
-    return -INF, INF
 
 
 # Python
@@ -774,7 +740,7 @@ def _itertools(
 
 ROOTS: dict[str, Handler] = {
     "torch": _torch,
-    "numpy": _numpy,
+    "numpy": arrays.call,
     "math": _math,
     "builtins": _builtin,
     "functools": _functools,

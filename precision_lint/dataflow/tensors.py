@@ -144,6 +144,10 @@ HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | ON_DEVIC
 """What a result has of its operands."""
 
 
+VARIADIC = frozenset({"block_diag", "cartesian_prod"})
+"""Operations whose arguments are the items of what others take as one sequence."""
+
+
 def operate(
     it: Interpreter,
     operation: Operation,
@@ -153,6 +157,8 @@ def operate(
     inplace: bool = False,
 ) -> Value:
     """What an operation gives, with the hazards at it reported."""
+    if operation.name in VARIADIC:
+        arguments = [Sequence(tuple(arguments), None)]
     values = aligned(operation, arguments, keywords)
     applied = Applied(operation, values, node, inplace)
     tensors = _operands(it, operation, values)
