@@ -12,6 +12,29 @@ from precision_lint import cli
 
 ALL = "amp-float16,amp-bfloat16,float16,bfloat16"
 CASES = {
+    "a function that is called in many contexts": """\
+import torch
+from torch import nn
+
+def scaled(x, by):
+    return torch.tanh(x) * by
+
+class Chain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = scaled(x, 1) + scaled(x, 2) + scaled(x, 3) + scaled(x, 4) + scaled(x, 5)
+        x = scaled(x, 6) + scaled(x, 7) + scaled(x, 8) + scaled(x, 9) + scaled(x, 10)
+        x = scaled(x, 11) + scaled(x, 12) + scaled(x, 13) + scaled(x, 14)
+        return torch.log(torch.sigmoid(scaled(x, 20.0)) + 1e-12)  # MP301
+
+    def exact(self, x):
+        x = self.first(x).float()
+        return torch.log(torch.sigmoid(scaled(x, 21.0)) + 1e-12)
+""",
     "a product with a table that nobody has seen": """\
 import torch
 from torch import nn

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import objects
+from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child, rebind
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -110,23 +110,22 @@ def _fields(
     keywords: dict[str, Value],
 ) -> None:
     """Attributes of a dataclass or named tuple."""
-    names = [
-        statement.target.id
+    said = {
+        statement.target.id: (base.module, statement.annotation)
         for base in reversed([c for c in objects.ancestry(it, cls) if isinstance(c, Class)])
         for statement in base.node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    ]
-    given = {**dict(zip(names, arguments, strict=False)), **keywords}
-    for name in names:
-        value = given.get(name)
-        if value is None:
-            value = objects.class_constant(it, cls, name)
-            if isinstance(value, Scalar) and value.is_number:
-                value = Scalar(
-                    value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node,
-                    value.home,
-                )  # fmt: skip
-        if value is not None:
+    }
+    given = {**dict(zip(said, arguments, strict=False)), **keywords}
+    for name, (module, annotation) in said.items():
+        value = given.get(name) or objects.class_constant(it, cls, name)
+        if name not in given and isinstance(value, Scalar) and value.is_number:
+            value = Scalar(
+                value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node,
+                value.home,
+            )  # fmt: skip
+        value = declared.as_annotated(it, module, value or unknown(), annotation)
+        if name in given or not isinstance(value, Unknown):
             result.attributes[name] = value
 
 

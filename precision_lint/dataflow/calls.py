@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import declared, objects, regions
+from precision_lint.dataflow import alike, declared, objects, regions
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
@@ -53,6 +53,8 @@ CONTEXTS = 12
 """Contexts of one function that are told apart; further calls give something unknown."""
 DEPTH = 60
 """Calls inside each other that are followed."""
+UNSEEN = "unseen"
+"""The context of a call that nobody saw."""
 REPEATS = 4
 """Rounds in which a recursive function's result may still change."""
 
@@ -188,7 +190,7 @@ def run(
         region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
         if owner is None:
             me = _object_of(it, function)
-        key: Any = ("unseen", key_of.of(me), id(outer) if outer else 0)
+        key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
         arguments = [_supposed(it, one, told) for one in arguments]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
@@ -205,9 +207,9 @@ def run(
             return _given_up(it, function, me, node)
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
-            return _given_up(it, function, me, node)
+            return _as_alike(it, function, me, arguments, keywords, node)
         summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects, unpacked)
-        it.program.touched.append(function.contexts)
+        _keep_alike(it, function, me, arguments, keywords, summary)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
@@ -230,6 +232,56 @@ def run(
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
 
+def _outline(
+    it: Interpreter, owner: Value | None, arguments: list[Value], keywords: dict[str, Value]
+) -> Any:
+    """What a context has in common with others like it."""
+    given = tuple([alike.outline(it, one) for one in arguments])
+    named = tuple([(name, alike.outline(it, one)) for name, one in keywords.items()])
+    region = it.region.dtypes, it.region.device, it.region.disabled
+    return alike.outline(it, owner), given, named, region
+
+
+def _keep_alike(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    summary: Summary,
+) -> None:
+    """Keep a summary, as long as its file is analysed, for calls that differ in ranges and numbers alone."""
+    known: dict[Any, Summary] = function.facts.setdefault("alike", {})
+    it.program.touched += (function.contexts, known)
+    like = UNSEEN if arguments is None else _outline(it, owner, arguments, keywords)
+    known.setdefault(like, summary)
+
+
+def _as_alike(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """The result of a call in one context too many: in kinds and dtypes that of one like it."""
+    known = function.facts.get("alike")
+    if known and arguments is not None:
+        values = [*arguments, *keywords.values()]
+        summary = known.get(_outline(it, owner, arguments, keywords))
+        if summary is None and alike.follow(values):
+            summary = known.get(UNSEEN)
+        if summary is not None and summary.result is not None and not summary.running:
+            behind = 0
+            for one in values:
+                behind |= getattr(one, "assumptions", 0)
+            found = alike.outlined(it, summary.result, node, behind)
+            if found is not None:
+                return found
+    return _given_up(it, function, owner, node)
+
+
 def _object_of(it: Interpreter, function: Function) -> Value | None:
     """What a method is of if no call of it was seen; None: it is no method."""
     if function.cls is None or function.kind not in ("method", "property"):
@@ -249,17 +301,17 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
     """An argument of which nothing is known: like one of a caller that nobody saw."""
-    if value.__class__ is Tensor and value.dtypes[1:] == dtypes.V_ANY[1:]:
-        return _supposed_floats(it, value)
-    if not isinstance(value, Unknown):
-        return value
-    symbol = value.symbol
-    followed = symbol.assumptions & ~(assume.CALL | assume.INPUT)
-    if symbol.vector != dtypes.V_ANY or followed or symbol.tensor is not None:
+    kind = value.__class__
+    if kind is not Tensor and kind is not Unknown:
         return value
     on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
     off = dtypes.HANDED_IN if it.region.disabled else dtypes.BATCHES
     vector = dtypes.INPUTS if on else off
+    if kind is Tensor:
+        return _supposed_floats(value, vector)
+    symbol: Symbol = value.symbol  # type: ignore[attr-defined]
+    if symbol.tensor is not None or not _is_open(symbol.vector, symbol.assumptions, vector):
+        return value
     key = "supposed", on, it.region.disabled
     made = symbol.attributes.get(key)
     if not isinstance(made, Unknown):
@@ -270,13 +322,22 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     return made
 
 
-def _supposed_floats(it: Interpreter, value: Any) -> Value:
+def _is_open(known: Dtypes, assumptions: int, vector: Dtypes) -> bool:
+    """Whether nothing is known of a dtype, or what is to be supposed was assumed of a call."""
+    if assumptions & ~(assume.CALL | assume.INPUT):
+        return False
+    return known[1:] == dtypes.V_ANY[1:] or (
+        bool(assumptions & assume.CALL) and known[1:] == vector[1:]
+    )
+
+
+def _supposed_floats(value: Any, vector: Dtypes) -> Value:
     """The same of what was computed from something of which nothing is known."""
-    if value.assumptions & ~(assume.CALL | assume.INPUT):
+    if not _is_open(value.dtypes, value.assumptions, vector):
         return value  # type: ignore[no-any-return]
-    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
-    vector = (value.dtypes[0], *(dtypes.INPUTS if on else dtypes.BATCHES)[1:])
-    return value.but(dtypes=vector, assumptions=assume.INPUT)  # type: ignore[no-any-return]
+    return value.but(  # type: ignore[no-any-return]
+        dtypes=(value.dtypes[0], *vector[1:]), assumptions=assume.INPUT
+    )
 
 
 SMALL = 4

@@ -270,7 +270,8 @@ def _device(
 ) -> Value:
     named = text(arguments[0]) if arguments else None
     kind = named.partition(":")[0] if named is not None else None
-    return Special("device", node, it.module, type=kind)
+    first = arguments[0] if arguments else keywords.get("type")
+    return Special("device", node, it.module, type=kind, named=first)
 
 
 def _default_dtype(
