@@ -35,6 +35,16 @@ MOVED = {
     "view": "(a.cpu() - b.cpu())[:, 1:]",
 }
 ROOT = Path(__file__).parent.parent / "scripts"
+HALVED = """
+import torch
+
+device = {device}
+
+
+def run(model, path):
+    x = torch.zeros(3)
+    return model({cast})
+"""
 LAYER = """
 import torch
 from torch import nn
@@ -115,11 +125,42 @@ def dropped(weight, density):
     return weight * torch.bernoulli(torch.full_like(weight, density))
 """
     old = ("--torch-version", "1.13")
-    assert [row for _, row, _ in found(capsys, tmp_path, text, *old)] == [7, 12]
+    assert [row for _, row, _ in found(capsys, tmp_path, text, *old)] == [7]
     guarded = text.replace("return torch.sigmoid(x)", "return torch.sigmoid(x.float())")
-    assert [row for _, row, _ in found(capsys, tmp_path, guarded, *old)] == [12]
-    unasked = text.replace('"cpu"', '"mps"')
+    assert [row for _, row, _ in found(capsys, tmp_path, guarded, *old)] == [12], "half comes there"
+    unasked = guarded.replace('"cpu"', '"mps"')
     assert not found(capsys, tmp_path, unasked, *old)
+
+
+@pytest.mark.parametrize(
+    ("device", "cast", "count"),
+    [
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "x.to(device).half()", 1),
+        (
+            "torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
+            "x.to(device).half()",
+            1,
+        ),
+        (
+            "'cuda' if torch.cuda.is_available() else 'cpu'",
+            "x.to(device=device).to(torch.float16)",
+            1,
+        ),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "x.to(device).bfloat16()", 0),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "x.to(device).float()", 0),
+        ("'cuda' if torch.cuda.is_available() else 'mps'", "x.to(device).half()", 0),
+        ("'cuda'", "x.to(device).half()", 0),
+        ("pick()", "x.to(device).half()", 0),
+    ],
+)
+def test_half_on_a_device_that_may_be_the_cpu(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, device: str, cast: str, count: int
+) -> None:
+    text = HALVED.format(device=device, cast=cast)
+    assert len(found(capsys, tmp_path, text)) == count
+    assert not found(capsys, tmp_path, text, "--torch-version", "2.2")
+    asked = text.replace("    return model", "    if device != 'cpu':\n        return model")
+    assert not found(capsys, tmp_path, asked)
 
 
 def test_gaps_that_are_left_depend_on_the_device(

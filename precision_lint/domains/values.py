@@ -309,6 +309,12 @@ class Table(Value):
         self.element = element
 
 
+class Batch(Table):
+    """What a processor of ``transformers`` gives: a dict whose items are attributes as well."""
+
+    __slots__ = ()
+
+
 class Reference(Value):
     """Something outside of the project, by its dotted name: ``torch.nn.functional.relu``."""
 
