@@ -22,7 +22,14 @@ from precision_lint.api import (
 )
 from precision_lint.context import Context
 from precision_lint.domains.dtypes import CODE
-from precision_lint.precision.confidence import Verdict, counting, judge, with_modes
+from precision_lint.precision.confidence import (
+    NOBODY,
+    Callers,
+    Verdict,
+    counting,
+    judge,
+    with_modes,
+)
 from precision_lint.precision.modes import MODES, Force
 from precision_lint.source import Source
 
@@ -40,7 +47,7 @@ def judged(
     path: str,
     rules: Rules,
     force: Force,
-    superseded: frozenset[tuple[str, str]] = frozenset(),
+    superseded: Callers = NOBODY,
 ) -> list[Judged]:
     """The events in one file that come to a finding; path: the file's name in its events."""
     listeners: dict[str, list[type[Rule]]] = {}
@@ -63,7 +70,7 @@ def stated(
     path: str,
     rules: Rules,
     force: Force,
-    superseded: frozenset[tuple[str, str]] = frozenset(),
+    superseded: Callers = NOBODY,
     now: Iterable[Judged] = (),
 ) -> dict[str, list[Judged]]:
     """For each mode that may be stated: the events as they are judged then, if it makes one more likely.
@@ -121,7 +128,7 @@ def diagnostics(
     return kept
 
 
-def as_counts(event: Event, verdict: Verdict, superseded: frozenset[tuple[str, str]]) -> Event:
+def as_counts(event: Event, verdict: Verdict, superseded: Callers) -> Event:
     """The event with the facts of the way that counts, and the places of a cure of all ways."""
     variants = list(counting(event, superseded))
     if not any(one.facts for one in variants):

@@ -20,6 +20,7 @@ from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
 from precision_lint.events import Event, Link, Place, Sign, Variant, differing
 from precision_lint.hazards import operations
+from precision_lint.precision.confidence import NOBODY, Callers
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
 from precision_lint.source import Failure, Source
@@ -120,7 +121,7 @@ class Told:
     roots: tuple[str, ...] = ()
     here: Force = field(default_factory=Force)
     around: Force = field(default_factory=Force)
-    called: frozenset[Function] = frozenset()
+    called: Callers = NOBODY
     failure: str = ""
     stated: tuple[str, ...] | None = None
     cut: tuple[Cut, ...] = ()
@@ -138,7 +139,7 @@ class Told:
             [mode, int(strength), sign and [sign.text, list(sign.place)]]
             for mode, (strength, sign) in sorted(self.force.modes.items())
         ]
-        rest = json.dumps([modes, sorted(self.called)])
+        rest = json.dumps([modes, sorted(sorted(one) for one in self.called.seen)])
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 
@@ -244,25 +245,29 @@ class Together:
         signs = {sign for found in facts.values() for sign in found.signs}.union(suggested)
         self._signs = Signs(signs, imports, imported)
         self._roots: dict[str, list[str]] = {}
-        self._called: dict[str, set[Function]] = {}
+        self._called: dict[str, dict[str, set[Function]]] = {}
         for root, found in sorted(facts.items()):
             for name in found.events:
                 self._roots.setdefault(name, []).append(root)
             for function in found.called:
-                self._called.setdefault(function[0], set()).add(function)
+                of_file = self._called.setdefault(function[0], {})
+                of_file.setdefault(root, set()).add(function)
 
     def told(self, name: str) -> Told:
         """What they say of one file."""
         roots = dict.fromkeys([name, *self._roots.get(name, ())])
         facts = [self._facts[root] for root in roots if root in self._facts]
-        called = (self._called.get(root, set()) for root in roots)
+        called: dict[str, set[Function]] = {}
+        for root in roots:
+            for caller, functions in self._called.get(root, {}).items():
+                called.setdefault(caller, set()).update(functions)
         own = self._facts.get(name)
         return Told(
             tuple(found.events[name] for found in facts if name in found.events),
             tuple(roots),
             self._signs.here(name),
             self._signs.around(name),
-            frozenset().union(*called),
+            Callers(tuple(frozenset(one) for _, one in sorted(called.items()))),
             own.failure if own is not None else "",
             cut=own.cut if own is not None else (),
             parsed=own is not None and own.parsed,
@@ -305,7 +310,7 @@ def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> T
     engine.forget(name)
     roots = [name, *(root for root in known.roots if root != name)]
     new = told(name, {root: engine.facts(root) for root in roots[:limit]})
-    return replace(new, around=known.around, called=new.called | known.called)
+    return replace(new, around=known.around, called=Callers((*new.called.seen, *known.called.seen)))
 
 
 def lint(

@@ -151,7 +151,7 @@ class Observation:
 
     def __init__(self, code: Code, name: str, told: Told) -> None:
         program = Program(code.layout, code.tree)
-        observer = program.interpreter = _Observer(program, name, told.called)
+        observer = program.interpreter = _Observer(program, name, told.called.all)
         for root in told.roots or (name,):
             program.analyse(root)
         self._seen = observer.seen

@@ -10,7 +10,10 @@ from precision_lint import runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from precision_lint.engine import Engine, merged
+from precision_lint.events import Event, Place, Variant
 from precision_lint.jobs import Mode
+from precision_lint.precision.confidence import Callers, judge
+from precision_lint.precision.modes import Force
 from precision_lint.project.code import Code
 from precision_lint.source import Source, decode
 from tests import projects
@@ -265,3 +268,14 @@ def test_what_is_imported_on_the_way_is_no_part_of_a_module() -> None:
     events = {path: merged([text]) for path, text in facts.events.items()}
     roots = {v.root: v.of_module for found in events.values() for e in found for v in e.variants}
     assert roots == {("loss.py", "Loss.forward"): True, ("top.py", ""): False}
+
+
+def test_who_does_not_come_to_a_function_says_nothing_of_it() -> None:
+    """What calls ``train`` and is not followed as far as ``loss`` takes nothing back that ``train`` shows."""
+    train, loss = ("train.py", "train"), ("loss.py", "loss")
+    place = Place("loss.py", 6, 11, 6, 30)
+    event = Event("log-guard", place, "loss", {}, [Variant(1 << 3, 0, train)])
+    near, far = frozenset({loss}), frozenset({train})
+    stated = Force({}).under(("float16",))
+    assert judge(event, stated, Callers((near, far))) is not None
+    assert judge(event, stated, Callers((near | far,))) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
@@ -61,6 +61,38 @@ of numbers, so that its operand is of the mode's dtype."""
 
 
 @dataclass(frozen=True)
+class Callers:
+    """Functions whose callers are known, by the interpretation of a file that saw them called."""
+
+    seen: tuple[frozenset[tuple[str, str]], ...] = ()
+    _over: dict[tuple[str, str], frozenset[tuple[str, str]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    @property
+    def all(self) -> frozenset[tuple[str, str]]:
+        return frozenset().union(*self.seen)
+
+    def over(self, event: Event) -> frozenset[tuple[str, str]]:
+        """Those of which what was assumed does not count for an event.
+
+        Who calls a function and does not come to the event's own, as far as could be followed, says
+        nothing of it.
+        """
+        if not self.seen:
+            return frozenset()
+        function = (event.place.path, event.function)
+        known = self._over.get(function)
+        if known is None:
+            came = [one for one in self.seen if function in one] or self.seen
+            known = self._over[function] = frozenset().union(*came)
+        return known
+
+
+NOBODY = Callers()
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What an event comes to: the variant that counts, and what shows its mode.
 
@@ -74,14 +106,15 @@ class Verdict:
     modes: int = 0
 
 
-def counting(event: Event, superseded: frozenset[tuple[str, str]]) -> Iterator[Variant]:
+def counting(event: Event, superseded: Callers) -> Iterator[Variant]:
     """The variants that count: not what was assumed of functions whose callers are known."""
+    known = superseded.over(event)
     for variant in event.variants:
-        if variant.script or not superseded.issuperset((variant.root, *variant.also)):
+        if variant.script or not known.issuperset((variant.root, *variant.also)):
             yield variant
 
 
-def judge(event: Event, force: Force, superseded: frozenset[tuple[str, str]]) -> Verdict | None:
+def judge(event: Event, force: Force, superseded: Callers) -> Verdict | None:
     """How sure an event is; None: nothing of it is left.
 
     superseded: functions whose callers are known, so that what was assumed of them does not count.
@@ -94,9 +127,7 @@ def judge(event: Event, force: Force, superseded: frozenset[tuple[str, str]]) ->
     return best
 
 
-def with_modes(
-    event: Event, verdict: Verdict, force: Force, superseded: frozenset[tuple[str, str]]
-) -> Verdict:
+def with_modes(event: Event, verdict: Verdict, force: Force, superseded: Callers) -> Verdict:
     """The verdict with all modes in which the event is as sure; ``code`` alone where it is one."""
     modes = 1 << verdict.mode
     for mode in range(len(MODES)) if verdict.mode != CODE else ():
