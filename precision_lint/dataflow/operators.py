@@ -158,7 +158,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _by_element(value: Any) -> bool:
-    by_item = value.op in FOLD or (value.op.startswith("numpy.") and by_element(value.op[6:]))
+    by_item = (
+        value.op in FOLD
+        or value.op == "neg"
+        or (value.op.startswith("numpy.") and by_element(value.op[6:]))
+    )
     return by_item and bool(value.operands)
 
 
