@@ -65,7 +65,7 @@ class ScalerWithBfloat16(Rule):
         fix = at.fix("disable the scaler", edits, reason) if facts["taken"] is None else None
         message = "the loss is scaled although autocast runs in bfloat16, which needs no scale"
         if facts["taken"]:
-            message = "this scaler is handed over for bfloat16, which needs no scale"
+            message = "this scaler is passed on for bfloat16, which needs no loss scale"
         elif facts["taken"] is False:
             message = (
                 f"the test {at.text(facts['scaled'])} leaves the scaler on for bfloat16, which "
