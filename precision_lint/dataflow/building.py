@@ -402,13 +402,38 @@ FED = ("encode", "decode", "forward")
 
 
 def _fed(it: Interpreter, weights: Dtypes, arguments: list[Value], node: ast.AST) -> None:
-    """A model of known dtype is given something: its first layer takes that dtype only."""
+    """A model of known dtype is given something: its first layer takes that dtype only.
+
+    What is half by assumption follows the model, in whichever half the code makes that.
+    """
     first = arguments[0] if arguments else None
     if isinstance(first, Tensor) and dtypes.single(weights) & 1 << dtypes.CODE:
-        weight = Tensor(
-            weights, "weight", (), node, it.module, flags=PARAMETER, data=("", "weight")
-        )
-        operate(it, MODEL, [first, weight], {}, node)
+        if first.dtypes[dtypes.CODE] & dtypes.OTHER:
+            own = [
+                w if mode >= dtypes.HALF16 and x & dtypes.LOW else x
+                for mode, (x, w) in enumerate(zip(first.dtypes, weights, strict=True))
+            ]
+            first = first.but(dtypes=tuple(own))
+        _meet(it, weights, first, node)
+
+
+def _meet(
+    it: Interpreter, weights: Dtypes, given: Tensor, node: ast.AST, assumptions: int = 0
+) -> None:
+    weight = Tensor(
+        weights, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER,
+        data=("", "weight"),
+    )  # fmt: skip
+    operate(it, MODEL, [given, weight], {}, node)
+
+
+def _fed_features(it: Interpreter, weights: Dtypes, given: list[Value], node: ast.AST) -> None:
+    """A model is given what a processor made: some that take images cast them themselves."""
+    found: Tensor | None = OPERATIONS["features"](given)
+    if found is not None:
+        known = not weights[dtypes.CODE] & dtypes.OTHER
+        assumptions = 0 if known else assume.NETWORK | assume.WEIGHTS
+        _meet(it, weights, found, node, assumptions)
 
 
 def foreign(
@@ -419,6 +444,8 @@ def foreign(
     cls = str(owner.cls)
     if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
         _fed(it, weights, arguments, node)  # others may cast what they are given
+    else:
+        _fed_features(it, weights, arguments, node)
     return network(it, name, weights, arguments, node)
 
 
@@ -436,6 +463,9 @@ def call_unknown(
         look(it, callee, node)
     given = [*arguments, *keywords.values()]
     handed(it, node, callee, given)
+    batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
+    if batch is not None:
+        return batch
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
@@ -443,6 +473,8 @@ def call_unknown(
         weights = symbol.vector if cast else dtypes.FOLLOWS
         if cast and (("cast of", "") in symbol.attributes or symbol.label in FED):
             _fed(it, weights, arguments, node)
+        else:
+            _fed_features(it, weights, given, node)
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
 

@@ -254,9 +254,12 @@ NONE = Scalar(None, "none")
 
 
 class DtypeValue(Value):
-    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is."""
+    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is.
 
-    __slots__ = ("assumptions", "dtypes", "home", "node", "source")
+    asked: the test that decides which of several it is, where that is known.
+    """
+
+    __slots__ = ("asked", "assumptions", "dtypes", "home", "node", "source")
 
     def __init__(
         self,
@@ -271,6 +274,7 @@ class DtypeValue(Value):
         self.node = node
         self.home = home
         self.source = source
+        self.asked: ast.expr | None = None
 
 
 class Sequence(Value):
@@ -303,6 +307,12 @@ class Table(Value):
     def __init__(self, items: Mapping[Any, Value], element: Value | None = None) -> None:
         self.items = items
         self.element = element
+
+
+class Batch(Table):
+    """What a processor of ``transformers`` gives: a dict whose items are attributes as well."""
+
+    __slots__ = ()
 
 
 class Reference(Value):

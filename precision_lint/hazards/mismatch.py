@@ -372,6 +372,8 @@ def _place(it: Interpreter, applied: Applied, index: int) -> Place | None:
     recurrent = applied.name == "recurrent"
     if _is_layer(applied) and (recurrent or index == 0) and isinstance(applied.node, ast.Call):
         node = _handed(applied.node, index)
+    if applied.name == "model" and node is None and isinstance(applied.node, ast.Call):
+        node = next((one.value for one in applied.node.keywords), None)
     return it.place(node) if node is not None else None
 
 
