@@ -115,13 +115,20 @@ def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: as
     return arguments[0] if arguments else unknown()
 
 
+SHARDED: list[Callable[[Interpreter, dtypes.Dtypes, Value | None, ast.AST], None]] = []
+"""What to look for where FSDP is told its dtypes: of parameters, and of what is reduced (``hazards``)."""
+
+
 def _mixed_precision(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     """``MixedPrecision(param_dtype=...)``"""
-    asked = dtype_of(it, keywords.get("param_dtype", arguments[0] if arguments else None))
+    given = {**dict(zip(("param_dtype", "reduce_dtype"), arguments, strict=False)), **keywords}
+    asked = dtype_of(it, given.get("param_dtype"))
     if asked is None:
         return unknown()
+    for look in SHARDED:
+        look(it, asked, given.get("reduce_dtype"), node)
     return Special("mixed-precision", node, it.module, dtypes=asked)
 
 
@@ -409,7 +416,15 @@ TORCH: dict[str, Handler] = {
     **dict.fromkeys(COUNTS, _count),
     "torch.where": _positions,
     "torch.clear_autocast_cache": _emptied,
-    "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
+    **dict.fromkeys(
+        (
+            "torch.distributed.fsdp.MixedPrecision",
+            "torch.distributed.fsdp.fully_sharded_data_parallel.MixedPrecision",
+            "torch.distributed.fsdp.MixedPrecisionPolicy",
+            "torch.distributed._composable.fsdp.MixedPrecisionPolicy",
+        ),
+        _mixed_precision,
+    ),
     "torch.finfo": _finfo,
     "torch.iinfo": _finfo,
     "torch.nn.Parameter": _parameter,

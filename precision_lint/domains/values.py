@@ -256,9 +256,12 @@ NONE = Scalar(None, "none")
 
 
 class DtypeValue(Value):
-    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is."""
+    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is.
 
-    __slots__ = ("assumptions", "dtypes", "home", "node", "source")
+    asked: the test that decides which of several it is, where that is known.
+    """
+
+    __slots__ = ("asked", "assumptions", "dtypes", "home", "node", "source")
 
     def __init__(
         self,
@@ -273,6 +276,7 @@ class DtypeValue(Value):
         self.node = node
         self.home = home
         self.source = source
+        self.asked: ast.expr | None = None
 
 
 class Sequence(Value):
