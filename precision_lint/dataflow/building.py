@@ -9,6 +9,7 @@ from typing import Any
 from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child, rebind
+from precision_lint.dataflow.creation import beside_weights
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -162,6 +163,8 @@ def make_layer(
         asked = dtype_of(it, given["dtype"])
         if asked is not None:
             root.made = asked
+    elif beside_weights(given.get("device")):
+        root.made = it.program.default_dtype
     return Instance(layer.name, {}, root, arguments=given)
 
 
