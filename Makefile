@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: test lint bless schema verify verify-cuda docs new-rule bench
+.PHONY: fuzz test lint bless schema verify verify-cuda docs new-rule bench
 
 test:
 	$(PYTHON) -m pytest -q
@@ -33,3 +33,9 @@ BENCH ?= $(HOME)/.cache/precision-lint-bench
 
 bench:
 	$(PYTHON) benchmarks/speed.py $(BENCH) --output benchmarks/results/speed.json
+
+FUZZ_SECONDS ?= 60
+SEED ?= 0
+
+fuzz:
+	$(PYTHON) scripts/fuzz.py --seconds $(FUZZ_SECONDS) --seed $(SEED) --keep fuzz-failures

@@ -59,6 +59,7 @@ def check(
         found, resolver, mode=mode, workers=workers, before=lambda path: counts.get(path, {})
     )
     result.files, result.lines, result.hidden = whole.files, whole.lines, whole.hidden
+    result.torch = whole.torch
     result.errors, result.warnings, result.gone = whole.errors, whole.warnings, {}
     result.cut = whole.cut
     result.silenced += [s for s in whole.silenced if Path(s.diagnostic.filename) not in found]

@@ -141,8 +141,12 @@ def _check(found: Evidence, resolver: Resolver) -> int:
     if missing:
         shell.tell("state it with `precision-lint init`, or write it into `precision`")
         return 1
-    if not stated:
-        shell.echo("No mode is stated, and none is shown.", sys.stdout)
+    said = (
+        "The code shows no mode that is not stated."
+        if stated
+        else ("No mode is stated, and none is shown.")
+    )
+    shell.echo(said, sys.stdout)
     return 0
 
 

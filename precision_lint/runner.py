@@ -45,6 +45,8 @@ class Result:
     """Text of each file that has diagnostics, as it is after fixes."""
     files: int = 0
     lines: int = 0
+    torch: bool = False
+    """Whether any file holds tensors, as far as its imports tell."""
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
     """One line for each path that is missing or cannot be read."""
@@ -157,6 +159,7 @@ def check(
         for file in found.files:
             contents = known.index(file.root).of(file.where)
             result.lines += contents.lines if contents else 0
+            result.torch |= contents is None or bool(contents.flags & TENSORS)
             look = contents is None or bool(contents.flags & LOOK)
             if look or file.settings.baseline or before is not None:
                 job = job_of(file, mode, before)
@@ -273,7 +276,8 @@ def check_stdin(
     root = files.project_root(path)
     job = job_of(files.File(str(path), str(name or "-"), settings, root), mode)
     outcome = judging.alone(data, job, settings, alone)
-    result = Result(files=1, lines=data.count(b"\n"), stdin=data, compared=job.held is not None)
+    result = Result(files=1, lines=data.count(b"\n"), torch=True, stdin=data)
+    result.compared = job.held is not None
     _state(result, settings, job)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
         result.stdin = outcome.text.encode()

@@ -46,7 +46,7 @@ def summary(result: Result, mode: Mode, statistics: bool = False, modes: bool = 
             notes = f" ({unsafe:,} fixable with `--fix --unsafe-fixes`)"
         lines.append(f"Found {_tally(found)}{notes}.")
     elif result.files and not result.errors:
-        lines.append("No findings." if _lost(result) else "All checks passed!")
+        lines.append(_nothing(result))
     if modes and mode is Mode.CHECK:
         lines += _modes(result)
     if result.hidden:
@@ -59,6 +59,15 @@ def summary(result: Result, mode: Mode, statistics: bool = False, modes: bool = 
         files, rows = _plural(result.files, "file"), _plural(result.lines, "line")
         lines.append(f"Linted {files}, {rows} in {result.seconds:.2f} s.")
     return lines
+
+
+def _nothing(result: Result) -> str:
+    """What to say where nothing was found."""
+    if not result.torch:
+        them = "The file does" if result.files == 1 else f"None of the {result.files:,} files"
+        rest = " not use torch" if result.files == 1 else " uses torch"
+        return f"{them}{rest}, so there is nothing to check: name the code that does."
+    return "No findings." if _lost(result) else "All checks passed!"
 
 
 def _put_off(result: Result) -> list[str]:

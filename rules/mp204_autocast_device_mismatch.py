@@ -13,12 +13,8 @@ class AutocastDeviceMismatch(Rule):
     inside one for `"cpu"`, and so on: both device types are literal, and differ. The region may be
     in the same function or around every call of it, which a decorator may be meant to leave.
 
-    `possible`: a region for a literal `"cuda"` in a function that puts tensors on a device it is
-    given, or that runs whatever it is handed (`forward(*args, **kwargs)`), or in a file that
-    chooses its device (`"cuda" if ... else "cpu"`, `--device`); a region for
-    `device.type` that is on for every device but the CPU, or in a file that knows `"mps"`, whose
-    autocast is as young as torch 2.5; and `torch.get_autocast_gpu_dtype()` or
-    `is_autocast_enabled()`, which speak of CUDA alone.
+    It also flags `torch.get_autocast_cpu_dtype()` behind `if torch.is_autocast_enabled():`, which asks for
+    CUDA alone: where autocast is on for the CPU, the branch is not taken.
 
     It stays silent where one device type is only known at run time (`x.device.type`), where the
     same statement, or one right inside, switches the region's own device off too, and for regions
@@ -60,10 +56,16 @@ class AutocastDeviceMismatch(Rule):
     name = "autocast-device-mismatch"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    listens = ("device-mismatch",)
+    listens = ("device-mismatch", "asks-other-device")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "asks-other-device":
+            yield Finding(
+                "is_autocast_enabled() asks for CUDA alone; what is behind it is for the CPU",
+                related=(Link("autocast of the CPU", facts["asked"]),),
+            )
+            return
         related: tuple[Link, ...] = ()
         if facts["opened"] is not None:
             related = (Link("the region around it opens here", facts["opened"]),)

@@ -27,14 +27,12 @@ class AutocastBadArguments(Rule):
 
     - `autocast` as a decorator or manager without a call of it, and `with autocast(...) and
       torch.no_grad():`, which enters the second only.
-    - A name that the oldest torch of the project's metadata does not have (`torch.amp.GradScaler`
-      before 2.3), unless the file asks for the version.
-    - `possible` only: the text of a whole device (`str(x.device)`) or a `device` of unknown kind as
-      the device type, of a wrapper too (`MyAutocast(device_type=self.device)`); a region that a
-      default of the code switches on (`enabled=getattr(args, "amp", True)`); a literal half dtype
-      in a function that has a `self.dtype`.
+    - What the least torch does not have (`torch-version`, or the project's metadata), unless the file asks
+      for the version: `torch.amp.GradScaler` before 2.3, `custom_fwd` of torch.amp before 2.4, a device
+      with its index (`"cuda:0"`, `str(x.device)`) before 2.4, `"mps"` before 2.5, float16 on the CPU
+      before 2.2. Where no least torch is known, `str(x.device)` is `possible`.
 
-    It stays silent for `"cuda:0"`, which works, for `*args`, for `**options` unless a dict in the
+    It stays silent for `*args`, for `**options` unless a dict in the
     same function has a wrong key, for a name that is imported from two places where they differ,
     and in a `try` that catches the error.
 

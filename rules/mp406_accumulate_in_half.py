@@ -14,6 +14,8 @@ class AccumulateInHalf(Rule):
       or it is created in the dtype of the activations;
     - `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
       the votes and weights of overlapping windows;
+    - FSDP's `MixedPrecision` and `MixedPrecisionPolicy` with half parameters and no `reduce_dtype`: the
+      gradients are summed over the ranks in half;
     - `index_add_` and `index_put_(..., accumulate=True)` into half counts, histograms, and sums of
       clusters or segments.
 
@@ -57,10 +59,15 @@ class AccumulateInHalf(Rule):
     name = "accumulate-in-half"
     severity = Severity.WARNING
     applicability = Applicability.SAFE
-    listens = ("half-total",)
+    listens = ("half-total", "half-reduction")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "half-reduction":
+            yield Finding(
+                f"no reduce_dtype: gradients are summed over the ranks in {facts['half']}",
+            )
+            return
         edits = at.upcast((facts["term"],)) if facts["term"] is not None else None
         fix = at.fix("add up in float32", edits)
         yield Finding(

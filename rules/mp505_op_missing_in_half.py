@@ -13,6 +13,14 @@ SAME = frozenset({
 """Operations that give one tensor of their operand's dtype."""
 
 
+SAID = {
+    "half-anywhere": "this is float16 on the CPU, too, which has few kernels for it before torch 2.2",
+    "mixed-operands": "{operation} gets half operands beside float32 ones: a compiled kernel takes one dtype",
+    "forgotten-operand": "{operand} goes to {operation} as it came, the others cast to one dtype",
+}
+"""What is said of events that are not about a missing kernel."""
+
+
 def _on(device: str) -> str:
     return "the CPU" if device == "cpu" else device.upper()
 
@@ -32,7 +40,9 @@ class OpMissingInHalf(Rule):
     `sigmoid` and 70 more of float16 from torch 2.1 on, `matmul`, `conv2d`, `topk` and 60 more from 2.2 on,
     `layer_norm` from 2.3 on, `cross_entropy` from 2.4 on, and CUDA has `tril` of bfloat16 from 2.1 on.
     These are shown where the least torch is older, by `torch-version` or the project's metadata; then
-    in files that ask for the CPU somewhere as well.
+    in files that cast something up because it is on the CPU as well. A tensor that is made float16 on a
+    device which the code itself lets be the CPU (`"cuda" if torch.cuda.is_available() else "cpu"`),
+    without a question for it, is a warning unless the least torch is 2.2.
 
     It stays silent where the operand is float32, where the device's autocast casts it up (CPU's
     does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
@@ -86,21 +96,26 @@ class OpMissingInHalf(Rule):
     severity = Severity.ERROR
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("missing-kernel", "missing-kernel-elsewhere", "mixed-operands", "forgotten-operand")
+    listens = (
+        "missing-kernel",
+        "missing-kernel-elsewhere",
+        "mixed-operands",
+        "forgotten-operand",
+        "half-anywhere",
+    )
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        name = facts["operation"]
-        if event.kind == "mixed-operands":
+        said = SAID.get(event.kind)
+        if said is not None:
+            operands = facts.get("operands", ())
             yield Finding(
-                f"{name} gets half operands beside float32 ones: a compiled kernel takes one dtype",
-                fix=at.fix(f"upcast the operands of {name}", at.upcast(facts["operands"])),
+                said.format(**facts),
+                fix=at.fix("upcast the operands", at.upcast(operands)) if operands else None,
+                severity=Severity.WARNING if event.kind == "half-anywhere" else None,
             )
             return
-        if event.kind == "forgotten-operand":
-            forgotten = facts["operand"]
-            yield Finding(f"{forgotten} goes to {name} as it came, the others cast to one dtype")
-            return
+        name = facts["operation"]
         known = event.kind == "missing-kernel" or name.startswith("fft.") or name == "stft"
         if name in ("cdist", "pdist") or not known:
             return

@@ -565,3 +565,15 @@ def test_selecting_only_what_is_in_preview_is_said(
     assert run.err == "MP912: is in preview, so this selects nothing; add --preview\n"
     assert run("--select", "MP912", "--preview", ".") == 1 and not run.err
     assert run("--select", "MP91", ".") == 0 and not run.err
+
+
+def test_a_tree_without_torch_says_so(run: Run) -> None:
+    """Findings are looked for in files with tensors; where there are none, the user named something else."""
+    Path("a.py").write_text("x = 1\n")
+    expected = "The file does not use torch, so there is nothing to check: name the code that does."
+    for _ in range(2):  # the second time from the cache
+        assert run(".") == 0 and run.out.strip() == expected
+    Path("b.py").write_text("y = 2\n")
+    assert run(".") == 0 and run.out.startswith("None of the 2 files uses torch, ")
+    Path("c.py").write_text("import torch\n")
+    assert run(".") == 0 and run.out == "All checks passed!\n"

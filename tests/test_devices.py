@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from precision_lint import cli
 from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
-from precision_lint.torchmodel import operations
+from precision_lint.torchmodel import amp, operations
 from precision_lint.torchmodel.operations import DTYPES
 from precision_lint.torchmodel.tables import table
 
@@ -34,6 +35,16 @@ MOVED = {
     "view": "(a.cpu() - b.cpu())[:, 1:]",
 }
 ROOT = Path(__file__).parent.parent / "scripts"
+HALVED = """
+import torch
+
+device = {device}
+
+
+def run(model, path):
+    x = torch.zeros(3)
+    return model({cast})
+"""
 LAYER = """
 import torch
 from torch import nn
@@ -55,12 +66,13 @@ def found(
     text: str,
     *options: str,
     precision: str = "float16",
+    select: str = "MP505",
 ) -> list[tuple[str, int, str]]:
     """Code, row and message of what is shown."""
     path = tmp_path / "a.py"
     path.write_text(text)
     cli.main([
-        "check", "-n", "--isolated", "--select", "MP505", "--precision", precision,
+        "check", "-n", "--isolated", "--select", select, "--precision", precision,
         "--output-format", "json", *options, str(path),
     ])  # fmt: skip
     said = json.loads(capsys.readouterr().out)
@@ -113,11 +125,42 @@ def dropped(weight, density):
     return weight * torch.bernoulli(torch.full_like(weight, density))
 """
     old = ("--torch-version", "1.13")
-    assert [row for _, row, _ in found(capsys, tmp_path, text, *old)] == [7, 12]
+    assert [row for _, row, _ in found(capsys, tmp_path, text, *old)] == [7]
     guarded = text.replace("return torch.sigmoid(x)", "return torch.sigmoid(x.float())")
-    assert [row for _, row, _ in found(capsys, tmp_path, guarded, *old)] == [12]
-    unasked = text.replace('"cpu"', '"mps"')
+    assert [row for _, row, _ in found(capsys, tmp_path, guarded, *old)] == [12], "half comes there"
+    unasked = guarded.replace('"cpu"', '"mps"')
     assert not found(capsys, tmp_path, unasked, *old)
+
+
+@pytest.mark.parametrize(
+    ("device", "cast", "count"),
+    [
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "x.to(device).half()", 1),
+        (
+            "torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
+            "x.to(device).half()",
+            1,
+        ),
+        (
+            "'cuda' if torch.cuda.is_available() else 'cpu'",
+            "x.to(device=device).to(torch.float16)",
+            1,
+        ),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "x.to(device).bfloat16()", 0),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "x.to(device).float()", 0),
+        ("'cuda' if torch.cuda.is_available() else 'mps'", "x.to(device).half()", 0),
+        ("'cuda'", "x.to(device).half()", 0),
+        ("pick()", "x.to(device).half()", 0),
+    ],
+)
+def test_half_on_a_device_that_may_be_the_cpu(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, device: str, cast: str, count: int
+) -> None:
+    text = HALVED.format(device=device, cast=cast)
+    assert len(found(capsys, tmp_path, text)) == count
+    assert not found(capsys, tmp_path, text, "--torch-version", "2.2")
+    asked = text.replace("    return model", "    if device != 'cpu':\n        return model")
+    assert not found(capsys, tmp_path, asked)
 
 
 def test_gaps_that_are_left_depend_on_the_device(
@@ -212,3 +255,72 @@ def test_since_is_the_first_release_that_has_a_kernel() -> None:
     newest = {"exp": takes(True), "log": takes(True)}
     table = _script().since({"1.0": old, "1.1": new, "9.0": newest})
     assert {d: dict(by) for d, by in table["cpu"].items()} == {"float16": {"1.1": ["exp"]}}
+
+
+REGION = """
+import torch
+
+
+def run(model, x):
+    with torch.autocast({given}):
+        return model(x)
+"""
+LATE = {
+    "str(x.device)": "2.4",
+    "device_type=str(x.device), dtype=torch.bfloat16": "2.4",
+    "'cuda:0'": "2.4",
+    "'mps'": "2.5",
+    "'cpu', torch.float16": "2.2",
+}
+
+
+@pytest.mark.parametrize(("given", "since"), LATE.items(), ids=LATE)
+def test_arguments_of_autocast_by_release(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, given: str, since: str
+) -> None:
+    def shown(*options: str) -> list[tuple[str, int, str]]:
+        text = REGION.format(given=given)
+        return found(capsys, tmp_path, text, *options, select="MP210")
+
+    [(_, row, message)] = shown("--torch-version", "1.13")
+    assert row == 6 and since in message
+    assert not shown("--torch-version", since)
+    assert not shown(), "nothing is known of the release"
+    assert bool(shown("--confidence", "possible")) is ("str(" in given)
+
+
+@pytest.mark.parametrize("given", ["x.device.type", "'cuda'", "'cpu'", "'cpu', torch.bfloat16"])
+def test_what_autocast_always_took(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, given: str
+) -> None:
+    text = REGION.format(given=given)
+    assert not found(capsys, tmp_path, text, "--torch-version", "1.13", select="MP210")
+
+
+def test_names_of_amp_by_release(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = "import torch\n\nscaler = torch.amp.GradScaler()\n"
+
+    def shown(text: str, version: str) -> list[tuple[str, int, str]]:
+        return found(capsys, tmp_path, text, "--torch-version", version, select="MP210")
+
+    assert [row for _, row, _ in shown(text, "2.2")] == [3]
+    assert not shown(text, "2.3")
+    tried = """
+try:
+    from torch.amp import GradScaler
+except ImportError:
+    from torch.cuda.amp import GradScaler
+
+scaler = GradScaler()
+"""
+    assert not shown(tried, "2.2")
+
+
+def test_what_the_newest_torch_takes_of_autocast() -> None:
+    for name in amp.SINCE:
+        assert operator.attrgetter(name.removeprefix("torch."))(torch) is not None
+    for kind in {*amp.DEVICE_SINCE, "cuda", "cpu", "xpu"} - {"privateuseone"}:
+        assert torch.amp.is_autocast_available(kind), kind
+    assert torch.autocast("cuda:0").device == "cuda:0"
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled()

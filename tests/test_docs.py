@@ -105,7 +105,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     text = (DOCS / "tutorial.md").read_text("utf8")
     for name, content in [*FILE.findall(text), ("pyproject.toml", "")]:
         (tmp_path / name).write_text(content)
-    assert executed(text, tmp_path) == 8
+    assert executed(text, tmp_path) == 10
 
 
 def test_the_readme(tmp_path: Path) -> None:

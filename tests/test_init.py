@@ -104,7 +104,7 @@ def test_what_is_proved_is_shown_and_written(capsys: pytest.CaptureFixture[str])
         b'precision = [\r\n    "amp-float16",  # train.py:7\r\n]\r\n'
     )
     assert cli.main(["init", "-n", "--check"]) == 0
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("The code shows no mode that is not stated.\n", "")
 
 
 @pytest.mark.usefixtures("here")
@@ -191,7 +191,11 @@ def test_what_is_stated_and_not_shown_is_no_failure(capsys: pytest.CaptureFixtur
     with Path("pyproject.toml").open("a") as file:
         file.write('[tool.precision-lint]\nprecision = ["amp-float16", "bfloat16"]\n')
     code, out, _ = run(capsys, "--check")
-    assert (code, out) == (0, "pyproject.toml: bfloat16 is stated, and nothing shows it.\n")
+    assert (code, out) == (
+        0,
+        "pyproject.toml: bfloat16 is stated, and nothing shows it.\n"
+        "The code shows no mode that is not stated.\n",
+    )
 
 
 @pytest.mark.usefixtures("here")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from precision_lint import cli
+from precision_lint.domains import dtypes
 
 ALL = "amp-float16,amp-bfloat16,float16,bfloat16"
 CASES = {
@@ -287,3 +288,9 @@ def test_found_where_it_is_and_nowhere_else(
         for code in re.findall(r"# (MP\d+)", line)
     ]
     assert sorted({(one["location"]["row"], one["code"]) for one in found}) == wanted
+
+
+def test_what_may_be_of_any_dtype_does_not_surely_differ() -> None:
+    unsure, half = dtypes.everywhere(dtypes.FLOAT32 | dtypes.OTHER), dtypes.V_FLOAT16
+    assert dtypes.differing(dtypes.V_FLOAT32, half) == dtypes.ALL_MODES
+    assert dtypes.differing(unsure, half) == 0

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import objects
+from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child, rebind
-from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.creation import beside_weights
+from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -110,23 +111,22 @@ def _fields(
     keywords: dict[str, Value],
 ) -> None:
     """Attributes of a dataclass or named tuple."""
-    names = [
-        statement.target.id
+    said = {
+        statement.target.id: (base.module, statement.annotation)
         for base in reversed([c for c in objects.ancestry(it, cls) if isinstance(c, Class)])
         for statement in base.node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    ]
-    given = {**dict(zip(names, arguments, strict=False)), **keywords}
-    for name in names:
-        value = given.get(name)
-        if value is None:
-            value = objects.class_constant(it, cls, name)
-            if isinstance(value, Scalar) and value.is_number:
-                value = Scalar(
-                    value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node,
-                    value.home,
-                )  # fmt: skip
-        if value is not None:
+    }
+    given = {**dict(zip(said, arguments, strict=False)), **keywords}
+    for name, (module, annotation) in said.items():
+        value = given.get(name) or objects.class_constant(it, cls, name)
+        if name not in given and isinstance(value, Scalar) and value.is_number:
+            value = Scalar(
+                value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node,
+                value.home,
+            )  # fmt: skip
+        value = declared.as_annotated(it, module, value or unknown(), annotation)
+        if name in given or not isinstance(value, Unknown):
             result.attributes[name] = value
 
 
@@ -163,6 +163,8 @@ def make_layer(
         asked = dtype_of(it, given["dtype"])
         if asked is not None:
             root.made = asked
+    elif beside_weights(given.get("device")):
+        root.made = it.program.default_dtype
     return Instance(layer.name, {}, root, arguments=given)
 
 
@@ -403,13 +405,38 @@ FED = ("encode", "decode", "forward")
 
 
 def _fed(it: Interpreter, weights: Dtypes, arguments: list[Value], node: ast.AST) -> None:
-    """A model of known dtype is given something: its first layer takes that dtype only."""
+    """A model of known dtype is given something: its first layer takes that dtype only.
+
+    What is half by assumption follows the model, in whichever half the code makes that.
+    """
     first = arguments[0] if arguments else None
     if isinstance(first, Tensor) and dtypes.single(weights) & 1 << dtypes.CODE:
-        weight = Tensor(
-            weights, "weight", (), node, it.module, flags=PARAMETER, data=("", "weight")
-        )
-        operate(it, MODEL, [first, weight], {}, node)
+        if first.dtypes[dtypes.CODE] & dtypes.OTHER:
+            own = [
+                w if mode >= dtypes.HALF16 and x & dtypes.LOW else x
+                for mode, (x, w) in enumerate(zip(first.dtypes, weights, strict=True))
+            ]
+            first = first.but(dtypes=tuple(own))
+        _meet(it, weights, first, node)
+
+
+def _meet(
+    it: Interpreter, weights: Dtypes, given: Tensor, node: ast.AST, assumptions: int = 0
+) -> None:
+    weight = Tensor(
+        weights, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER,
+        data=("", "weight"),
+    )  # fmt: skip
+    operate(it, MODEL, [given, weight], {}, node)
+
+
+def _fed_features(it: Interpreter, weights: Dtypes, given: list[Value], node: ast.AST) -> None:
+    """A model is given what a processor made: some that take images cast them themselves."""
+    found: Tensor | None = OPERATIONS["features"](given)
+    if found is not None:
+        known = not weights[dtypes.CODE] & dtypes.OTHER
+        assumptions = 0 if known else assume.NETWORK | assume.WEIGHTS
+        _meet(it, weights, found, node, assumptions)
 
 
 def foreign(
@@ -420,6 +447,8 @@ def foreign(
     cls = str(owner.cls)
     if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
         _fed(it, weights, arguments, node)  # others may cast what they are given
+    else:
+        _fed_features(it, weights, arguments, node)
     return network(it, name, weights, arguments, node)
 
 
@@ -437,6 +466,9 @@ def call_unknown(
         look(it, callee, node)
     given = [*arguments, *keywords.values()]
     handed(it, node, callee, given)
+    batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
+    if batch is not None:
+        return batch
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
@@ -444,6 +476,8 @@ def call_unknown(
         weights = symbol.vector if cast else dtypes.FOLLOWS
         if cast and (("cast of", "") in symbol.attributes or symbol.label in FED):
             _fed(it, weights, arguments, node)
+        else:
+            _fed_features(it, weights, given, node)
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
 
@@ -638,6 +672,7 @@ def _children(it: Interpreter, owner: Instance, name: str) -> Value:
     return Sequence(tuple(values), None, "list") if len(values) < 32 else Sequence(None, values[0])
 
 
+OPERATIONS["network"] = network
 CALLEES[ClassValue] = construct
 CALLEES[Instance] = call_instance
 CALLEES[Unknown] = call_unknown

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow import declared, objects, regions
+from precision_lint.dataflow import alike, declared, objects, regions
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
@@ -53,6 +53,8 @@ CONTEXTS = 12
 """Contexts of one function that are told apart; further calls give something unknown."""
 DEPTH = 60
 """Calls inside each other that are followed."""
+UNSEEN = "unseen"
+"""The context of a call that nobody saw."""
 REPEATS = 4
 """Rounds in which a recursive function's result may still change."""
 
@@ -72,11 +74,12 @@ class Summary:
         "running",
         "symbols",
         "trace",
+        "unpacked",
         "weights",
         "yielded",
     )
 
-    def __init__(self, symbols: list[int], objects: dict[int, Symbol]) -> None:
+    def __init__(self, symbols: list[int], objects: dict[int, Symbol], unpacked: bool) -> None:
         self.result: Value | None = None
         self.symbols = symbols
         self.trace: list[Any] = []
@@ -87,6 +90,8 @@ class Summary:
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
         self.objects = objects
+        self.unpacked = unpacked
+        """Whether a call may give more keywords than are known (``**options``)."""
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
 
@@ -177,6 +182,7 @@ def run(
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
     region, driver = it.region, False
+    unpacked, it.unpacked = it.unpacked and arguments is not None, False
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
@@ -184,7 +190,7 @@ def run(
         region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
         if owner is None:
             me = _object_of(it, function)
-        key: Any = ("unseen", key_of.of(me), id(outer) if outer else 0)
+        key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
         arguments = [_supposed(it, one, told) for one in arguments]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
@@ -193,17 +199,17 @@ def run(
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
             region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
-            id(outer) if outer else 0, it.script,
+            id(outer) if outer else 0, it.script, unpacked,
         )  # fmt: skip
     summary = function.contexts.get(key)
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
-            return _given_up(it, function, node)
+            return _given_up(it, function, me, node)
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
-            return _given_up(it, function, node)
-        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects)
-        it.program.touched.append(function.contexts)
+            return _as_alike(it, function, me, arguments, keywords, node)
+        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects, unpacked)
+        _keep_alike(it, function, me, arguments, keywords, summary)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
@@ -214,17 +220,66 @@ def run(
     _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
-        place = it.place(node)
         symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
-        objects = (Closure(function, owner),)
+        of, within = (Closure(function, owner),), (summary.trace,)
         it.trace.append(
-            Step("call", node, place, objects, (summary.trace,), symbols, tuple(given.items()))
+            Step("call", node, it.place(node), of, within, symbols, tuple(given.items()))
         )
     if summary.result is None:
         return BOTTOM if summary.running else unknown()
-    values = [*(arguments or ()), *keywords.values()]
+    values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+
+
+def _outline(
+    it: Interpreter, owner: Value | None, arguments: list[Value], keywords: dict[str, Value]
+) -> Any:
+    """What a context has in common with others like it."""
+    given = tuple([alike.outline(it, one) for one in arguments])
+    named = tuple([(name, alike.outline(it, one)) for name, one in keywords.items()])
+    region = it.region.dtypes, it.region.device, it.region.disabled
+    return alike.outline(it, owner), given, named, region
+
+
+def _keep_alike(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    summary: Summary,
+) -> None:
+    """Keep a summary, as long as its file is analysed, for calls that differ in ranges and numbers alone."""
+    known: dict[Any, Summary] = function.facts.setdefault("alike", {})
+    it.program.touched += (function.contexts, known)
+    like = UNSEEN if arguments is None else _outline(it, owner, arguments, keywords)
+    known.setdefault(like, summary)
+
+
+def _as_alike(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """The result of a call in one context too many: in kinds and dtypes that of one like it."""
+    known = function.facts.get("alike")
+    if known and arguments is not None:
+        values = [*arguments, *keywords.values()]
+        summary = known.get(_outline(it, owner, arguments, keywords))
+        if summary is None and alike.follow(values):
+            summary = known.get(UNSEEN)
+        if summary is not None and summary.result is not None and not summary.running:
+            behind = 0
+            for one in values:
+                behind |= getattr(one, "assumptions", 0)
+            found = alike.outlined(it, summary.result, node, behind)
+            if found is not None:
+                return found
+    return _given_up(it, function, owner, node)
 
 
 def _object_of(it: Interpreter, function: Function) -> Value | None:
@@ -246,17 +301,17 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
     """An argument of which nothing is known: like one of a caller that nobody saw."""
-    if value.__class__ is Tensor and value.dtypes[1:] == dtypes.V_ANY[1:]:
-        return _supposed_floats(it, value)
-    if not isinstance(value, Unknown):
-        return value
-    symbol = value.symbol
-    followed = symbol.assumptions & ~(assume.CALL | assume.INPUT)
-    if symbol.vector != dtypes.V_ANY or followed or symbol.tensor is not None:
+    kind = value.__class__
+    if kind is not Tensor and kind is not Unknown:
         return value
     on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
     off = dtypes.HANDED_IN if it.region.disabled else dtypes.BATCHES
     vector = dtypes.INPUTS if on else off
+    if kind is Tensor:
+        return _supposed_floats(value, vector)
+    symbol: Symbol = value.symbol  # type: ignore[attr-defined]
+    if symbol.tensor is not None or not _is_open(symbol.vector, symbol.assumptions, vector):
+        return value
     key = "supposed", on, it.region.disabled
     made = symbol.attributes.get(key)
     if not isinstance(made, Unknown):
@@ -267,13 +322,22 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     return made
 
 
-def _supposed_floats(it: Interpreter, value: Any) -> Value:
+def _is_open(known: Dtypes, assumptions: int, vector: Dtypes) -> bool:
+    """Whether nothing is known of a dtype, or what is to be supposed was assumed of a call."""
+    if assumptions & ~(assume.CALL | assume.INPUT):
+        return False
+    return known[1:] == dtypes.V_ANY[1:] or (
+        bool(assumptions & assume.CALL) and known[1:] == vector[1:]
+    )
+
+
+def _supposed_floats(value: Any, vector: Dtypes) -> Value:
     """The same of what was computed from something of which nothing is known."""
-    if value.assumptions & ~(assume.CALL | assume.INPUT):
+    if not _is_open(value.dtypes, value.assumptions, vector):
         return value  # type: ignore[no-any-return]
-    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
-    vector = (value.dtypes[0], *(dtypes.INPUTS if on else dtypes.BATCHES)[1:])
-    return value.but(dtypes=vector, assumptions=assume.INPUT)  # type: ignore[no-any-return]
+    return value.but(  # type: ignore[no-any-return]
+        dtypes=(value.dtypes[0], *vector[1:]), assumptions=assume.INPUT
+    )
 
 
 SMALL = 4
@@ -323,9 +387,14 @@ def regions_outside(it: Interpreter) -> Region:
     return Region(dtypes.V_OFF, "cuda", 0)
 
 
-def _given_up(it: Interpreter, function: Function, node: ast.AST) -> Value:
+def _given_up(it: Interpreter, function: Function, owner: Value | None, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
-    return _as_declared(it, function, it.unknown(function.name, dtypes.V_ANY, assume.CALL))
+    result: Value = it.unknown(function.name, dtypes.V_ANY, assume.CALL)
+    if function.name == "forward" and isinstance(owner, Instance):
+        if objects.is_module(it, owner.cls):
+            weights, _ = objects.weights_of(it, owner)
+            result = OPERATIONS["network"](it, function.name, weights, [], node)
+    return _as_declared(it, function, result)
 
 
 def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
@@ -405,7 +474,7 @@ def _interpret(
         it.no_grad = False
     it.building += building
     try:
-        it.variables = bind(it, function, owner, arguments, keywords)
+        it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
         if isinstance(body, ast.Lambda):
             it.returned.append(it.expr(body.body))
@@ -456,15 +525,16 @@ def _named(
     function: Function,
     parameter: ast.arg,
     default: ast.expr | None,
-    nobody_calls: bool,
+    unsaid: bool,
     left: dict[str, Value],
 ) -> Value:
-    """The value of a parameter that no position gives: by its name, or its default."""
-    if nobody_calls:
-        return unseen(it, function, parameter, default)
+    """The value of a parameter that no position gives: by its name, or its default.
+
+    unsaid: a caller that nobody saw, or keywords that nobody knows, may give it.
+    """
     if parameter.arg in left:
         return passed(it, left.pop(parameter.arg), parameter.arg)
-    return _absent(it, function, default)
+    return unseen(it, function, parameter, default) if unsaid else _absent(it, function, default)
 
 
 def bind(
@@ -473,8 +543,10 @@ def bind(
     owner: Value | None,
     arguments: list[Value] | None,
     keywords: dict[str, Value],
+    unpacked: bool = False,
 ) -> Environment:
     """The variables at a function's start."""
+    unsaid = arguments is None or unpacked
     node = function.node.args
     parameters = function.parameters
     variables: Environment = {}
@@ -491,16 +563,15 @@ def bind(
         if arguments is not None and index - start < len(arguments):
             variables[name] = passed(it, arguments[index - start], name)
         else:
-            variables[name] = _named(it, function, parameter, default, arguments is None, left)
+            variables[name] = _named(it, function, parameter, default, unsaid, left)
     for parameter, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-        variables[parameter.arg] = _named(it, function, parameter, default, arguments is None, left)
+        variables[parameter.arg] = _named(it, function, parameter, default, unsaid, left)
     if node.vararg is not None:
         rest = None if arguments is None else tuple(arguments[max(len(parameters) - start, 0) :])
         element = it.unknown(node.vararg.arg, dtypes.INPUTS, assume.INPUT) if rest is None else None
         variables[node.vararg.arg] = Sequence(rest, element, "tuple")
     if node.kwarg is not None:
-        open_ended = arguments is None or it.unpacked
-        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if open_ended else None
+        element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if unsaid else None
         variables[node.kwarg.arg] = Table(left, element)
     for name, said in declared.of_function(function).items():
         if name != "return":

@@ -17,6 +17,7 @@ from precision_lint.domains.values import (
     PARAMETER,
     UNKNOWN_RANK,
     Array,
+    Batch,
     Instance,
     Scalar,
     Sequence,
@@ -117,12 +118,16 @@ def _special_elements(it: Interpreter, value: Special, node: ast.AST) -> Value |
 def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
     """One of the parameters of a module."""
     owner = value.fields["owner"]
-    vector = dtypes.V_ANY
+    vector, assumptions = dtypes.V_ANY, 0
     if isinstance(owner, Instance):
         vector, _ = objects.weights_of(it, owner)
     elif isinstance(owner, Unknown) and owner.symbol.node is not None:
         vector = owner.symbol.vector
-    weight = Tensor(vector, "weight", (), node, it.module, flags=PARAMETER, data=value)
+    elif isinstance(owner, Unknown):
+        vector, assumptions = dtypes.FOLLOWS, assume.WEIGHTS
+    weight = Tensor(
+        vector, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER, data=value
+    )
     return Sequence((Scalar(None, "str"), weight), None) if value.fields.get("named") else weight
 
 
@@ -435,6 +440,8 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         objects.store(it, owner, target.attr, value)
     elif isinstance(owner, Unknown):
         it.variables[("of", owner.symbol.number, target.attr)] = value
+    elif isinstance(owner, Batch):
+        rebind(it, target.value, Batch({**owner.items, target.attr: value}, owner.element))
     elif isinstance(owner, Special):
         owner.fields[target.attr] = value
 
@@ -511,10 +518,13 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
     elif isinstance(owner, Table):
         key = index.value if isinstance(index, Scalar) else None
         if key is not None:
-            rebind(it, target.value, Table({**owner.items, key: value}, owner.element))
+            rebind(it, target.value, owner.__class__({**owner.items, key: value}, owner.element))
         else:
             element = value if owner.element is None else join(owner.element, value)
-            rebind(it, target.value, Table(owner.items, element))
+            items = owner.items
+            if isinstance(owner, Batch):  # any of them may be it
+                items = {name: join(one, value) for name, one in items.items()}
+            rebind(it, target.value, owner.__class__(items, element))
     elif isinstance(owner, Instance) and owner.items is not None:
         put(owner, index, value)
     elif isinstance(owner, Sequence):

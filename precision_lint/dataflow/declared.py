@@ -14,6 +14,7 @@ from precision_lint.domains.values import (
     Array,
     Instance,
     Reference,
+    Scalar,
     Sequence,
     Symbol,
     Tensor,
@@ -34,6 +35,7 @@ FLOATS = frozenset({"Float", "Inexact"})
 """Annotations that say "some float"."""
 ANYTHING = frozenset({"Num", "Real", "Shaped"})
 """Annotations that say "a tensor"."""
+NUMBERS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "bytes": "bytes"}
 TENSOR_CLASSES = {
     "LongTensor": dtypes.INTEGER, "IntTensor": dtypes.INTEGER, "BoolTensor": dtypes.BOOLEAN,
     "ShortTensor": dtypes.INTEGER, "CharTensor": dtypes.INTEGER,
@@ -158,6 +160,8 @@ def as_annotated(it: Interpreter, module: Module, value: Value, node: ast.expr) 
         return _of_items(it, module, value, inner, name)
     if name in TENSOR_CLASSES and not isinstance(inner, ast.Subscript):
         return _typed(it, value, TENSOR_CLASSES[name], inner is not node)
+    if name in NUMBERS:
+        return Scalar(None, NUMBERS[name]) if isinstance(value, Unknown) else value
     said = jaxtyped(it, module, inner)
     if not said:
         return value

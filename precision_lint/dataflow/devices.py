@@ -13,6 +13,7 @@ from precision_lint.domains.values import (
     ON_CPU,
     ON_DEVICE,
     ON_OTHER,
+    Scalar,
     Special,
     Symbol,
     Tensor,
@@ -32,7 +33,11 @@ def named(value: Value | None) -> int:
         of = value.fields.get("of")
         if isinstance(of, Tensor):
             return of.flags & ON_DEVICE
-        return _of_type(value.fields.get("type"))
+        return named(value.fields.get("named"))
+    if isinstance(value, Scalar) and value.op == "join":
+        found = [named(one) for one in value.operands]
+        both = found[0] | found[1]
+        return both if all(found) else both and both | ON_OTHER
     return _of_type(text(value))
 
 
@@ -47,7 +52,9 @@ def asked(values: Iterable[Value]) -> int | None:
     for value in values:
         if isinstance(value, Tensor):
             return value.flags & ON_DEVICE
-        if (isinstance(value, Special) and value.kind == "device") or text(value) is not None:
+        if isinstance(value, Special) and value.kind == "device":
+            return named(value)
+        if isinstance(value, Scalar) and value.kind == "str":
             return named(value)
         if isinstance(value, Unknown):
             return 0
@@ -81,18 +88,34 @@ def of_all(tensors: Iterable[Tensor]) -> int:
     return found
 
 
-def asks_for_cpu(module: Module) -> bool:
-    """Whether a file compares the device of something with the CPU, and so is run there as well."""
-    known = module.facts.get("asks for cpu")
+def upcasts_on_cpu(module: Module) -> bool:
+    """Whether a file casts something up because it is on the CPU: half tensors come to it there."""
+    known = module.facts.get("upcasts on cpu")
     if known is None:
-        known = module.facts["asks for cpu"] = any(
-            isinstance(node, ast.Compare) and _asks_for_cpu(node) for node in ast.walk(module.tree)
+        known = module.facts["upcasts on cpu"] = any(
+            isinstance(node, (ast.If, ast.IfExp)) and _asks_for_cpu(node.test) and _upcasts(node)
+            for node in ast.walk(module.tree)
         )
     return bool(known)
 
 
-def _asks_for_cpu(node: ast.Compare) -> bool:
-    sides = (node.left, *node.comparators)
-    return any(isinstance(one, ast.Constant) and one.value == "cpu" for one in sides) and any(
-        isinstance(one, ast.Attribute) and one.attr == "type" for one in sides
+def _asks_for_cpu(test: ast.expr) -> bool:
+    """``x.device.type == "cpu"``"""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.In)):
+            sides = [one for side in (node.left, *node.comparators) for one in ast.walk(side)]
+            named = any(isinstance(one, ast.Constant) and one.value == "cpu" for one in sides)
+            if named and any(
+                isinstance(one, ast.Attribute) and one.attr == "type" for one in sides
+            ):
+                return True
+    return False
+
+
+def _upcasts(node: ast.If | ast.IfExp) -> bool:
+    body = node.body if isinstance(node, ast.If) else [node.body]
+    return any(
+        isinstance(one, ast.Attribute) and one.attr in ("float", "float32")
+        for part in body
+        for one in ast.walk(part)
     )

@@ -24,6 +24,7 @@ from precision_lint.domains.values import (
     NONE,
     ClassValue,
     Closure,
+    DtypeValue,
     Instance,
     Lazy,
     RegionValue,
@@ -192,7 +193,12 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     other_live = it.live
     it.variables, it.live, it.region = variables, live, region
     noted(it, "if", node, first, second)
-    return it.either(body, body_live, other, other_live)
+    made = it.either(body, body_live, other, other_live)
+    if isinstance(made, Special) and made.kind == "scope":
+        made.fields["test"] = node.test
+    elif isinstance(made, DtypeValue) and made is not body and made is not other:
+        made.asked = node.test
+    return made
 
 
 def _several(it: Interpreter, nodes: list[ast.expr], kind: str) -> Value:
@@ -382,8 +388,14 @@ def _call(it: Interpreter, node: ast.Call) -> Value:
         owner = it.expr(inner)
     arguments, keywords = _arguments(it, node)
     if owner is not None:
-        return methods.call_method(it, owner, name, arguments, keywords, node)
-    return it.call(it.expr(function), arguments, keywords, node)
+        result = methods.call_method(it, owner, name, arguments, keywords, node)
+    else:
+        unpacked = it.unpacked
+        callee = it.expr(function)
+        it.unpacked = unpacked
+        result = it.call(callee, arguments, keywords, node)
+    it.unpacked = False
+    return result
 
 
 def _arguments(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:

@@ -6,20 +6,20 @@ import ast
 import math
 from collections.abc import Callable
 
-from precision_lint.dataflow import around, building, regions, training
+from precision_lint.dataflow import around, arrays, building, regions, training
 from precision_lint.dataflow.containers import elements
-from precision_lint.dataflow.creation import create, holds_floats
+from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
-from precision_lint.dataflow.operators import binary, or_number, owners_of
+from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
-from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join, unknown
 from precision_lint.domains.values import (
     INF,
+    KEPT,
     NONE,
     PARAMETER,
     Array,
@@ -31,7 +31,6 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
-    Symbol,
     Table,
     Tensor,
     Unknown,
@@ -40,7 +39,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
-from precision_lint.torchmodel import arrays, creation, operations
+from precision_lint.torchmodel import creation, operations
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -116,13 +115,20 @@ def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: as
     return arguments[0] if arguments else unknown()
 
 
+SHARDED: list[Callable[[Interpreter, dtypes.Dtypes, Value | None, ast.AST], None]] = []
+"""What to look for where FSDP is told its dtypes: of parameters, and of what is reduced (``hazards``)."""
+
+
 def _mixed_precision(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     """``MixedPrecision(param_dtype=...)``"""
-    asked = dtype_of(it, keywords.get("param_dtype", arguments[0] if arguments else None))
+    given = {**dict(zip(("param_dtype", "reduce_dtype"), arguments, strict=False)), **keywords}
+    asked = dtype_of(it, given.get("param_dtype"))
     if asked is None:
         return unknown()
+    for look in SHARDED:
+        look(it, asked, given.get("reduce_dtype"), node)
     return Special("mixed-precision", node, it.module, dtypes=asked)
 
 
@@ -253,8 +259,9 @@ def _parameter(
     fixed = isinstance(asked, Scalar) and asked.value is False
     most = TRAINED * max(abs(made.lo), abs(made.hi), 1.0)
     lo, hi = (made.lo, made.hi) if fixed else (-most, most)
+    flags = made.flags | PARAMETER | (KEPT if is_beside(made) else 0)
     return made.but(
-        op="parameter", operands=(made,), node=node, home=it.module, flags=made.flags | PARAMETER,
+        op="parameter", operands=(made,), node=node, home=it.module, flags=flags,
         symbol=None, lo=lo, hi=hi,
     )  # fmt: skip
 
@@ -272,7 +279,8 @@ def _device(
 ) -> Value:
     named = text(arguments[0]) if arguments else None
     kind = named.partition(":")[0] if named is not None else None
-    return Special("device", node, it.module, type=kind)
+    first = arguments[0] if arguments else keywords.get("type")
+    return Special("device", node, it.module, type=kind, named=first)
 
 
 def _default_dtype(
@@ -381,9 +389,42 @@ def _sparse(
     return cast(it, made, asked, node) if asked is not None else made
 
 
+def _positions(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``torch.where(condition)``: where it holds, as integers for each dimension."""
+    operation = operations.of_function(name)
+    if operation is None or len(arguments) + len(keywords) > 1:
+        return operate(it, operation, arguments, keywords, node) if operation else unknown()
+    found = Tensor(dtypes.V_INTEGER, "nonzero", tuple(arguments), node, it.module, rank=1)
+    return Sequence(None, found, "tuple")
+
+
+def _count(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    return Scalar(None, "int", 0, INF, node=node, home=it.module)
+
+
+COUNTS = (
+    "torch.distributed.get_world_size", "torch.distributed.get_rank", "torch.cuda.device_count",
+    "torch.cuda.current_device", "torch.get_num_threads", "torch.cuda.memory_allocated",
+    "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.max_memory_reserved",
+)  # fmt: skip
+"""Functions that give an integer."""
 TORCH: dict[str, Handler] = {
+    **dict.fromkeys(COUNTS, _count),
+    "torch.where": _positions,
     "torch.clear_autocast_cache": _emptied,
-    "torch.distributed.fsdp.MixedPrecision": _mixed_precision,
+    **dict.fromkeys(
+        (
+            "torch.distributed.fsdp.MixedPrecision",
+            "torch.distributed.fsdp.fully_sharded_data_parallel.MixedPrecision",
+            "torch.distributed.fsdp.MixedPrecisionPolicy",
+            "torch.distributed._composable.fsdp.MixedPrecisionPolicy",
+        ),
+        _mixed_precision,
+    ),
     "torch.finfo": _finfo,
     "torch.iinfo": _finfo,
     "torch.nn.Parameter": _parameter,
@@ -408,63 +449,6 @@ TORCH: dict[str, Handler] = {
     **dict.fromkeys(EAGER, _eager),
     **dict.fromkeys(SPARSE, _sparse),
 }
-
-
-# NumPy
-
-
-def _numpy(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
-    plain = name.partition(".")[2]
-    arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
-    for value in arguments:
-        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
-            value.symbol.uses |= Symbol.ARRAY
-    vector = asked or arrays.result(plain, [_array_kind(value) for value in arguments])
-    first = arguments[0] if arguments else None
-    if plain in ("float16", "float32", "float64", "int64", "int32") and isinstance(first, Scalar):
-        return Array(vector, plain, (first,), node, it.module, first.lo, first.hi)
-    if plain in ("asarray", "array", "ascontiguousarray") and isinstance(first, Tensor):
-        return it.call(Special("method", node, it.module, of=first, name="numpy"), [], {}, node)
-    lo, hi = _array_range(plain, arguments)
-    return Array(vector, f"numpy.{plain}", tuple(arguments), node, it.module, lo, hi)
-
-
-def _array_kind(value: Value) -> dtypes.Dtypes:
-    """The dtype of an operand of NumPy."""
-    if isinstance(value, (Array, Tensor)):
-        return value.dtypes
-    if isinstance(value, Scalar):
-        kinds = {"int": dtypes.V_INTEGER, "float": dtypes.V_FLOAT64, "bool": dtypes.V_BOOLEAN}
-        return kinds.get(value.kind, dtypes.V_ANY)
-    if isinstance(value, Sequence):
-        parts = value.items if value.items is not None else (value.element,)
-        found: dtypes.Dtypes | None = None
-        for part in parts[:32]:
-            one = _array_kind(part) if part is not None else dtypes.V_ANY
-            found = one if found is None else dtypes.promote(found, one)
-        return found or dtypes.V_FLOAT64
-    return dtypes.V_ANY
-
-
-def _array_range(name: str, arguments: Arguments) -> tuple[float, float]:
-    if name in ("zeros", "zeros_like"):
-        return 0.0, 0.0
-    if name in ("ones", "ones_like"):
-        return 1.0, 1.0
-    if name in ("array", "asarray") and arguments and isinstance(arguments[0], Sequence):
-        return _spread(arguments[0])
-    return -INF, INF
-
-
-def _spread(value: Value | None) -> tuple[float, float]:
-    if isinstance(value, Sequence) and value.items:
-        return hull(*[_spread(item) for item in value.items[:64]])
-    if isinstance(value, (Scalar, Array)):
-        return value.lo, value.hi
-    return -INF, INF
 
 
 # Python
@@ -545,6 +529,8 @@ def _converted(
         )
     if isinstance(first, Unknown) and kind in ("int", "float"):
         return Scalar(None, kind, op="item", operands=(first,))
+    if kind == "str" and isinstance(first, Special) and first.kind == "device":
+        return Scalar(None, kind, op="str", operands=(first,))
     return Scalar(None, kind)
 
 
@@ -771,7 +757,7 @@ def _itertools(
 
 ROOTS: dict[str, Handler] = {
     "torch": _torch,
-    "numpy": _numpy,
+    "numpy": arrays.call,
     "math": _math,
     "builtins": _builtin,
     "functools": _functools,

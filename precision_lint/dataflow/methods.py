@@ -18,13 +18,13 @@ from precision_lint.dataflow import (
 from precision_lint.dataflow.calls import CALLEES, call_either
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create, sampled
-from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.interpreter import Interpreter, asked_by, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.joining import any_of, join, perhaps, unknown
 from precision_lint.domains.values import (
     DETACHED,
     GRADIENT,
@@ -779,7 +779,22 @@ def call_special(
         return functions.apply(it, callee.fields["cls"], arguments, keywords, node)
     if kind in ("no-grad", "null"):
         return arguments[0] if arguments else callee
+    if kind == "scope":
+        return _perhaps_made(it, callee, arguments, keywords, node)
     return unknown()
+
+
+def _perhaps_made(
+    it: Interpreter, callee: Special, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """What a class of context managers makes that a branch replaces by ``nullcontext``."""
+    test = callee.fields.get("test")
+    if test is not None:
+        it.branches.append(asked_by(test))
+    made = it.call(callee["of"], arguments, keywords, node)
+    if test is not None:
+        it.branches.pop()
+    return perhaps(made) if isinstance(made, RegionValue) else made
 
 
 CALLEES[Special] = call_special

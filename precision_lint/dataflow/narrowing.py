@@ -201,8 +201,8 @@ def _device_is(it: Interpreter, node: ast.expr, other: Value | None, holds: bool
     owner = node.value
     target = owner.value if isinstance(owner, ast.Attribute) else None
     known = it.expr(target) if isinstance(target, (ast.Name, ast.Attribute)) else None
-    if isinstance(known, Unknown):
-        known = known.symbol.tensor
+    if isinstance(known, Unknown) and not known.symbol.uses & Symbol.CALLED:
+        known = tensor_of(it, known)
     if isinstance(known, Tensor) and device:
         assert target is not None
         keep(it, target, devices.on(known, device))

@@ -16,6 +16,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join, perhaps_cast
 from precision_lint.domains.values import (
+    KEPT,
     PARAMETER,
     STATED_DTYPE,
     ClassValue,
@@ -192,7 +193,7 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
     if not is_module(it, owner.cls):
         return value
     if isinstance(value, Tensor):
-        follows = value.flags & PARAMETER and not value.flags & STATED_DTYPE
+        follows = value.flags & PARAMETER and not value.flags & (STATED_DTYPE | KEPT)
         return as_weight(it, owner, value) if follows else value
     if isinstance(value, Instance):
         return part(owner, name, value)

@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 from precision_lint.dataflow.declared import (
+    NUMBERS,
     TENSOR_CLASSES,
     as_annotated,
     is_none,
@@ -35,7 +36,6 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class, Function
 
-NUMBERS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "bytes": "bytes"}
 CONTAINERS = frozenset({"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"})
 MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict"})
 

@@ -14,6 +14,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     libraries,
     methods,
     narrowing,
+    processors,
     stated,
     statements,
 )

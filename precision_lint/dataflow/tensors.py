@@ -151,6 +151,10 @@ def _product_dtype(it: Interpreter, applied: Applied, asked: Value, vector: Dtyp
     return dtype_of(it, asked) or vector
 
 
+VARIADIC = frozenset({"block_diag", "cartesian_prod"})
+"""Operations whose arguments are the items of what others take as one sequence."""
+
+
 def operate(
     it: Interpreter,
     operation: Operation,
@@ -160,6 +164,8 @@ def operate(
     inplace: bool = False,
 ) -> Value:
     """What an operation gives, with the hazards at it reported."""
+    if operation.name in VARIADIC:
+        arguments = [Sequence(tuple(arguments), None)]
     values = aligned(operation, arguments, keywords)
     applied = Applied(operation, values, node, inplace)
     tensors = _operands(it, operation, values)

@@ -24,6 +24,7 @@ LIBRARY = 1 << 14
 OUTSIDE = 1 << 15
 PATHS = 1 << 16
 AGAIN = 1 << 17
+OLDER = 1 << 18
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -43,6 +44,7 @@ NAMES = {
     OUTSIDE: "this is not called inside an autocast region",
     PATHS: "the conditions on this path can hold together",
     AGAIN: "this function is called for each batch",
+    OLDER: "the code runs on a torch before the release that brought this",
     LIBRARY: "a library does what its documentation says",
 }
 

@@ -242,7 +242,7 @@ def differing(a: Dtypes, b: Dtypes) -> int:
     """Mask of the modes in which two float operands surely have different dtypes."""
     found = 0
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
-        if x != y and not x & y & ANY and x & FLOATS and y & FLOATS:
+        if x != y and not (x & y & ANY or (x | y) & OTHER) and x & FLOATS and y & FLOATS:
             found |= 1 << i
     return found
 

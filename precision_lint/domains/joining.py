@@ -13,6 +13,7 @@ from precision_lint.domains.values import (
     SHARED,
     UNKNOWN_RANK,
     Array,
+    ClassValue,
     Closure,
     DtypeValue,
     Instance,
@@ -62,6 +63,10 @@ def _closures(a: Any, b: Any) -> Value:
 def _mixed(a: Value, b: Value) -> Value:
     """The join of values of two classes."""
     kind = a.__class__
+    if (isinstance(a, Reference) and a.name == NULL) or (
+        isinstance(b, Reference) and b.name == NULL
+    ):
+        return _or_nothing(a, b)
     if a is NONE or (isinstance(a, Scalar) and a.kind == "none"):
         return _optional(b)
     if b is NONE or (isinstance(b, Scalar) and b.kind == "none"):
@@ -71,9 +76,9 @@ def _mixed(a: Value, b: Value) -> Value:
     if b.__class__ is Tensor and isinstance(a, (Scalar, Unknown)):
         return _or_object(b, a) if isinstance(a, Unknown) else _or_number(b, a)
     if isinstance(a, RegionValue):
-        return _perhaps(a)
+        return perhaps(a)
     if isinstance(b, RegionValue):
-        return _perhaps(b)
+        return perhaps(b)
     if kind is Unknown:
         return b if isinstance(b, (Instance, Special, Sequence, Array)) else a
     if b.__class__ is Unknown:
@@ -101,16 +106,30 @@ def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
     return joined
 
 
+NULL = "contextlib.nullcontext"
+
+
+def _or_nothing(a: Any, b: Any) -> Value:
+    """What makes a context manager, or ``nullcontext``."""
+    other = b if isinstance(a, Reference) and a.name == NULL else a
+    if isinstance(other, Special) and other.kind == "scope":
+        return other
+    makes = isinstance(other, (Reference, Closure, ClassValue)) or (
+        isinstance(other, Special) and other.kind == "partial"
+    )
+    return Special("scope", of=other) if makes else unknown()
+
+
 def _optional(value: Value) -> Value:
     """A value that may be None instead."""
     if isinstance(value, Special) and value.kind == "scaler":
         value.fields["optional"] = True
     if isinstance(value, Scalar) and value.value is not None:
         return Scalar(None, value.kind, value.lo, value.hi, value.assumptions)
-    return _perhaps(value) if isinstance(value, RegionValue) else value
+    return perhaps(value) if isinstance(value, RegionValue) else value
 
 
-def _perhaps(region: RegionValue) -> RegionValue:
+def perhaps(region: RegionValue) -> RegionValue:
     """A region that a branch leaves out (``nullcontext()``): it is on where a flag says so."""
     kept = [0 if i >= dtypes.HALF16 else x for i, x in enumerate(region.dtypes)]
     return RegionValue(
@@ -127,7 +146,7 @@ def _regions(a: Any, b: Any) -> Value:
     if a.dtypes == b.dtypes:
         return a  # type: ignore[no-any-return]
     if a.dtypes == dtypes.V_OFF or b.dtypes == dtypes.V_OFF:
-        return _perhaps(b if a.dtypes == dtypes.V_OFF else a)
+        return perhaps(b if a.dtypes == dtypes.V_OFF else a)
     both = tuple([x | y for x, y in zip(a.dtypes, b.dtypes, strict=True)])
     assumptions = a.assumptions | b.assumptions | assume.BRANCH
     device = a.device if a.device == b.device else "cuda"
@@ -267,7 +286,9 @@ def _specials(a: Any, b: Any) -> Value:
 
 
 def _references(a: Any, b: Any) -> Value:
-    return a if a.name == b.name else unknown()
+    if a.name == b.name:
+        return a  # type: ignore[no-any-return]
+    return _or_nothing(a, b) if NULL in (a.name, b.name) else unknown()
 
 
 def _unknowns(a: Any, b: Any) -> Value:
@@ -346,7 +367,11 @@ def facts(value: Value) -> tuple[Any, ...]:
     if isinstance(value, RegionValue):
         return ("region", value.dtypes, value.device, value.assumptions)
     if isinstance(value, Special):
-        return ("special", value.kind, id(value.node))
+        return (
+            "special",
+            value.kind,
+            facts(value["of"]) if value.kind == "scope" else id(value.node),
+        )
     if isinstance(value, Closure):
         return ("closure", id(value.function))
     if isinstance(value, Reference):

@@ -187,8 +187,25 @@ def stored(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
     if not isinstance(target, (ast.Subscript, ast.Attribute)):
         return
     for blend in blends(value):
-        if _is_kept(it, target, blend.kept):
+        if _is_kept(it, target, blend.kept) and not _by_position(it, target, blend.share):
             _report(it, blend, node, False)
+
+
+def _by_position(it: Interpreter, target: ast.expr, share: Any) -> bool:
+    """Whether each position has a share of its own: a seam between two pieces, not an average."""
+    if not isinstance(target, ast.Subscript):
+        return False
+    names = {one.id for one in ast.walk(target.slice) if isinstance(one, ast.Name)}
+    places = [value for name in names if (value := it.variables.get(name)) is not None]
+    return any(_made_of(share, place) for place in places)
+
+
+def _made_of(value: Any, part: Value, depth: int = 4) -> bool:
+    """Whether a value is another one, or computed of it."""
+    value = peel(value)
+    if value is part or not depth:
+        return value is part
+    return any(_made_of(one, part, depth - 1) for one in getattr(value, "operands", ()))
 
 
 def _is_kept(it: Interpreter, target: ast.expr, kept: Tensor) -> bool:

@@ -11,8 +11,8 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import BFLOAT16, FLOAT16, LOW, MODES, OTHER
-from precision_lint.domains.values import ON_CPU, Tensor, number
+from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, FLOAT16, LOW, MODES, OTHER
+from precision_lint.domains.values import ON_CPU, ON_DEVICE, Tensor, number
 from precision_lint.events import Place
 from precision_lint.hazards.places import operand_node
 
@@ -45,7 +45,8 @@ def _devices(it: Interpreter, applied: Applied) -> Iterator[tuple[str, bool]]:
         yield from ((one, True) for one in stated if one != "cpu" or not found)
     else:
         yield "cuda", True
-        yield "cpu", not found and applied.operation.since != {} and devices.asks_for_cpu(it.module)
+        late = bool(applied.operation.since) and it.program.torch is not None
+        yield "cpu", late and not found and devices.upcasts_on_cpu(it.module)
 
 
 def _is_older(it: Interpreter, release: tuple[int, ...]) -> bool:
@@ -91,6 +92,23 @@ def _report(
         release=".".join(map(str, release)),
     )
     return True
+
+
+ENOUGH = (2, 2)
+"""The release from which the CPU multiplies and convolves in float16."""
+
+
+@hazard("cast")
+def half_anywhere(it: Interpreter, applied: Applied) -> None:
+    """A tensor that is made float16 whatever its device is, which the code lets be the CPU."""
+    value = applied.tensor()
+    if value is None or value.flags & ON_DEVICE != ON_DEVICE or it.branches or it.caught:
+        return
+    least = it.program.torch
+    if applied.result.dtypes != dtypes.V_FLOAT16 or applied.result.data != "explicit":
+        return
+    if value.dtypes != dtypes.V_FLOAT16 and (least is None or least < ENOUGH):
+        it.emit("half-anywhere", applied.node, ALL_MODES, assume.BRANCH)
 
 
 def _power_of_two(applied: Applied) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from precision_lint.dataflow.building import CALLED
 from precision_lint.dataflow.graph import behind, peel
+from precision_lint.dataflow.guards import called
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
 from precision_lint.dataflow.regions import DROPPED, ENTERED, LEGACY, MADE, NAMED, is_autocast
@@ -32,7 +33,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.hazards.magnitudes import half_modes
 from precision_lint.hazards.places import made_at, operand_node, upcast_places
-from precision_lint.syntax.program import scan
+from precision_lint.syntax.program import Module, scan
 from precision_lint.torchmodel import amp
 
 LOSSES = (
@@ -163,6 +164,12 @@ def region_arguments(
             found = (what, ("callee", "torch.autocast"))
     if found is not None:
         _report(it, node, *found, _rest(device) | _rest(enabled))
+    elif name not in LEGACY and (late := _too_new(it, given, positions, node)) is not None:
+        what, repair, release, raises = late
+        _report(it, node, what, repair, _before(it, release), raises)
+    elif (decided := _decided_by_dtype(it, name, given, node)) is not None:
+        what = f"no dtype, where {decided} decides whether it is on and may be bfloat16"
+        _report(it, node, what, None, assume.BRANCH, False)
     elif _lowers_nothing(it, given):
         what = "dtype float32, with which autocast lowers nothing"
         _report(it, node, what, None, assume.FLAG, False)
@@ -224,6 +231,81 @@ def _wrong_device(
         repair = ("put", at, '"cuda"') if named == "gpu" else None
         return f"{named!r}, which is no type of device", repair
     return None
+
+
+def _decided_by_dtype(
+    it: Interpreter, name: str, given: Mapping[str, Value], node: ast.AST
+) -> str | None:
+    """The name of a dtype that decides whether a float16 region is opened, and may be bfloat16."""
+    cuda = LEGACY.get(name) == "cuda" or text(given.get("device_type")) == "cuda"
+    if not cuda or "dtype" in given or it.unpacked:
+        return None
+    tests = [one.test for one in it.branches[-2:] if one.holds]
+    tests += [k.value for k in getattr(node, "keywords", ()) if k.arg == "enabled"]
+    for test in tests:
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.IsNot, ast.NotEq)):
+            test = test.left
+        value = it.expr(test) if isinstance(test, (ast.Name, ast.Attribute)) else None
+        if isinstance(value, DtypeValue):
+            dtype = value.dtypes[dtypes.CODE]
+            if dtype & dtypes.BFLOAT16 and dtype <= dtypes.ANY and not dtype & dtypes.OTHER:
+                return ast.unparse(test)
+    return None
+
+
+Late = tuple[str, Repair, tuple[int, int], bool]
+"""What a release of torch brought, how to do without, the release, and whether older ones raise."""
+
+
+def _too_new(
+    it: Interpreter, given: Mapping[str, Value], positions: Mapping[str, int], node: ast.AST
+) -> Late | None:
+    """Arguments that older releases of torch do not take, where these have to work."""
+    device = given.get("device_type")
+    at = positions.get("device_type", "device_type")
+    named = text(device)
+    kind = named.partition(":")[0] if named is not None else ""
+    found: Late | None = None
+    if isinstance(device, Scalar) and device.op == "str" and device.operands:
+        repair = _of_type(node)
+        what = "a device with its index, such as 'cuda:0', which autocast takes from torch 2.4 on"
+        found = what, repair, amp.INDEXED_SINCE, True
+    elif named is not None and kind != named:
+        what = f"{named!r}, a device with its index, which autocast takes from torch 2.4 on"
+        found = what, ("put", at, f'"{kind}"'), amp.INDEXED_SINCE, True
+    elif kind in amp.DEVICE_SINCE:
+        since = amp.DEVICE_SINCE[kind]
+        what = f"{named!r}, which autocast takes from torch {since[0]}.{since[1]} on"
+        found = what, None, since, True
+    elif kind == "cpu" and dtype_of(it, given.get("dtype")) == dtypes.V_FLOAT16:
+        what = "float16 on the CPU, with which autocast switches itself off before torch 2.2"
+        found = what, None, amp.FLOAT16_ON_CPU_SINCE, False
+    if found is None or _is_new(it, found[2]):
+        return None
+    # a device as text is a slip; the others are meant, and right where torch is new enough
+    return found if named is None or it.program.torch is not None else None
+
+
+def _of_type(node: ast.AST) -> Repair:
+    """``str(x.device)`` as ``x.device.type``."""
+    call = node if isinstance(node, ast.Call) else None
+    for written in [*call.args[:1], *(k.value for k in call.keywords)] if call is not None else ():
+        if isinstance(written, ast.Call) and len(written.args) == 1 and not written.keywords:
+            first = call is not None and written in call.args[:1]
+            what = f"{ast.unparse(written.args[0])}.type"
+            return ("put", 0 if first else "device_type", what)
+    return None
+
+
+def _is_new(it: Interpreter, release: tuple[int, ...]) -> bool:
+    """Whether every torch that has to work has what a release brought, or the code asks which it is."""
+    least = it.program.torch
+    return bool(it.compatible) or (least is not None and least >= release)
+
+
+def _before(it: Interpreter, release: tuple[int, ...]) -> int:
+    """The assumption that a torch before a release is used."""
+    return 0 if it.program.torch is not None else assume.OLDER
 
 
 def _is_device(value: Special) -> bool:
@@ -368,6 +450,57 @@ def uncalled(it: Interpreter, name: str, node: ast.AST) -> None:
 
 
 NAMED.append(uncalled)
+
+
+def too_new(it: Interpreter, name: str, node: ast.AST) -> None:
+    """A name that torch has from a release on, where older ones have to work."""
+    release = amp.SINCE.get(name)
+    if release is None or it.program.torch is None or it.caught or _is_new(it, release):
+        return
+    if not _imported_with_care(it.module):
+        what = f"{name}, which torch has from {release[0]}.{release[1]} on"
+        it.emit("amp-arguments", node, ALL_MODES, 0, what=what, raises=True, repair=None)
+
+
+def _imported_with_care(module: Module) -> bool:
+    """Whether a file tries imports, or asks for names of torch, before it uses them."""
+    known = module.facts.get("careful")
+    if known is None:
+        known = module.facts["careful"] = any(
+            (isinstance(node, ast.Try) and any(_is_import(one) for one in node.body))
+            or (isinstance(node, ast.Name) and node.id in ("hasattr", "getattr"))
+            for node in ast.walk(module.tree)
+        )
+    return bool(known)
+
+
+def _is_import(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.Import, ast.ImportFrom))
+
+
+ASKED.append(too_new)
+
+
+# the device that is asked for
+
+
+def asks_other_device(it: Interpreter, name: str, node: ast.AST) -> None:
+    """The dtype of the CPU's autocast, where only CUDA's was asked whether it is on."""
+    if name not in ("torch.get_autocast_cpu_dtype", "torch.get_autocast_dtype"):
+        return
+    if name.endswith("get_autocast_dtype"):
+        first = node.args[0] if isinstance(node, ast.Call) and node.args else None
+        if not isinstance(first, ast.Constant) or first.value != "cpu":
+            return
+    for around in it.branches:
+        test = around.test
+        if around.holds and isinstance(test, ast.Call) and not test.args and not test.keywords:
+            if called(it, test) == "torch.is_autocast_enabled":
+                it.emit("asks-other-device", test, ALL_MODES, 0, asked=it.place(node))
+                return
+
+
+ASKED.append(asks_other_device)
 
 
 # the cache of casts

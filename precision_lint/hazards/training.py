@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.libraries import SHARDED
 from precision_lint.dataflow.objects import find_method, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
@@ -291,3 +292,19 @@ def _in_reach(it: Interpreter) -> Iterator[Special]:
             for part in list(value.attributes.values()):
                 if isinstance(part, Special) and part.kind == "scaler":
                     yield part
+
+
+# gradients of several ranks
+
+
+def half_reduction(
+    it: Interpreter, parameters: dtypes.Dtypes, reduced: Value | None, node: ast.AST
+) -> None:
+    """FSDP with parameters in half, whose gradients are summed over the ranks in that dtype."""
+    dtype = parameters[CODE]
+    absent = reduced is None or (isinstance(reduced, Scalar) and reduced.kind == "none")
+    if absent and dtype in (FLOAT16, BFLOAT16) and not it.unpacked and not it.caught:
+        it.emit("half-reduction", node, ALL_MODES, assume.LIBRARY, half=dtypes.NAMES[dtype])
+
+
+SHARDED.append(half_reduction)

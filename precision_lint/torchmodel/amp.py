@@ -12,6 +12,26 @@ DEVICES = frozenset({
     "meta", "mlu", "musa",
 })  # fmt: skip
 """Types of devices that autocast takes; the last ones come with extensions."""
+DEVICE_SINCE: dict[str, tuple[int, int]] = {
+    "hpu": (2, 0), "ipu": (2, 1), "xla": (2, 1), "privateuseone": (2, 1), "mps": (2, 5),
+}  # fmt: skip
+"""The release from which autocast takes a type of device; before, it raises.  cuda, cpu and xpu were there
+in 1.13.  From ``torch/amp/autocast_mode.py`` of the releases 1.13 to 2.6."""
+INDEXED_SINCE = (2, 4)
+"""The release from which autocast takes a device with its index (``cuda:0``); before, it raises."""
+FLOAT16_ON_CPU_SINCE = (2, 2)
+"""The release from which the CPU's autocast takes float16; before, it warns and switches itself off."""
+SINCE: dict[str, tuple[int, int]] = {
+    "torch.GradScaler": (2, 3),
+    "torch.amp.GradScaler": (2, 3),
+    "torch.cpu.amp.GradScaler": (2, 3),
+    "torch.amp.custom_fwd": (2, 4),
+    "torch.amp.custom_bwd": (2, 4),
+    "torch.amp.is_autocast_available": (2, 4),
+    "torch.get_autocast_dtype": (2, 4),
+    "torch.set_autocast_dtype": (2, 4),
+}
+"""The release that brought a name; the others were there in 1.13."""
 DEPRECATED: dict[str, tuple[str, tuple[int, int], str]] = {
     "torch.cuda.amp.autocast": ("torch.amp.autocast", (2, 4), "cuda"),
     "torch.cuda.amp.autocast_mode.autocast": ("torch.amp.autocast", (2, 4), "cuda"),

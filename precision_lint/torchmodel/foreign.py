@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from precision_lint.domains import dtypes
 from precision_lint.torchmodel.operations import Operation
 
 ATTENTION = (
@@ -34,6 +35,26 @@ VIEWS = frozenset({"rearrange", "repeat", "asnumpy"})
 """Functions of einops that move numbers, and keep their dtype."""
 VIEWS_OF_MANY = frozenset({"rearrange_many", "repeat_many", "unpack"})
 """The same for several tensors, or for parts of one."""
+
+
+PROCESSED = {
+    **dict.fromkeys(
+        ("pixel_values", "pixel_values_videos", "input_features", "input_values", "audio_values"),
+        dtypes.FLOAT32,
+    ),
+    **dict.fromkeys(
+        ("input_ids", "attention_mask", "token_type_ids", "position_ids", "labels",
+         "decoder_input_ids", "image_grid_thw", "video_grid_thw"),
+        dtypes.INTEGER,
+    ),
+}  # fmt: skip
+"""What processors of ``transformers`` give with ``return_tensors="pt"``, by name."""
+SENSED = frozenset({
+    "images", "image", "videos", "audio", "audios", "raw_speech", "sampling_rate",
+})  # fmt: skip
+"""Arguments of processors that are given more than text."""
+IDS = frozenset({"encode", "apply_chat_template"})
+"""Methods of theirs that give ids alone."""
 
 
 def _table() -> dict[str, Operation]:

@@ -1,0 +1,81 @@
+"""Functions of NumPy: the arrays that they give."""
+
+from __future__ import annotations
+
+import ast
+
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.operators import or_number
+from precision_lint.dataflow.ranges import hull
+from precision_lint.dataflow.tensors import dtype_of
+from precision_lint.domains import dtypes
+from precision_lint.domains.values import (
+    INF,
+    Array,
+    Scalar,
+    Sequence,
+    Special,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+)
+from precision_lint.torchmodel import arrays
+
+Arguments = list[Value]
+Keywords = dict[str, Value]
+
+
+def call(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """What a function of NumPy gives, by its dotted name."""
+    asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
+    plain = name.partition(".")[2]
+    arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
+    for value in arguments:
+        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
+            value.symbol.uses |= Symbol.ARRAY
+    vector = asked or arrays.result(plain, [_array_kind(value) for value in arguments])
+    first = arguments[0] if arguments else None
+    if plain in ("float16", "float32", "float64", "int64", "int32") and isinstance(first, Scalar):
+        return Array(vector, plain, (first,), node, it.module, first.lo, first.hi)
+    if plain in ("asarray", "array", "ascontiguousarray") and isinstance(first, Tensor):
+        return it.call(Special("method", node, it.module, of=first, name="numpy"), [], {}, node)
+    lo, hi = _array_range(plain, arguments)
+    return Array(vector, f"numpy.{plain}", tuple(arguments), node, it.module, lo, hi)
+
+
+def _array_kind(value: Value) -> dtypes.Dtypes:
+    """The dtype of an operand of NumPy."""
+    if isinstance(value, (Array, Tensor)):
+        return value.dtypes
+    if isinstance(value, Scalar):
+        kinds = {"int": dtypes.V_INTEGER, "float": dtypes.V_FLOAT64, "bool": dtypes.V_BOOLEAN}
+        return kinds.get(value.kind, dtypes.V_ANY)
+    if isinstance(value, Sequence):
+        parts = value.items if value.items is not None else (value.element,)
+        found: dtypes.Dtypes | None = None
+        for part in parts[:32]:
+            one = _array_kind(part) if part is not None else dtypes.V_ANY
+            found = one if found is None else dtypes.promote(found, one)
+        return found or dtypes.V_FLOAT64
+    return dtypes.V_ANY
+
+
+def _array_range(name: str, arguments: Arguments) -> tuple[float, float]:
+    if name in ("zeros", "zeros_like"):
+        return 0.0, 0.0
+    if name in ("ones", "ones_like"):
+        return 1.0, 1.0
+    if name in ("array", "asarray") and arguments and isinstance(arguments[0], Sequence):
+        return _spread(arguments[0])
+    return -INF, INF
+
+
+def _spread(value: Value | None) -> tuple[float, float]:
+    if isinstance(value, Sequence) and value.items:
+        return hull(*[_spread(item) for item in value.items[:64]])
+    if isinstance(value, (Scalar, Array)):
+        return value.lo, value.hi
+    return -INF, INF
