@@ -12,13 +12,16 @@ class ScalerWithBfloat16(Rule):
     A GradScaler that scales losses in code whose every autocast region is bfloat16, unless
     `enabled` is False or says something about a dtype.
 
+    A scaler that is on whichever of float16 and bfloat16 a setting chooses for autocast in the same
+    function or class (`torch.bfloat16 if config.precision == "bf16" else torch.float16`).
+
     A scaler whose `enabled`, or the condition under which it is made, holds for bfloat16
     (`dtype in ("fp16", "bf16")`, `dtype != torch.float32`, `args.fp16 or args.bf16`), and one that
     is handed on for bfloat16.
 
     `enabled=(dtype == torch.float16)` is the right form and silent, as is a scaler that is made
-    under such a condition. Regions of which the dtype is not known, or of which one is float16,
-    are silent as well, and so is a choice by what the device supports.
+    under such a condition. Regions of which the dtype is not known, or of which one is float16
+    whatever the settings, are silent as well, and so is a choice by what the device supports.
 
     ## Why it breaks
     bfloat16 has the range of float32: gradients do not underflow, so the scale protects nothing. It
@@ -64,7 +67,12 @@ class ScalerWithBfloat16(Rule):
         reason = "a disabled scaler does not skip steps whose gradients are inf or nan"
         fix = at.fix("disable the scaler", edits, reason) if facts["taken"] is None else None
         message = "the loss is scaled although autocast runs in bfloat16, which needs no scale"
-        if facts["taken"]:
+        if facts["taken"] == "chosen":
+            message = (
+                f"this scaler is on where {at.text(facts['scaled'])} chooses bfloat16 for autocast, "
+                "which needs no scale"
+            )
+        elif facts["taken"]:
             message = "this scaler is handed over for bfloat16, which needs no scale"
         elif facts["taken"] is False:
             message = (

@@ -12,6 +12,23 @@ from precision_lint import cli
 
 ALL = "amp-float16,amp-bfloat16,float16,bfloat16"
 CASES = {
+    "areas of boxes by their corners": """\
+import torch
+
+def overlap(first, second, floor=1e-2):
+    (top1, low1), (top2, low2) = first.unsqueeze(1).chunk(2, 2), second.unsqueeze(0).chunk(2, 2)
+    shared = (torch.min(low1, low2) - torch.max(top1, top2)).clamp(0).prod(2)  # MP607
+    whole = (low1 - top1).prod(2) + (low2 - top2).prod(2)  # MP607
+    return shared / (whole - shared + floor)
+
+def cells(shapes, starts):
+    return (shapes[:, 0] * shapes[:, 1]).sum() + starts
+
+def overlap_in_full(first, second, floor=1e-2):
+    (top1, low1), (top2, low2) = first.float().unsqueeze(1).chunk(2, 2), second.unsqueeze(0).chunk(2, 2)
+    shared = (torch.min(low1, low2.float()) - torch.max(top1, top2.float())).clamp(0).prod(2)
+    return shared / ((low1 - top1).prod(2) + floor)
+""",
     "a function that is called in many contexts": """\
 import torch
 from torch import nn

@@ -14,6 +14,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
+    BUFFER,
     INF,
     SOME_RANK,
     UNKNOWN_RANK,
@@ -95,6 +96,26 @@ def create(
     for look in CREATED:
         look(it, made, values.get("fill_value"))
     return made
+
+
+def beside_weights(device: Value | None) -> bool:
+    """Whether a device is that of weights: what is made there comes after they were moved and cast."""
+    of = (
+        device.fields.get("of") if isinstance(device, Special) and device.kind == "device" else None
+    )
+    return isinstance(of, Tensor) and of.op in ("weight", "parameter") and not of.flags & BUFFER
+
+
+def is_beside(value: Tensor) -> bool:
+    """Whether a tensor was made on the device of weights, in the default dtype."""
+    made: Value | None = value
+    for _ in range(4):
+        if not isinstance(made, Tensor) or made.data == DEFAULT:
+            break
+        made = made.operands[0] if made.operands else None
+    if not isinstance(made, Tensor) or made.data != DEFAULT:
+        return False
+    return any(isinstance(one, Special) and beside_weights(one) for one in made.operands)
 
 
 def holds_floats(source: Tensor | None) -> None:

@@ -24,6 +24,7 @@ from precision_lint.domains.values import (
     NONE,
     ClassValue,
     Closure,
+    DtypeValue,
     Instance,
     Lazy,
     RegionValue,
@@ -195,6 +196,8 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     made = it.either(body, body_live, other, other_live)
     if isinstance(made, Special) and made.kind == "scope":
         made.fields["test"] = node.test
+    elif isinstance(made, DtypeValue) and made is not body and made is not other:
+        made.asked = node.test
     return made
 
 

@@ -16,6 +16,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join, join_modes, perhaps_cast, unknown, widened
 from precision_lint.domains.values import (
+    DtypeValue,
     Root,
     Scalar,
     Symbol,
@@ -440,6 +441,8 @@ def merge(
             joined = merged[name] = join(value, other)
             if asked and joined.__class__ is Tensor and value.__class__ is other.__class__:
                 merged[name] = _decided(joined, value, other, asked)
+            elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
+                joined.asked = asked.test
     for name, value in b.items():
         if name not in merged:
             merged[name] = perhaps_cast(value) if name.__class__ is tuple else value

@@ -40,6 +40,8 @@ NONZERO = 1 << 10
 ON_CPU, ON_OTHER = 1 << 11, 1 << 12
 """On the CPU, or on another device, as far as the code says; both where branches differ."""
 ON_DEVICE = ON_CPU | ON_OTHER
+KEPT = 1 << 11
+"""A parameter that was made beside weights which had been cast before: it keeps its own dtype."""
 SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO
 """Flags that both operands must have for a result to have them."""
 
@@ -254,9 +256,12 @@ NONE = Scalar(None, "none")
 
 
 class DtypeValue(Value):
-    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is."""
+    """A ``torch.dtype`` (or NumPy's), written at ``node``; ``source``: the tensor whose dtype it is.
 
-    __slots__ = ("assumptions", "dtypes", "home", "node", "source")
+    asked: the test that decides which of several it is, where that is known.
+    """
+
+    __slots__ = ("asked", "assumptions", "dtypes", "home", "node", "source")
 
     def __init__(
         self,
@@ -271,6 +276,7 @@ class DtypeValue(Value):
         self.node = node
         self.home = home
         self.source = source
+        self.asked: ast.expr | None = None
 
 
 class Sequence(Value):

@@ -9,7 +9,7 @@ from typing import Any
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.protocol import HANDED_OVER
-from precision_lint.dataflow.regions import EMPTIED, ENTERED
+from precision_lint.dataflow.regions import EMPTIED, ENTERED, MADE
 from precision_lint.dataflow.training import BACKWARD, SCALERS_MADE, SCALES, STEPPED
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -28,6 +28,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
+from precision_lint.syntax.program import Function
 
 HELD, KEPT, UNSCALED, SCALING, EMPTY = "held", "kept", "unscaled", "scaling", "empty"
 SWITCHES = "switches"
@@ -263,6 +264,7 @@ def scaler_made(
             asked_for(it, written, node)
     if isinstance(enabled, Scalar) and enabled.value is False:
         return
+    _left_on(it, written, node)
     it.notes[it.module.path, "scaler"] = True
     for key in [k for k in it.events if k[0] == "unscaled-loss" and k[1].path == it.module.path]:
         if not it.events[key].facts["off"]:
@@ -346,6 +348,50 @@ def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
         it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=scaled, taken=False)
 
 
+LEFT_ON, CHOSEN = "left on", "chosen"
+
+
+def _left_on(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
+    """Note a scaler that is made under settings none of which says anything of a dtype."""
+    here = set(ast.walk(it.function.node if it.function is not None else it.module.tree))
+    tests = [o.test for o in it.branches if o.test in here]
+    tests += [enabled] if enabled is not None else []
+    open_ = all(isinstance(t, (ast.Attribute, ast.Constant)) for t in tests)
+    if it.function is not None and open_ and all(_for_bfloat16(t) is None for t in tests):
+        it.notes.setdefault((LEFT_ON, _scope(it)), {})[node] = it.module
+        _left_on_where_chosen(it)
+
+
+def region_chosen(
+    it: Interpreter, name: str, arguments: list[Value], keywords: Mapping[str, Value], node: ast.AST
+) -> None:
+    """Note a setting that decides whether a region is one of float16 or of bfloat16."""
+    both = dtypes.FLOAT16 | dtypes.BFLOAT16
+    for value in (*arguments, *keywords.values()):
+        if isinstance(value, DtypeValue) and value.asked is not None and value.dtypes[CODE] == both:
+            if _for_bfloat16(value.asked) is not None:
+                it.notes[CHOSEN, _scope(it)] = it.place(value.asked, value.home)
+                _left_on_where_chosen(it)
+
+
+def _scope(it: Interpreter) -> Function | None:
+    """The function at hand, or the first one of its class: what a scaler and a region have in common."""
+    function = it.function
+    if function is None or function.cls is None:
+        return function
+    return next(iter(function.cls.methods.values()), function)
+
+
+def _left_on_where_chosen(it: Interpreter) -> None:
+    scope = _scope(it)
+    chosen = it.notes.get((CHOSEN, scope))
+    for node, home in it.notes.get((LEFT_ON, scope), {}).items() if chosen else ():
+        place = it.place(node, home)
+        it.emit_at(
+            "bfloat16-scaler", place, ALL_MODES, assume.BRANCH, scaled=chosen, taken="chosen"
+        )
+
+
 def _speaks_of(test: ast.expr) -> bool:
     """Whether a test names bfloat16, or float32 as all that is left out: not float16 leaves it open."""
     named = {_spelled(one) for one in ast.walk(test) if isinstance(one, ast.expr)}
@@ -405,3 +451,4 @@ ENTERED += [left_region, switched]
 HANDED_OVER.append(handed_over)
 SCALES.append(scaled)
 SCALERS_MADE.append(scaler_made)
+MADE.append(region_chosen)

@@ -16,6 +16,7 @@ from precision_lint.domains.values import (
     INF,
     Scalar,
     Sequence,
+    Symbol,
     Tensor,
     Value,
     number,
@@ -74,6 +75,7 @@ def _report(
     value: Tensor,
     modes: int,
     needed: int,
+    proof: int = Symbol.FLOAT,
     **more: Any,
 ) -> None:
     """Report an operation that may leave the range, with the operands that an upcast goes to."""
@@ -90,6 +92,7 @@ def _report(
         modes,
         value.assumptions | needed | it.outside(applied),
         about=value,
+        proof=proof,
         operation=applied.name,
         **more,
     )
@@ -138,7 +141,20 @@ def _box_area(it: Interpreter, applied: Applied) -> None:
     size = magnitude(first) * magnitude(second)
     needed = unbounded(size, FLOAT16_MAX, first.reach * second.reach)
     if modes and needed is not None:
-        _report(it, "box-area", applied, first, modes, needed)
+        proof = CORNERS if _is_difference(first) and _is_difference(second) else Symbol.FLOAT
+        _report(it, "box-area", applied, first, modes, needed, proof)
+
+
+CORNERS = Symbol.FLOAT | Symbol.TENSOR
+"""Tensors of corners, which are subtracted from each other, are tensors of floats."""
+
+
+def _is_difference(value: Tensor) -> bool:
+    """Whether a side is the difference of two corners."""
+    inner: Any = value
+    while isinstance(inner, Tensor) and inner.op in LIMITED and inner.operands:
+        inner = peel(inner.operands[0])
+    return isinstance(inner, Tensor) and inner.op == "sub"
 
 
 LIMITED = frozenset(
@@ -213,7 +229,7 @@ def product_of_sides(it: Interpreter, applied: Applied) -> None:
     high, low = peel(inner.operands[0]), peel(inner.operands[1])
     corners = all(isinstance(v, Tensor) and _is_corner(v) for v in (high, low))
     if modes and needed is not None and corners:
-        _report(it, "box-area", applied, value, modes, needed)
+        _report(it, "box-area", applied, value, modes, needed, CORNERS)
 
 
 def _is_corner(value: Tensor) -> bool:
