@@ -166,9 +166,18 @@ def _flattens(value: Tensor, dim: int) -> bool:
             return False
         size = sizes[dim]
         if number(size) == -1:
-            return dim == -1 and len(sizes) >= 3
+            return dim == -1 and len(sizes) >= 3 and not _splits(sizes)
         return isinstance(size, Scalar) and size.op == "mul"
     return False
+
+
+def _splits(sizes: tuple[Any, ...]) -> bool:
+    """Whether the last dimension is parted: ``view(*x.shape[:2], heads, -1)`` keeps the first two."""
+    kept = [
+        number(one.operands[-1]) if isinstance(one, Scalar) and one.op == "size" else None
+        for one in sizes[:2]
+    ]
+    return kept == [0, 1] and len(sizes) > 3
 
 
 # large contractions
