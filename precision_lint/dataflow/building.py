@@ -71,7 +71,7 @@ def construct(
     cls = callee.cls
     if objects.is_a(it, cls, *ENUMS):
         return unknown()
-    made = dtypes.MADE if objects.is_module(it, cls) else dtypes.V_ANY
+    made = objects.as_made(it) if objects.is_module(it, cls) else dtypes.V_ANY
     root = Root(made, node, it.module)
     key_of = Key(it)
     key = (tuple(map(key_of.of, arguments)), tuple((k, key_of.of(v)) for k, v in keywords.items()))
@@ -153,7 +153,7 @@ def make_layer(
     node: ast.AST,
 ) -> Value:
     """A layer, loss or container of ``torch.nn``."""
-    root = Root(dtypes.MADE, node, it.module)
+    root = Root(objects.as_made(it), node, it.module)
     if layer.container:
         return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
     given = dict(zip(layer.parameters, arguments, strict=False))

@@ -360,8 +360,11 @@ def runs_models(it: Interpreter) -> bool:
     return it.module.trains() or (function is not None and drives(it, function))
 
 
-def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
-    """Note that a model is run in half; what ``super().half()`` hands on says nothing of it."""
+def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, built: bool = False) -> None:
+    """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
+
+    built: the code was seen to build it, so that what it runs is known.
+    """
     if _hands_on(node):
         return
     written = vector[dtypes.CODE]
@@ -369,13 +372,13 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
         if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
             chosen = written != dtype
-            it.sign(mode, said, node, None, of_own_parts(it), chosen, not runs_models(it))
+            it.sign(mode, said, node, None, of_own_parts(it), chosen, built or not runs_models(it))
 
 
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
-    show_cast(it, vector, node)
+    show_cast(it, vector, node, not isinstance(owner.cls, str))
     it.weights = {
         **it.weights,
         (owner.root, owner.path): (vector, it.clock, it.place(node)),
@@ -385,6 +388,14 @@ def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST)
 def parameters_of(owner: Value, node: ast.AST, it: Interpreter) -> Special:
     """``module.parameters()``."""
     return Special("parameters", node, it.module, owner=owner)
+
+
+def as_made(it: Interpreter) -> Dtypes:
+    """The dtypes of weights that are made now: the default dtype, half where the model is run in half."""
+    default = it.program.default_dtype
+    if default == dtypes.V_FLOAT32:
+        return dtypes.MADE
+    return (*default[: dtypes.HALF16], *dtypes.MADE[dtypes.HALF16 :])
 
 
 def new_root(made: Dtypes, node: ast.AST | None, it: Interpreter) -> Root:
