@@ -215,11 +215,14 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
     if isinstance(value, Unknown) and ("stated of", "") in value.symbol.attributes:
         value = tensor_of(it, value)
     lo, hi = _data_range(value)
-    if isinstance(value, Tensor):
+    number = isinstance(value, Tensor) and creation.name == "tensor" and _is_number(value)
+    if isinstance(value, Tensor) and not number:
         return value.but(op=creation.name, operands=(value,), node=node, home=it.module, data=DATA)
     assumptions = 0
     origin = DATA
-    if isinstance(value, Array):
+    if isinstance(value, Tensor):  # ``torch.tensor(1.0 - rate)``
+        vector, origin, assumptions = it.program.default_dtype, DEFAULT, value.assumptions
+    elif isinstance(value, Array):
         vector = value.dtypes
     elif isinstance(value, Unknown) and (
         creation.name == "from_numpy" or value.symbol.uses & Symbol.ARRAY
@@ -246,10 +249,22 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         lo,
         hi,
         assumptions,
-        rank=_data_rank(value),
+        rank=0 if number else _data_rank(value),
         reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
         data=origin,
     )
+
+
+def _is_number(value: Tensor) -> bool:
+    """Whether arithmetic with a Python float is of something that the code takes for no tensor."""
+    if value.op not in ("add", "sub", "mul", "div") or value.symbol is not None:
+        return False
+    floats = others = 0
+    for one in value.operands[:2]:
+        symbol = one.symbol if isinstance(one, (Tensor, Unknown)) else None
+        floats += isinstance(one, Scalar) and one.kind == "float"
+        others += symbol is not None and not symbol.uses & (Symbol.TENSOR | Symbol.ARRAY)
+    return floats == others == 1
 
 
 def _scalars(value: Value | None) -> list[Tensor]:

@@ -641,7 +641,7 @@ def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
 
 
 @hazard("sum", "mean", "mse_loss", "l1_loss", "smooth_l1_loss", "cross_entropy", "binary_cross_entropy",
-        "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "argmax", "topk", "gt", "lt",
+        "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "argmax", "gt", "lt",
         "ge", "le")  # fmt: skip
 def measured(it: Interpreter, applied: Applied) -> None:
     """A loss, a metric or a comparison does not go into a layer: float32 is what one wants there."""
