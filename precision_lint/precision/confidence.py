@@ -161,7 +161,8 @@ def _runs_it(
     that is no model's, runs outside of it unless its code says so.
     """
     if strength is not Strength.STATED and mode in (AMP16, AMPBF) and not says_so:
-        if variant.assumptions & assume.ENTRY and not variant.of_module:
+        outside = 0 if variant.regions else assume.INPUT
+        if variant.assumptions & (assume.ENTRY | outside) and not variant.of_module:
             return False
     return strength > Strength.IMPORTER or _reached(strength, variant, sign)
 
