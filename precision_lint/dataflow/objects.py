@@ -231,10 +231,18 @@ def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
             for w, x in zip(vector, value.dtypes, strict=True)
         ]
     )
+    if place is None:  # nobody casts the module: what it was made as
+        whole = zip(cast, value.dtypes, vector, strict=True)
+        kept = [x if w == dtypes.FLOAT32 and x in NARROW_OR_WIDE else c for c, x, w in whole]
+        cast = (*kept[: dtypes.HALF16], *cast[dtypes.HALF16 :])
     assumed = value.assumptions
     if place is None and owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
         assumed |= assume.WEIGHTS
     return value.but(dtypes=cast, assumptions=assumed) if cast != value.dtypes else value
+
+
+NARROW_OR_WIDE = (dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.FLOAT64)
+"""Dtypes that a parameter has only if the code asks for them."""
 
 
 def _is_float(vector: Dtypes) -> bool:
