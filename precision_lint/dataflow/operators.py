@@ -176,6 +176,11 @@ def _perhaps_number(value: Any) -> bool:
         return isinstance(value.node, ast.Subscript) and not _has_slice(value.node.slice)
     if value.op in REDUCTIONS:
         return not isinstance(value.node, ast.Call) or not (value.node.args or value.node.keywords)
+    if value.op in DRAWS:
+        node = value.node
+        return (
+            isinstance(node, ast.Call) and len(node.args) <= DRAWS[value.op] and not node.keywords
+        )
     if value.op in ("element", "join"):
         return value.op == "element" or any(map(_perhaps_number, value.operands))
     return _by_element(value) and all(map(_perhaps_number, value.operands))
@@ -183,6 +188,13 @@ def _perhaps_number(value: Any) -> bool:
 
 REDUCTIONS = frozenset({"sum", "mean", "max", "min", "std", "var", "prod", "median"})
 """Methods of arrays that give one number unless they are told an axis."""
+
+
+DRAWS = {
+    "numpy.random.rand": 0, "numpy.random.randn": 0, "numpy.random.random": 0,
+    "numpy.random.random_sample": 0, "numpy.random.uniform": 2, "numpy.random.normal": 2,
+}  # fmt: skip
+"""Functions that draw one number, with the most arguments that they take for it."""
 
 
 def _has_slice(index: ast.expr) -> bool:

@@ -160,6 +160,7 @@ def _runs_it(
     A region of autocast runs models and what they call: a function that no region was seen to call, and
     that is no model's, runs outside of it unless its code says so.
     """
+    says_so = says_so and strength is Strength.FILE
     if strength is not Strength.STATED and mode in (AMP16, AMPBF) and not says_so:
         outside = 0 if variant.regions else assume.INPUT
         if variant.assumptions & (assume.ENTRY | outside) and not variant.of_module:
