@@ -572,10 +572,17 @@ def _multiplied(function: ast.AST) -> Iterator[str]:
 
 
 def _is_upcast(node: ast.expr) -> bool:
-    """Whether an expression ends in ``.float()`` or ``.double()``."""
-    if not isinstance(node, ast.Call) or node.args or node.keywords:
+    """Whether an expression ends in ``.float()``, ``.double()`` or ``.to(torch.float32)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    return isinstance(node.func, ast.Attribute) and node.func.attr in ("float", "double")
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if node.func.attr in ("to", "type"):
+        return any(isinstance(one, ast.Attribute) and one.attr in WIDE for one in given)
+    return node.func.attr in ("float", "double") and not given
+
+
+WIDE = frozenset({"float32", "float64", "float", "double"})
+"""Dtypes of torch that hold what half does not."""
 
 
 def _only_reshapes(whole: ast.AST | None, part: ast.expr) -> bool:

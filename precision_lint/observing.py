@@ -82,7 +82,7 @@ class Expression:
 class Noted:
     """A hazard at a line, whether or not a rule says it.
 
-    confidence: empty where nothing is left of it.
+    confidence: empty where no finding.
     """
 
     kind: str

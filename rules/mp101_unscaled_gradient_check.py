@@ -22,7 +22,7 @@ class UnscaledGradientCheck(Rule):
 
     It stays silent for `grad is None`, for assignments, for linear operations such as
     `all_reduce`, on paths whose backward is not scaled, for a scaler made with `enabled=False`,
-    where the scaler is handed to what nobody has seen, and for wrappers that unscale by
+    where the scaler is passed to code outside of the project, and for wrappers that unscale by
     themselves (accelerate, Fabric, Lightning).
 
     ## Why it breaks

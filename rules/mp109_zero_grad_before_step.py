@@ -17,7 +17,7 @@ class ZeroGradBeforeStep(Rule):
     `model.zero_grad()` where nothing says of which model the optimizer was made is `possible`.
 
     It stays silent for another optimizer's or model's gradients, after the step, and where the
-    gradients were unscaled before and only one path clears them, or a branch that speaks of a skip,
+    gradients were unscaled before and only one path clears them, or a branch that skips the step,
     of inf or nan and ends the iteration (a step that is skipped).
 
     ## Why it breaks

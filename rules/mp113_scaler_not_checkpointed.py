@@ -11,7 +11,7 @@ class ScalerNotCheckpointed(Rule):
     ## What it flags
     `torch.save`, or a function named so (`save_checkpoint`), of a dict literal that holds
     `optimizer.state_dict()` but nothing of the scaler, where the same function or object has
-    the GradScaler. A dict that is handed on to a function that nobody has seen counts as saved, as
+    the GradScaler. A dict that is passed to a function outside of the project counts as saved, as
     does what a `state_dict` of the object that owns the scaler returns.
 
     A scaler that is made anew in each iteration, or in each call of a function that steps once,

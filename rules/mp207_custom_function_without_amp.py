@@ -69,7 +69,7 @@ class CustomFunctionWithoutAmp(Rule):
 
     ## Fix safety
     Safe: without autocast both decorators only call the function. They need torch 2.4; a project
-    that allows an older one gets `torch.cuda.amp.custom_fwd`, and where it says nothing of its
+    that allows an older one gets `torch.cuda.amp.custom_fwd`, and where it does not state its
     torch the fix is unsafe. No fix for a class with `setup_context`, which they do not support.
 
     ## How to silence

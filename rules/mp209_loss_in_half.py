@@ -14,7 +14,7 @@ class LossInHalf(Rule):
     entropy and `kl_div` where the target comes out of a region in half too, as that of a teacher
     network.
 
-    Without a region in sight it is `possible`: a cross entropy or a summed loss of scores that
+    Where no autocast region is known it is `possible`: a cross entropy or a summed loss of scores that
     nothing upcasts, losses of extensions (CTC, transducers) and of a detector's heads, logits that
     a module returns as they are, scores of a sigmoid or softmax that are ranked (`topk`, `sort`,
     `argsort`), and an `nn.CrossEntropyLoss` made in a file that offers float16 (likely where the

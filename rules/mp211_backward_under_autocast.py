@@ -9,7 +9,7 @@ class BackwardUnderAutocast(Rule):
     """Backward pass inside the autocast region, which torch's documentation advises against.
 
     ## What it flags
-    `loss.backward()` and `scaler.scale(loss).backward()` that stand in a `with autocast`, or in a
+    `loss.backward()` and `scaler.scale(loss).backward()` inside a `with autocast`, or in a
     function that it decorates. Shown as info: it does not fail a run.
 
     What the project keeps in float32, and what this could harm, is named: a region with
@@ -67,9 +67,9 @@ class BackwardUnderAutocast(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        message = "the backward pass stands in the autocast region, which PyTorch advises against"
+        message = "the backward pass runs inside the autocast region, which PyTorch advises against"
         if facts["kept"]:
-            message += ": what was kept in float32 multiplies in half there"
+            message += "; products that were kept in float32 run in half there"
         edits = at.end_region(event.place) if facts["here"] else None
         yield Finding(
             message,

@@ -6,7 +6,7 @@ from precision_lint.api import Applicability, Context, Cost, Event, Finding, Fix
 
 
 class DeprecatedAmpApi(Rule):
-    """torch.cuda.amp and its kin where the project's torch has the form that replaces them.
+    """torch.cuda.amp and similar names where the project's torch has the form that replaces them.
 
     ## What it flags
     Calls of `torch.cuda.amp.autocast`, `GradScaler`, `custom_fwd` and `custom_bwd` (as decorators

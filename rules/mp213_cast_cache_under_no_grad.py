@@ -12,14 +12,14 @@ class CastCacheUnderNoGrad(Rule):
     A module that is called under `torch.no_grad()` and afterwards without it, in one autocast
     region, in a project that allows torch before 2.10. Shown as info: it does not fail a run.
 
-    The first call may stand in a method that `no_grad` decorates, and both in a module whose
+    The first call may be in a method that `no_grad` decorates, and both in a module whose
     callers are in a region.
 
     `possible`: the same in a module whose callers may be in a region, in a project that uses
     autocast; a loop that has gradients in its last round only (`set_grad_enabled(i == n - 1)`,
     `requires_grad_` behind a condition), as recycling and truncated rollouts do.
 
-    Where the project's metadata (see MP212) say nothing of torch it is `possible`.
+    Where the project's metadata (see MP212) do not name a torch release it is `possible`.
 
     It stays silent where they say 2.10 or later, where the two calls have regions of their own, for
     `cache_enabled=False`, and where `torch.clear_autocast_cache()` is called.

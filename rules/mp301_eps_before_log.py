@@ -55,7 +55,7 @@ class EpsBeforeLog(Rule):
     ## Fix safety
     Safe: only `.float()` is inserted, so float32 results are the same to the bit (float64
     values come down to float32). It goes on the argument of the operation that produces the
-    probability where that is in sight, be it in the function's callers. Where the half value
+    probability where the analysis finds that, in the function or in its callers. Where the half value
     comes from elsewhere it goes on the value itself, and the fix is unsafe: the forward pass is
     then finite, but a gradient of 1/eps still overflows on its way back into the half value.
     For an epsilon that survives (1e-7) this would cure nothing, so there the fix is only shown:

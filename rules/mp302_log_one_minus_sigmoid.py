@@ -38,7 +38,7 @@ class LogOneMinusSigmoid(Rule):
     Safe: only `.float()` on the argument of the sigmoid is inserted, so float32 results are the
     same to the bit (float64 values come down to float32). `F.logsigmoid(-logits.float())` is
     better still, because float32's sigmoid is 1 from logits of 17 on, but it drops the epsilon.
-    Where the sigmoid is not in sight the fix is only shown.
+    Where the analysis does not find the sigmoid, the fix is only shown.
 
     ## How to silence
     `# precision-lint: ignore[MP302] reason` or `# noqa: MP302` on the line.

@@ -22,7 +22,7 @@ class EpsInDenominator(Rule):
     It is only `possible` for a denominator that is an argument or an attribute itself, for what two
     arguments promote to (the union of predicted and target boxes is float32 if the targets are),
     for metrics under `no_grad`, for a sum or norm in a project that trains under autocast and what
-    no layer or activation function in sight made there (statistics of features), and for an epsilon
+    no known layer or activation function made there (statistics of features), and for an epsilon
     that survives where the numerator vanishes with the denominator.
 
     ## Why it breaks

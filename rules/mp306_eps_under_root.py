@@ -44,7 +44,7 @@ class EpsUnderRoot(Rule):
     ```
 
     ## Fix safety
-    Safe: only `.float()` is inserted, in front of the squares where they are in sight, so float32
+    Safe: only `.float()` is inserted, in front of the squares where the analysis finds them, so float32
     results are the same to the bit (float64 comes down to float32). A root that goes on as an
     activation returns to its dtype; where it may exceed half's range (`rsqrt` of less than
     2.3e-10) it cannot, and the fix is unsafe.

@@ -19,7 +19,7 @@ class NormalizeZeroVector(Rule):
     for bfloat16, for an epsilon that float16 holds, and for a norm without any epsilon, which is
     nan in float32 too. It is only `possible` in a project that trains under autocast, for an
     epsilon from 2.98e-8 to 1.53e-5, which only makes gradients infinite, and for a default epsilon
-    where neither the function nor its class speaks of what makes a vector 0 (a mask, padding, a
+    where neither the function nor its class contains what makes a vector 0 (a mask, padding, a
     ReLU, dropout) and what is normalised is no difference.
 
     ## Why it breaks

@@ -15,7 +15,7 @@ class InverseSigmoidInHalf(Rule):
 
     It stays silent where `p` is float32 (upcast, float32 boxes from the data), and for a larger
     epsilon. It is only `possible` where a name says that `p` comes from the data, and for a
-    `torch.logit` of what is handed in.
+    `torch.logit` of an argument.
 
     ## Why it breaks
     Detectors refine boxes by `inverse_sigmoid(reference)`, with eps = 1e-5. In float16 the
@@ -35,7 +35,7 @@ class InverseSigmoidInHalf(Rule):
     ```
 
     ## Fix safety
-    Safe: the probability is upcast wherever it stands in the formula, and the result, at most
+    Safe: the probability is upcast everywhere in the formula, and the result, at most
     11.5 for 1e-5, returns to its dtype, so float32 results are the same to the bit (float64 comes
     down to float32).
 

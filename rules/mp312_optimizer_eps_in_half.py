@@ -17,7 +17,7 @@ class OptimizerEpsInHalf(Rule):
 
     It stays silent for bfloat16, whose range holds 1e-8, for a model that goes back to float32,
     where adapters or master copies are trained instead, and for a larger epsilon. A cast under a
-    condition, and one in another method, are `likely`; a literal cast in sight is `certain`. In a
+    condition, and one in another method, are `likely`; a literal cast in the same function is `certain`. In a
     file that offers float16 it is `possible`.
 
     ## Why it breaks

@@ -22,7 +22,7 @@ class MatmulDtypeMismatch(Rule):
     ## What it flags
     `@`, `matmul`, `bmm`, `mm`, `einsum`, `linear`, `conv*`, `grid_sample`, attention and
     recurrent layers outside autocast, where one operand is half and the other float32: created
-    without dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), handed to a model that
+    without dtype (`torch.eye(n)`), made float32 (`one_hot(...).float()`), passed to a model that
     was cast, held as a plain float32 attribute that `model.half()` does not convert, or an input
     that was upcast (`self.fc(x.float())`). The message says which operand is which, and where the wide one is
     made.

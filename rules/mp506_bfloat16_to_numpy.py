@@ -6,7 +6,7 @@ from precision_lint.api import Applicability, Context, Cost, Event, Finding, Rul
 
 
 class Bfloat16ToNumpy(Rule):
-    """A bfloat16 tensor that is handed to NumPy, which has no such dtype.
+    """A bfloat16 tensor that is passed to NumPy, which has no such dtype.
 
     ## What it flags
     `x.numpy()`, `numpy.asarray(x)`, `numpy.array(x)` and torchvision's `to_pil_image(x)` and

@@ -13,7 +13,7 @@ class BoxAreaInHalf(Rule):
     `wh[..., 0] * wh[..., 1]` of float16 boxes. It is `likely` where the function works in pixels
     (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
     pixels, so is a call of a function of the project that computes the IoU of its arguments
-    without an upcast; `possible` where no layer in sight made the boxes. So is
+    without an upcast; `possible` where no known layer made the boxes. So is
     `torch.prod(b[:, 2:] - b[:, :2], 1)`, which CUDA autocast runs in float32, also of corners that
     were split off (`(low_right - top_left).clamp(0).prod(2)`), and `sizes["height"] *
     sizes["width"]` of entries that are used as tensors.

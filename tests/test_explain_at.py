@@ -288,7 +288,7 @@ def test_rendering() -> None:
         "in [0, 1]",
         f"  {'':40}  if a; b",
         f"  y{'':39}  number, in 2",
-        "  event late-cast (nothing is left of it) at x",
+        "  event late-cast (no finding) at x",
         "    in float16, bfloat16",
         "    if a",
     ]

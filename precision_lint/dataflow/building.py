@@ -9,6 +9,7 @@ from typing import Any
 from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child, rebind
+from precision_lint.dataflow.creation import beside_weights
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -70,7 +71,7 @@ def construct(
     cls = callee.cls
     if objects.is_a(it, cls, *ENUMS):
         return unknown()
-    made = dtypes.MADE if objects.is_module(it, cls) else dtypes.V_ANY
+    made = objects.as_made(it) if objects.is_module(it, cls) else dtypes.V_ANY
     root = Root(made, node, it.module)
     key_of = Key(it)
     key = (tuple(map(key_of.of, arguments)), tuple((k, key_of.of(v)) for k, v in keywords.items()))
@@ -152,7 +153,7 @@ def make_layer(
     node: ast.AST,
 ) -> Value:
     """A layer, loss or container of ``torch.nn``."""
-    root = Root(dtypes.MADE, node, it.module)
+    root = Root(objects.as_made(it), node, it.module)
     if layer.container:
         return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
     given = dict(zip(layer.parameters, arguments, strict=False))
@@ -162,6 +163,8 @@ def make_layer(
         asked = dtype_of(it, given["dtype"])
         if asked is not None:
             root.made = asked
+    elif beside_weights(given.get("device")):
+        root.made = it.program.default_dtype
     return Instance(layer.name, {}, root, arguments=given)
 
 

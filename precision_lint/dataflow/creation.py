@@ -14,6 +14,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
+    BUFFER,
     INF,
     SOME_RANK,
     UNKNOWN_RANK,
@@ -95,6 +96,26 @@ def create(
     for look in CREATED:
         look(it, made, values.get("fill_value"))
     return made
+
+
+def beside_weights(device: Value | None) -> bool:
+    """Whether a device is that of weights: what is made there comes after they were moved and cast."""
+    of = (
+        device.fields.get("of") if isinstance(device, Special) and device.kind == "device" else None
+    )
+    return isinstance(of, Tensor) and of.op in ("weight", "parameter") and not of.flags & BUFFER
+
+
+def is_beside(value: Tensor) -> bool:
+    """Whether a tensor was made on the device of weights, in the default dtype."""
+    made: Value | None = value
+    for _ in range(4):
+        if not isinstance(made, Tensor) or made.data == DEFAULT:
+            break
+        made = made.operands[0] if made.operands else None
+    if not isinstance(made, Tensor) or made.data != DEFAULT:
+        return False
+    return any(isinstance(one, Special) and beside_weights(one) for one in made.operands)
 
 
 def holds_floats(source: Tensor | None) -> None:
@@ -194,11 +215,14 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
     if isinstance(value, Unknown) and ("stated of", "") in value.symbol.attributes:
         value = tensor_of(it, value)
     lo, hi = _data_range(value)
-    if isinstance(value, Tensor):
+    number = isinstance(value, Tensor) and creation.name == "tensor" and _is_number(value)
+    if isinstance(value, Tensor) and not number:
         return value.but(op=creation.name, operands=(value,), node=node, home=it.module, data=DATA)
     assumptions = 0
     origin = DATA
-    if isinstance(value, Array):
+    if isinstance(value, Tensor):  # ``torch.tensor(1.0 - rate)``
+        vector, origin, assumptions = it.program.default_dtype, DEFAULT, value.assumptions
+    elif isinstance(value, Array):
         vector = value.dtypes
     elif isinstance(value, Unknown) and (
         creation.name == "from_numpy" or value.symbol.uses & Symbol.ARRAY
@@ -225,10 +249,22 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         lo,
         hi,
         assumptions,
-        rank=_data_rank(value),
+        rank=0 if number else _data_rank(value),
         reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
         data=origin,
     )
+
+
+def _is_number(value: Tensor) -> bool:
+    """Whether arithmetic with a Python float is of something that the code takes for no tensor."""
+    if value.op not in ("add", "sub", "mul", "div") or value.symbol is not None:
+        return False
+    floats = others = 0
+    for one in value.operands[:2]:
+        symbol = one.symbol if isinstance(one, (Tensor, Unknown)) else None
+        floats += isinstance(one, Scalar) and one.kind == "float"
+        others += symbol is not None and not symbol.uses & (Symbol.TENSOR | Symbol.ARRAY)
+    return floats == others == 1
 
 
 def _scalars(value: Value | None) -> list[Tensor]:

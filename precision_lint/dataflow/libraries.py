@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from precision_lint.dataflow import around, arrays, building, regions, training
 from precision_lint.dataflow.containers import elements
-from precision_lint.dataflow.creation import create, holds_floats
+from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
@@ -19,6 +19,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join, unknown
 from precision_lint.domains.values import (
     INF,
+    KEPT,
     NONE,
     PARAMETER,
     Array,
@@ -258,8 +259,9 @@ def _parameter(
     fixed = isinstance(asked, Scalar) and asked.value is False
     most = TRAINED * max(abs(made.lo), abs(made.hi), 1.0)
     lo, hi = (made.lo, made.hi) if fixed else (-most, most)
+    flags = made.flags | PARAMETER | (KEPT if is_beside(made) else 0)
     return made.but(
-        op="parameter", operands=(made,), node=node, home=it.module, flags=made.flags | PARAMETER,
+        op="parameter", operands=(made,), node=node, home=it.module, flags=flags,
         symbol=None, lo=lo, hi=hi,
     )  # fmt: skip
 

@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     number,
+    text,
 )
 
 FLIP: dict[type, type] = {
@@ -103,6 +104,8 @@ def _comparison(
         for side, one, other in ((left, first, second), (right, second, first)):
             if isinstance(one, Scalar) and one.op == "device":
                 _device_is(it, side, other, equal is holds)
+            elif isinstance(one, Unknown) and equal is holds and text(other) is not None:
+                keep(it, side, Scalar(text(other), "str"))
     way = kind if holds else NEGATED.get(kind)
     if way in FLIP:
         _bound(it, left, way, second, stated)
@@ -203,6 +206,8 @@ def _device_is(it: Interpreter, node: ast.expr, other: Value | None, holds: bool
     if isinstance(known, Tensor) and device:
         assert target is not None
         keep(it, target, devices.on(known, device))
+    elif holds and text(other):
+        keep(it, owner, Special("device", node, it.module, type=text(other)))
 
 
 def _floating(it: Interpreter, node: ast.expr, holds: bool) -> None:

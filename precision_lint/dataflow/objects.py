@@ -16,6 +16,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join, perhaps_cast
 from precision_lint.domains.values import (
+    KEPT,
     PARAMETER,
     STATED_DTYPE,
     ClassValue,
@@ -192,7 +193,7 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
     if not is_module(it, owner.cls):
         return value
     if isinstance(value, Tensor):
-        follows = value.flags & PARAMETER and not value.flags & STATED_DTYPE
+        follows = value.flags & PARAMETER and not value.flags & (STATED_DTYPE | KEPT)
         return as_weight(it, owner, value) if follows else value
     if isinstance(value, Instance):
         return part(owner, name, value)
@@ -230,10 +231,18 @@ def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
             for w, x in zip(vector, value.dtypes, strict=True)
         ]
     )
+    if place is None:  # nobody casts the module: what it was made as
+        whole = zip(cast, value.dtypes, vector, strict=True)
+        kept = [x if w == dtypes.FLOAT32 and x in NARROW_OR_WIDE else c for c, x, w in whole]
+        cast = (*kept[: dtypes.HALF16], *cast[dtypes.HALF16 :])
     assumed = value.assumptions
     if place is None and owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
         assumed |= assume.WEIGHTS
     return value.but(dtypes=cast, assumptions=assumed) if cast != value.dtypes else value
+
+
+NARROW_OR_WIDE = (dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.FLOAT64)
+"""Dtypes that a parameter has only if the code asks for them."""
 
 
 def _is_float(vector: Dtypes) -> bool:
@@ -359,8 +368,11 @@ def runs_models(it: Interpreter) -> bool:
     return it.module.trains() or (function is not None and drives(it, function))
 
 
-def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
-    """Note that a model is run in half; what ``super().half()`` hands on says nothing of it."""
+def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, built: bool = False) -> None:
+    """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
+
+    built: the code was seen to build it, so that what it runs is known.
+    """
     if _hands_on(node):
         return
     written = vector[dtypes.CODE]
@@ -368,13 +380,13 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
         if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
             chosen = written != dtype
-            it.sign(mode, said, node, None, of_own_parts(it), chosen, not runs_models(it))
+            it.sign(mode, said, node, None, of_own_parts(it), chosen, built or not runs_models(it))
 
 
 def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
-    show_cast(it, vector, node)
+    show_cast(it, vector, node, not isinstance(owner.cls, str))
     it.weights = {
         **it.weights,
         (owner.root, owner.path): (vector, it.clock, it.place(node)),
@@ -384,6 +396,14 @@ def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST)
 def parameters_of(owner: Value, node: ast.AST, it: Interpreter) -> Special:
     """``module.parameters()``."""
     return Special("parameters", node, it.module, owner=owner)
+
+
+def as_made(it: Interpreter) -> Dtypes:
+    """The dtypes of weights that are made now: the default dtype, half where the model is run in half."""
+    default = it.program.default_dtype
+    if default == dtypes.V_FLOAT32:
+        return dtypes.MADE
+    return (*default[: dtypes.HALF16], *dtypes.MADE[dtypes.HALF16 :])
 
 
 def new_root(made: Dtypes, node: ast.AST | None, it: Interpreter) -> Root:

@@ -11,6 +11,7 @@ from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.ranges import divide, multiply, power
 from precision_lint.dataflow.tensors import dtype_of, operate
+from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
@@ -140,10 +141,11 @@ def _beside(other: Any, value: Any) -> Value:
     """
     if other.__class__ is Unknown:
         uses = other.symbol.uses
-        tensor = not uses & Symbol.ARRAY and (uses & Symbol.TENSOR or _is_number(value))
+        of_model = uses & Symbol.TENSOR or other.symbol.assumptions & assume.INPUT
+        tensor = not uses & Symbol.ARRAY and (of_model or _is_number(value))
     else:
         tensor = other.__class__ is Tensor
-    if tensor and (value.dtypes == dtypes.V_ANY or _is_number(value)):
+    if tensor and (value.dtypes == dtypes.V_ANY or _perhaps_number(value)):
         return Scalar(None, "float", value.lo, value.hi, 0, value.node, value.home)
     return value  # type: ignore[no-any-return]
 
@@ -152,8 +154,52 @@ def _is_number(value: Any) -> bool:
     """Whether NumPy made something of numbers, one of each: ``np.sqrt(width)``."""
     if value.__class__ is not Array:
         return value.__class__ is Scalar
-    by_item = value.op in FOLD or (value.op.startswith("numpy.") and by_element(value.op[6:]))
-    return by_item and bool(value.operands) and all(map(_is_number, value.operands))
+    return _by_element(value) and all(map(_is_number, value.operands))
+
+
+def _by_element(value: Any) -> bool:
+    by_item = (
+        value.op in FOLD
+        or value.op == "neg"
+        or (value.op.startswith("numpy.") and by_element(value.op[6:]))
+    )
+    return by_item and bool(value.operands)
+
+
+def _perhaps_number(value: Any) -> bool:
+    """Whether something of NumPy may be one number, which promotes no tensor: ``rates[step]``."""
+    if value.__class__ is Unknown:
+        return not value.symbol.uses & (Symbol.ARRAY | Symbol.TENSOR)
+    if value.__class__ is not Array:
+        return value.__class__ is Scalar
+    if value.op == "index":
+        return isinstance(value.node, ast.Subscript) and not _has_slice(value.node.slice)
+    if value.op in REDUCTIONS:
+        return not isinstance(value.node, ast.Call) or not (value.node.args or value.node.keywords)
+    if value.op in DRAWS:
+        node = value.node
+        return (
+            isinstance(node, ast.Call) and len(node.args) <= DRAWS[value.op] and not node.keywords
+        )
+    if value.op in ("element", "join"):
+        return value.op == "element" or any(map(_perhaps_number, value.operands))
+    return _by_element(value) and all(map(_perhaps_number, value.operands))
+
+
+REDUCTIONS = frozenset({"sum", "mean", "max", "min", "std", "var", "prod", "median"})
+"""Methods of arrays that give one number unless they are told an axis."""
+
+
+DRAWS = {
+    "numpy.random.rand": 0, "numpy.random.randn": 0, "numpy.random.random": 0,
+    "numpy.random.random_sample": 0, "numpy.random.uniform": 2, "numpy.random.normal": 2,
+}  # fmt: skip
+"""Functions that draw one number, with the most arguments that they take for it."""
+
+
+def _has_slice(index: ast.expr) -> bool:
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return any(isinstance(part, ast.Slice) for part in parts)
 
 
 def owners_of(value: Value) -> list[Value]:

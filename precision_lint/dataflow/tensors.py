@@ -144,6 +144,13 @@ HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | ON_DEVIC
 """What a result has of its operands."""
 
 
+def _product_dtype(it: Interpreter, applied: Applied, asked: Value, vector: Dtypes) -> Dtypes:
+    """``out_dtype`` of a product: the matrices agree; what is added to them has its own dtype."""
+    if len(applied.operation.strict) > 2 and 1 in applied.seen:
+        applied.seen[0] = applied.seen[1]
+    return dtype_of(it, asked) or vector
+
+
 VARIADIC = frozenset({"block_diag", "cartesian_prod"})
 """Operations whose arguments are the items of what others take as one sequence."""
 
@@ -168,6 +175,8 @@ def operate(
         vector = asked if asked is not None else vector
         for i in applied.seen:
             applied.seen[i] = vector
+    if "out_dtype" in keywords:
+        vector = _product_dtype(it, applied, keywords["out_dtype"], vector)
     if isinstance(keywords.get("out"), Tensor):
         vector = keywords["out"].dtypes  # type: ignore[attr-defined]
     assumptions = flags = 0

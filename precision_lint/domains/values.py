@@ -40,6 +40,8 @@ NONZERO = 1 << 10
 ON_CPU, ON_OTHER = 1 << 11, 1 << 12
 """On the CPU, or on another device, as far as the code says; both where branches differ."""
 ON_DEVICE = ON_CPU | ON_OTHER
+KEPT = 1 << 11
+"""A parameter that was made beside weights which had been cast before: it keeps its own dtype."""
 SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO
 """Flags that both operands must have for a result to have them."""
 

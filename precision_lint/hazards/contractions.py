@@ -159,16 +159,23 @@ def _flattens(value: Tensor, dim: int) -> bool:
             dim == -2 and len(value.operands) > 2
         )
     if value.op in ("view", "reshape"):
-        sizes: Any = value.operands[1:]
-        if len(sizes) == 1 and isinstance(sizes[0], Sequence) and sizes[0].items is not None:
-            sizes = sizes[0].items
+        sizes = _sizes(value)
         if -dim > len(sizes):
             return False
         size = sizes[dim]
         if number(size) == -1:
-            return dim == -1 and len(sizes) >= 3
+            return dim == -1 and len(sizes) >= 3 and not _splits(sizes)
         return isinstance(size, Scalar) and size.op == "mul"
     return False
+
+
+def _splits(sizes: tuple[Any, ...]) -> bool:
+    """Whether the last dimension is parted: ``view(*x.shape[:2], heads, -1)`` keeps the first two."""
+    kept = [
+        number(one.operands[-1]) if isinstance(one, Scalar) and one.op == "size" else None
+        for one in sizes[:2]
+    ]
+    return kept == [0, 1] and len(sizes) > 3
 
 
 # large contractions
@@ -230,7 +237,7 @@ def _operand_places(it: Interpreter, applied: Applied) -> tuple[Any, ...]:
 def _why_large(parts: list[Factor]) -> str | None:
     """Why the sum has many terms that add up: over positions, or over several dimensions."""
     a, b = parts
-    if any(_normalised(part) or _is_weight(part.value) for part in parts):
+    if any(_normalised(part) or _is_weight(part.value) or _is_short(part) for part in parts):
         return None
     if min(len(a.dims), len(b.dims)) >= 2:
         return "dimensions"
@@ -248,6 +255,28 @@ def _why_large(parts: list[Factor]) -> str | None:
     if (_are_weights(a.value) or _are_weights(b.value)) and FEATURES not in kinds:
         return "weights"
     return None
+
+
+SHORT = 64
+"""Terms of a sum that are few, whatever they are."""
+
+
+def _is_short(part: Factor) -> bool:
+    """Whether the dimension that is summed over has a few entries, as written: ``view(-1, 3, 3)``."""
+    value = peel(part.value)
+    if len(part.dims) != 1 or not isinstance(value, Tensor) or value.op not in ("view", "reshape"):
+        return False
+    sizes = _sizes(value)
+    size = number(sizes[part.dims[0]]) if -part.dims[0] <= len(sizes) else None
+    return size is not None and 0 < size <= SHORT
+
+
+def _sizes(value: Tensor) -> tuple[Any, ...]:
+    """The sizes that a view is given."""
+    sizes: Any = value.operands[1:]
+    if len(sizes) == 1 and isinstance(sizes[0], Sequence) and sizes[0].items is not None:
+        sizes = sizes[0].items
+    return tuple(sizes)
 
 
 def _is_weight(value: Any, depth: int = 8) -> bool:

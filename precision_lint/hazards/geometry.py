@@ -205,9 +205,23 @@ def _chained(product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
                 isinstance(part, Tensor) and peel(part).node is product.node
                 for part in inner.operands
             ):
-                named = any(peel(f).op == "cast" and peel(f).data == "explicit" for f in factors)
-                return not named and all(not core(f).flags & (PARAMETER | LEARNED) for f in factors)
+                other = factors[1] if one is factors[0] else factors[0]
+                return _composes(factors) and not _made_of(other, product)
     return False
+
+
+def _composes(factors: tuple[Tensor, Tensor]) -> bool:
+    """Whether neither factor is a weight, or of a dtype that the code names."""
+    return not any(
+        (peel(f).op == "cast" and peel(f).data == "explicit")
+        or core(f).flags & (PARAMETER | LEARNED)
+        for f in factors
+    )
+
+
+def _made_of(value: Tensor, product: Tensor) -> bool:
+    """Whether a step is itself made of what it is multiplied by: an iteration, which corrects itself."""
+    return any(peel(one).node is product.node for one in behind(value, 24))
 
 
 def _is_spoken(value: Tensor) -> bool:

@@ -21,7 +21,8 @@ from precision_lint.hazards.places import operand_node
 def missing_kernel(it: Interpreter, applied: Applied) -> None:
     """An operation on a dtype that the device has no kernel for."""
     operation = applied.operation
-    if not (operation.missing or operation.since) or it.caught:
+    late = operation.since and it.program.torch is not None
+    if not (operation.missing or late) or it.caught:
         return
     for device, shown in _devices(it, applied):
         if operation.missing.get(device) and _report(it, applied, device, shown, ()):

@@ -33,7 +33,7 @@ from precision_lint.domains.dtypes import (
     WIDE,
     Dtypes,
 )
-from precision_lint.domains.values import Array, Sequence, Symbol, Tensor, Unknown
+from precision_lint.domains.values import KEPT, Array, Sequence, Symbol, Tensor, Unknown
 from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
 from precision_lint.hazards.places import made_at, operand_node
@@ -430,7 +430,7 @@ def _source(value: Tensor, mode: int) -> str | None:
     if value.op in ("input", "argument"):
         return GIVEN
     if value.op in ("weight", "parameter", "buffer"):
-        return STORED
+        return None if value.flags & KEPT else STORED
     if value.op in ("from_numpy", "as_tensor", "tensor", "asarray") and _of_array(value):
         return NUMPY
     made = creation.creation(value.op)
@@ -641,7 +641,7 @@ def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
 
 
 @hazard("sum", "mean", "mse_loss", "l1_loss", "smooth_l1_loss", "cross_entropy", "binary_cross_entropy",
-        "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "argmax", "topk", "gt", "lt",
+        "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "argmax", "gt", "lt",
         "ge", "le")  # fmt: skip
 def measured(it: Interpreter, applied: Applied) -> None:
     """A loss, a metric or a comparison does not go into a layer: float32 is what one wants there."""

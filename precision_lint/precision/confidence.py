@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
-from precision_lint.domains.dtypes import CODE, MODES
+from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, MODES
 from precision_lint.events import Event, Sign, Variant
 from precision_lint.precision.modes import Force, Strength
 
@@ -58,6 +58,10 @@ STATED: dict[str, int] = {
 }  # fmt: skip
 """By kind of event: what it may rest on besides where the user states the mode: the operation is one
 of numbers, so that its operand is of the mode's dtype."""
+
+
+INSIDE = frozenset({"upcast-in-vain", "left-half", "distance-in-region"})
+"""Events of code that is written for a region around it: it leaves the region, or casts up in vain."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         if not variant.modes >> mode & 1:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
-        confidence, sign = _in_mode(mode, variant, assumptions, assumptions & ~tolerated, force)
+        strange, says_so = assumptions & ~tolerated, event.kind in INSIDE
+        confidence, sign = _in_mode(mode, variant, assumptions, strange, force, says_so)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign)
             if best is None or _order(found) > _order(best):
@@ -165,7 +170,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
 
 
 def _in_mode(
-    mode: int, variant: Variant, assumptions: int, strange: int, force: Force
+    mode: int, variant: Variant, assumptions: int, strange: int, force: Force, says_so: bool
 ) -> tuple[Confidence | None, Sign | None]:
     if mode == CODE:
         if not assumptions:
@@ -173,9 +178,25 @@ def _in_mode(
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), None
     strength = force.of(mode)
     sign = force.modes[mode][1] if strength is not None else None
-    if strength is not None and (strength > Strength.IMPORTER or _reached(strength, variant, sign)):
+    if strength is not None and _runs_it(mode, strength, variant, sign, says_so):
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
     return (None if strange or force.stated else Confidence.POSSIBLE), sign
+
+
+def _runs_it(
+    mode: int, strength: Strength, variant: Variant, sign: Sign | None, says_so: bool
+) -> bool:
+    """Whether a mode that is in force for a file is that of a hazard in it.
+
+    A region of autocast runs models and what they call: a function that no region was seen to call, and
+    that is no model's, runs outside of it unless its code says so.
+    """
+    says_so = says_so and strength is Strength.FILE
+    if strength is not Strength.STATED and mode in (AMP16, AMPBF) and not says_so:
+        outside = 0 if variant.regions else assume.INPUT
+        if variant.assumptions & (assume.ENTRY | outside) and not variant.of_module:
+            return False
+    return strength > Strength.IMPORTER or _reached(strength, variant, sign)
 
 
 def _reached(strength: Strength, variant: Variant, sign: Sign | None) -> bool:

@@ -84,7 +84,7 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
         lines.append(f"  {text:{width}}  {said(expression)}")
         lines += _if(expression.assumptions, width + 4)
     for event in known.events:
-        sure = event.confidence or "nothing is left of it"
+        sure = event.confidence or "no finding"
         lines.append(f"  event {event.kind} ({sure}) at {event.text}")
         lines.append(f"    in {', '.join(event.modes)}")
         lines += _if(event.assumptions, 4)
