@@ -33,7 +33,7 @@ def test_it_is_a_schema_and_describes_every_key() -> None:
 
 def test_the_page_shows_every_key_and_each_is_accepted() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text("utf8")
-    (block,) = re.findall(r"```toml\n(\[tool.precision-lint\].*?)```", text, re.DOTALL)
+    (block,) = re.findall(r"```toml\n([^\n]*# in precision-lint.toml.*?)```", text, re.DOTALL)
     table = tomli.loads(block)["tool"]["precision-lint"]
     assert accepted(table)
     assert set(table) == set(config.KEYS)

@@ -14,8 +14,6 @@ OPEN: dict[str, set[str]] = {
     "names inlined": {"mp213/behind.py: -MP213", "mp301/eps_names.py: -MP301"},
     "arms swapped": {"mp201/linear_attention.py: +MP201"},
     "code in helpers": {
-        "mp201/linear_attention.py: +MP507",
-        "mp206/negatives.py: +MP206",
         "mp212/trainer.py: -MP212",
         "mp305/soft_iou.py: +MP305",
         "mp113/lifetimes.py: -MP113",
