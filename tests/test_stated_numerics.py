@@ -12,6 +12,15 @@ from precision_lint import cli
 
 ALL = "amp-float16,amp-bfloat16,float16,bfloat16"
 CASES = {
+    "a dict that is asked for a key": """\
+import torch
+
+def loss(outputs, kind):
+    assert "scores" in outputs
+    if kind == "focal":
+        return torch.log(outputs["scores"].sigmoid() + 1e-12)  # MP301
+    return torch.log(outputs["scores"].float().sigmoid() + 1e-12)
+""",
     "areas of boxes by their corners": """\
 import torch
 

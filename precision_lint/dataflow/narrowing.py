@@ -74,6 +74,10 @@ EQUAL: dict[type, bool] = {
 }  # fmt: skip
 
 
+SAME = frozenset({ast.Eq, ast.NotEq, ast.Is, ast.IsNot})
+"""Comparisons of two values; ``in`` says something of what one holds."""
+
+
 def _comparisons(it: Interpreter, test: ast.Compare, holds: bool, stated: bool) -> None:
     if len(test.ops) == 1:
         _comparison(it, test.left, test.ops[0], test.comparators[0], holds, stated)
@@ -104,8 +108,9 @@ def _comparison(
         for side, one, other in ((left, first, second), (right, second, first)):
             if isinstance(one, Scalar) and one.op == "device":
                 _device_is(it, side, other, equal is holds)
-            elif isinstance(one, Unknown) and equal is holds and text(other) is not None:
-                keep(it, side, Scalar(text(other), "str"))
+            elif isinstance(one, Unknown) and equal is holds and kind in SAME:
+                if text(other) is not None:
+                    keep(it, side, Scalar(text(other), "str"))
     way = kind if holds else NEGATED.get(kind)
     if way in FLIP:
         _bound(it, left, way, second, stated)
