@@ -12,6 +12,7 @@ from typing import Any
 
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.regions import opens
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -310,8 +311,9 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
         raises |= dtypes.modes_of(one.dtypes, LOW) & dtypes.surely(other.dtypes, WIDE)
     raises &= ~dtypes.regions_on(it.region.dtypes)
     modes = dtypes.modes_of(product.dtypes, LOW) | raises
-    if any(_follows(one, other) for one, other in (factors, factors[::-1])):
-        assumptions |= assume.MAGNITUDE
+    if not _lowered_here(it, product):
+        if any(_follows(one, other) for one, other in (factors, factors[::-1])):
+            assumptions |= assume.MAGNITUDE
     region = any(dtypes.modes_of(one.dtypes, WIDE) & modes for one in factors) or bool(
         dtypes.regions_on(it.region.dtypes)
     )
@@ -333,6 +335,12 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
     event = it.events.get(("geometry-product", it.place(product.node), None))
     if event is not None and event.facts["reason"] == SAID != reason:
         event.facts["reason"] = reason
+
+
+def _lowered_here(it: Interpreter, product: Tensor) -> bool:
+    """Whether a region that the function itself opens casts the factors, whatever they were cast to before."""
+    known = product.dtypes[dtypes.CODE] in (dtypes.FLOAT16, dtypes.BFLOAT16)
+    return known and it.function is not None and opens(it.function)
 
 
 def _follows(one: Tensor, other: Tensor) -> bool:
