@@ -565,9 +565,10 @@ def masked_infinity(it: Interpreter, applied: Applied) -> None:
             continue
         if same(_unguarded(logarithm.operands[0]), _unguarded(mask)):
             it.bounded(logarithm)  # x * log(x + eps): the gradient is bounded
-        elif _is_mask(mask):
+        elif (test := _mask(mask)) is not None:
             asked = logarithm is tested
-            _masked(it, applied, logarithm, logarithm.operands[0], "mul", asked)
+            supposed = assume.ZERO if test.op == "input" else 0
+            _masked(it, applied, logarithm, logarithm.operands[0], "mul", asked, supposed)
 
 
 def _masked_logarithm(value: Any, mask: Tensor) -> Tensor | None:
@@ -606,11 +607,18 @@ def chosen_infinity(it: Interpreter, applied: Applied) -> None:
 
 
 def _masked(
-    it: Interpreter, applied: Applied, made: Tensor, inner: Any, how: str, asked: bool = False
+    it: Interpreter,
+    applied: Applied,
+    made: Tensor,
+    inner: Any,
+    how: str,
+    asked: bool = False,
+    supposed: int = 0,
 ) -> None:
     """A value that is infinite where ``inner`` is 0, in half only, and masked afterwards.
 
-    asked: whether the mask asks where it is positive: who does that has seen it at zero.
+    asked: whether the mask asks where it is positive: who does that has seen it at zero.  supposed: what
+    is assumed of a mask of which nothing is known, where float32 has the same zero.
     """
     if next(guards(inner), None) is not None or not isinstance(peel(inner), Tensor):
         return
@@ -623,11 +631,13 @@ def _masked(
         return  # float32 has the same zero
     for kind in ("log-guard", "log-probability"):
         it.retract(kind, made)
+    assumptions = found.assumptions & ~(assume.ZERO if asked else 0)
+    assumptions |= supposed if found.bound <= 0 else 0
     it.emit(
         "masked-infinity",
         applied.node,
         modes,
-        peel(inner).assumptions | found.assumptions & ~(assume.ZERO if asked else 0),
+        peel(inner).assumptions | assumptions,
         about=None if found.bound <= 0 else inner,
         made=made_at(it, made),
         operation=made.op,
@@ -674,8 +684,10 @@ COMPARISONS = frozenset(
 )
 
 
-def _is_mask(value: Any) -> bool:
+def _mask(value: Any) -> Tensor | None:
+    """What a mask is made of: a comparison, or something that comes in and may be one; None: it is none."""
     inner = peel(value)
     while isinstance(inner, Tensor) and inner.op in MASKING and inner.operands:
         inner = peel(inner.operands[0])
-    return isinstance(inner, Tensor) and (inner.op in COMPARISONS or inner.op == "input")
+    found = isinstance(inner, Tensor) and (inner.op in COMPARISONS or inner.op == "input")
+    return inner if found else None
