@@ -26,8 +26,6 @@ COLLECT_EVERY = 48
 """Files after which what they left is collected."""
 COLLECT_ALL_EVERY = 960
 """Files after which all memory is searched."""
-SETTLED = 8
-"""Files after which most of what is loaded is what all files import: it is not searched for garbage."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
 NO_ANSWER = "its process ended without an answer"
@@ -71,19 +69,11 @@ _engines: dict[Path, Engine] = {}
 def _interpret(items: Sequence[tuple[Path, str]], projects: Mapping[Path, Code]) -> list[Facts]:
     """The facts of some files, each named by its project's root and its name there."""
     found = []
-    many = len(items) > COLLECT_EVERY
     with collector_off(), deep_recursion():
-        try:
-            for number, (root, name) in enumerate(items):
-                collect_now_and_then()
-                if many and number == SETTLED:
-                    gc.collect()
-                    gc.freeze()
-                found.append(_facts_of(projects[root], root, name))
-                progress.step()
-        finally:
-            if many:
-                gc.unfreeze()
+        for root, name in items:
+            collect_now_and_then()
+            found.append(_facts_of(projects[root], root, name))
+            progress.step()
     return found
 
 

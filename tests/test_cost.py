@@ -205,19 +205,12 @@ def test_the_collector_is_as_it_was_after_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "COLLECT_EVERY", 2)
-    monkeypatch.setattr(gathering, "SETTLED", 1)
     for name in "abcd":
         (tmp_path / f"{name}.py").write_text("import torch\n")
-    frozen: list[int] = []
-    unfreeze = gc.unfreeze
-
-    def watched() -> None:
-        frozen.append(gc.get_freeze_count())
-        unfreeze()
-
-    monkeypatch.setattr(gc, "unfreeze", watched)
+    collected: list[tuple[bool, tuple[int, ...]]] = []
+    monkeypatch.setattr(gc, "collect", lambda *which: collected.append((gc.isenabled(), which)))
     settings = Settings(no_cache=True)
-    before = gc.isenabled(), gc.get_freeze_count()
+    before = gc.isenabled()
     check([tmp_path], lambda _: settings, workers=1)
-    assert frozen and frozen[0] > before[1]
-    assert (gc.isenabled(), gc.get_freeze_count()) == (before[0], 0)
+    assert (False, (0,)) in collected
+    assert gc.isenabled() is before

@@ -44,13 +44,9 @@ def join(a: Value, b: Value) -> Value:
     kind = a.__class__
     if kind is b.__class__:
         joined = _SAME.get(kind)
-        result: Value = joined(a, b) if joined is not None else _alike(a, b)
+        result: Value = joined(a, b) if joined is not None else unknown()
         return result
     return _mixed(a, b)
-
-
-def _alike(a: Value, b: Value) -> Value:
-    return unknown()
 
 
 def _closures(a: Any, b: Any) -> Value:
