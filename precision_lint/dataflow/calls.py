@@ -19,6 +19,7 @@ from precision_lint.dataflow.interpreter import (
     Environment,
     Interpreter,
     Region,
+    supposed,
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
@@ -295,8 +296,8 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
         used, known = summary.objects.get(inner), key.objects.get(outer)
         if used is not None and known is not None:
             known.uses |= used.uses
-    for first, supposed in told:
-        first.uses |= supposed.uses
+    for first, inner in told:
+        first.uses |= inner.uses
 
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
@@ -304,15 +305,13 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     kind = value.__class__
     if kind is not Tensor and kind is not Unknown:
         return value
-    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
-    off = dtypes.HANDED_IN if it.region.disabled else dtypes.BATCHES
-    vector = dtypes.INPUTS if on else off
+    vector = supposed(it)
     if kind is Tensor:
         return _supposed_floats(value, vector)
     symbol: Symbol = value.symbol  # type: ignore[attr-defined]
     if symbol.tensor is not None or not _is_open(symbol.vector, symbol.assumptions, vector):
         return value
-    key = "supposed", on, it.region.disabled
+    key = "supposed", vector
     made = symbol.attributes.get(key)
     if not isinstance(made, Unknown):
         own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)

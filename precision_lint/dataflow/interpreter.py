@@ -495,10 +495,11 @@ def asked_by(test: ast.expr, holds: bool = True) -> Asked:
     return known if holds else known._replace(holds=False)
 
 
-def _supposed(it: Interpreter) -> Dtypes:
+def supposed(it: Interpreter) -> Dtypes:
     """The dtype of a float of which nothing is known: that of what comes in."""
-    on = dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES
-    return dtypes.INPUTS if on else dtypes.BATCHES
+    if dtypes.regions_on(it.region.dtypes) & dtypes.AMP_MODES:
+        return dtypes.INPUTS
+    return dtypes.HANDED_IN if it.region.disabled else dtypes.BATCHES
 
 
 def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Tensor | None:
@@ -510,7 +511,7 @@ def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Ten
         if symbol.tensor is None:
             vector, assumptions = symbol.vector, symbol.assumptions
             if vector == dtypes.V_ANY:
-                vector, assumptions = _supposed(it), assumptions | assume.INPUT
+                vector, assumptions = supposed(it), assumptions | assume.INPUT
             code = dtypes.symbol(symbol.number) if vector[0] == dtypes.ANY else vector[0]
             made: tuple[str, tuple[Any, ...]] = "input", ()
             if symbol.compared is not None:
