@@ -39,8 +39,9 @@ class OpMissingInHalf(Rule):
     where `device` in the configuration names the CPU. So do kernels that came late: the CPU has `exp`,
     `sigmoid` and 70 more of float16 from torch 2.1 on, `matmul`, `conv2d`, `topk` and 60 more from 2.2 on,
     `layer_norm` from 2.3 on, `cross_entropy` from 2.4 on, and CUDA has `tril` of bfloat16 from 2.1 on.
-    These are shown where the least torch is older, by `torch-version` or the project's metadata.
-    A tensor that is made float16 on a device which the code itself lets be the CPU (`"cuda" if torch.cuda.is_available() else "cpu"`),
+    These are shown where the least torch is older, by `torch-version` or the project's metadata; then
+    in files that cast something up because it is on the CPU as well. A tensor that is made float16 on a
+    device which the code itself lets be the CPU (`"cuda" if torch.cuda.is_available() else "cpu"`),
     without a question for it, is a warning unless the least torch is 2.2.
 
     It stays silent where the operand is float32, where the device's autocast casts it up (CPU's

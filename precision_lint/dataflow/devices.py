@@ -6,6 +6,7 @@ Nothing is assumed of the device of what comes in.  ``x.cpu()``, ``x.to("cuda")`
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from precision_lint.domains.values import (
@@ -20,6 +21,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.syntax.program import Module
 
 METHODS = {"cpu": ON_CPU, **dict.fromkeys(("cuda", "xpu", "mps", "npu"), ON_OTHER)}
 """Methods that put a tensor on a device."""
@@ -84,3 +86,36 @@ def of_all(tensors: Iterable[Tensor]) -> int:
         if one.rank != 0:
             found |= one.flags & ON_DEVICE
     return found
+
+
+def upcasts_on_cpu(module: Module) -> bool:
+    """Whether a file casts something up because it is on the CPU: half tensors come to it there."""
+    known = module.facts.get("upcasts on cpu")
+    if known is None:
+        known = module.facts["upcasts on cpu"] = any(
+            isinstance(node, (ast.If, ast.IfExp)) and _asks_for_cpu(node.test) and _upcasts(node)
+            for node in ast.walk(module.tree)
+        )
+    return bool(known)
+
+
+def _asks_for_cpu(test: ast.expr) -> bool:
+    """``x.device.type == "cpu"``"""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.In)):
+            sides = [one for side in (node.left, *node.comparators) for one in ast.walk(side)]
+            named = any(isinstance(one, ast.Constant) and one.value == "cpu" for one in sides)
+            if named and any(
+                isinstance(one, ast.Attribute) and one.attr == "type" for one in sides
+            ):
+                return True
+    return False
+
+
+def _upcasts(node: ast.If | ast.IfExp) -> bool:
+    body = node.body if isinstance(node, ast.If) else [node.body]
+    return any(
+        isinstance(one, ast.Attribute) and one.attr in ("float", "float32")
+        for part in body
+        for one in ast.walk(part)
+    )

@@ -46,7 +46,8 @@ def _devices(it: Interpreter, applied: Applied) -> Iterator[tuple[str, bool]]:
         yield from ((one, True) for one in stated if one != "cpu" or not found)
     else:
         yield "cuda", True
-        yield "cpu", False
+        late = bool(applied.operation.since) and it.program.torch is not None
+        yield "cpu", late and not found and devices.upcasts_on_cpu(it.module)
 
 
 def _is_older(it: Interpreter, release: tuple[int, ...]) -> bool:
