@@ -296,8 +296,8 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
         used, known = summary.objects.get(inner), key.objects.get(outer)
         if used is not None and known is not None:
             known.uses |= used.uses
-    for first, inner in told:
-        first.uses |= inner.uses
+    for first, like in told:
+        first.uses |= like.uses
 
 
 def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) -> Value:
