@@ -220,6 +220,46 @@ def test_what_trains_runs_modules_that_it_imports(
     assert check(tmp_path) == expected
 
 
+EXPORTS = """import torch
+import loss
+
+
+class Whole(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x)
+
+
+def export(model, x):
+    whole = {made}.eval()
+    whole = whole.half()
+    return whole(x)
+"""
+
+
+@pytest.mark.parametrize(("made", "expected"), [("Whole(model)", []), ("model", FLAGGED)])
+def test_a_model_that_is_built_and_cast_says_nothing_of_other_modules(
+    tmp_path: Path, made: str, expected: list[str]
+) -> None:
+    projects.write(tmp_path, {"loss.py": MODULE, "export.py": EXPORTS.format(made=made)})
+    assert check(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("run.py", ["run.py:12 MP202"]), ("gap.py", [])])
+def test_an_upcast_speaks_of_a_region_around_it_beside_one_only(
+    tmp_path: Path, name: str, expected: list[str]
+) -> None:
+    run = TRAINS.format(imports="")
+    gap = "\n\ndef gap(a, b):\n    return (a.float() @ b.float()).sum()\n"
+    texts = {"run.py": run, "gap.py": "import torch\n"}
+    texts[name] += gap
+    projects.write(tmp_path, texts)
+    assert [one for one in check(tmp_path) if "MP202" in one] == expected
+
+
 @pytest.mark.parametrize(("name", "expected"), [("main.py", FLAGGED), ("test_main.py", [])])
 def test_a_program_that_imports_both_hands_one_to_the_other(
     tmp_path: Path, name: str, expected: list[str]

@@ -11,7 +11,6 @@ from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.ranges import divide, multiply, power
 from precision_lint.dataflow.tensors import dtype_of, operate
-from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
@@ -141,8 +140,7 @@ def _beside(other: Any, value: Any) -> Value:
     """
     if other.__class__ is Unknown:
         uses = other.symbol.uses
-        of_model = uses & Symbol.TENSOR or other.symbol.assumptions & assume.INPUT
-        tensor = not uses & Symbol.ARRAY and (of_model or _is_number(value))
+        tensor = not uses & Symbol.ARRAY and (uses & Symbol.TENSOR or _is_number(value))
     else:
         tensor = other.__class__ is Tensor
     if tensor and (value.dtypes == dtypes.V_ANY or _perhaps_number(value)):
@@ -188,8 +186,6 @@ def _perhaps_number(value: Any) -> bool:
 
 REDUCTIONS = frozenset({"sum", "mean", "max", "min", "std", "var", "prod", "median"})
 """Methods of arrays that give one number unless they are told an axis."""
-
-
 DRAWS = {
     "numpy.random.rand": 0, "numpy.random.randn": 0, "numpy.random.random": 0,
     "numpy.random.random_sample": 0, "numpy.random.uniform": 2, "numpy.random.normal": 2,
