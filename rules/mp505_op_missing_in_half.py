@@ -37,7 +37,7 @@ class OpMissingInHalf(Rule):
 
     A gap of the CPU counts where the code puts a tensor there (`x.cpu()`, `x.device.type == "cpu"`), or
     where `device` in the configuration names the CPU. So do kernels that came late: the CPU has `exp`,
-    `sigmoid` and 70 more of float16 from torch 2.1 on, `matmul`, `conv2d`, `topk` and 60 more from 2.2 on,
+    `sigmoid` and 73 more of float16 from torch 2.1 on, `matmul`, `conv2d`, `topk` and 64 more from 2.2 on,
     `layer_norm` from 2.3 on, `cross_entropy` from 2.4 on, and CUDA has `tril` of bfloat16 from 2.1 on.
     These are shown where the least torch is older, by `torch-version` or the project's metadata; then
     in files that cast something up because it is on the CPU as well. A tensor that is made float16 on a
