@@ -95,6 +95,14 @@ class Wide(TorchFunctionMode):
 
 """
 _RUN = """\
+def tensors(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [one for each in value for one in tensors(each)]
+    return [] if value is None else [torch.as_tensor(value)]
+
+
 def run(function, wide=False):
     \"\"\"Outputs and gradients; `wide` in float32 without autocast.\"\"\"
     torch.manual_seed(0)
@@ -107,9 +115,7 @@ def run(function, wide=False):
         if BACKWARD and isinstance(value, torch.Tensor) and value.is_floating_point():
             leaves[name] = given[name].requires_grad_()
     with conditions(wide), Wide() if wide else contextlib.nullcontext():
-        found = function(**given)
-        found = list(found) if isinstance(found, (tuple, list)) else [found]
-        outputs = [torch.as_tensor(one) for one in found if one is not None]
+        outputs = tensors(function(**given))
         graded = [one for one in outputs if one.requires_grad and one.is_floating_point()]
         if graded and BACKWARD:
             total = 0.0

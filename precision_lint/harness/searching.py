@@ -137,6 +137,7 @@ def _proven(witness: Witness, variant: int, tries: int, started: float) -> Answe
         "condition": {
             "policy": condition.policy, "dtype": condition.dtype, "inputs": condition.inputs,
             "region": condition.region, "amp": condition.amp,
+            "step": condition.step,
         },
         "words": condition.words,
         "phase": witness.phase,
