@@ -63,6 +63,8 @@ class Plan:
     reason: str = ""
     stands_for: dict[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
+    tree: ast.Module | None = None
+    """Of the file."""
     later: str = ""
     """Why no value of an expression shows the hazard, whatever the rule (`_later`)."""
 
@@ -158,7 +160,7 @@ def plans(file: Examined, loops: frozenset[str], known: Claims) -> list[Plan]:
 def _plan(
     file: Examined, finding: Diagnostic, loops: frozenset[str], everything: Callable[[], str]
 ) -> Plan:
-    result = Plan(finding)
+    result = Plan(finding, tree=file.tree)
     if finding.code in loops:
         return _in_step(file, result, everything)
     tree = file.tree
