@@ -113,7 +113,8 @@ class Frame(NamedTuple):
     variables: Environment
     outer: Environment | None
     region: Region
-    returned: list[Value]
+    returned: list[tuple[Value, Any]]
+    """What the returns give, and the casts of modules there."""
     yielded: list[tuple[Value, Region]]
     loop: Loop | None
     depth: int
@@ -134,7 +135,7 @@ class Interpreter:
         self.variables: Environment = {}
         self.outer: Environment | None = None
         self.region = OUTSIDE
-        self.returned: list[Value] = []
+        self.returned: list[tuple[Value, Any]] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
         self.depth = 0
@@ -169,9 +170,10 @@ class Interpreter:
         self.calls: Call | None = None
         self.active: list[Any] = []
         """Contexts that are being interpreted, outermost first."""
-        self.weights: dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]] = {}
-        """Casts of modules: the dtype of weights below a path, and when it was cast."""
-        self.clock = 0
+        self.weights: dict[tuple[Root, tuple[str, ...]], Any] = {}
+        """Casts of modules in the course of this analysis (``objects.Cast``)."""
+        self.clock = self.began = self.number = 0
+        """Time, which casts move on; when this analysis (a function, a top level) began; its number."""
         self.root = ("", "")
         self.script = False
         self.of_module = False
