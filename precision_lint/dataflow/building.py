@@ -202,7 +202,7 @@ def call_instance(
     """Calling a module, or an object with ``__call__``."""
     for look in CALLED:
         look(it, callee, node)
-    if not _inside_module(it):
+    if not (_inside_module(it) or objects.is_own(it, callee)):
         arguments = [_handed_in(it, callee, value) for value in arguments]
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
@@ -263,6 +263,9 @@ def _call_layer(
     assumptions = _weight_assumptions(callee) if cast is None else 0
     if layer.operation in ("recurrent", "attention"):
         return _call_recurrent(it, layer, weights, assumptions, arguments, keywords, node)
+    own = objects.is_own(it, callee)
+    if own:
+        weights = it.program.default_dtype
     op = operation(layer.operation)
     if op is None:
         return network(it, name, weights, [*arguments, *keywords.values()], node)
@@ -274,7 +277,10 @@ def _call_layer(
         elif parameter in layer.defaults and parameter not in given:
             given[parameter] = _constant(layer.defaults[parameter])
     for attribute in layer.weights:
-        if attribute in op.parameters and not _without(callee, attribute):
+        stored = it.variables.get(objects.slot(callee.attributes, attribute)) if own else None
+        if stored is not None:
+            given[attribute] = tensor_of(it, stored) or stored
+        elif attribute in op.parameters and not _without(callee, attribute):
             given[attribute] = Tensor(
                 weights, "weight", (), node, it.module, assumptions=assumptions,
                 flags=PARAMETER, data=(name, attribute, callee),
