@@ -263,12 +263,29 @@ def _call_layer(
     assumptions = _weight_assumptions(callee) if cast is None else 0
     if layer.operation in ("recurrent", "attention"):
         return _call_recurrent(it, layer, weights, assumptions, arguments, keywords, node)
-    own = objects.is_own(it, callee)
-    if own:
-        weights = it.program.default_dtype
     op = operation(layer.operation)
     if op is None:
         return network(it, name, weights, [*arguments, *keywords.values()], node)
+    given = _given(it, callee, layer, op, weights, assumptions, keywords, node)
+    _takes_reals(name, arguments)
+    result = operate(it, op, arguments[: len(op.parameters)], given, node)
+    if isinstance(result, Tensor):
+        flags = result.flags | (LEARNED if layer.weights else 0)
+        return result.but(flags=flags, data=callee)
+    return result
+
+
+def _given(
+    it: Interpreter,
+    callee: Instance,
+    layer: layers.Layer,
+    op: Operation,
+    weights: Dtypes,
+    assumptions: int,
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> dict[str, Value]:
+    """What a layer's operation is given besides its input: what the layer was built with, and its weights."""
     given = dict(keywords)
     for parameter in op.parameters:
         if parameter in callee.arguments and parameter not in given:
@@ -276,6 +293,8 @@ def _call_layer(
                 given[parameter] = callee.arguments[parameter]
         elif parameter in layer.defaults and parameter not in given:
             given[parameter] = _constant(layer.defaults[parameter])
+    own = objects.is_own(it, callee)
+    weights = it.program.default_dtype if own else weights
     for attribute in layer.weights:
         stored = it.variables.get(objects.slot(callee.attributes, attribute)) if own else None
         if stored is not None:
@@ -283,14 +302,9 @@ def _call_layer(
         elif attribute in op.parameters and not _without(callee, attribute):
             given[attribute] = Tensor(
                 weights, "weight", (), node, it.module, assumptions=assumptions,
-                flags=PARAMETER, data=(name, attribute, callee),
+                flags=PARAMETER, data=(layer.name, attribute, callee),
             )  # fmt: skip
-    _takes_reals(name, arguments)
-    result = operate(it, op, arguments[: len(op.parameters)], given, node)
-    if isinstance(result, Tensor):
-        flags = result.flags | (LEARNED if layer.weights else 0)
-        return result.but(flags=flags, data=callee)
-    return result
+    return given
 
 
 def _takes_reals(name: str, arguments: list[Value]) -> None:
@@ -526,10 +540,7 @@ def module_method(
         objects.cast_module(it, owner, CASTS[name], node)
         return owner
     if name in ("to", "type", "to_empty", "_apply"):
-        vector = asked_dtype(it, arguments, keywords)
-        if vector is not None:
-            objects.cast_module(it, owner, vector, node)
-        return owner
+        return _moved(it, owner, arguments, keywords, node)
     if name in (
         "cuda",
         "cpu",
@@ -559,6 +570,22 @@ def module_method(
     if name == "forward" and isinstance(owner.cls, str):
         return it.call(owner, arguments, keywords, node)
     return None
+
+
+def _moved(
+    it: Interpreter,
+    owner: Instance,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Instance:
+    """``module.to(...)``"""
+    vector = asked_dtype(it, arguments, keywords)
+    if vector is not None:
+        objects.cast_module(it, owner, vector, node)
+    elif any(isinstance(one, Unknown) for one in arguments):
+        owner.root.moved = True
+    return owner
 
 
 def asked_dtype(

@@ -216,8 +216,9 @@ def run(
         summary.recursive = True
     else:
         _replay(it, summary)
-    if arguments is not None and not it.script and it.root[0] != "":
-        it.program.called.add((function.module.path, function.qualname))
+    here = (function.module.path, function.qualname)
+    if arguments is not None and not it.script and it.root[0] != "" and it.root != here:
+        it.program.called.add(here)  # a function that calls itself says nothing of how it is called
     _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):

@@ -329,9 +329,9 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
     What trains or runs a model builds that as well, and a mode says how it is cast.
     """
     root, function = owner.root, it.function
-    if function is None or it.driver or root.made is not dtypes.MADE or root.home is not it.module:
+    if function is None or it.driver or root.made is not dtypes.MADE or root.moved:
         return False
-    made: Any = root.node
+    made: Any = root.node if root.home is it.module else None
     body = function.node
     if not isinstance(made, ast.Call) or not (
         body.lineno <= made.lineno <= (body.end_lineno or 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from precision_lint.hazards import (
     averages,
+    blanket,
     contractions,
     counting,
     extensions,
@@ -17,6 +18,7 @@ from precision_lint.hazards import (
     operations,
     overflow,
     positions,
+    recomputed,
     regions,
     training,
 )
@@ -24,6 +26,7 @@ from precision_lint.typestate import lifetimes, reports
 
 __all__ = [
     "averages",
+    "blanket",
     "contractions",
     "counting",
     "extensions",
@@ -38,6 +41,7 @@ __all__ = [
     "operations",
     "overflow",
     "positions",
+    "recomputed",
     "regions",
     "reports",
     "training",

@@ -38,6 +38,7 @@ from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.zeros import transparent
+from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import creation
 
 CREATED, NUMPY, NAMED, CAST, MASK, STORED, GIVEN, COMPUTED = (
@@ -219,12 +220,21 @@ def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | 
         or cls.module is not it.module
     ):
         return None
-    methods = [cls.methods.get(name) for name in ("forward", "backward")]
-    spans = [Place(it.module.path, m.node.lineno, m.node.col_offset, m.node.lineno, m.node.col_offset)
-             if m is not None and not isinstance(m.node, ast.Lambda) else None for m in methods]  # fmt: skip
     node = cls.node
     end = node.col_offset + len("class ") + len(node.name)
-    return Place(it.module.path, node.lineno, node.col_offset, node.lineno, end), spans[0], spans[1]
+    forward, backward = methods_of(cls)
+    return Place(it.module.path, node.lineno, node.col_offset, node.lineno, end), forward, backward
+
+
+def methods_of(cls: Class) -> tuple[Place | None, Place | None]:
+    """Where ``forward`` and ``backward`` of an ``autograd.Function`` begin."""
+    forward, backward = [
+        Place(cls.module.path, m.node.lineno, m.node.col_offset, m.node.lineno, m.node.col_offset)
+        if m is not None and not isinstance(m.node, ast.Lambda)
+        else None
+        for m in (cls.methods.get("forward"), cls.methods.get("backward"))
+    ]
+    return forward, backward
 
 
 def _strict(applied: Applied) -> tuple[int, ...]:
@@ -433,14 +443,19 @@ def _source(value: Tensor, mode: int) -> str | None:
         return None if value.flags & KEPT else STORED
     if value.op in ("from_numpy", "as_tensor", "tensor", "asarray") and _of_array(value):
         return NUMPY
-    made = creation.creation(value.op)
-    if made is not None and made.kind == "legacy":
+    if is_legacy(value):
         return NAMED
-    if made is not None:
+    if creation.creation(value.op) is not None:
         if value.data in (DEFAULT, DATA):
             return CREATED
         return NAMED if value.data == ASKED else GIVEN
     return None
+
+
+def is_legacy(value: Any) -> bool:
+    """Whether a tensor was made by a constructor that names its dtype (``torch.FloatTensor``)."""
+    made = creation.creation(value.op) if isinstance(value, Tensor) else None
+    return made is not None and made.kind == "legacy"
 
 
 def _whole(value: Any) -> Any:
