@@ -168,7 +168,8 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
         made = it.unknown(str(name), vector, symbol.assumptions)
         made.symbol.owner = symbol
         made.symbol.flags = symbol.flags
-        made.symbol.uses = symbol.uses & Symbol.ARRAY
+        kept = Symbol.ARRAY | (Symbol.MEMBER if name == "*" or isinstance(name, int) else 0)
+        made.symbol.uses = symbol.uses & kept
         if ("cast of", "") in symbol.attributes:
             made.symbol.node, made.symbol.home = symbol.node, symbol.home
         known = symbol.attributes[name] = made
