@@ -116,9 +116,6 @@ def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Valu
     return Special("method", node, it.module, of=value, name=name)
 
 
-OPTIMIZER = ("torch.optim.Optimizer", "torch.optim.optimizer.Optimizer")
-
-
 def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
     found = _attribute_of(it, value, name, node)
     said = declared.of_attribute(it, value, name)
@@ -135,9 +132,8 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
         return DtypeValue(objects.weights_of(it, value)[0], node, it.module)
     if name == "device":
         return Special("device", node, it.module, of=value)
-    if name == "param_groups" and objects.is_a(it, value.cls, *OPTIMIZER):
-        owner = it.unknown("parameters", dtypes.FOLLOWS)
-        return Special("groups", node, it.module, owner=owner)
+    if name == "param_groups" and objects.is_a(it, value.cls, *training.OPTIMIZER):
+        return training.groups(it, node)
     known = value.attributes.get(("unknown", name))  # type: ignore[call-overload]
     if known is None:
         module = objects.is_module(it, value.cls)
