@@ -181,9 +181,7 @@ def _part_company(it: Interpreter, applied: Applied, strict: tuple[int, ...]) ->
 
 def _is_data(applied: Applied, index: int, value: Tensor) -> bool:
     """Whether an operand is a loss's target as somebody handed it in: it does not follow a model."""
-    parameters = applied.operation.parameters
-    named = parameters[index] if index < len(parameters) else ""
-    return named == "target" and peel(value).op == "input"
+    return applied.parameter(index) == "target" and peel(value).op == "input"
 
 
 def _mended_there(it: Interpreter, came: Origin) -> bool:
@@ -350,9 +348,7 @@ def _place(it: Interpreter, applied: Applied, index: int) -> Place | None:
     value = applied.values[index]
     if isinstance(value, Tensor) and value.op == "weight" and index:
         return None
-    parameters = applied.operation.parameters
-    name = parameters[index] if index < len(parameters) else ""
-    node: ast.AST | None = operand_node(applied.node, it.module, index, name)
+    node: ast.AST | None = operand_node(applied.node, it.module, index, applied.parameter(index))
     if applied.name == "index_put" and isinstance(applied.node, ast.Assign):
         target = applied.node.targets[0]
         if index == 2:
