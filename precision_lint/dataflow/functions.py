@@ -18,7 +18,6 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class, Function
 
-
 LEFT = OUTSIDE._replace(explicit=True)
 """The region of a backward pass: none, whatever region its forward ran in."""
 

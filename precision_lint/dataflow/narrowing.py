@@ -316,7 +316,9 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
     wanted = it.expr(cls)
     name = wanted.name if isinstance(wanted, Reference) else ""
     classes = wanted.items or () if isinstance(wanted, Sequence) else (wanted,)
-    if any(isinstance(one, Reference) and one.name.rpartition(".")[2] in CONTAINERS for one in classes):
+    if any(
+        isinstance(one, Reference) and one.name.rpartition(".")[2] in CONTAINERS for one in classes
+    ):
         _asked(it, value, Symbol.MEMBER)
     if isinstance(value, RegionValue) and (name in AUTOCAST or name == "contextlib.nullcontext"):
         on = holds is (name in AUTOCAST)
