@@ -216,9 +216,8 @@ def run(
         summary.recursive = True
     else:
         _replay(it, summary)
-    name = function.module.path, function.qualname
-    if arguments is not None and not it.script and it.root[0] != "" and it.root != name:
-        it.program.called.add(name)  # who calls itself has no caller in that
+    if arguments is not None:
+        _seen_called(it, function)
     _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
@@ -232,6 +231,13 @@ def run(
     values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+
+
+def _seen_called(it: Interpreter, function: Function) -> None:
+    """Note that a function has a caller; who calls itself has none in that."""
+    name = function.module.path, function.qualname
+    if not it.script and it.root[0] != "" and it.root != name:
+        it.program.called.add(name)
 
 
 def _outline(
