@@ -188,6 +188,7 @@ def _diagnostic(
         _with_edits(at, start, end, tuple(_evidence(at, finding, verdict)), fix),
         fix,
         modes=tuple(name for number, name in NAMES.items() if verdict.modes & 1 << number),
+        assumptions=verdict.assumed,
     )
 
 

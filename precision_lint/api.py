@@ -181,6 +181,8 @@ class Diagnostic:
     """True for the tool's own failure (a rule that crashed), which exits with 2."""
     modes: tuple[str, ...] = field(default=(), compare=False)
     """The precision modes in which it is found, as ``precision`` names them; ``code``: as it is written."""
+    assumptions: tuple[str, ...] = field(default=(), compare=False)
+    """What it assumes, the least sure first."""
 
 
 @dataclass(frozen=True)

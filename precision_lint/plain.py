@@ -63,6 +63,7 @@ def _diagnostic(plain: dict[str, Any], filename: str) -> Diagnostic:
             "evidence": tuple(_evidence(one) for one in plain["evidence"]),
             "fix": fix and _fix(fix),
             "modes": tuple(plain["modes"]),
+            "assumptions": tuple(plain["assumptions"]),
         }
     )
 

@@ -22,22 +22,20 @@ class CustomFunctionWithoutAmp(Rule):
 
     ## What it flags
     A `torch.autograd.Function` that multiplies matrices in `forward`, and in `backward`
-    multiplies the incoming gradient with a tensor that `forward` was given, or runs again a
-    model that `forward` ran (gradient checkpointing, reversible blocks), without `custom_fwd`
-    and `custom_bwd`.
+    multiplies the incoming gradient with a tensor that `forward` was given, without
+    `custom_fwd` and `custom_bwd`. One whose `backward` runs again what `forward` was given to run
+    (reversible blocks, checkpoints by hand), without these and without a region of its own.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast,
     brought to float32 or multiplied elementwise with a saved tensor first, where `backward`
-    multiplies or recomputes in a region of its own, and where the function is only applied with autocast
+    multiplies in a region of its own, and where the function is only applied with autocast
     switched off.
 
     ## Why it breaks
     Under autocast the product in `forward` runs in half, so the gradient arrives in half; what
     was saved is the float32 weight. The backward pass of a custom function runs without autocast
     if it is started outside of the region, as it should be, and raises `expected m1 and m2 to
-    have the same dtype`. What is recomputed there is float32 throughout: its numbers are not those
-    of the forward pass, and take twice the memory. torch's own operations record the casts, a
-    custom function does not.
+    have the same dtype`. torch's own operations record the casts, a custom function does not.
     `custom_bwd` runs `backward` in the autocast state that `custom_fwd` has noted.
 
     ## Example
@@ -87,14 +85,15 @@ class CustomFunctionWithoutAmp(Rule):
     severity = Severity.ERROR
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("dtype-mismatch", "recomputed")
+    listens = ("dtype-mismatch", "run-again")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-        if event.kind == "recomputed":
+        if event.kind == "run-again":
             yield Finding(
-                "backward runs this again without autocast: in float32, where forward ran it in half",
-                event.place,
-                _decorated(event.facts["methods"], at),
+                "backward runs outside of the region what forward ran in it: its weights are float32 there, "
+                "so that half inputs raise, and other activations come out than those of forward",
+                fix=_decorated(event.facts["methods"], at),
+                related=(Link("it runs again here", event.facts["again"]),),
             )
             return
         found = event.facts["backward"]

@@ -67,17 +67,10 @@ class HardcodedDtype(Rule):
     severity = Severity.WARNING
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("widened", "dtype-mismatch", "wide-buffer", "blanket-cast")
+    listens = ("widened", "dtype-mismatch", "wide-buffer")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        if event.kind == "blanket-cast":
-            yield Finding(
-                "every tensor of the batch is cast, integers and masks too: whole numbers above 2048 are not "
-                "exact in float16",
-                event.place,
-            )
-            return
         if event.kind == "wide-buffer":
             if facts["origin"] == "named" and facts["origin_at"].path == at.path:
                 yield Finding(

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from email.message import Message
 from functools import cache
 from importlib import metadata
@@ -191,6 +192,18 @@ def test_sarif_result() -> None:
             }
         ],
     }
+
+
+def test_assumptions_are_listed_worst_first() -> None:
+    assumed = ("the values are large enough", "this is a tensor of floats")
+    found = replace(diagnostic(evidence=CHAIN[:1]), assumptions=assumed)
+    (result,) = sarif(found)["results"]
+    texts = [one["message"]["text"] for one in result["relatedLocations"]]
+    assert texts == [CHAIN[0].message, *(f"assumed: {text}" for text in assumed)]
+    assert len(result["codeFlows"][0]["threadFlows"][0]["locations"]) == 2, "not how it comes about"
+    ((_, _, said),) = commands(render("github", found))
+    assert said.splitlines()[2] == f"assumed: {'; '.join(assumed)}"
+    assert f"Assumed: {'; '.join(assumed)}." in render("html", found)
 
 
 def test_sarif_evidence_without_a_place() -> None:

@@ -217,10 +217,11 @@ async def test_findings_of_the_unsaved_text(editor: Editor) -> None:
     related = found.related_information
     assert related is not None
     names = [Path(link.location.uri).name for link in related]
-    assert names == ["loss.py", "loss.py", "train.py", "train.py"]
+    assert names == ["loss.py", "loss.py", "train.py", "train.py", "loss.py"]
     assert related[2].location.uri == editor.uri("train.py")
     assert related[2].location.range.start == at(TRAIN, "torch.autocast")
     assert related[3].location.range.start == at(TRAIN, "loss(model")
+    assert related[4].message == "assumed: what is called here is a model, and gives its dtype"
 
     editor.edit("loss.py", LOSS.replace("x.sigmoid", "x.float().sigmoid"))
     await editor.codes("loss.py")

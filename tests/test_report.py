@@ -39,6 +39,9 @@ def source(text: str, name: str = "train.py") -> Source:
     return made
 
 
+ASSUMED = ("the values are large enough", "this is a tensor of floats")
+
+
 def diagnostic(
     start: tuple[int, int] = (6, 13),
     end: tuple[int, int] = (6, 29),
@@ -48,6 +51,7 @@ def diagnostic(
     fix: Fix | None = None,
     severity: Severity = Severity.ERROR,
     filename: str = "train.py",
+    assumptions: tuple[str, ...] = (),
 ) -> Diagnostic:
     return Diagnostic(
         "MP301",
@@ -60,6 +64,7 @@ def diagnostic(
         Confidence.LIKELY,
         evidence,
         fix,
+        assumptions=assumptions,
     )
 
 
@@ -80,6 +85,7 @@ def test_full_shows_place_reason_chain_and_fix() -> None:
             Evidence("the smallest positive float16 is 5.96e-08"),
         ),
         fix=fix(Applicability.SAFE),
+        assumptions=ASSUMED,
     )
     assert full(CODE, found) == (
         "train.py:6:13: error[MP301] eps-before-log: "
@@ -89,6 +95,7 @@ def test_full_shows_place_reason_chain_and_fix() -> None:
         "6 |     return -(p + 1e-8).log()\n"
         "  |             ^^^^^^^^^^^^^^^^\n"
         "  = confidence: likely\n"
+        "  = assumed: the values are large enough; this is a tensor of floats\n"
         "  = note: p is float16: sigmoid keeps the dtype of x (train.py:5:9)\n"
         "  = note: loss() runs under float16 autocast (main.py:88:10)\n"
         "  = note: the smallest positive float16 is 5.96e-08\n"
@@ -275,6 +282,7 @@ def test_json_has_ruffs_shape() -> None:
             Evidence("there", filename="main.py"),
         ),
         fix=fix(Applicability.UNSAFE, "a reason"),
+        assumptions=ASSUMED[:1],
     )
     text = FORMATS["json"]([found], {"train.py": source(CODE)}, color=True)
     assert json.loads(text) == [
@@ -289,6 +297,7 @@ def test_json_has_ruffs_shape() -> None:
             "severity": "error",
             "confidence": "likely",
             "modes": [],
+            "assumptions": ["the values are large enough"],
             "evidence": [
                 {
                     "message": "here",

@@ -207,25 +207,6 @@ def test_einsum_equations_give_ranks(tmp_path: Path) -> None:
     assert found["a"]["shape"] == list("bnhw") and found["b"]["shape"] == list("bchw")
 
 
-@pytest.mark.parametrize(
-    ("text", "select", "reason"),
-    [
-        (
-            "def step(model, x, optimizer, scaler):\n"
-            "    scaler.scale(model(x)).backward()\n"
-            "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
-            "    scaler.step(optimizer)\n"
-            "    scaler.update()\n",
-            "MP102",
-            "the hazard is in a training loop, not in an expression; "
-            "`precision-lint verify --select MP102` executes one that has it",
-        ),
-    ],
-)
-def test_reasons(text: str, select: str, reason: str, tmp_path: Path) -> None:
-    assert plan(tmp_path, text, select).reason == reason
-
-
 def test_every_fixture_is_planned(tmp_path: Path) -> None:
     """Whatever code there is: a plan or a reason, and slices that parse."""
     from precision_lint.harness import expectations

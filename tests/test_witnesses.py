@@ -66,6 +66,49 @@ def searched(directory: Path, texts: dict[str, str], **limits: Any) -> dict[str,
     }
 
 
+ELSEWHERE = {
+    "inner": """\
+def outer(x):
+    def inner(y):
+        return torch.log(y.half().sigmoid() + 1e-8)
+    return inner(x)
+""",
+    "script": """\
+x = torch.linspace(-40.0, 40.0, 9)
+print(torch.log(x.half().sigmoid() + 1e-8).sum())
+""",
+    "needs": """\
+def loss(logits, table):
+    print(table["size"])
+    return torch.log(logits.half().sigmoid() + 1e-8)
+""",
+    "side": """\
+def loss(logits):
+    return torch.log(logits.half().sigmoid() + 1e-8)
+
+open("/nowhere/at/all")
+""",
+    "whole": """\
+def loss(logits):
+    return torch.log(logits.half().sigmoid() + 1e-8).isnan()
+""",
+    "right": """\
+def loss(logits):
+    low = torch.log(logits.half().sigmoid() + 1e-8)
+    print(low)
+    return logits.float()
+""",
+}
+REASONS = {
+    "inner": "it is in a function inside of another one",
+    "script": "it is in no function, so that importing the file runs it",
+    "needs": "it needs 'table', on which the failure does not depend",
+    "side": "importing it does not work here (FileNotFoundError",
+    "whole": "called whole, it returns no numbers",
+    "right": "called whole, it is right on these inputs",
+}
+
+
 @pytest.fixture(scope="module")
 def proven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
     return searched(tmp_path_factory.mktemp("proven"), PROVEN)
@@ -103,19 +146,39 @@ def test_what_is_not_asked_for_is_not_drawn(proven: dict[str, Verdict]) -> None:
     assert all(one.answer["sweep"] is None for one in proven.values())
 
 
-def test_emitted_tests_stand_alone(proven: dict[str, Verdict], tmp_path: Path) -> None:
-    """They pass, and they fail when the fix is taken away."""
-    paths = emit.write(proven.values(), tmp_path)
-    assert len(paths) == len(PROVEN)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+def test_emitted_tests_notice_the_bug(tmp_path: Path) -> None:
+    """Copies show it and its cure; the code itself fails until it is mended."""
+    found = searched(tmp_path, {**PROVEN, **ELSEWHERE})
+    paths = emit.write(found.values(), tmp_path / "tests")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(tmp_path / "tests"),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert run.returncode == 0, run.stdout
-    for path in paths:
-        text = path.read_text().replace("run(fixed(", "run(original(")
-        path.write_text(text)
+    count = len(PROVEN) + len(ELSEWHERE)
+    told = f"{len(PROVEN)} failed, {2 * count} passed"
+    assert told in run.stdout, run.stdout[-3000:]
+    assert run.stdout.count("FAILED") == run.stdout.count("::test_the_code_itself") == len(PROVEN)
+    for name in found:
+        path = tmp_path / f"{name}.py"
+        check = ["-m", "precision_lint", "-n", "--isolated", "--fix", "--confidence", "possible"]
+        subprocess.run([sys.executable, *check, str(path)], capture_output=True, cwd=tmp_path)
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert run.returncode == 1
-    assert f"{len(PROVEN)} failed, {len(PROVEN)} passed" in run.stdout, run.stdout
+    assert f"{2 * count + len(PROVEN)} passed" in run.stdout, run.stdout[-3000:]
+    assert len(paths) == count
+
+
+def test_emitted_tests_say_why_they_hold_a_copy(tmp_path: Path) -> None:
+    found = searched(tmp_path, ELSEWHERE)
+    for name, reason in REASONS.items():
+        [path] = emit.write([found[name]], tmp_path / "tests")
+        text = " ".join(path.read_text().split())
+        assert reason in text and "test_the_code_itself" not in text, name
 
 
 def test_inputs_can_be_pasted(proven: dict[str, Verdict]) -> None:

@@ -1,10 +1,13 @@
-"""A proven finding as a pytest file that stands by itself.
+"""A proven finding as a pytest file.
 
-It needs torch alone; where CUDA's autocast is to be emulated on a CPU, precision-lint as well.
+It holds a copy of the code, which shows the failure and the cure, and calls the code itself where
+that can be imported.  It needs torch; where CUDA's autocast is to be emulated on a CPU,
+precision-lint as well.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Iterable
@@ -12,6 +15,7 @@ from pathlib import Path
 
 from precision_lint.display import printable
 from precision_lint.harness import told
+from precision_lint.harness.imported import Imported, reached
 from precision_lint.harness.witnesses import Verdict
 
 _HEAD = '''\
@@ -20,13 +24,12 @@ _HEAD = '''\
 {message}
 {words}: {before}.
 
-The code below is a copy of what is flagged there: it shows that this code breaks, and does not
-notice when the file changes.  To keep the bug from coming back, lint the file.
+{about}
 """
 
 import contextlib
 import math
-
+{modules}
 import pytest
 import torch
 from torch import nn
@@ -48,6 +51,24 @@ _FIXED = """\
 def fixed():
 {fixed}
     return isolated
+
+
+"""
+_ITSELF = (
+    "`test_the_code_itself` calls {name} in the file: it fails until that is mended, and when the\n"
+    "bug comes back.  The other tests run copies, which show the failure and what cures it."
+)
+_COPY = """\
+The code below is a copy of what is flagged there, and does not notice when the file changes, since
+the file's own cannot be called: {reason}.
+To keep the bug from coming back, lint the file."""
+_IMPORTED = """\
+sys.path.insert(0, str(Path(__file__).resolve().parent / {root!r}))
+{statement}
+
+
+def imported({names}**others):
+    return {call}
 
 
 """
@@ -95,6 +116,14 @@ class Wide(TorchFunctionMode):
 
 """
 _RUN = """\
+def tensors(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [one for each in value for one in tensors(each)]
+    return [] if value is None else [torch.as_tensor(value)]
+
+
 def run(function, wide=False):
     \"\"\"Outputs and gradients; `wide` in float32 without autocast.\"\"\"
     torch.manual_seed(0)
@@ -107,9 +136,7 @@ def run(function, wide=False):
         if BACKWARD and isinstance(value, torch.Tensor) and value.is_floating_point():
             leaves[name] = given[name].requires_grad_()
     with conditions(wide), Wide() if wide else contextlib.nullcontext():
-        found = function(**given)
-        found = list(found) if isinstance(found, (tuple, list)) else [found]
-        outputs = [torch.as_tensor(one) for one in found if one is not None]
+        outputs = tensors(function(**given))
         graded = [one for one in outputs if one.requires_grad and one.is_floating_point()]
         if graded and BACKWARD:
             total = 0.0
@@ -137,14 +164,14 @@ def error(found, true):
 
 
 def write(verdicts: Iterable[Verdict], directory: Path) -> list[Path]:
-    """One file for each proven finding, with a copy of its code; returns their paths."""
+    """One file for each proven finding; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
+    proven = [one for one in verdicts if one.outcome == "proven"]
     written = []
-    for one in verdicts:
-        if one.outcome == "proven":
-            path = directory / filename(one)
-            path.write_text(text(one), encoding="utf-8")
-            written.append(path)
+    for one, how in zip(proven, reached(proven), strict=True):
+        path = directory / filename(one)
+        path.write_text(text(one, how, directory), encoding="utf-8")
+        written.append(path)
     return written
 
 
@@ -155,8 +182,8 @@ def filename(one: Verdict) -> str:
     return f"test_{stem}_{start.row}_{start.column}_{one.finding.code.lower()}.py"
 
 
-def text(one: Verdict) -> str:
-    """The file of a proven finding."""
+def text(one: Verdict, how: Imported | str, directory: Path) -> str:
+    """The file of a proven finding; ``how`` its code is called, or why it cannot be."""
     answer, condition = one.answer, one.answer["condition"]
     fixed, floor = one.fixed, answer["floor"]
     parts = [
@@ -165,6 +192,8 @@ def text(one: Verdict) -> str:
             name=one.finding.name,
             place=_quotable(one.place),
             message=_quotable(one.finding.message),
+            about=_about(how),
+            modules="" if isinstance(how, str) else "import sys\nfrom pathlib import Path\n",
             words=answer["words"],
             before=_quotable(answer["before"]),
             dtype=condition["dtype"],
@@ -177,6 +206,8 @@ def text(one: Verdict) -> str:
     ]
     if fixed is not None:
         parts.append(_FIXED.format(fixed=textwrap.indent(fixed.strip(), "    ")))
+    if not isinstance(how, str):
+        parts.append(_itself(how, directory))
     names = ", ".join(f"{i['name']}={i['name']}" for i in answer["inputs"])
     lines = textwrap.indent(told.inputs(one) or "pass", "    ")
     parts.append(_INPUTS.format(inputs=lines, names=names))
@@ -189,7 +220,25 @@ def text(one: Verdict) -> str:
     parts.append(_WIDE)
     parts.append(_RUN)
     parts.append(_tests(one))
+    if not isinstance(how, str):
+        parts.append(f"\n\ndef test_the_code_itself():\n{_cured(one, 'imported', 'imported')}")
     return "".join(parts)
+
+
+def _about(how: Imported | str) -> str:
+    if isinstance(how, str):
+        return _COPY.format(reason=_quotable(how))
+    return _ITSELF.format(name=".".join(how.statement.split()[1:4:2]))
+
+
+def _itself(how: Imported, directory: Path) -> str:
+    names = ", ".join(how.names)
+    return _IMPORTED.format(
+        root=Path(os.path.relpath(how.root, directory.resolve())).as_posix(),
+        statement=how.statement.rstrip(),
+        names=f"{names}, " if names else "",
+        call=how.call,
+    )
 
 
 def _quotable(text: str) -> str:
@@ -213,7 +262,6 @@ def _conditions(one: Verdict) -> str:
 
 def _tests(one: Verdict) -> str:
     kind, place = one.answer["kind"], int(one.answer["phase"] == "backward")
-    what = "gradients" if place else "outputs"
     full = "fixed" if one.fixed is not None else "original"
     hazard = {
         "raises": "    with pytest.raises((RuntimeError, TypeError, NotImplementedError)):\n"
@@ -229,15 +277,19 @@ def _tests(one: Verdict) -> str:
     tests = f"def test_the_hazard_shows():\n{hazard}"
     if one.fixed is None:
         return tests
+    return f"{tests}\n\ndef test_the_fix_cures_it():\n{_cured(one, 'fixed()', 'fixed()')}"
+
+
+def _cured(one: Verdict, function: str, reference: str) -> str:
+    """The body of a test that a function is right."""
+    kind, place = one.answer["kind"], int(one.answer["phase"] == "backward")
+    if kind == "widened":
+        line = "    assert all(one.dtype.itemsize == 2 for one in outputs)\n"
+        return f"    outputs, _ = run({function})\n{line}"
+    what = "gradients" if place else "outputs"
     times = "" if one.answer["floor"] else "4 * "
-    compared = f"    assert error({what}, run(fixed(), wide=True)[{place}]) <= {times}LIMIT\n"
+    body = f"    {what} = run({function})[{place}]\n    assert finite({what})\n"
     if one.answer["drew"]:  # other numbers in every dtype
-        compared = ""
-    cured = {
-        "widened": "    outputs, _ = run(fixed())\n"
-        "    assert all(one.dtype.itemsize == 2 for one in outputs)\n",
-    }.get(
-        kind,
-        f"    {what} = run(fixed())[{place}]\n    assert finite({what})\n" + compared,
-    )
-    return f"{tests}\n\ndef test_the_fix_cures_it():\n{cured}"
+        return body
+    true = f"run({reference}, wide=True)[{place}]"
+    return f"{body}    assert error({what}, {true}) <= {times}LIMIT\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from precision_lint.api import Applicability, Diagnostic, Edit
-from precision_lint.harness import slicing
+from precision_lint.harness import slicing, steps
 from precision_lint.harness.cases import Failure, as_tuple
 from precision_lint.harness.collect import Proof
 from precision_lint.harness.hypotheses import hypotheses
@@ -63,6 +63,8 @@ class Plan:
     reason: str = ""
     stands_for: dict[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
+    tree: ast.Module | None = None
+    """Of the file."""
     later: str = ""
     """Why no value of an expression shows the hazard, whatever the rule (`_later`)."""
 
@@ -150,17 +152,17 @@ def plans(file: Examined, loops: frozenset[str], known: Claims) -> list[Plan]:
     found = [_plan(file, one, loops, everything) for one in file.diagnostics]
     for one in found:
         one.claims = known.get(one.finding.code, ())
+        if any("step" in each for each in one.conditions):
+            one.claims = (*one.claims, "error", "nonfinite")
     return found
 
 
 def _plan(
     file: Examined, finding: Diagnostic, loops: frozenset[str], everything: Callable[[], str]
 ) -> Plan:
-    result = Plan(finding)
+    result = Plan(finding, tree=file.tree)
     if finding.code in loops:
-        proof = f"`precision-lint verify --select {finding.code}` executes one that has it"
-        result.reason = f"the hazard is in a training loop, not in an expression; {proof}"
-        return result
+        return _in_step(file, result, everything)
     tree = file.tree
     flagged = _flagged(tree, finding, file.source)
     result.later = _later(tree, finding)
@@ -200,6 +202,46 @@ def _plan(
         one["name"]: one["stands_for"] for v in result.variants for one in v.inputs
     }
     return result
+
+
+def _in_step(file: Examined, result: Plan, everything: Callable[[], str]) -> Plan:
+    """A plan for a finding of a training loop: the step around it, and what the fixes make of it."""
+    finding, tree = result.finding, file.tree
+    place = _statement(tree, finding)
+    try:
+        if place is None:
+            raise CannotIsolate("it is in no statement")
+        one = steps.step(tree, slicing.statement_at(tree, place), place.function)
+    except CannotIsolate as error:
+        proof = f"`precision-lint verify --select {finding.code}` executes one that has it"
+        result.reason = f"the hazard is in a training loop, and {error}; {proof}"
+        return result
+    variant = Variant(one.text, [], [])
+    for title, text in _fixes(file.source, finding, everything):
+        with contextlib.suppress(CannotIsolate, SyntaxError):
+            after = ast.parse(text)
+            flagged = None
+            with contextlib.suppress(CannotIsolate):  # the fix may replace the statement
+                flagged = slicing.statement_at(after, slicing.follow(place, tree, after))
+            fixed = steps.step(after, flagged, place.function)
+            if fixed.text != one.text and fixed.text not in variant.fixed:
+                variant.fixed.append(fixed.text)
+                variant.fixes.append(title)
+    result.variants.append(variant)
+    condition = {"policy": "cuda", "dtype": "float16", "inputs": "float32", "region": False}
+    result.conditions = [{**condition, "amp": True, "step": True}]
+    return result
+
+
+def _statement(tree: ast.Module, finding: Diagnostic) -> Place | None:
+    """The innermost statement that a finding starts in."""
+    row, best = finding.start.row, None
+    for path, function, _ in slicing.functions(tree):
+        for number, one in enumerate(slicing.statements(function)):
+            inner = [s.lineno for block in slicing.blocks(one) for s in block]
+            if one.lineno <= row <= (min(inner) - 1 if inner else one.end_lineno or 0):
+                best = slicing.place_of(path, number, one)
+    return best
 
 
 def _later(tree: ast.Module, finding: Diagnostic) -> str:

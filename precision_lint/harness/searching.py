@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
+
 from precision_lint.harness import magnitudes, trial
 from precision_lint.harness.execute import Fault
 from precision_lint.harness.hunt import GLANCE_SECONDS, VALUE_SECONDS, Hunt, Job, NothingRuns
@@ -44,6 +46,48 @@ def search(job: dict[str, Any], seconds: float) -> Answer:
         return _verdict("not isolated", "it ends the interpreter", state.tries, started)
     outcome = "not reproduced" if state.isolated else "not isolated"
     return _verdict(outcome, state.reason(), state.tries, started)
+
+
+def called(job: dict[str, Any]) -> Answer:
+    """Whether a function of the user's shows the failure of a witness; ``reason``: why not."""
+    arguments = tuple(Argument(**one) for one in job["inputs"])
+    condition = Condition(**job["condition"])
+    try:
+        program = Program(job["called"], "imported")
+    except (Exception, SystemExit, Refused) as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        return {"reason": f"importing it does not work here ({what[:160]})"}
+    try:
+        with trial.under(condition):
+            return {"reason": _shows(program, arguments, condition, job)}
+    except (Fault, SystemExit, Refused) as error:
+        return {"reason": str(error)}
+
+
+def _shows(
+    program: Program, arguments: tuple[Argument, ...], condition: Condition, job: dict[str, Any]
+) -> str:
+    outcome = program.call(arguments, condition, "float32")
+    if outcome.raised is None and all(t.dtype == torch.bool for t in outcome.outputs.values()):
+        return "called whole, it returns no numbers"
+    seen = trial.full(program, arguments, condition, job["phase"] == "backward")
+    if seen is None:
+        raised = outcome.raised
+        if raised is not None and job["kind"] == "raises":
+            return ""
+        return (
+            f"called whole, it raises {raised[:160]}"
+            if raised
+            else "called whole, it is not finite"
+        )
+    if job["phase"] == "backward":
+        shows = trial.backward_failure(program, arguments, condition, seen, (job["scale"],))
+        return "" if shows else "called whole, its gradients are right on these inputs"
+    if job["kind"] == "widened":
+        wide = trial.widened(program, arguments, condition)
+        return "" if wide else "called whole, it is not widened on these inputs"
+    failure = trial.forward_failure(program, arguments, condition, seen)
+    return "" if failure else "called whole, it is right on these inputs"
 
 
 class _Search:
@@ -137,6 +181,7 @@ def _proven(witness: Witness, variant: int, tries: int, started: float) -> Answe
         "condition": {
             "policy": condition.policy, "dtype": condition.dtype, "inputs": condition.inputs,
             "region": condition.region, "amp": condition.amp,
+            "step": condition.step,
         },
         "words": condition.words,
         "phase": witness.phase,

@@ -165,6 +165,16 @@ def follow(place: Place, before: ast.Module, after: ast.Module) -> Place:
     raise CannotIsolate("the fix replaces the statement")
 
 
+def place_of(path: tuple[str, ...], number: int, statement: ast.stmt) -> Place:
+    """The place of a whole statement."""
+    return Place(path, number, _key(statement))
+
+
+def statement_at(tree: ast.Module, place: Place) -> ast.stmt:
+    """The statement at a place."""
+    return statements(_function(tree, place.function)[0])[place.statement]
+
+
 def onward(tree: ast.Module, place: Place, whole: bool = False) -> Place:
     """Where a function returns what a place contributes to; raises `CannotIsolate`.
 

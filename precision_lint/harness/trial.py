@@ -47,6 +47,7 @@ class Condition:
 
     ``inputs``: what its floating inputs arrive in.  ``region``: an autocast region is around the
     call.  ``amp``: False switches the regions in the code off as well: *outside the region*.
+    ``step``: the slice is a training step.
     """
 
     policy: Policy
@@ -54,6 +55,7 @@ class Condition:
     inputs: Literal["low", "float32"]
     region: bool
     amp: bool = True
+    step: bool = False
 
     @property
     def low(self) -> torch.dtype:
@@ -67,6 +69,8 @@ class Condition:
 
     @property
     def words(self) -> str:
+        if self.step:
+            return "the training step around it, with a small model and a loss of its own"
         inputs = f"{self.dtype if self.inputs == 'low' else 'float32'} inputs"
         if not self.amp:
             return f"outside the autocast region, {inputs}"
@@ -362,14 +366,30 @@ def _wrong(low: Outcome, seen: Seen, condition: Condition) -> tuple[str, str] | 
         floor = allowed(reference, seen.claims)
         if math.isfinite(off) and off > floor > 10 * _rounding(seen, name):
             absolute = max(absolute, (off, floor))
+    named = _named(low, seen, condition.limit)
     if total.inf or total.nan:
         kind = "inf" if total.inf else "nan"
-        return kind, f"{kind} where the true value is {_example(low, seen)}"
+        return kind, named or f"{kind} where the true value is {_example(low, seen)}"
     if not seen.drew and total.error > condition.limit and math.isfinite(total.error):
-        return "error", f"off by {100 * total.error:.3g} % of the largest value"
+        return "error", named or f"off by {100 * total.error:.3g} % of the largest value"
     if absolute[0]:
         return "absolute", f"off by {absolute[0]:.6g}, where at most {absolute[1]:g} is harmless"
     return None
+
+
+def _named(low: Outcome, seen: Seen, limit: float) -> str:
+    """The first wrong value under each name, where a slice gives its results names."""
+    found: dict[str, str] = {}
+    for name, reference in seen.reference.outputs.items():
+        key = re.match(r"output\['(.+?)'\]", name)
+        value = low.outputs.get(name)
+        if key is None or value is None or key[1] in found:
+            continue
+        off = compare(value, reference, None)
+        if off.inf or off.nan or off.error > limit:
+            sizes = [float(one.double().norm()) for one in (value, reference)]
+            found[key[1]] = f"{key[1]} is {sizes[0]:.4g}, where the true one is {sizes[1]:.4g}"
+    return "; ".join(found.values())
 
 
 def _rounding(seen: Seen, name: str) -> float:

@@ -36,7 +36,10 @@ def main() -> NoReturn:
     sandbox.refuse(Path.cwd())
     for job in payload["jobs"]:
         answer(begun=job["id"])
-        answer(id=job["id"], answer=searching.search(job, payload["seconds"] * 0.6))
+        if "called" in job:
+            answer(id=job["id"], answer=searching.called(job))
+        else:
+            answer(id=job["id"], answer=searching.search(job, payload["seconds"] * 0.6))
     os._exit(0)  # threads and exit handlers of the code do not get another turn
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from precision_lint.hazards import (
     averages,
-    blanket,
     contractions,
     counting,
     extensions,
@@ -18,7 +17,6 @@ from precision_lint.hazards import (
     operations,
     overflow,
     positions,
-    recomputed,
     regions,
     training,
 )
@@ -26,7 +24,6 @@ from precision_lint.typestate import lifetimes, reports
 
 __all__ = [
     "averages",
-    "blanket",
     "contractions",
     "counting",
     "extensions",
@@ -41,7 +38,6 @@ __all__ = [
     "operations",
     "overflow",
     "positions",
-    "recomputed",
     "regions",
     "reports",
     "training",

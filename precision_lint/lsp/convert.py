@@ -68,7 +68,8 @@ def diagnostic(
     """A diagnostic; ``related``: with its evidence, which the client can show."""
     address = found.url or catalogue.page(found.code) or _home(found.code)
     read = functools.cache(_read)
-    links = [_related(link, found, text, encoding, read) for link in found.evidence]
+    assumed = [Evidence(f"assumed: {text}") for text in found.assumptions]
+    links = [_related(link, found, text, encoding, read) for link in (*found.evidence, *assumed)]
     return types.Diagnostic(
         range=span(text, found.start, found.end, encoding),
         message=found.message,

@@ -27,6 +27,7 @@ def _finding(found: Diagnostic) -> str:
     doc = registry.document(rule) if rule else None
     lines = [f"**{found.code}** {found.name} ({found.confidence.value}): {found.message}"]
     lines += [f"- {link.message}{_where(link)}" for link in found.evidence]
+    lines += [f"- assumed: {text}" for text in found.assumptions]
     if found.fix:
         lines.append(f"\nFix: {promise(found.fix)}")
     if doc:

@@ -102,6 +102,7 @@ class Verdict:
     """What an event comes to: the variant that counts, and what shows its mode.
 
     mode: index into ``domains.dtypes.MODES``.  modes: mask over them, of those that give as much.
+    assumptions: those that it rests on in the mode.  strange: those of them that are often wrong.
     """
 
     confidence: Confidence
@@ -109,6 +110,14 @@ class Verdict:
     mode: int
     sign: Sign | None
     modes: int = 0
+    assumptions: int = 0
+    strange: int = 0
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What it assumes, the least sure first."""
+        usual = self.assumptions & ~self.strange
+        return (*assume.names(self.strange), *assume.names(usual))
 
 
 def counting(event: Event, superseded: Callers) -> Iterator[Variant]:
@@ -164,7 +173,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         strange, says_so = assumptions & ~tolerated, event.kind in INSIDE
         confidence, sign = _in_mode(mode, variant, assumptions, strange, force, says_so)
         if confidence is not None:
-            found = Verdict(confidence, variant, mode, sign)
+            found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)
             if best is None or _order(found) > _order(best):
                 best = found
     return best

@@ -49,6 +49,8 @@ def notes(diagnostic: Diagnostic, base: Path, sources: Mapping[str, Source]) -> 
     lines = [f"in {cell[1:]}, line {inner.row}"] if cell else []
     if not diagnostic.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
         lines.append(f"confidence: {diagnostic.confidence.value}")
+    if diagnostic.assumptions:
+        lines.append(f"assumed: {'; '.join(diagnostic.assumptions)}")
     lines += [f"note: {_evidence(link, diagnostic, base, sources)}" for link in diagnostic.evidence]
     if diagnostic.fix:
         lines.append(f"fix: {promise(diagnostic.fix)}")

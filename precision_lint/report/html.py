@@ -183,6 +183,8 @@ def _finding(number: int, one: Diagnostic, sources: Mapping[str, Source]) -> str
         f"<p>{_rule_link(one.code)} {_text(one.name)}{sure}</p>",
         _excerpt(one, source) if source else "",
     ]
+    if one.assumptions:
+        parts.append(f"<p>Assumed: {_text('; '.join(one.assumptions))}.</p>")
     if one.evidence:
         links = "".join(
             f"<li>{_evidence(link, one.filename, sources)}</li>" for link in one.evidence

@@ -113,9 +113,12 @@ def _result(diagnostic: Diagnostic, sources: Sources, index: int, key: str) -> O
         "partialFingerprints": {FINGERPRINT: key},
         "properties": {"confidence": diagnostic.confidence.value},
     }
+    assumed = [Evidence(f"assumed: {text}") for text in diagnostic.assumptions]
+    if links := (*diagnostic.evidence, *assumed):
+        related = [_link(link, diagnostic, sources) for link in links]
+        result["relatedLocations"] = [{"id": n} | place for n, place in enumerate(related, 1)]
     if diagnostic.evidence:
-        places = [_link(link, diagnostic, sources) for link in diagnostic.evidence]
-        result["relatedLocations"] = [{"id": n} | place for n, place in enumerate(places, 1)]
+        places = related[: len(diagnostic.evidence)]
         found = result["locations"][0] | {"message": {"text": diagnostic.message}}
         flow = [{"location": place} for place in (*places, found)]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]

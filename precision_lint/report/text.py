@@ -83,6 +83,8 @@ def _notes(diagnostic: Diagnostic, sources: Mapping[str, Source], pen: _Pen) -> 
     notes = []
     if not diagnostic.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
         notes.append(f"{pen('confidence', bold=True)}: {diagnostic.confidence.value}")
+    if diagnostic.assumptions:
+        notes.append(f"{pen('assumed', bold=True)}: {'; '.join(diagnostic.assumptions)}")
     notes += [_evidence(link, diagnostic.filename, sources, pen) for link in diagnostic.evidence]
     if diagnostic.fix:
         notes.append(_fix(diagnostic.fix, pen))
