@@ -140,9 +140,7 @@ PACKED = frozenset({"quantization_config", "load_in_8bit", "load_in_4bit"})
 """Keywords by which a model is loaded in fewer bits: its own weights are not trained."""
 
 
-def trainer_made(
-    it: Interpreter, name: str, keywords: Mapping[str, Value], node: ast.AST
-) -> None:
+def trainer_made(it: Interpreter, name: str, keywords: Mapping[str, Value], node: ast.AST) -> None:
     """``Trainer(model=model, args=TrainingArguments(fp16=True))`` of a float16 model: it scales losses."""
     model, settings = keywords.get("model"), keywords.get("args")
     if not name.endswith("Trainer") or not isinstance(settings, Unknown) or model is None:
@@ -155,7 +153,9 @@ def trainer_made(
         return
     loaded = model.root.node if isinstance(model, Instance) else None
     packed = any(one.arg in PACKED for one in getattr(loaded, "keywords", ()))
-    given = [k.value for k in node.keywords if k.arg == "model"] if isinstance(node, ast.Call) else []
+    given = (
+        [k.value for k in node.keywords if k.arg == "model"] if isinstance(node, ast.Call) else []
+    )
     if packed or not given or _changed(it, node, given):  # type: ignore[arg-type]
         return
     vector, place = _weights(it, model)
