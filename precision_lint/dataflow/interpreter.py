@@ -462,7 +462,7 @@ def merge(
             if asked and joined.__class__ is Tensor and value.__class__ is other.__class__:
                 merged[name] = _decided(joined, value, other, asked)
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
-                joined.asked = asked.test
+                joined.asked = joined.asked or asked.test
     for name, value in b.items():
         if name not in merged:
             merged[name] = _alone(name, value, stored)
