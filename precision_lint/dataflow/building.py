@@ -60,6 +60,10 @@ MODEL = Operation(
 ENUMS = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")
 
 
+OBJECTS: list[Callable[[Interpreter, Instance, ast.AST], None]] = []
+"""What to look for where an object of a class of the project is made (``hazards``)."""
+
+
 def construct(
     it: Interpreter,
     callee: ClassValue,
@@ -68,6 +72,19 @@ def construct(
     node: ast.AST,
 ) -> Value:
     """An object of a class of the project."""
+    made = _object(it, callee, arguments, keywords, node)
+    for look in OBJECTS if isinstance(made, Instance) else ():
+        look(it, made, node)  # type: ignore[arg-type]
+    return made
+
+
+def _object(
+    it: Interpreter,
+    callee: ClassValue,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
     cls = callee.cls
     if objects.is_a(it, cls, *ENUMS):
         return unknown()

@@ -249,6 +249,10 @@ ATTRIBUTES: dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]] = {
 # methods
 
 
+REPEATED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+"""What to look for where the backward of an ``autograd.Function`` calls a method (``hazards``)."""
+
+
 def call_method(
     it: Interpreter,
     value: Value,
@@ -258,6 +262,8 @@ def call_method(
     node: ast.Call,
 ) -> Value:
     """``value.name(...)``"""
+    for look in REPEATED if it.backward is not None else ():
+        look(it, value, node)
     handler = METHODS.get(value.__class__)
     if handler is not None:
         return handler(it, value, name, arguments, keywords, node)

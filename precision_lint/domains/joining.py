@@ -231,7 +231,11 @@ def _arrays(a: Any, b: Any) -> Value:
 def _dtype_values(a: Any, b: Any) -> Value:
     if a.dtypes == b.dtypes:
         return a  # type: ignore[no-any-return]
-    return DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home)
+    made = DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home)
+    for one in (a, b):
+        if one.dtypes == made.dtypes:
+            made.asked = one.asked  # the other adds nothing to the choice
+    return made
 
 
 def _sequences(a: Any, b: Any) -> Value:
