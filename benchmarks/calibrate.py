@@ -35,7 +35,8 @@ EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 @dataclass(frozen=True)
 class Label:
-    """A finding that somebody judged: ``right``, ``wrong`` or ``arguable``.
+    """A finding that people judged: ``right``, ``if-half`` (right if its mode were stated), ``arguable``,
+    ``wrong``, or ``disputed`` between them.
 
     confidence, modes, assumptions: of the finding there now; no confidence: there is none.
     """
@@ -52,7 +53,7 @@ class Label:
 
     @property
     def right(self) -> bool:
-        return self.verdict == "right"
+        return self.verdict in ("right", "if-half")
 
     @property
     def features(self) -> frozenset[str]:

@@ -24,7 +24,6 @@ from precision_lint.precision.confidence import NOBODY, Callers
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
 from precision_lint.source import Failure, Source
-from precision_lint.syntax.imports import is_test
 
 Function = tuple[str, str]
 """A file's name and a function's qualified name."""
@@ -301,7 +300,7 @@ class Signs:
         """The modes that other files show."""
         importers = [path for path, found in self._imports.items() if name in found]
         others = (s for path, found in self._by_file.items() if path != name for s in found)
-        imported = bool(importers) or is_test(name) or self._imported(name)
+        imported = bool(importers) or self._imported(name)
         return force(name, others, importers, imported)
 
 
