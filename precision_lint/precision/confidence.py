@@ -52,7 +52,8 @@ STATED: dict[str, int] = {
     "half-softmax": assume.INPUT | assume.KIND,
     **dict.fromkeys(
         ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
-         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle"),
+         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle",
+         "wide-buffer"),
         assume.KIND,
     ),
 }  # fmt: skip
