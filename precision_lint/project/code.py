@@ -239,7 +239,7 @@ class Imports:
         return users
 
     def imported(self, name: str) -> bool:
-        """Whether any file, besides tests, names one in its imports, or it is a test, which is run by itself."""
+        """Whether a file, besides tests, names one in its imports, or it is a test, run by itself."""
         return is_test(name) or not all(map(is_test, self._users.get(name, ())))
 
     def reach_of_users(self, name: str) -> set[str]:
