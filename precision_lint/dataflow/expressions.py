@@ -197,7 +197,7 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     if isinstance(made, Special) and made.kind == "scope":
         made.fields["test"] = node.test
     elif isinstance(made, DtypeValue) and made is not body and made is not other:
-        made.asked = node.test
+        made.asked = made.asked or node.test
     return made
 
 

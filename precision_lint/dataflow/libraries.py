@@ -710,6 +710,10 @@ def _functools(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "functools.partial" and arguments:
+        of = arguments[0]
+        if isinstance(of, Reference) and regions.is_autocast(of.name):
+            for look in regions.BOUND:
+                look(it, of.name, arguments[1:], keywords, node)
         return Special(
             "partial", node, it.module, of=arguments[0], arguments=arguments[1:], keywords=keywords
         )

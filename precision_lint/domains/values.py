@@ -77,6 +77,8 @@ class Symbol:
     )
 
     TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL, SHAPED = (1 << i for i in range(8))
+    ASKED, MEMBER = 1 << 8, 1 << 9
+    """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several."""
     count = 0
 
     def __init__(
@@ -374,9 +376,12 @@ class Lazy(Value):
 
 
 class Root:
-    """An allocation site: where an object (with all its parts) was built."""
+    """An allocation site: where an object (with all its parts) was built.
 
-    __slots__ = ("home", "made", "node")
+    moved: it was moved to something unknown, which may be a device, a dtype or a tensor.
+    """
+
+    __slots__ = ("home", "made", "moved", "node")
 
     def __init__(
         self, made: Dtypes, node: ast.AST | None = None, home: Module | None = None
@@ -384,6 +389,7 @@ class Root:
         self.made = made
         self.node = node
         self.home = home
+        self.moved = False
 
 
 ITEMS = "[]"
