@@ -18,6 +18,7 @@ from precision_lint.domains.values import (
     UNKNOWN_RANK,
     Array,
     Batch,
+    DtypeValue,
     Instance,
     Scalar,
     Sequence,
@@ -60,8 +61,8 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
         return child(it, value, "*")
     if isinstance(value, Array):
         return Array(value.dtypes, "element", (value,), node, it.module, value.lo, value.hi)
-    if isinstance(value, Scalar) and value.kind == "str":
-        return Scalar(None, "str")
+    if isinstance(value, Scalar):  # one that stands for several, as ``group["betas"]``
+        return Scalar(None, value.kind)
     return unknown()
 
 
@@ -169,7 +170,8 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
         made = it.unknown(str(name), vector, symbol.assumptions)
         made.symbol.owner = symbol
         made.symbol.flags = symbol.flags
-        made.symbol.uses = symbol.uses & Symbol.ARRAY
+        kept = Symbol.ARRAY | (Symbol.MEMBER if name == "*" or isinstance(name, int) else 0)
+        made.symbol.uses = symbol.uses & kept
         if ("cast of", "") in symbol.attributes:
             made.symbol.node, made.symbol.home = symbol.node, symbol.home
         known = symbol.attributes[name] = made
@@ -179,6 +181,15 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
 # subscripts
 
 
+def _chosen(entry: Value, table: Table, node: ast.Subscript) -> Value:
+    """One of several dtypes, which a key decides on."""
+    if not isinstance(entry, DtypeValue) or any(entry is one for one in table.items.values()):
+        return entry
+    made = DtypeValue(entry.dtypes, entry.node, entry.home, entry.assumptions)
+    made.asked = node
+    return made
+
+
 def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) -> Value:
     """``value[index]``"""
     if isinstance(value, Tensor):
@@ -186,7 +197,7 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Sequence):
         return _item(value, index, node)
     if isinstance(value, Table):
-        return _entry(it, value, index)
+        return _chosen(_entry(it, value, index), value, node)
     if isinstance(value, Instance) and value.items is not None:
         return _module_item(it, value, index)
     if isinstance(value, Array):
@@ -224,7 +235,8 @@ def _special_item(it: Interpreter, value: Special, index: Value, node: ast.Subsc
         return size_of(value.fields["of"], index)
     if value.kind == "groups":
         if text(index) != "params":
-            return value if not isinstance(index, Scalar) or index.kind != "str" else unknown()
+            named = isinstance(index, Scalar) and index.kind == "str"
+            return Scalar(None, "float", node=node, home=it.module) if named else value
         return Special("parameters", node, it.module, owner=value.fields["owner"], named=False)
     return _parameter(it, value, node) if value.kind == "parameters" else unknown()
 
@@ -425,6 +437,9 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
         owner = it.expr(target.value)
         if isinstance(owner, Instance):
             objects.store(it, owner, target.attr, value)
+    elif isinstance(target, ast.Subscript) and isinstance(value, (Sequence, Table)):
+        if isinstance(it.expr(target.value), (Sequence, Table)):
+            _assign_item(it, target, value, target)  # ``lists[key].append(item)``
 
 
 STORES: list[Any] = []

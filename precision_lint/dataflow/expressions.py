@@ -197,7 +197,7 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     if isinstance(made, Special) and made.kind == "scope":
         made.fields["test"] = node.test
     elif isinstance(made, DtypeValue) and made is not body and made is not other:
-        made.asked = node.test
+        made.asked = made.asked or node.test
     return made
 
 
@@ -340,7 +340,9 @@ def _text(it: Interpreter, node: ast.JoinedStr) -> Value:
             value = it.expr(part.value)
             if isinstance(value, Tensor):
                 looked_at(it, "format", value, part.value)
-    return Scalar(None, "str")
+    first = node.values[0] if node.values else None
+    start = it.expr(first) if isinstance(first, ast.Constant) else Scalar("", "str")
+    return Scalar(None, "str", op="format", operands=(start,))
 
 
 @expression(ast.NamedExpr)

@@ -7,14 +7,22 @@ themselves here, so that these modules import each other in one direction only.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import floats_behind
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join, join_modes, perhaps_cast, unknown, widened
+from precision_lint.domains.joining import (
+    facts,
+    is_new,
+    join,
+    join_modes,
+    perhaps_cast,
+    unknown,
+    widened,
+)
 from precision_lint.domains.values import (
     DtypeValue,
     Root,
@@ -374,9 +382,18 @@ class Interpreter:
         return 0 if self.region.explicit or not listed else assume.OUTSIDE
 
     def retract(self, kind: str, value: Tensor, key: Any = None) -> None:
-        """Withdraw a hazard at the operation that made a value: a more specific one says it."""
-        if value.node is not None and value.home is not None:
-            self.events.pop((kind, self.place(value.node, value.home), key), None)
+        """Withdraw a hazard at the operation that made a value: a more specific one says it.
+
+        In a function that others call as well, it stays for these.
+        """
+        if value.node is None or value.home is None:
+            return
+        where = kind, self.place(value.node, value.home), key
+        event = self.events.get(where)
+        if event is not None:
+            event.variants = [one for one in event.variants if one.root != self.root]
+            if not event.variants:
+                del self.events[where]
 
     def retract_at(self, kind: str, node: ast.AST) -> None:
         """Withdraw a hazard at a node."""
@@ -414,6 +431,7 @@ class Interpreter:
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)
+NOTHING: Mapping[Any, Mapping[Any, Value]] = {}
 
 
 def merge(
@@ -422,10 +440,12 @@ def merge(
     a_live: int = dtypes.ALL_MODES,
     b_live: int = dtypes.ALL_MODES,
     asked: Asked | None = None,
+    stored: Mapping[Any, Mapping[Any, Value]] = NOTHING,
 ) -> Environment:
     """The variables after a branch that may have gone either way, each way in some modes.
 
-    asked: the branch's test, which holds for ``a``.
+    asked: the branch's test, which holds for ``a``.  stored: by variables that are attributes, what is
+    known of the others of their objects.
     """
     if a is b:
         return a
@@ -434,7 +454,7 @@ def merge(
     for name, value in a.items():
         other = b.get(name)
         if other is None:
-            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
+            merged[name] = _alone(name, value, stored)
         elif other is value:
             merged[name] = value
         elif apart:
@@ -444,11 +464,19 @@ def merge(
             if asked and joined.__class__ is Tensor and value.__class__ is other.__class__:
                 merged[name] = _decided(joined, value, other, asked)
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
-                joined.asked = asked.test
+                joined.asked = joined.asked or asked.test
     for name, value in b.items():
         if name not in merged:
-            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
+            merged[name] = _alone(name, value, stored)
     return merged
+
+
+def _alone(name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]) -> Value:
+    """A variable that one arm alone sets: who reads it came there, unless it was there before."""
+    if name.__class__ is not tuple:
+        return value
+    others = stored.get(name)
+    return value if others is not None and is_new(others, name[-1]) else perhaps_cast(value)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:

@@ -77,6 +77,8 @@ class Symbol:
     )
 
     TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL, SHAPED = (1 << i for i in range(8))
+    ASKED, MEMBER = 1 << 8, 1 << 9
+    """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several."""
     count = 0
 
     def __init__(
@@ -379,9 +381,10 @@ class Root:
     number: of the analysis in whose course it was built; 0: nobody saw that; ``objects.PART``: with
     what holds it.  kept: an attribute or a global name holds it, so that other functions see it.
     casts: by path, as it was when it was kept.  born: when it was built, in the time of casts.
+    moved: it was moved to something unknown, which may be a device, a dtype or a tensor.
     """
 
-    __slots__ = ("born", "casts", "home", "kept", "made", "node", "number")
+    __slots__ = ("born", "casts", "home", "kept", "made", "moved", "node", "number")
 
     def __init__(
         self,
@@ -396,7 +399,7 @@ class Root:
         self.node = node
         self.home = home
         self.number = number
-        self.kept = False
+        self.kept = self.moved = False
         self.casts: dict[tuple[str, ...], Any] = {}
 
 
