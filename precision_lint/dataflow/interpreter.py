@@ -441,7 +441,7 @@ def merge(
     for name, value in a.items():
         other = b.get(name)
         if other is None:
-            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
+            _one_sided(merged, name, value)
         elif other is value:
             merged[name] = value
         elif apart:
@@ -453,9 +453,17 @@ def merge(
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
                 joined.asked = joined.asked or asked.test
     for name, value in b.items():
-        if name not in merged:
-            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
+        if name not in a:
+            _one_sided(merged, name, value)
     return merged
+
+
+def _one_sided(merged: Environment, name: Any, value: Value) -> None:
+    """What one arm alone has: an attribute of an unknown object is what it was in the other arm."""
+    if name.__class__ is not tuple:
+        merged[name] = value
+    elif not isinstance(value, Scalar):
+        merged[name] = perhaps_cast(value)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:
