@@ -182,9 +182,10 @@ class Interpreter:
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
-        self.emitted: list[Variant] = []
-        """What was reported in the function at hand, and in what it calls."""
         """Parameters of the function at hand that a call gave a tensor."""
+        self.emitted: list[Variant] = []
+        self.at_call: list[Any] = []
+        """What was reported in the function at hand, and in what it calls; and what of its callers."""
         self.building = 0
         """Objects whose ``__init__`` is being interpreted."""
 
@@ -357,6 +358,19 @@ class Interpreter:
         symbols = [one.symbol for one in floats_behind(about) if one.symbol is not None]
         if symbols:
             self.pending.append((variant, symbols, proof))
+
+    def emit_at_call(self, kind: str, modes: int, assumptions: int, **data: Any) -> None:
+        """Report a hazard where the function at hand is given what makes it one."""
+        if self.calls is not None and modes & self.live:
+            self.at_call.append((kind, modes & self.live, assumptions, data))
+            self.report_at_call(self.at_call[-1], self.calls)
+
+    def report_at_call(self, hazard: Any, call: Call) -> None:
+        """Report at a call what the function that is called reports of it."""
+        kind, modes, assumptions, data = hazard
+        function, self.function = self.function, call.function
+        self.emit_at(kind, call.place, modes, assumptions, **data)
+        self.function = function
 
     def emit_variant(
         self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
