@@ -137,10 +137,8 @@ class Interpreter:
         self.returned: list[Value] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
-        self.depth = 0
-        """Loops around the current statement, in this function."""
-        self.loops = 0
-        """Loops around the current statement, in all functions that led here."""
+        self.depth = self.loops = 0
+        """Loops around the current statement, in this function and in all functions that led here."""
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
