@@ -7,14 +7,22 @@ themselves here, so that these modules import each other in one direction only.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import floats_behind
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join, join_modes, perhaps_cast, unknown, widened
+from precision_lint.domains.joining import (
+    facts,
+    is_new,
+    join,
+    join_modes,
+    perhaps_cast,
+    unknown,
+    widened,
+)
 from precision_lint.domains.values import (
     DtypeValue,
     Root,
@@ -433,6 +441,7 @@ class Interpreter:
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)
+NOTHING: Mapping[Any, Mapping[Any, Value]] = {}
 
 
 def merge(
@@ -441,10 +450,12 @@ def merge(
     a_live: int = dtypes.ALL_MODES,
     b_live: int = dtypes.ALL_MODES,
     asked: Asked | None = None,
+    stored: Mapping[Any, Mapping[Any, Value]] = NOTHING,
 ) -> Environment:
     """The variables after a branch that may have gone either way, each way in some modes.
 
-    asked: the branch's test, which holds for ``a``.
+    asked: the branch's test, which holds for ``a``.  stored: by variables that are attributes, what is
+    known of the others of their objects.
     """
     if a is b:
         return a
@@ -453,7 +464,7 @@ def merge(
     for name, value in a.items():
         other = b.get(name)
         if other is None:
-            _one_sided(merged, name, value)
+            _one_sided(merged, name, value, stored)
         elif other is value:
             merged[name] = value
         elif apart:
@@ -466,13 +477,19 @@ def merge(
                 joined.asked = joined.asked or asked.test
     for name, value in b.items():
         if name not in a:
-            _one_sided(merged, name, value)
+            _one_sided(merged, name, value, stored)
     return merged
 
 
-def _one_sided(merged: Environment, name: Any, value: Value) -> None:
-    """What one arm alone has: an attribute of an unknown object is what it was in the other arm."""
-    if name.__class__ is not tuple:
+def _one_sided(
+    merged: Environment, name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]
+) -> None:
+    """A variable that one arm alone sets: who reads it came there, unless it was there before.
+
+    An attribute of an unknown object is what it was in the other arm.
+    """
+    others = stored.get(name) if name.__class__ is tuple else None
+    if name.__class__ is not tuple or (others is not None and is_new(others, name[-1])):
         merged[name] = value
     elif not isinstance(value, Scalar):
         merged[name] = perhaps_cast(value)

@@ -14,7 +14,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join, perhaps_cast
+from precision_lint.domains.joining import facts, is_new, join, perhaps_cast
 from precision_lint.domains.values import (
     KEPT,
     PARAMETER,
@@ -153,7 +153,8 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
         name, value = key[2], variables[key]
         old = attributes.get(name)
         if old is None or building:
-            attributes[name] = value if building else perhaps_cast(value)
+            new = building or is_new(attributes, name)
+            attributes[name] = value if new else perhaps_cast(value)
         elif old is not value:
             joined = join(old, value)
             if facts(joined) != facts(old):
@@ -320,6 +321,24 @@ def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
                 best = entry[1]
                 found = (entry[0], entry[2])
     return found
+
+
+def is_own(it: Interpreter, owner: Instance) -> bool:
+    """Whether the function at hand built a layer of torch itself and cast it nowhere: no mode changes that.
+
+    What trains or runs a model builds that as well, and a mode says how it is cast.
+    """
+    root, function = owner.root, it.function
+    if function is None or it.driver or root.made is not dtypes.MADE or root.moved:
+        return False
+    made: Any = root.node if root.home is it.module else None
+    body = function.node
+    if not isinstance(made, ast.Call) or not (
+        body.lineno <= made.lineno <= (body.end_lineno or 0)
+        and all(keyword.arg for keyword in made.keywords)
+    ):
+        return False
+    return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
 
 
 HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))

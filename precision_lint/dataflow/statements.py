@@ -130,7 +130,8 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.region = first_region
     else:
         it.region = region
-        it.variables = merge(first, it.variables, first_live, it.live, asked_by(node.test))
+        asked = asked_by(node.test)
+        it.variables = merge(first, it.variables, first_live, it.live, asked, it.stored)
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False
