@@ -37,7 +37,6 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     counts,
-    text,
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
@@ -194,9 +193,12 @@ def _items(
         isinstance(first, Table) and layer.name == "Sequential"
     ):
         if isinstance(first, Table):
-            if layer.name == "Sequential":
-                return Sequence(tuple(first.items.values()), first.element, "list")
-            return first
+            if layer.name != "Sequential":
+                return first
+            inside = tuple(first.items.values())
+            if first.element is None:
+                return Sequence(inside, None, "list")
+            return Sequence(None, join_all([*inside, first.element]), "list")
         return Table({}, None)
     if layer.name == "Sequential":
         return Sequence(tuple(arguments), None, "list")
@@ -662,12 +664,14 @@ def _register(
     value = given.get("value") or next(
         (keywords[k] for k in ("tensor", "param", "module") if k in keywords), None
     )
-    attribute = text(keywords.get("name", given.get("name")))
-    if attribute is not None and value is not None:
+    attribute = keywords.get("name", given.get("name"))
+    if value is not None:
         if isinstance(value, Tensor):
             flags = PARAMETER | (BUFFER if name == "register_buffer" else 0)
             value = value.but(flags=value.flags | flags)
-        objects.store(it, owner, attribute, value)
+        objects.store_named(it, owner, attribute, value)
+        if owner.cls == "Sequential":
+            _extended(it, owner, "append", [value])
     return Scalar(None, "none")
 
 

@@ -67,6 +67,7 @@ class Summary:
     """What a function gives and does in one context."""
 
     __slots__ = (
+        "at_call",
         "emitted",
         "leaves",
         "objects",
@@ -93,6 +94,8 @@ class Summary:
         self.objects = objects
         self.unpacked = unpacked
         """Whether a call may give more keywords than are known (``**options``)."""
+        self.at_call: list[Any] = []
+        """What is to be reported at each call."""
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
 
@@ -215,7 +218,7 @@ def run(
     elif summary.running:
         summary.recursive = True
     else:
-        _replay(it, summary)
+        _replay(it, summary, node)
     if arguments is not None:
         _seen_called(it, function)
     _pass_on_uses(summary, key_of, told)
@@ -409,8 +412,10 @@ def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
     return value if said is None else declared.as_annotated(it, function.module, value, said)
 
 
-def _replay(it: Interpreter, summary: Summary) -> None:
+def _replay(it: Interpreter, summary: Summary, node: ast.AST) -> None:
     """Repeat what a function did to modules, and what it reported, for another caller."""
+    for hazard in summary.at_call:
+        it.report_at_call(hazard, Call(it.place(node), it.function, it.calls))
     if summary.emitted:
         for variant in summary.emitted:
             if variant.root != it.root:
@@ -476,6 +481,7 @@ def _interpret(
     it.returned, it.yielded, it.trace, it.missing = [], [], [], False
     leaves, it.leaves = it.leaves, []
     emitted, it.emitted = it.emitted, []
+    at_call, it.at_call = it.at_call, []
     if arguments is None:
         it.no_grad = False
     it.building += building
@@ -504,6 +510,7 @@ def _interpret(
     finally:
         it.leaves = leaves
         it.emitted = emitted + summary.emitted
+        summary.at_call, it.at_call = it.at_call, at_call
         it.building -= building
         it.restore(frame)
 

@@ -436,6 +436,9 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
         owner = it.expr(target.value)
         if isinstance(owner, Instance):
             objects.store(it, owner, target.attr, value)
+    elif isinstance(target, ast.Subscript) and isinstance(value, (Sequence, Table)):
+        if isinstance(it.expr(target.value), (Sequence, Table)):
+            _assign_item(it, target, value, target)  # ``lists[key].append(item)``
 
 
 STORES: list[Any] = []

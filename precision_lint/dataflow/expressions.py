@@ -340,7 +340,9 @@ def _text(it: Interpreter, node: ast.JoinedStr) -> Value:
             value = it.expr(part.value)
             if isinstance(value, Tensor):
                 looked_at(it, "format", value, part.value)
-    return Scalar(None, "str")
+    first = node.values[0] if node.values else None
+    start = it.expr(first) if isinstance(first, ast.Constant) else Scalar("", "str")
+    return Scalar(None, "str", op="format", operands=(start,))
 
 
 @expression(ast.NamedExpr)

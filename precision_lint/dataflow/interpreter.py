@@ -145,10 +145,8 @@ class Interpreter:
         self.returned: list[Value] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
-        self.depth = 0
-        """Loops around the current statement, in this function."""
-        self.loops = 0
-        """Loops around the current statement, in all functions that led here."""
+        self.depth = self.loops = 0
+        """Loops around the current statement, in this function and in all functions that led here."""
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
@@ -190,9 +188,10 @@ class Interpreter:
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
-        self.emitted: list[Variant] = []
-        """What was reported in the function at hand, and in what it calls."""
         """Parameters of the function at hand that a call gave a tensor."""
+        self.emitted: list[Variant] = []
+        self.at_call: list[Any] = []
+        """What was reported in the function at hand, and in what it calls; and what of its callers."""
         self.building = 0
         """Objects whose ``__init__`` is being interpreted."""
 
@@ -366,6 +365,19 @@ class Interpreter:
         if symbols:
             self.pending.append((variant, symbols, proof))
 
+    def emit_at_call(self, kind: str, modes: int, assumptions: int, **data: Any) -> None:
+        """Report a hazard where the function at hand is given what makes it one."""
+        if self.calls is not None and modes & self.live:
+            self.at_call.append((kind, modes & self.live, assumptions, data))
+            self.report_at_call(self.at_call[-1], self.calls)
+
+    def report_at_call(self, hazard: Any, call: Call) -> None:
+        """Report at a call what the function that is called reports of it."""
+        kind, modes, assumptions, data = hazard
+        function, self.function = self.function, call.function
+        self.emit_at(kind, call.place, modes, assumptions, **data)
+        self.function = function
+
     def emit_variant(
         self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
     ) -> None:
@@ -452,7 +464,7 @@ def merge(
     for name, value in a.items():
         other = b.get(name)
         if other is None:
-            merged[name] = _alone(name, value, stored)
+            _one_sided(merged, name, value, stored)
         elif other is value:
             merged[name] = value
         elif apart:
@@ -464,17 +476,23 @@ def merge(
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
                 joined.asked = joined.asked or asked.test
     for name, value in b.items():
-        if name not in merged:
-            merged[name] = _alone(name, value, stored)
+        if name not in a:
+            _one_sided(merged, name, value, stored)
     return merged
 
 
-def _alone(name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]) -> Value:
-    """A variable that one arm alone sets: who reads it came there, unless it was there before."""
-    if name.__class__ is not tuple:
-        return value
-    others = stored.get(name)
-    return value if others is not None and is_new(others, name[-1]) else perhaps_cast(value)
+def _one_sided(
+    merged: Environment, name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]
+) -> None:
+    """A variable that one arm alone sets: who reads it came there, unless it was there before.
+
+    An attribute of an unknown object is what it was in the other arm.
+    """
+    others = stored.get(name) if name.__class__ is tuple else None
+    if name.__class__ is not tuple or (others is not None and is_new(others, name[-1])):
+        merged[name] = value
+    elif not isinstance(value, Scalar):
+        merged[name] = perhaps_cast(value)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:

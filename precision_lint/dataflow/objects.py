@@ -31,6 +31,7 @@ from precision_lint.domains.values import (
     Table,
     Tensor,
     Value,
+    text,
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, scan
@@ -137,6 +138,29 @@ def store(it: Interpreter, owner: Instance, name: str, value: Value) -> None:
     """``owner.name = value``: certain until the method ends, one possibility for other methods."""
     it.variables[slot(owner.attributes, name)] = value
     it.stored[slot(owner.attributes, name)] = owner.attributes
+
+
+def made_up(name: Value | None) -> str:
+    """What stands for attributes whose names are put together, by how they begin (``f"layer{i}"``)."""
+    begins = name.operands[0] if isinstance(name, Scalar) and name.op == "format" else None
+    return f"{text(begins) or ''}*"
+
+
+def store_named(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
+    """The same by a name that is a value."""
+    known = text(name)
+    if known is None:
+        known = made_up(name)
+        old = it.variables.get(slot(owner.attributes, known), owner.attributes.get(known))
+        value = value if old is None else join(old, value)
+    store(it, owner, known, value)
+
+
+def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:
+    """An attribute by a name that is put together; None: nothing was stored by one like it."""
+    some = made_up(name)
+    value = it.variables.get(slot(owner.attributes, some), owner.attributes.get(some))
+    return held(it, owner, some, value) if value is not None else None
 
 
 def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None:
