@@ -195,7 +195,9 @@ def _data_rank(value: Value | None) -> int:
     if isinstance(value, Scalar):
         return 0
     if isinstance(value, Sequence):
-        return SOME_RANK
+        items = value.items if value.items is not None else (value.element,)
+        inner = max(map(_data_rank, items), default=0)
+        return inner + 1 if inner >= 0 else SOME_RANK
     return UNKNOWN_RANK
 
 
