@@ -17,6 +17,7 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join, join_modes, perhaps_cast, unknown, widened
 from precision_lint.domains.values import (
     DtypeValue,
+    RegionValue,
     Root,
     Scalar,
     Symbol,
@@ -65,17 +66,18 @@ class Region(NamedTuple):
     """The device is only known at run time."""
     mark: int = 0
     """Flags of what is computed inside (``IN_FLOAT16``, ``IN_BFLOAT16``)."""
-    switch: Value | None = None
-    """The flag that decides whether it is on."""
+    holds: tuple[tuple[Value, bool], ...] = ()
+    """Flags that are known wherever it is on, and their truth."""
 
 
 class Asked(NamedTuple):
-    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome."""
+    """A test of a branch, without ``not``; its tree as text, the names in it, its outcome and value."""
 
     test: ast.expr
     key: str
     names: frozenset[str]
     holds: bool
+    value: Value | None = None
 
 
 class Decision(NamedTuple):
@@ -152,6 +154,10 @@ class Interpreter:
         """Whether the call at hand has keywords that are not known."""
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
+        self.tested: Value | None = None
+        """The value of the test that was asked last."""
+        self.choices: dict[Any, dict[Any, Any]] = {}
+        """By test: what the branches that asked it left (``choices``)."""
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
@@ -420,10 +426,11 @@ def merge(
     a_live: int = dtypes.ALL_MODES,
     b_live: int = dtypes.ALL_MODES,
     asked: Asked | None = None,
+    function: Function | None = None,
 ) -> Environment:
     """The variables after a branch that may have gone either way, each way in some modes.
 
-    asked: the branch's test, which holds for ``a``.
+    asked: the branch's test, which holds for ``a``; function: that in which it is asked.
     """
     if a is b:
         return a
@@ -443,10 +450,20 @@ def merge(
                 merged[name] = _decided(joined, value, other, asked)
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
                 joined.asked = asked.test
+            elif asked and function and joined.__class__ is RegionValue:
+                switched_by(joined, value, other, (function, asked))
     for name, value in b.items():
         if name not in merged:
             merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
     return merged
+
+
+def switched_by(made: Any, a: Value, b: Value, asked: tuple[Function | None, Asked]) -> None:
+    """Note the test that decides whether a region is on: one of the values is off, or opens none."""
+    first, second = [isinstance(x, RegionValue) and x.dtypes != dtypes.V_OFF for x in (a, b)]
+    if first is not second and made is not a and made is not b:
+        function, test = asked
+        made.asked = function, test if first else test._replace(holds=not test.holds)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:
@@ -564,6 +581,7 @@ __all__ = [
     "asked_by",
     "changed",
     "merge",
+    "switched_by",
     "tensor_of",
     "widen",
 ]

@@ -1,0 +1,174 @@
+"""Branches that ask the same: what one of them left is known where another one asks again.
+
+Behind a branch a variable stands for the values of both arms.  Where the same test is asked again, and
+nothing that it reads has changed, the variable is what the arm of that outcome left.  What a region
+computes that a flag switches on is the same: where the flag is off, nothing of it was computed in half.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from precision_lint.dataflow.interpreter import Asked, Interpreter, Region, asked_by
+from precision_lint.domains.values import (
+    IN_BFLOAT16,
+    IN_FLOAT16,
+    REGIONAL,
+    RegionValue,
+    Scalar,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+PURE = frozenset({"isinstance", "hasattr", "getattr", "bool", "callable"})
+MARKS = IN_FLOAT16 | IN_BFLOAT16 | REGIONAL
+MOST = 400
+"""Variables that are remembered in one analysis."""
+
+
+class Choice(NamedTuple):
+    """A variable, its value behind a branch, and the values that the arms left."""
+
+    name: Any
+    joined: Value
+    first: Value
+    second: Value
+
+
+def left(it: Interpreter, asked: Asked, first: dict[Any, Value], second: dict[Any, Value]) -> None:
+    """Remember what the arms of a branch left in variables whose values were joined."""
+    if not _lasts(it, asked):
+        return
+    for name, joined in it.variables.items():
+        one, other = first.get(name), second.get(name)
+        if one is not None and other is not None and one is not other:
+            _keep(it, asked, Choice(name, joined, one, other))
+
+
+def _keep(it: Interpreter, asked: Asked, choice: Choice) -> None:
+    known = it.choices.setdefault((it.function, asked.key), {})
+    if len(known) < MOST:
+        if not asked.holds:
+            choice = choice._replace(first=choice.second, second=choice.first)
+        known[choice.name] = choice
+
+
+def recall(it: Interpreter, test: ast.expr, holds: bool) -> None:
+    """Give the variables the values that they have where a test comes out so."""
+    if not it.choices:
+        return
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is holds:
+        for part in test.values:
+            recall(it, part, holds)
+    asked = asked_by(test, holds)
+    for name, choice in it.choices.get((it.function, asked.key), {}).items():
+        if it.variables.get(name) is choice.joined:
+            it.variables[name] = choice.first if asked.holds else choice.second
+
+
+def computed(it: Interpreter, region: RegionValue, before: dict[Any, Value]) -> None:
+    """Remember what a region computed that a test of this function switches on."""
+    function, asked = region.asked or (None, None)
+    if asked is None or function is not it.function or not _lasts(it, asked):
+        return
+    for name, value in it.variables.items():
+        if before.get(name) is not value:
+            plain = _unmarked(value)
+            if plain is not value:
+                _keep(it, asked, Choice(name, value, value, plain))
+
+
+def _unmarked(value: Value) -> Value:
+    """A value as it is where the region around it is off."""
+    if isinstance(value, Tensor) and value.flags & MARKS:
+        return value.but(flags=value.flags & ~MARKS)
+    if isinstance(value, Unknown) and value.symbol.flags & MARKS:
+        old = value.symbol
+        made = Symbol(old.label, old.vector, old.assumptions, old.node, old.home)
+        made.uses, made.flags = old.uses, old.flags & ~MARKS
+        return Unknown(made)
+    return value
+
+
+def _lasts(it: Interpreter, asked: Asked) -> bool:
+    """Whether a test comes out alike wherever a function asks it."""
+    known = getattr(asked.test, "lasts", None)
+    if known is None:
+        changing = _changing(it)
+        known = asked.test.lasts = changing.isdisjoint(_read(asked.test)) and all(  # type: ignore[attr-defined]
+            isinstance(one.func, ast.Name) and one.func.id in PURE
+            for one in ast.walk(asked.test)
+            if isinstance(one, ast.Call)
+        )
+    return bool(known)
+
+
+def _read(test: ast.expr) -> set[str]:
+    return {
+        one.attr if isinstance(one, ast.Attribute) else one.id
+        for one in ast.walk(test)
+        if isinstance(one, (ast.Attribute, ast.Name))
+    }
+
+
+def _changing(it: Interpreter) -> frozenset[str]:
+    """Names, also of attributes, that the function at hand binds in loops or more than once."""
+    facts = it.function.facts if it.function is not None else it.module.facts
+    known = facts.get("changing")
+    if known is None:
+        node = it.function.node if it.function is not None else it.module.tree
+        known = facts["changing"] = frozenset(_bound_again(node))
+    return known
+
+
+def _bound_again(function: ast.AST) -> Iterator[str]:
+    once: set[str] = set()
+    nodes = [(function, False)]
+    while nodes:
+        node, looped = nodes.pop()
+        name = _bound_by(node)
+        if name is not None:
+            if looped or name in once:
+                yield name
+            once.add(name)
+        looped = looped or isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        nodes += [(child, looped) for child in ast.iter_child_nodes(node)]
+
+
+def _bound_by(node: ast.AST) -> str | None:
+    """The name, or the last one of a dotted name, that a node binds."""
+    if isinstance(node, ast.arg):
+        return node.arg
+    if not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
+        return None
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return getattr(node, "attr", None) or getattr(node, "id", None)
+
+
+# inside a region
+
+
+def around(it: Interpreter, test: ast.expr, value: Value | None) -> Asked:
+    """A test of a branch that is entered, with its value where that stays the same object."""
+    asked = asked_by(test)
+    named = isinstance(asked.test, (ast.Name, ast.Attribute)) and isinstance(
+        value, (Scalar, Unknown)
+    )
+    return asked._replace(value=value) if named and _lasts(it, asked) else asked
+
+
+def holds_inside(it: Interpreter, switch: Asked | None) -> tuple[tuple[Value, bool], ...]:
+    """What is true wherever the region is on that is opened here: its switch, and the tests around."""
+    asked = [*it.branches, *([switch] if switch is not None else [])]
+    found = [(one.value, one.holds) for one in asked if one.value is not None]
+    return tuple(dict.fromkeys((*it.region.holds, *found)))
+
+
+def answer(region: Region, value: Value) -> bool | None:
+    """The truth of a value that decides whether the region around is on."""
+    return next((holds for one, holds in region.holds if one is value), None)
