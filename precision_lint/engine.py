@@ -169,6 +169,8 @@ class Engine:
         program.start_anew(name)  # its own top level counts as well
         program.called = set()
         program.limits.clear()
+        program.parted.clear()
+        program.long.clear()
         program.default_dtype = dtypes.V_FLOAT32
         interpreter.events, interpreter.signs = {}, set()
         try:

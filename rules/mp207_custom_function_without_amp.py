@@ -23,7 +23,8 @@ class CustomFunctionWithoutAmp(Rule):
     ## What it flags
     A `torch.autograd.Function` that multiplies matrices in `forward`, and in `backward`
     multiplies the incoming gradient with a tensor that `forward` was given, without
-    `custom_fwd` and `custom_bwd`.
+    `custom_fwd` and `custom_bwd`. One whose `backward` runs again what `forward` was given to run
+    (reversible blocks, checkpoints by hand), without these and without a region of its own.
 
     It stays silent for elementwise functions, which promote, where the gradient is cast,
     brought to float32 or multiplied elementwise with a saved tensor first, where `backward`
@@ -84,9 +85,17 @@ class CustomFunctionWithoutAmp(Rule):
     severity = Severity.ERROR
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("dtype-mismatch",)
+    listens = ("dtype-mismatch", "run-again")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        if event.kind == "run-again":
+            yield Finding(
+                "backward runs outside of the region what forward ran in it: its weights are float32 there, "
+                "so that half inputs raise, and other activations come out than those of forward",
+                fix=_decorated(event.facts["methods"], at),
+                related=(Link("it runs again here", event.facts["again"]),),
+            )
+            return
         found = event.facts["backward"]
         if found is None:
             return

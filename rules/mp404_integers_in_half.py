@@ -15,9 +15,8 @@ class IntegersInHalf(Rule):
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
     - the same under the name of positions or ids wherever they go, which is `possible`;
     - a flat index `y * width + x` computed from half coordinates;
-    - arguments that are made half because they are tensors, whatever they hold (`t.half() if
-      torch.is_tensor(t) else t`), and labels or targets that are cast to a `data_type` which may
-      be float16: likely in a project that runs half precision, else `possible`;
+    - arguments that are made half because they are tensors, whatever they hold: over `*args`
+      (`t.half() if torch.is_tensor(t) else t`), and in what goes through lists and dicts of any kind;
     - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.
 
     It stays silent on ranges that are provably short, on masks and one-hot vectors, on integers
@@ -57,10 +56,16 @@ class IntegersInHalf(Rule):
     name = "integers-in-half"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    listens = ("integers-in-half", "flat-index")
+    listens = ("integers-in-half", "flat-index", "tensors-in-half")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "tensors-in-half":
+            yield Finding(
+                f"every tensor is made {facts['half']} here, whatever it holds: integers are exact up to "
+                f"{EXACT[facts['half']]}, ids and masks are no longer such; ask is_floating_point()"
+            )
+            return
         if event.kind == "flat-index":
             over = "and inf from 65520 on" if facts["half"] == "float16" else "of up to 5 digits"
             yield Finding(

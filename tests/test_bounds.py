@@ -8,7 +8,8 @@ import pytest
 
 from precision_lint import cli, gathering
 from precision_lint.dataflow import calls, program
-from precision_lint.typestate import machine
+from precision_lint.dataflow.protocol import Step
+from precision_lint.typestate import machine, reports
 
 BLOCK = """\
     loss = model(next(loader)).mean()
@@ -76,6 +77,25 @@ def test_several_functions_are_named_by_the_statistics(
     lines = said(capsys, "--statistics", code=1)
     why = "it has more paths of GradScaler's protocol than the analysis follows"
     assert lines[lines.index(f"{what}.") + 1 :][:2] == [f"  m.py: a: {why}", f"  n.py: b: {why}"]
+
+
+def test_what_is_too_long_is_followed_once_for_all_its_callers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "STEPS", 30)
+    followed = []
+
+    class Counted(machine.Machine):
+        def run(self, trace: list[Step], states: machine.States) -> machine.Flow:
+            followed.extend([1] if not self.frames and not self.silent else [])
+            return super().run(trace, states)
+
+    monkeypatch.setattr(reports, "Machine", Counted)
+    callers = "".join(f"\n\ndef test_{n}():\n    train(net(), adam(), data())\n" for n in range(9))
+    Path("m.py").write_text(HEAD + train(20) + callers)
+    lines = said(capsys, code=1)
+    assert len(followed) == 1
+    assert lines[-1].startswith("10 functions are not analysed to the end")
 
 
 def test_calls_that_are_not_followed_again_are_counted(

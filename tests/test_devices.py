@@ -324,3 +324,18 @@ def test_what_the_newest_torch_takes_of_autocast() -> None:
     assert torch.autocast("cuda:0").device == "cuda:0"
     with torch.autocast("cpu", dtype=torch.float16):
         assert torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled()
+
+
+MANY = """
+import torch
+
+
+def product(a, b):
+    a, b = torch.randn(3, 3).half(), torch.randn(3, 3).half()
+    return torch.einsum("ij,jk->ik", a, b)
+"""
+
+
+def test_operands_beyond_the_named_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--torch-version", "2.0")
+    assert [row for _, row, _ in found(capsys, tmp_path, MANY, *options, select="MP505")] == [7]

@@ -216,8 +216,8 @@ def run(
         summary.recursive = True
     else:
         _replay(it, summary)
-    if arguments is not None and not it.script and it.root[0] != "":
-        it.program.called.add((function.module.path, function.qualname))
+    if arguments is not None:
+        _seen_called(it, function)
     _pass_on_uses(summary, key_of, told)
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
@@ -231,6 +231,13 @@ def run(
     values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+
+
+def _seen_called(it: Interpreter, function: Function) -> None:
+    """Note that a function has a caller; who calls itself has none in that."""
+    name = function.module.path, function.qualname
+    if not it.script and it.root[0] != "" and it.root != name:
+        it.program.called.add(name)
 
 
 def _outline(
@@ -295,7 +302,7 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
     for inner, outer in zip(summary.symbols, key.symbols, strict=False):
         used, known = summary.objects.get(inner), key.objects.get(outer)
         if used is not None and known is not None:
-            known.uses |= used.uses
+            known.uses |= used.uses & ~(Symbol.ASKED | Symbol.MEMBER)
     for first, like in told:
         first.uses |= like.uses
 
@@ -323,7 +330,7 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
 
 def _is_open(known: Dtypes, assumptions: int, vector: Dtypes) -> bool:
     """Whether nothing is known of a dtype, or what is to be supposed was assumed of a call."""
-    if assumptions & ~(assume.CALL | assume.INPUT):
+    if assumptions & ~(assume.CALL | assume.INPUT | assume.NETWORK):
         return False
     return known[1:] == dtypes.V_ANY[1:] or (
         bool(assumptions & assume.CALL) and known[1:] == vector[1:]
@@ -568,9 +575,13 @@ def bind(
     if node.vararg is not None:
         rest = None if arguments is None else tuple(arguments[max(len(parameters) - start, 0) :])
         element = it.unknown(node.vararg.arg, dtypes.INPUTS, assume.INPUT) if rest is None else None
+        if element is not None:
+            element.symbol.uses |= Symbol.MEMBER
         variables[node.vararg.arg] = Sequence(rest, element, "tuple")
     if node.kwarg is not None:
         element = it.unknown(node.kwarg.arg, dtypes.V_ANY) if unsaid else None
+        if element is not None:
+            element.symbol.uses |= Symbol.MEMBER
         variables[node.kwarg.arg] = Table(left, element)
     for name, said in declared.of_function(function).items():
         if name != "return":

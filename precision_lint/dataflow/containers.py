@@ -60,8 +60,8 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
         return child(it, value, "*")
     if isinstance(value, Array):
         return Array(value.dtypes, "element", (value,), node, it.module, value.lo, value.hi)
-    if isinstance(value, Scalar) and value.kind == "str":
-        return Scalar(None, "str")
+    if isinstance(value, Scalar):  # one that stands for several, as ``group["betas"]``
+        return Scalar(None, value.kind)
     return unknown()
 
 
@@ -168,7 +168,8 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
         made = it.unknown(str(name), vector, symbol.assumptions)
         made.symbol.owner = symbol
         made.symbol.flags = symbol.flags
-        made.symbol.uses = symbol.uses & Symbol.ARRAY
+        kept = Symbol.ARRAY | (Symbol.MEMBER if name == "*" or isinstance(name, int) else 0)
+        made.symbol.uses = symbol.uses & kept
         if ("cast of", "") in symbol.attributes:
             made.symbol.node, made.symbol.home = symbol.node, symbol.home
         known = symbol.attributes[name] = made
@@ -223,7 +224,8 @@ def _special_item(it: Interpreter, value: Special, index: Value, node: ast.Subsc
         return size_of(value.fields["of"], index)
     if value.kind == "groups":
         if text(index) != "params":
-            return value if not isinstance(index, Scalar) or index.kind != "str" else unknown()
+            named = isinstance(index, Scalar) and index.kind == "str"
+            return Scalar(None, "float", node=node, home=it.module) if named else value
         return Special("parameters", node, it.module, owner=value.fields["owner"], named=False)
     return _parameter(it, value, node) if value.kind == "parameters" else unknown()
 

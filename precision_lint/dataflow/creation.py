@@ -351,3 +351,18 @@ def sampled(it: Interpreter, value: Special, shaped: bool, node: ast.AST) -> Val
     for one in of:
         made.assumptions |= one.assumptions
     return made
+
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "min": (-INF, -65504.0), "max": (65504.0, INF), "eps": (0.0, 0.0078125), "resolution": (0.0, 0.01),
+    "tiny": (0.0, 6.2e-5), "smallest_normal": (0.0, 6.2e-5), "bits": (8, 64),
+}  # fmt: skip
+
+
+def limit_of(it: Interpreter, value: Special, name: str, node: ast.AST) -> Value:
+    """``torch.finfo(dtype).min`` and the like: a number that depends on a dtype."""
+    lo, hi = LIMITS.get(name, (-INF, INF))
+    return Scalar(
+        None, "float", lo, hi, 0, node, it.module, f"finfo.{name}",
+        (DtypeValue(value.fields["dtypes"]),),
+    )  # fmt: skip

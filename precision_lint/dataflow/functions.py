@@ -18,6 +18,9 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class, Function
 
+LEFT = OUTSIDE._replace(explicit=True)
+"""The region of a backward pass: none, whatever region its forward ran in."""
+
 
 def apply(
     it: Interpreter, cls: Class, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -49,7 +52,7 @@ def _go_back(
     gradients = [_gradient(one) for one in outputs]
     before = it.region
     if not _restores(backward):
-        it.region = OUTSIDE._replace(explicit=True)
+        it.region = LEFT
     saved, it.backward = it.backward, backward.cls
     try:
         it.run(backward, None, [context, *gradients], {}, node)

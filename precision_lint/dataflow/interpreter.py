@@ -378,9 +378,18 @@ class Interpreter:
         return 0 if self.region.explicit or not listed else assume.OUTSIDE
 
     def retract(self, kind: str, value: Tensor, key: Any = None) -> None:
-        """Withdraw a hazard at the operation that made a value: a more specific one says it."""
-        if value.node is not None and value.home is not None:
-            self.events.pop((kind, self.place(value.node, value.home), key), None)
+        """Withdraw a hazard at the operation that made a value: a more specific one says it.
+
+        In a function that others call as well, it stays for these.
+        """
+        if value.node is None or value.home is None:
+            return
+        where = kind, self.place(value.node, value.home), key
+        event = self.events.get(where)
+        if event is not None:
+            event.variants = [one for one in event.variants if one.root != self.root]
+            if not event.variants:
+                del self.events[where]
 
     def retract_at(self, kind: str, node: ast.AST) -> None:
         """Withdraw a hazard at a node."""

@@ -17,7 +17,7 @@ from precision_lint.dataflow import (
 )
 from precision_lint.dataflow.calls import CALLEES, call_either
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
-from precision_lint.dataflow.creation import create, sampled
+from precision_lint.dataflow.creation import create, limit_of, sampled
 from precision_lint.dataflow.interpreter import Asked, Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
@@ -132,6 +132,8 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
         return DtypeValue(objects.weights_of(it, value)[0], node, it.module)
     if name == "device":
         return Special("device", node, it.module, of=value)
+    if name == "param_groups" and objects.is_a(it, value.cls, *training.OPTIMIZER):
+        return training.groups(it, node)
     known = value.attributes.get(("unknown", name))  # type: ignore[call-overload]
     if known is None:
         module = objects.is_module(it, value.cls)
@@ -177,27 +179,12 @@ def _of_special(it: Interpreter, value: Special, name: str, node: ast.AST) -> Va
     if value.kind == "optimizer" and name == "param_groups":
         return Special("groups", node, it.module, owner=value)
     if value.kind == "finfo":
-        return _limit(value, name, node, it)
+        return limit_of(it, value, name, node)
     if value.kind == "device" and name == "type":
         return Scalar(value.fields.get("type"), "str", op="device", operands=(value,))
     if value.kind == "shape":
         return Scalar(None, "int", 0)
     return Special("method", node, it.module, of=value, name=name)
-
-
-LIMITS: dict[str, tuple[float, float]] = {
-    "min": (-INF, -65504.0), "max": (65504.0, INF), "eps": (0.0, 0.0078125), "resolution": (0.0, 0.01),
-    "tiny": (0.0, 6.2e-5), "smallest_normal": (0.0, 6.2e-5), "bits": (8, 64),
-}  # fmt: skip
-
-
-def _limit(value: Special, name: str, node: ast.AST, it: Interpreter) -> Value:
-    """``torch.finfo(dtype).min`` and the like: a number that depends on a dtype."""
-    lo, hi = LIMITS.get(name, (-INF, INF))
-    return Scalar(
-        None, "float", lo, hi, 0, node, it.module, f"finfo.{name}",
-        (DtypeValue(value.fields["dtypes"]),),
-    )  # fmt: skip
 
 
 def _of_class(it: Interpreter, value: ClassValue, name: str, node: ast.AST) -> Value:
@@ -262,6 +249,10 @@ ATTRIBUTES: dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]] = {
 # methods
 
 
+REPEATED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+"""What to look for where the backward of an ``autograd.Function`` calls a method (``hazards``)."""
+
+
 def call_method(
     it: Interpreter,
     value: Value,
@@ -271,6 +262,8 @@ def call_method(
     node: ast.Call,
 ) -> Value:
     """``value.name(...)``"""
+    for look in REPEATED if it.backward is not None else ():
+        look(it, value, node)
     handler = METHODS.get(value.__class__)
     if handler is not None:
         return handler(it, value, name, arguments, keywords, node)

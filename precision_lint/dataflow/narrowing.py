@@ -7,7 +7,7 @@ branch that raises *state* a fact: it takes the place of what was assumed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from precision_lint.dataflow import devices
@@ -283,6 +283,9 @@ def _call(it: Interpreter, node: ast.Call, holds: bool, stated: bool) -> None:
     if isinstance(function, ast.Name) and function.id == "isinstance" and len(node.args) == 2:
         _kind(it, node.args[0], node.args[1], holds, stated)
         return
+    if _asks_for_tensor(it, node) and isinstance(node.args[0], ast.Name) and holds:
+        _asked(it, it.variables.get(node.args[0].id), Symbol.ASKED)
+        return
     if asked_of_autocast(it, node) == "enabled":
         _autocast(it, holds, stated)
         return
@@ -313,6 +316,11 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
     value = it.variables.get(node.id)
     wanted = it.expr(cls)
     name = wanted.name if isinstance(wanted, Reference) else ""
+    classes = wanted.items or () if isinstance(wanted, Sequence) else (wanted,)
+    if any(
+        isinstance(one, Reference) and one.name.rpartition(".")[2] in CONTAINERS for one in classes
+    ):
+        _asked(it, value, Symbol.MEMBER)
     if isinstance(value, RegionValue) and (name in AUTOCAST or name == "contextlib.nullcontext"):
         on = holds is (name in AUTOCAST)
         it.variables[node.id] = _entered(value) if on else Special("null", node, it.module)
@@ -326,10 +334,35 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
     elif holds and isinstance(value, Unknown):
         if name in ("torch.Tensor", "torch.FloatTensor"):
             value.symbol.uses |= Symbol.TENSOR
+            _asked(it, value, Symbol.ASKED)
         elif name == "numpy.ndarray":
             it.variables[node.id] = Array(dtypes.V_ANY, "input")
         elif name in NUMBERS:
             it.variables[node.id] = Scalar(None, name.rpartition(".")[2])
+
+
+CONTAINERS = frozenset({
+    "list", "tuple", "dict", "set", "Mapping", "MutableMapping", "Sequence", "Iterable", "UserDict",
+})  # fmt: skip
+MEANT: list[Callable[[Interpreter, Unknown], None]] = []
+"""What to look for in what may be a tensor or hold some (``hazards``)."""
+
+
+def _asked(it: Interpreter, value: Value | None, use: int) -> None:
+    """Note what the code asks an unknown object to be."""
+    if isinstance(value, Unknown) and not value.symbol.uses & use:
+        value.symbol.uses |= use
+        for look in MEANT if use == Symbol.MEMBER else ():
+            look(it, value)
+
+
+def _asks_for_tensor(it: Interpreter, node: ast.Call) -> bool:
+    """``torch.is_tensor(x)``, ``hasattr(x, "half")``"""
+    function = node.func
+    if isinstance(function, ast.Name) and function.id == "hasattr" and len(node.args) == 2:
+        return getattr(node.args[1], "value", None) in ("half", "bfloat16", "to")
+    value = it.expr(function) if isinstance(function, ast.Attribute) and node.args else None
+    return isinstance(value, Reference) and value.name == "torch.is_tensor"
 
 
 def _entered(value: RegionValue) -> RegionValue:

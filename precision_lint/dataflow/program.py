@@ -77,6 +77,10 @@ class Program:
         """The least release of torch that the code has to run on."""
         self.limits: Counter[tuple[str, str, str]] = Counter()
         """How often a bound was reached: which one, and the file and function it was met for."""
+        self.parted: dict[Any, list[Callable[[], None]]] = {}
+        """Functions whose protocol was followed by itself, for the file at hand: what is reported then."""
+        self.long: set[Any] = set()
+        """Functions of which there is too much to follow in one."""
         self.interpreter = Interpreter(self)
         self.touched: list[dict[Any, Any]] = []
         """Summaries of functions that the analysis of the file at hand made."""

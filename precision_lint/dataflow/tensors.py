@@ -92,6 +92,11 @@ class Applied:
             return self.values[index] if index < len(self.values) else None
         return None
 
+    def parameter(self, index: int) -> str:
+        """The name of an operand's parameter; none beyond the last, as of ``*tensors``."""
+        parameters = self.operation.parameters
+        return parameters[index] if index < len(parameters) else ""
+
     def tensor(self, index: int = 0) -> Tensor | None:
         value = self.values[index] if index < len(self.values) else None
         return value if isinstance(value, Tensor) else None

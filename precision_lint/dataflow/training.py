@@ -101,6 +101,14 @@ def make_optimizer(
     return made
 
 
+OPTIMIZER = ("torch.optim.Optimizer", "torch.optim.optimizer.Optimizer")
+
+
+def groups(it: Interpreter, node: ast.AST) -> Special:
+    """The groups of a class of optimizers: parameters, and numbers by name."""
+    return Special("groups", node, it.module, owner=it.unknown("parameters", dtypes.FOLLOWS))
+
+
 def scaler_method(
     it: Interpreter, owner: Special, name: str, arguments: list[Value], node: ast.AST
 ) -> Value:

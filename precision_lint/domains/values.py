@@ -77,6 +77,8 @@ class Symbol:
     )
 
     TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL, SHAPED = (1 << i for i in range(8))
+    ASKED, MEMBER = 1 << 8, 1 << 9
+    """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several."""
     count = 0
 
     def __init__(

@@ -34,6 +34,12 @@ LOOSE = frozenset({"cast", "view", "detach", "clone", "index", "element", "join"
 POSITIONS = frozenset({"nonzero", "argwhere", "randperm", "arange", "argsort"})
 """What gives each position once."""
 
+ARITHMETIC = frozenset(
+    {"input", "element", "index", "join", "cast", "add", "sub", "rsub", "mul", "div", "pow", "neg",
+     "exp", "clamp", "maximum", "minimum", "max", "min", "full", "tensor"}
+)  # fmt: skip
+"""What a decay that changes with the steps is computed by."""
+
 
 class Blend(NamedTuple):
     """``share * kept + (1 - share) * new``."""
@@ -116,10 +122,21 @@ def _slow_modes(blend: Blend, modes: int) -> int:
     return found
 
 
+def _before(kept: Tensor) -> Tensor:
+    """What is kept as it was before it is scaled."""
+    while kept.op in ("mul", "cast") and isinstance(first := peel(kept.operands[0]), Tensor):
+        kept = first
+    return kept
+
+
 def _report(it: Interpreter, blend: Blend, node: ast.AST, inplace: bool) -> None:
     kept, new = blend.kept, blend.new
     if (kept.flags | new.flags) & GRADIENT:
         return  # what optimizers keep
+    if not all(one.op in ARITHMETIC for one in behind(blend.share)):
+        return  # a gate or a mask
+    if _made_of(new, _before(kept)):
+        return  # a tensor with itself, in another order
     modes = dtypes.modes_of(kept.dtypes, LOW)
     if not inplace:
         modes &= ~dtypes.modes_of(new.dtypes, dtypes.WIDE) | dtypes.modes_of(new.dtypes, LOW)
@@ -143,7 +160,7 @@ def updated(it: Interpreter, applied: Applied) -> None:
     """``kept.mul_(decay).add_(new, alpha=1 - decay)`` and ``kept.lerp_(new, 1 - decay)``."""
     if not applied.inplace:
         return
-    found = blends(applied.result)
+    found = [] if _is_fresh(applied) else blends(applied.result)
     if found:
         share = found[0].share
         if applied.name == "lerp":
@@ -152,6 +169,18 @@ def updated(it: Interpreter, applied: Applied) -> None:
         kept = applied.tensor(0)
         assert kept is not None
         _report(it, Blend(kept, found[0].new, share), applied.node, True)
+
+
+def _is_fresh(applied: Applied) -> bool:
+    """Whether what is updated was computed for that, so that nothing keeps it: ``a.mul(b).add_(c)``."""
+    function = applied.node.func if isinstance(applied.node, ast.Call) else None
+    node = function.value if isinstance(function, ast.Attribute) else None
+    value: Any = applied.tensor(0)
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if not node.func.attr.endswith("_"):
+            return getattr(value, "op", "") in ("mul", "add", "sub", "div", "neg")
+        node, value = node.func.value, (peel(value).operands or (None,))[0]
+    return False
 
 
 @hazard("cast")

@@ -8,17 +8,29 @@ from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.narrowing import MEANT
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import BFLOAT16, BOOLEAN, FLOAT16, INTEGER, LOW, MODES, OTHER
+from precision_lint.domains.dtypes import (
+    BFLOAT16,
+    BOOLEAN,
+    CODE,
+    FLOAT16,
+    INTEGER,
+    LOW,
+    MODES,
+    OTHER,
+)
 from precision_lint.domains.values import (
     GRADIENT,
     INF,
     DtypeValue,
     Scalar,
     Sequence,
+    Symbol,
     Tensor,
+    Unknown,
     number,
 )
 from precision_lint.hazards.places import made_at, operand_node
@@ -234,6 +246,42 @@ def spread(it: Interpreter, applied: Applied) -> None:
     """Labels of cells that spread through maxima of their neighbours."""
     for one in rounded_integers(applied.tensor(0)):
         report_integers(it, one, "labels")
+
+
+# tensors of any kind
+
+
+HALVED = "halved"
+
+
+@hazard("cast")
+def whatever_it_holds(it: Interpreter, applied: Applied) -> None:
+    """A tensor among others, of which nothing but that was asked, is made half."""
+    value = applied.tensor(0)
+    symbol = value.symbol if value is not None else None
+    if symbol is None or not symbol.uses & Symbol.ASKED or symbol.uses & KNOWN:
+        return
+    half = applied.result.dtypes[CODE] & LOW
+    if half and not applied.result.dtypes[CODE] & ~LOW:
+        report = it.notes.setdefault((HALVED, it.function), {})
+        report[symbol.number] = applied.node, half
+        if symbol.uses & Symbol.MEMBER:
+            among_others(it, Unknown(symbol))
+
+
+KNOWN = Symbol.FLOAT | Symbol.INTEGER | Symbol.NUMBER | Symbol.REAL
+
+
+def among_others(it: Interpreter, value: Unknown) -> None:
+    """Report what is made half as a tensor, and is one of several things or may hold such."""
+    known = it.notes.get((HALVED, it.function), {}).get(value.symbol.number)
+    if known is not None:
+        node, half = known
+        name = dtypes.NAMES[FLOAT16 if half & FLOAT16 else BFLOAT16]
+        it.emit("tensors-in-half", node, dtypes.ALL_MODES, assume.BRANCH, half=name)
+
+
+MEANT.append(among_others)
 
 
 # flat indices

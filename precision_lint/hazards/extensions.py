@@ -5,15 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from precision_lint.dataflow import around, objects
+from precision_lint.dataflow import around, building, functions, methods, objects
 from precision_lint.dataflow.building import FUNCTION
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import AMP16, AMPBF, FLOAT32, HALF16, LOW
-from precision_lint.domains.values import PARAMETER, DtypeValue, Tensor, Unknown, Value
+from precision_lint.domains.values import (
+    PARAMETER,
+    DtypeValue,
+    Instance,
+    Tensor,
+    Unknown,
+    Value,
+)
 from precision_lint.events import Place
+from precision_lint.hazards.places import function_places
 from precision_lint.syntax.program import Function
 
 
@@ -186,3 +194,47 @@ def _learned(it: Interpreter, forward: Function) -> frozenset[str]:
 
 
 around.EXTERNAL.append(kernel)
+
+
+# functions whose backward runs their forward again
+
+
+RUNS = "runs"
+
+
+def run_again(it: Interpreter, callee: Value, node: ast.AST) -> None:
+    """What ``forward`` ran in a region, and ``backward`` runs again outside of it."""
+    identity = _identity(callee)
+    if identity is None:
+        return
+    forward = _forward(it)
+    on = dtypes.regions_on(it.region.dtypes)
+    if forward is not None and on:
+        it.notes.setdefault((RUNS, forward.cls), {})[identity] = on, it.region.assumptions
+    cls = it.backward
+    if cls is None or it.region != functions.LEFT:
+        return
+    known = it.notes.get((RUNS, cls), {}).get(identity)
+    places = function_places(it, cls)
+    if known is not None and places is not None:
+        modes, assumptions = known
+        it.emit_at(
+            "run-again", places[0], modes, assumptions | assume.NETWORK, methods=places[1:],
+            again=it.place(node),
+        )  # fmt: skip
+
+
+def _identity(callee: Value) -> tuple[str, int] | None:
+    """An object that runs as a model, or as a part of one: by the outermost that is known."""
+    if isinstance(callee, Instance):
+        return "object", id(callee.root)
+    if not isinstance(callee, Unknown):
+        return None
+    symbol = callee.symbol
+    while symbol.owner is not None:
+        symbol = symbol.owner
+    return "unknown", symbol.number
+
+
+building.CALLED.append(run_again)
+methods.REPEATED.append(run_again)

@@ -139,7 +139,7 @@ def _places(it: Interpreter, applied: Applied, indices: list[int]) -> tuple[Plac
     found = []
     for index in indices:
         value = applied.tensor(index)
-        node = operand_node(applied.node, it.module, index, applied.operation.parameters[index])
+        node = operand_node(applied.node, it.module, index, applied.parameter(index))
         if node is not None and value is not None and any(d & LOW for d in value.dtypes[1:]):
             found.append(it.place(node))
     return tuple(found)

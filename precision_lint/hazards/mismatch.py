@@ -36,7 +36,7 @@ from precision_lint.domains.dtypes import (
 from precision_lint.domains.values import KEPT, Array, Sequence, Symbol, Tensor, Unknown
 from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
-from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.places import function_places, made_at, operand_node
 from precision_lint.hazards.zeros import transparent
 from precision_lint.torchmodel import creation
 
@@ -181,9 +181,7 @@ def _part_company(it: Interpreter, applied: Applied, strict: tuple[int, ...]) ->
 
 def _is_data(applied: Applied, index: int, value: Tensor) -> bool:
     """Whether an operand is a loss's target as somebody handed it in: it does not follow a model."""
-    parameters = applied.operation.parameters
-    named = parameters[index] if index < len(parameters) else ""
-    return named == "target" and peel(value).op == "input"
+    return applied.parameter(index) == "target" and peel(value).op == "input"
 
 
 def _mended_there(it: Interpreter, came: Origin) -> bool:
@@ -212,19 +210,9 @@ def _one_kind(value: Tensor, other: Tensor, mode: int) -> None:
 def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
     """Where the ``autograd.Function`` stands whose backward this is, and where its methods begin."""
     cls = it.backward
-    if (
-        cls is None
-        or it.function is None
-        or it.function.cls is not cls
-        or cls.module is not it.module
-    ):
+    if cls is None or it.function is None or it.function.cls is not cls:
         return None
-    methods = [cls.methods.get(name) for name in ("forward", "backward")]
-    spans = [Place(it.module.path, m.node.lineno, m.node.col_offset, m.node.lineno, m.node.col_offset)
-             if m is not None and not isinstance(m.node, ast.Lambda) else None for m in methods]  # fmt: skip
-    node = cls.node
-    end = node.col_offset + len("class ") + len(node.name)
-    return Place(it.module.path, node.lineno, node.col_offset, node.lineno, end), spans[0], spans[1]
+    return function_places(it, cls)
 
 
 def _strict(applied: Applied) -> tuple[int, ...]:
@@ -360,9 +348,7 @@ def _place(it: Interpreter, applied: Applied, index: int) -> Place | None:
     value = applied.values[index]
     if isinstance(value, Tensor) and value.op == "weight" and index:
         return None
-    parameters = applied.operation.parameters
-    name = parameters[index] if index < len(parameters) else ""
-    node: ast.AST | None = operand_node(applied.node, it.module, index, name)
+    node: ast.AST | None = operand_node(applied.node, it.module, index, applied.parameter(index))
     if applied.name == "index_put" and isinstance(applied.node, ast.Assign):
         target = applied.node.targets[0]
         if index == 2:

@@ -9,7 +9,7 @@ from precision_lint.dataflow.graph import alternatives, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains.values import ModuleValue, Reference, Tensor
 from precision_lint.events import Place
-from precision_lint.syntax.program import Module
+from precision_lint.syntax.program import Class, Module
 
 
 def is_function(node: ast.Call, home: Module) -> bool:
@@ -160,3 +160,15 @@ def _operands_of(it: Interpreter, value: Tensor) -> tuple[Place, ...]:
         given = nodes if value.op == "mul" else nodes[:1]
         return tuple(it.place(node) for node in given if node is not None)
     return ()
+
+
+def function_places(it: Interpreter, cls: Class) -> tuple[Place, Place | None, Place | None] | None:
+    """Where an ``autograd.Function`` of this file stands, and where its methods begin."""
+    if cls.module is not it.module:
+        return None
+    methods = [cls.methods.get(name) for name in ("forward", "backward")]
+    spans = [Place(it.module.path, m.node.lineno, m.node.col_offset, m.node.lineno, m.node.col_offset)
+             if m is not None and not isinstance(m.node, ast.Lambda) else None for m in methods]  # fmt: skip
+    node = cls.node
+    end = node.col_offset + len("class ") + len(node.name)
+    return Place(it.module.path, node.lineno, node.col_offset, node.lineno, end), spans[0], spans[1]

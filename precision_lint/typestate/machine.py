@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from precision_lint.dataflow.graph import alternatives, behind
@@ -103,6 +104,7 @@ class Machine:
         self.followed: dict[Any, Flow] = {}
         """Calls that were followed while nothing was reported, by what they began with."""
         self.budget = STEPS
+        self.reports: list[Callable[[], None]] = []
         self.halves: set[Place] = set()
         """Backward passes without a scale of losses that float16 regions computed."""
         steps = list(once(trace, set()))
@@ -402,7 +404,8 @@ class Machine:
             assumptions |= state.assumptions
         if everywhere and assumptions & assume.PATHS:
             assumptions = assumptions & ~assume.PATHS | assume.BRANCH
-        self.it.emit_at(
+        report = partial(
+            self.it.emit_at,
             kind,
             place,
             1 << AMP16 if framework else ALL_MODES,
@@ -416,6 +419,8 @@ class Machine:
             calls=tuple(frame.place for frame in reversed(self.frames)),
             **facts,
         )
+        report()
+        self.reports.append(report)
 
     def _following(self, kind: str) -> list[Step]:
         """The steps of a kind that belong to the backward at hand; all, if it has none of its own."""

@@ -11,6 +11,7 @@ from precision_lint.dataflow.protocol import FINISHED
 from precision_lint.domains.values import Closure
 from precision_lint.typestate.machine import Machine
 from precision_lint.typestate.states import State
+from precision_lint.typestate.traces import once
 
 SCALED = frozenset({
     "scale", "unscale", "step", "update", "framework-backward", "framework-unscale", "backward",
@@ -19,22 +20,47 @@ SCALED = frozenset({
 
 def follow(it: Interpreter, trace: list[Any]) -> None:
     """Follow a trace that has to do with scaled gradients."""
-    _follow(it, trace, set())
+    _follow(it, trace, set(), root=True)
 
 
-def _follow(it: Interpreter, trace: list[Any], seen: set[Any]) -> None:
+def _follow(it: Interpreter, trace: list[Any], seen: set[Any], root: bool = False) -> None:
     start = _start(it, trace)
     if not _speaks(trace) and start.scaled is None:
         return
-    if Machine(it, trace, start).budget > 0:
+    own = _function(trace[0]) if len(trace) == 1 else None
+    if _is_whole(it, trace, start, own, root):
         return
     # too much at once: what it calls is followed by itself
-    outer = trace[0].blocks[0] if len(trace) == 1 and trace[0].kind == "call" else trace
-    for call in _calls(outer):
-        function = getattr(call.objects[0], "function", call.node)
+    for call in _calls(trace[0].blocks[0] if own is not None else trace):
+        function = _function(call)
         if function not in seen:
             seen.add(function)
             _follow(it, [call], seen)
+
+
+def _is_whole(it: Interpreter, trace: list[Any], start: State, own: Any, root: bool) -> bool:
+    """Follow a trace in one, if that is not too much; what was followed for a caller before is reported."""
+    program = it.program
+    if not root and own in program.parted:
+        for report in program.parted[own]:
+            report()
+        return own not in program.long
+    called = {_function(step) for step in once(trace, set()) if step.kind == "call"}
+    if called & program.long:
+        program.count("typestate")
+        return False
+    machine = Machine(it, trace, start)
+    whole = machine.budget > 0
+    if not whole:
+        program.long.add(own)
+    if not root or not whole:
+        program.parted[own] = machine.reports
+    return whole
+
+
+def _function(step: Any) -> Any:
+    """The function that a step of a trace calls; None: it is no call."""
+    return getattr(step.objects[0], "function", step.node) if step.kind == "call" else None
 
 
 def _calls(trace: list[Any]) -> Iterator[Any]:
