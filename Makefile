@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: fuzz test lint bless schema verify verify-cuda docs new-rule bench
+.PHONY: differential fuzz test lint bless schema verify verify-cuda docs new-rule bench
 
 test:
 	$(PYTHON) -m pytest -q
@@ -39,3 +39,8 @@ SEED ?= 0
 
 fuzz:
 	$(PYTHON) scripts/fuzz.py --seconds $(FUZZ_SECONDS) --seed $(SEED) --keep fuzz-failures
+
+EXAMPLES ?= 20
+
+differential:
+	$(PYTHON) scripts/differential.py --examples $(EXAMPLES)

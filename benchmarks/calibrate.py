@@ -35,7 +35,8 @@ EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 @dataclass(frozen=True)
 class Label:
-    """A finding that somebody judged: ``right``, ``wrong`` or ``arguable``.
+    """A finding that people judged: ``right``, ``if-half`` (right if its mode were stated), ``arguable``,
+    ``wrong``, or ``disputed`` between them.
 
     confidence, modes, assumptions: of the finding there now; no confidence: there is none.
     """
@@ -52,7 +53,7 @@ class Label:
 
     @property
     def right(self) -> bool:
-        return self.verdict == "right"
+        return self.verdict in ("right", "if-half")
 
     @property
     def features(self) -> frozenset[str]:
@@ -102,7 +103,8 @@ def _lint(linter: str, folder: Path, file: str) -> list[dict[str, Any]]:
     if not (folder / file).is_file():
         print(f"{folder / file}: not there; its labels count as gone", file=sys.stderr)
         return []
-    command = [linter, "check", "-n", "--isolated", "--confidence", "possible", "-j", "1"]
+    start = [linter] if linter else [sys.executable, "-m", "precision_lint"]
+    command = [*start, "check", "-n", "--isolated", "--confidence", "possible", "-j", "1"]
     command += ["--output-format", "json", "--exit-zero", file]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     found: list[dict[str, Any]] = json.loads(run.stdout or "[]")
@@ -255,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     again = commands.add_parser("atoms", help="lint the labelled places again")
     again.add_argument("labels", nargs="+", type=Path)
     again.add_argument("--trees", type=Path, required=True, help="a tree each: owner+name, name")
-    again.add_argument("--linter", default="precision-lint")
+    again.add_argument("--linter", default="", help="by default the one beside this script")
     again.add_argument("--output", type=Path, required=True)
     fit = commands.add_parser("fit", help="count, fit, validate, plot")
     fit.add_argument("labels", nargs="+", type=Path)

@@ -10,7 +10,11 @@ class ScalerOnHalfParameters(Rule):
 
     ## What it flags
     `model.half()` or `model.to(torch.float16)` where an optimizer is made of that model's (or a
-    submodule's) parameters and a GradScaler of the same function or class unscales or steps it.
+    submodule's) parameters and a GradScaler of the same function or class unscales or steps it, also
+    where an evaluation between epochs casts the model. A model that is loaded in float16
+    (`from_pretrained(..., torch_dtype=torch.float16)`) and handed to a `Trainer` with `fp16=True`, and
+    one that is prepared with its optimizer by `Accelerator(mixed_precision="fp16")`, where the function
+    does nothing else with it.
 
     It stays silent for models that no optimizer trains (a frozen encoder, a copy for
     inference), for casts after the training, for bfloat16, where parameters are cast back to

@@ -61,5 +61,7 @@ class UpcastTooLate(Rule):
 
 
 def _edits(event: Event, at: Context) -> Edits | None:
-    moved = at.move_cast(event.place, event.facts["upcast"]) if event.kind == "late-cast" else None
+    moved = None
+    if event.kind == "late-cast" and not event.facts["double"]:  # a sum in float64 stays one
+        moved = at.move_cast(event.place, event.facts["upcast"])
     return moved if moved is not None else at.upcast(event.facts["upcast"])

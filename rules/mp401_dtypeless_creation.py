@@ -66,10 +66,19 @@ class DtypelessCreation(Rule):
     severity = Severity.INFO
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("widened", "dtype-mismatch")
+    listens = ("widened", "dtype-mismatch", "wide-buffer")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "wide-buffer":
+            if facts["origin"] == "created" and facts["origin_at"].path == at.path:
+                yield Finding(
+                    f"{facts['origin_name']} without dtype is float32 and goes into {facts['operation']} "
+                    "beside what is half in a half model: a compiled kernel takes one dtype",
+                    facts["origin_at"],
+                    related=(Link("it goes in here", event.place),),
+                )
+            return
         if (
             facts["origin"] not in ("created", "numpy")
             or facts["float64"]

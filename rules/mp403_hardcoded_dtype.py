@@ -67,10 +67,19 @@ class HardcodedDtype(Rule):
     severity = Severity.WARNING
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("widened", "dtype-mismatch")
+    listens = ("widened", "dtype-mismatch", "wide-buffer")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "wide-buffer":
+            if facts["origin"] == "named" and facts["origin_at"].path == at.path:
+                yield Finding(
+                    f"{facts['origin_name']} goes into {facts['operation']} beside what is half in a half "
+                    "model: a compiled kernel takes one dtype",
+                    facts["origin_at"],
+                    related=(Link("it goes in here", event.place),),
+                )
+            return
         kinds = ("named", "mask") if event.kind == "widened" else ("named", "mask", "cast")
         if facts["origin"] not in kinds or facts["origin_at"] is None or facts["float64"]:
             return

@@ -319,3 +319,47 @@ def test_who_does_not_come_to_a_function_says_nothing_of_it() -> None:
     stated = Force({}).under(("float16",))
     assert judge(event, stated, Callers((near, far))) is not None
     assert judge(event, stated, Callers((near | far,))) is None
+
+
+FORWARD = """
+import torch
+from torch import nn
+
+
+class Weighted(nn.Module):
+    def forward(self, x):
+        return {result}
+"""
+RUNS = """
+import net
+import torch
+
+
+def train(name, loader):
+    model = getattr(net, name)().cuda()
+    scaler = torch.amp.GradScaler()
+    for batch in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(batch)
+        scaler.scale(loss).backward()
+"""
+LARGE = "((x @ x.transpose(-2, -1)) * 0.125).softmax(-1)"
+SMALL = "torch.log(x.sigmoid() + 1e-8)"
+
+
+def test_large_values_are_believed_where_the_file_runs_in_half(tmp_path: Path) -> None:
+    """Elsewhere only what needs no large values shows by default."""
+    projects.write(tmp_path, {"net.py": FORWARD.format(result=LARGE), "train.py": RUNS})
+    assert check(tmp_path) == []
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == ["net.py:8 MP208"]
+    here = f"{FORWARD.format(result=LARGE)}\n\nmodel = Weighted().half()\n"
+    projects.write(tmp_path, {"net.py": here})
+    assert check(tmp_path) == ["net.py:8 MP208"]
+    projects.write(tmp_path, {"net.py": FORWARD.format(result=SMALL)})
+    assert check(tmp_path) == ["net.py:8 MP301"]
+
+
+def test_tests_do_not_run_as_the_code_beside_them(tmp_path: Path) -> None:
+    net = FORWARD.format(result=SMALL)
+    projects.write(tmp_path, {"tests/test_net.py": net, "net.py": net, "train.py": RUNS})
+    assert check(tmp_path) == ["net.py:8 MP301"]

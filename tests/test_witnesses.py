@@ -181,6 +181,22 @@ def test_emitted_tests_say_why_they_hold_a_copy(tmp_path: Path) -> None:
         assert reason in text and "test_the_code_itself" not in text, name
 
 
+def test_a_fix_in_a_caller_is_executed_there(tmp_path: Path) -> None:
+    text = """\
+def bce(p, y, eps=1e-8):
+    return -(y * torch.log(p + eps) + (1 - y) * torch.log(1 - p + eps)).mean()
+
+
+def step(model, x, y, scaler):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = bce(model(x).sigmoid(), y)
+    scaler.scale(loss).backward()
+"""
+    [one] = witnesses.search(plans(write(tmp_path, text)))
+    assert one.outcome == "proven" and one.fixed is not None and not one.answer["note"]
+    assert ".float().sigmoid()" in one.fixed and "def bce" in one.fixed
+
+
 def test_inputs_can_be_pasted(proven: dict[str, Verdict]) -> None:
     import torch
 

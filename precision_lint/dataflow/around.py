@@ -121,6 +121,19 @@ def of_import(
             look(it, name, arguments, node)
 
 
+CONSTRUCTED: list[Callable[[Interpreter, str, Keywords, ast.AST], None]] = []
+"""What to look for where an object of another library is made, by its dotted name (``hazards``)."""
+
+
+def _made(it: Interpreter, name: str, keywords: Keywords, node: ast.AST) -> Value:
+    """An object of a library's class has what it is given by keyword as attributes."""
+    made = it.unknown(name, dtypes.V_ANY, assume.CALL)
+    for keyword, value in keywords.items() if name[:1].isupper() else ():
+        if isinstance(value, (Scalar, Unknown)):
+            made.symbol.attributes[keyword] = value
+    return made
+
+
 def call(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -147,4 +160,6 @@ def call(
             if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
                 objects.show_cast(it, vector, node)
             return Instance(name.rpartition(".")[0], {}, Root(vector, node, it.module))
-    return it.unknown(last, dtypes.V_ANY, assume.CALL)
+    for found in CONSTRUCTED:
+        found(it, name, keywords, node)
+    return _made(it, last, keywords, node)

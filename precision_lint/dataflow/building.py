@@ -37,7 +37,6 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     counts,
-    text,
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
@@ -60,6 +59,10 @@ MODEL = Operation(
 ENUMS = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")
 
 
+OBJECTS: list[Callable[[Interpreter, Instance, ast.AST], None]] = []
+"""What to look for where an object of a class of the project is made (``hazards``)."""
+
+
 def construct(
     it: Interpreter,
     callee: ClassValue,
@@ -68,6 +71,19 @@ def construct(
     node: ast.AST,
 ) -> Value:
     """An object of a class of the project."""
+    made = _object(it, callee, arguments, keywords, node)
+    for look in OBJECTS if isinstance(made, Instance) else ():
+        look(it, made, node)  # type: ignore[arg-type]
+    return made
+
+
+def _object(
+    it: Interpreter,
+    callee: ClassValue,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
     cls = callee.cls
     if objects.is_a(it, cls, *ENUMS):
         return unknown()
@@ -177,9 +193,12 @@ def _items(
         isinstance(first, Table) and layer.name == "Sequential"
     ):
         if isinstance(first, Table):
-            if layer.name == "Sequential":
-                return Sequence(tuple(first.items.values()), first.element, "list")
-            return first
+            if layer.name != "Sequential":
+                return first
+            inside = tuple(first.items.values())
+            if first.element is None:
+                return Sequence(inside, None, "list")
+            return Sequence(None, join_all([*inside, first.element]), "list")
         return Table({}, None)
     if layer.name == "Sequential":
         return Sequence(tuple(arguments), None, "list")
@@ -202,7 +221,7 @@ def call_instance(
     """Calling a module, or an object with ``__call__``."""
     for look in CALLED:
         look(it, callee, node)
-    if not _inside_module(it):
+    if not (_inside_module(it) or objects.is_own(it, callee)):
         arguments = [_handed_in(it, callee, value) for value in arguments]
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
@@ -266,6 +285,26 @@ def _call_layer(
     op = operation(layer.operation)
     if op is None:
         return network(it, name, weights, [*arguments, *keywords.values()], node)
+    given = _given(it, callee, layer, op, weights, assumptions, keywords, node)
+    _takes_reals(name, arguments)
+    result = operate(it, op, arguments[: len(op.parameters)], given, node)
+    if isinstance(result, Tensor):
+        flags = result.flags | (LEARNED if layer.weights else 0)
+        return result.but(flags=flags, data=callee)
+    return result
+
+
+def _given(
+    it: Interpreter,
+    callee: Instance,
+    layer: layers.Layer,
+    op: Operation,
+    weights: Dtypes,
+    assumptions: int,
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> dict[str, Value]:
+    """What a layer's operation is given besides its input: what the layer was built with, and its weights."""
     given = dict(keywords)
     for parameter in op.parameters:
         if parameter in callee.arguments and parameter not in given:
@@ -273,18 +312,18 @@ def _call_layer(
                 given[parameter] = callee.arguments[parameter]
         elif parameter in layer.defaults and parameter not in given:
             given[parameter] = _constant(layer.defaults[parameter])
+    own = objects.is_own(it, callee)
+    weights = it.program.default_dtype if own else weights
     for attribute in layer.weights:
-        if attribute in op.parameters and not _without(callee, attribute):
+        stored = it.variables.get(objects.slot(callee.attributes, attribute)) if own else None
+        if stored is not None:
+            given[attribute] = tensor_of(it, stored) or stored
+        elif attribute in op.parameters and not _without(callee, attribute):
             given[attribute] = Tensor(
                 weights, "weight", (), node, it.module, assumptions=assumptions,
-                flags=PARAMETER, data=(name, attribute, callee),
+                flags=PARAMETER, data=(layer.name, attribute, callee),
             )  # fmt: skip
-    _takes_reals(name, arguments)
-    result = operate(it, op, arguments[: len(op.parameters)], given, node)
-    if isinstance(result, Tensor):
-        flags = result.flags | (LEARNED if layer.weights else 0)
-        return result.but(flags=flags, data=callee)
-    return result
+    return given
 
 
 def _takes_reals(name: str, arguments: list[Value]) -> None:
@@ -520,10 +559,7 @@ def module_method(
         objects.cast_module(it, owner, CASTS[name], node)
         return owner
     if name in ("to", "type", "to_empty", "_apply"):
-        vector = asked_dtype(it, arguments, keywords)
-        if vector is not None:
-            objects.cast_module(it, owner, vector, node)
-        return owner
+        return _moved(it, owner, arguments, keywords, node)
     if name in (
         "cuda",
         "cpu",
@@ -553,6 +589,22 @@ def module_method(
     if name == "forward" and isinstance(owner.cls, str):
         return it.call(owner, arguments, keywords, node)
     return None
+
+
+def _moved(
+    it: Interpreter,
+    owner: Instance,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Instance:
+    """``module.to(...)``"""
+    vector = asked_dtype(it, arguments, keywords)
+    if vector is not None:
+        objects.cast_module(it, owner, vector, node)
+    elif any(isinstance(one, Unknown) for one in arguments):
+        owner.root.moved = True
+    return owner
 
 
 def asked_dtype(
@@ -612,12 +664,14 @@ def _register(
     value = given.get("value") or next(
         (keywords[k] for k in ("tensor", "param", "module") if k in keywords), None
     )
-    attribute = text(keywords.get("name", given.get("name")))
-    if attribute is not None and value is not None:
+    attribute = keywords.get("name", given.get("name"))
+    if value is not None:
         if isinstance(value, Tensor):
             flags = PARAMETER | (BUFFER if name == "register_buffer" else 0)
             value = value.but(flags=value.flags | flags)
-        objects.store(it, owner, attribute, value)
+        objects.store_named(it, owner, attribute, value)
+        if owner.cls == "Sequential":
+            _extended(it, owner, "append", [value])
     return Scalar(None, "none")
 
 

@@ -8,6 +8,7 @@ computes that a flag switches on is the same: where the flag is off, nothing of 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
+from precision_lint.syntax.program import Function, Module, blocks
 
 PURE = frozenset({"isinstance", "hasattr", "getattr", "bool", "callable"})
 MARKS = IN_FLOAT16 | IN_BFLOAT16 | REGIONAL
@@ -41,7 +43,7 @@ class Choice(NamedTuple):
 
 def left(it: Interpreter, asked: Asked, first: dict[Any, Value], second: dict[Any, Value]) -> None:
     """Remember what the arms of a branch left in variables whose values were joined."""
-    if not _lasts(it, asked):
+    if asked.key not in _repeated(_scope(it)) or not _lasts(_scope(it), asked):
         return
     for name, joined in it.variables.items():
         one, other = first.get(name), second.get(name)
@@ -73,7 +75,7 @@ def recall(it: Interpreter, test: ast.expr, holds: bool) -> None:
 def computed(it: Interpreter, region: RegionValue, before: dict[Any, Value]) -> None:
     """Remember what a region computed that a test of this function switches on."""
     function, asked = region.asked or (None, None)
-    if asked is None or function is not it.function or not _lasts(it, asked):
+    if asked is None or function is not it.function or not _lasts(_scope(it), asked):
         return
     for name, value in it.variables.items():
         if before.get(name) is not value:
@@ -94,11 +96,41 @@ def _unmarked(value: Value) -> Value:
     return value
 
 
-def _lasts(it: Interpreter, asked: Asked) -> bool:
+def _scope(it: Interpreter) -> Function | Module:
+    return it.function if it.function is not None else it.module
+
+
+def _repeated(scope: Function | Module) -> frozenset[str]:
+    """Tests that more than one branch of a function asks."""
+    known: frozenset[str] | None = scope.facts.get("repeated")
+    if known is None:
+        counted = Counter(_tests(scope.tree.body if isinstance(scope, Module) else scope.body))
+        known = scope.facts["repeated"] = frozenset(
+            key for key, times in counted.items() if times > 1
+        )
+    return known
+
+
+def _tests(body: list[ast.stmt]) -> Iterator[str]:
+    """The tests of the branches of a block, with those that they put together."""
+    for node in body:
+        if isinstance(node, ast.If):
+            pending: list[ast.expr] = [node.test]
+            while pending:
+                asked = asked_by(pending.pop())
+                yield asked.key
+                if isinstance(asked.test, ast.BoolOp):
+                    pending += asked.test.values
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for block in blocks(node):
+                yield from _tests(block)
+
+
+def _lasts(scope: Function | Module, asked: Asked) -> bool:
     """Whether a test comes out alike wherever a function asks it."""
     known = getattr(asked.test, "lasts", None)
     if known is None:
-        changing = _changing(it)
+        changing = _changing(scope)
         known = asked.test.lasts = changing.isdisjoint(_read(asked.test)) and all(  # type: ignore[attr-defined]
             isinstance(one.func, ast.Name) and one.func.id in PURE
             for one in ast.walk(asked.test)
@@ -115,13 +147,12 @@ def _read(test: ast.expr) -> set[str]:
     }
 
 
-def _changing(it: Interpreter) -> frozenset[str]:
-    """Names, also of attributes, that the function at hand binds in loops or more than once."""
-    facts = it.function.facts if it.function is not None else it.module.facts
-    known = facts.get("changing")
+def _changing(scope: Function | Module) -> frozenset[str]:
+    """Names, also of attributes, that a function binds in loops or more than once."""
+    known: frozenset[str] | None = scope.facts.get("changing")
     if known is None:
-        node = it.function.node if it.function is not None else it.module.tree
-        known = facts["changing"] = frozenset(_bound_again(node))
+        node = scope.tree if isinstance(scope, Module) else scope.node
+        known = scope.facts["changing"] = frozenset(_bound_again(node))
     return known
 
 
@@ -154,18 +185,18 @@ def _bound_by(node: ast.AST) -> str | None:
 
 
 def around(it: Interpreter, test: ast.expr, value: Value | None) -> Asked:
-    """A test of a branch that is entered, with its value where that stays the same object."""
+    """A test of a branch that is entered, with its value where that may stay the same object."""
     asked = asked_by(test)
-    named = isinstance(asked.test, (ast.Name, ast.Attribute)) and isinstance(
-        value, (Scalar, Unknown)
-    )
-    return asked._replace(value=value) if named and _lasts(it, asked) else asked
+    named = isinstance(asked.test, (ast.Name, ast.Attribute))
+    if not named or not isinstance(value, (Scalar, Unknown)):
+        return asked
+    return asked._replace(value=value, scope=_scope(it))
 
 
 def holds_inside(it: Interpreter, switch: Asked | None) -> tuple[tuple[Value, bool], ...]:
     """What is true wherever the region is on that is opened here: its switch, and the tests around."""
     asked = [*it.branches, *([switch] if switch is not None else [])]
-    found = [(one.value, one.holds) for one in asked if one.value is not None]
+    found = [(x.value, x.holds) for x in asked if x.value is not None and _lasts(x.scope, x)]
     return tuple(dict.fromkeys((*it.region.holds, *found)))
 
 

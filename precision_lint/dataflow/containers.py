@@ -18,6 +18,7 @@ from precision_lint.domains.values import (
     UNKNOWN_RANK,
     Array,
     Batch,
+    DtypeValue,
     Instance,
     Scalar,
     Sequence,
@@ -179,6 +180,15 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
 # subscripts
 
 
+def _chosen(entry: Value, table: Table, node: ast.Subscript) -> Value:
+    """One of several dtypes, which a key decides on."""
+    if not isinstance(entry, DtypeValue) or any(entry is one for one in table.items.values()):
+        return entry
+    made = DtypeValue(entry.dtypes, entry.node, entry.home, entry.assumptions)
+    made.asked = node
+    return made
+
+
 def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) -> Value:
     """``value[index]``"""
     if isinstance(value, Tensor):
@@ -186,7 +196,7 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Sequence):
         return _item(value, index, node)
     if isinstance(value, Table):
-        return _entry(it, value, index)
+        return _chosen(_entry(it, value, index), value, node)
     if isinstance(value, Instance) and value.items is not None:
         return _module_item(it, value, index)
     if isinstance(value, Array):
@@ -426,6 +436,9 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
         owner = it.expr(target.value)
         if isinstance(owner, Instance):
             objects.store(it, owner, target.attr, value)
+    elif isinstance(target, ast.Subscript) and isinstance(value, (Sequence, Table)):
+        if isinstance(it.expr(target.value), (Sequence, Table)):
+            _assign_item(it, target, value, target)  # ``lists[key].append(item)``
 
 
 STORES: list[Any] = []

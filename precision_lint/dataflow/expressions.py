@@ -204,7 +204,7 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     elif isinstance(made, RegionValue):
         switched_by(made, body, other, (it.function, asked_here))
     elif isinstance(made, DtypeValue) and made is not body and made is not other:
-        made.asked = node.test
+        made.asked = made.asked or node.test
     return made
 
 
@@ -347,7 +347,9 @@ def _text(it: Interpreter, node: ast.JoinedStr) -> Value:
             value = it.expr(part.value)
             if isinstance(value, Tensor):
                 looked_at(it, "format", value, part.value)
-    return Scalar(None, "str")
+    first = node.values[0] if node.values else None
+    start = it.expr(first) if isinstance(first, ast.Constant) else Scalar("", "str")
+    return Scalar(None, "str", op="format", operands=(start,))
 
 
 @expression(ast.NamedExpr)

@@ -7,14 +7,22 @@ themselves here, so that these modules import each other in one direction only.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import floats_behind
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join, join_modes, perhaps_cast, unknown, widened
+from precision_lint.domains.joining import (
+    facts,
+    is_new,
+    join,
+    join_modes,
+    perhaps_cast,
+    unknown,
+    widened,
+)
 from precision_lint.domains.values import (
     DtypeValue,
     RegionValue,
@@ -71,13 +79,17 @@ class Region(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A test of a branch, without ``not``; its tree as text, the names in it, its outcome and value."""
+    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome.
+
+    value: what it came to, in a function or a module.
+    """
 
     test: ast.expr
     key: str
     names: frozenset[str]
     holds: bool
     value: Value | None = None
+    scope: Any = None
 
 
 class Decision(NamedTuple):
@@ -139,10 +151,8 @@ class Interpreter:
         self.returned: list[Value] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
-        self.depth = 0
-        """Loops around the current statement, in this function."""
-        self.loops = 0
-        """Loops around the current statement, in all functions that led here."""
+        self.depth = self.loops = 0
+        """Loops around the current statement: in this function, and in all that led here."""
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
@@ -154,10 +164,8 @@ class Interpreter:
         """Whether the call at hand has keywords that are not known."""
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
-        self.tested: Value | None = None
-        """The value of the test that was asked last."""
-        self.choices: dict[Any, dict[Any, Any]] = {}
-        """By test: what the branches that asked it left (``choices``)."""
+        self.tested: Value | None = None  # the value of the test that was asked last
+        self.choices: dict[Any, dict[Any, Any]] = {}  # what its branches left, by test
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
@@ -188,9 +196,9 @@ class Interpreter:
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
+        """Parameters of the function at hand that a call gave a tensor."""
         self.emitted: list[Variant] = []
         """What was reported in the function at hand, and in what it calls."""
-        """Parameters of the function at hand that a call gave a tensor."""
         self.building = 0
         """Objects whose ``__init__`` is being interpreted."""
 
@@ -427,6 +435,7 @@ class Interpreter:
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)
+NOTHING: Mapping[Any, Mapping[Any, Value]] = {}
 
 
 def merge(
@@ -436,10 +445,12 @@ def merge(
     b_live: int = dtypes.ALL_MODES,
     asked: Asked | None = None,
     function: Function | None = None,
+    stored: Mapping[Any, Mapping[Any, Value]] = NOTHING,
 ) -> Environment:
     """The variables after a branch that may have gone either way, each way in some modes.
 
-    asked: the branch's test, which holds for ``a``; function: that in which it is asked.
+    asked: the branch's test, which holds for ``a``; function: that in which it is asked.  stored: by
+    variables that are attributes, what is known of the others of their objects.
     """
     if a is b:
         return a
@@ -448,7 +459,7 @@ def merge(
     for name, value in a.items():
         other = b.get(name)
         if other is None:
-            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
+            merged[name] = _alone(name, value, stored)
         elif other is value:
             merged[name] = value
         elif apart:
@@ -458,12 +469,12 @@ def merge(
             if asked and joined.__class__ is Tensor and value.__class__ is other.__class__:
                 merged[name] = _decided(joined, value, other, asked)
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
-                joined.asked = asked.test
+                joined.asked = joined.asked or asked.test
             elif asked and function and joined.__class__ is RegionValue:
                 switched_by(joined, value, other, (function, asked))
     for name, value in b.items():
         if name not in merged:
-            merged[name] = perhaps_cast(value) if name.__class__ is tuple else value
+            merged[name] = _alone(name, value, stored)
     return merged
 
 
@@ -473,6 +484,14 @@ def switched_by(made: Any, a: Value, b: Value, asked: tuple[Function | None, Ask
     if first is not second and made is not a and made is not b:
         function, test = asked
         made.asked = function, test if first else test._replace(holds=not test.holds)
+
+
+def _alone(name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]) -> Value:
+    """A variable that one arm alone sets: who reads it came there, unless it was there before."""
+    if name.__class__ is not tuple:
+        return value
+    others = stored.get(name)
+    return value if others is not None and is_new(others, name[-1]) else perhaps_cast(value)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:

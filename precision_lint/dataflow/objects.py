@@ -14,7 +14,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join, perhaps_cast
+from precision_lint.domains.joining import facts, is_new, join, perhaps_cast
 from precision_lint.domains.values import (
     KEPT,
     PARAMETER,
@@ -31,6 +31,7 @@ from precision_lint.domains.values import (
     Table,
     Tensor,
     Value,
+    text,
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, scan
@@ -139,6 +140,29 @@ def store(it: Interpreter, owner: Instance, name: str, value: Value) -> None:
     it.stored[slot(owner.attributes, name)] = owner.attributes
 
 
+def made_up(name: Value | None) -> str:
+    """What stands for attributes whose names are put together, by how they begin (``f"layer{i}"``)."""
+    begins = name.operands[0] if isinstance(name, Scalar) and name.op == "format" else None
+    return f"{text(begins) or ''}*"
+
+
+def store_named(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
+    """The same by a name that is a value."""
+    known = text(name)
+    if known is None:
+        known = made_up(name)
+        old = it.variables.get(slot(owner.attributes, known), owner.attributes.get(known))
+        value = value if old is None else join(old, value)
+    store(it, owner, known, value)
+
+
+def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:
+    """An attribute by a name that is put together; None: nothing was stored by one like it."""
+    some = made_up(name)
+    value = it.variables.get(slot(owner.attributes, some), owner.attributes.get(some))
+    return held(it, owner, some, value) if value is not None else None
+
+
 def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None:
     """At a method's end: what it stored is visible to all methods.
 
@@ -153,7 +177,8 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
         name, value = key[2], variables[key]
         old = attributes.get(name)
         if old is None or building:
-            attributes[name] = value if building else perhaps_cast(value)
+            new = building or is_new(attributes, name)
+            attributes[name] = value if new else perhaps_cast(value)
         elif old is not value:
             joined = join(old, value)
             if facts(joined) != facts(old):
@@ -320,6 +345,24 @@ def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
                 best = entry[1]
                 found = (entry[0], entry[2])
     return found
+
+
+def is_own(it: Interpreter, owner: Instance) -> bool:
+    """Whether the function at hand built a layer of torch itself and cast it nowhere: no mode changes that.
+
+    What trains or runs a model builds that as well, and a mode says how it is cast.
+    """
+    root, function = owner.root, it.function
+    if function is None or it.driver or root.made is not dtypes.MADE or root.moved:
+        return False
+    made: Any = root.node if root.home is it.module else None
+    body = function.node
+    if not isinstance(made, ast.Call) or not (
+        body.lineno <= made.lineno <= (body.end_lineno or 0)
+        and all(keyword.arg for keyword in made.keywords)
+    ):
+        return False
+    return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
 
 
 HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))

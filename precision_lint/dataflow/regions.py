@@ -49,6 +49,8 @@ DEFAULTS = {"cpu": dtypes.BFLOAT16}
 OFF_IN_HALF = (dtypes.HALF16, dtypes.HALFBF)
 
 
+BOUND: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
+"""What to look for in the arguments of a region that is opened elsewhere (``hazards``)."""
 MADE: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
 """What to look for where a region is made (``hazards``)."""
 

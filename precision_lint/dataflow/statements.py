@@ -131,7 +131,7 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     else:
         it.region = region
         second = it.variables
-        it.variables = merge(first, second, first_live, it.live, asked_here, it.function)
+        it.variables = merge(first, second, first_live, it.live, asked_here, it.function, it.stored)
         left(it, asked_here, first, second)
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
@@ -291,6 +291,7 @@ def loop(
     it.depth += 1
     it.loops += 1
     for number in range(ROUNDS):
+        cast = _weights(it)
         it.variables = dict(entry)
         it.loop = Loop(source)
         it.trace = []
@@ -301,7 +302,7 @@ def loop(
         for state in states:
             after = merge(after, state)
         moved = changed(entry, after)
-        if not moved and not (it.missing and number == 0):
+        if not moved and not (number == 0 and (it.missing or _weights(it) != cast)):
             break
         it.missing = False
         if number == ROUNDS - 2:
@@ -325,6 +326,11 @@ def loop(
     if endless and not breaks:
         return False if it.yielded else not breaks
     return _continue_with(it, ends)
+
+
+def _weights(it: Interpreter) -> dict[Any, Any]:
+    """The dtypes of the weights that were cast: what a loop's body casts, its next iteration meets."""
+    return {key: entry[0] for key, entry in it.weights.items()}
 
 
 def _parts(element: Value | None) -> tuple[Value, ...]:

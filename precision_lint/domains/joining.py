@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from precision_lint.domains import assumptions as assume
@@ -231,7 +232,11 @@ def _arrays(a: Any, b: Any) -> Value:
 def _dtype_values(a: Any, b: Any) -> Value:
     if a.dtypes == b.dtypes:
         return a  # type: ignore[no-any-return]
-    return DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home)
+    made = DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home)
+    for one in (a, b):
+        if one.dtypes == made.dtypes:
+            made.asked = one.asked  # the other adds nothing to the choice
+    return made
 
 
 def _sequences(a: Any, b: Any) -> Value:
@@ -304,6 +309,11 @@ def _unknowns(a: Any, b: Any) -> Value:
         tensor = _tensors(first.tensor, second.tensor)
         made.tensor = tensor if isinstance(tensor, Tensor) else None
     return Unknown(made)
+
+
+def is_new(attributes: Mapping[Any, Value], name: Any) -> bool:
+    """Whether an object had no attribute of a name, as far as it was asked for."""
+    return name not in attributes and ("unknown", name) not in attributes
 
 
 def perhaps_cast(value: Value) -> Value:

@@ -376,9 +376,12 @@ class Lazy(Value):
 
 
 class Root:
-    """An allocation site: where an object (with all its parts) was built."""
+    """An allocation site: where an object (with all its parts) was built.
 
-    __slots__ = ("home", "made", "node")
+    moved: it was moved to something unknown, which may be a device, a dtype or a tensor.
+    """
+
+    __slots__ = ("home", "made", "moved", "node")
 
     def __init__(
         self, made: Dtypes, node: ast.AST | None = None, home: Module | None = None
@@ -386,6 +389,7 @@ class Root:
         self.made = made
         self.node = node
         self.home = home
+        self.moved = False
 
 
 ITEMS = "[]"

@@ -251,16 +251,15 @@ class Hunt:
         self.last_error = "no combination of shapes runs"
         self.always = False  # whether it raises in every precision, and a fixed text does not
         self.scales: Sequence[float] = ()
-        self.shapes: list[tuple[int, tuple[Form, ...]]] | None = None
+        self.shapes: list[tuple[int, tuple[Form, ...]]] = []
+        self._more: Iterator[tuple[int, tuple[Form, ...]]] | None = None
 
     def run(self, condition: Condition, seconds: float, scales: Sequence[float]) -> Witness | None:
         """A witness under a condition, backward at these loss scales; raises `NothingRuns` or
         `Fault`."""
         self.scales = scales
         with trial.under(condition):
-            if self.shapes is None:
-                self.shapes = list(self._shapes(condition))
-            if not self.shapes:
+            if not list(self._shapes(condition)):
                 raise NothingRuns(self.last_error)
             patience = Patience(seconds, self.deadline)
             for size, combination in self.shapes:
@@ -269,6 +268,16 @@ class Hunt:
                 found = self._values(size, combination, condition, patience)
                 if found is not None:
                     return found
+        return None
+
+    def first(self, condition: Condition) -> Witness | None:
+        """What raises whatever the values: a dtype that does not fit, an order of calls."""
+        with trial.under(condition):
+            for size, combination in self._shapes(condition):
+                pairs = zip(self.job.inputs, combination, strict=True)
+                chosen = [texts(h, form, size)[0] for h, form in pairs]
+                found = self._try(self._arguments(combination, chosen), condition)
+                return found if found is not None and found.kind == "raises" else None
         return None
 
     def _arguments(
@@ -282,6 +291,15 @@ class Hunt:
     # shapes
 
     def _shapes(self, condition: Condition) -> Iterator[tuple[int, tuple[Form, ...]]]:
+        """The same, searched once."""
+        yield from self.shapes
+        if self._more is None:
+            self._more = self.combinations(condition)
+        for one in self._more:
+            self.shapes.append(one)
+            yield one
+
+    def combinations(self, condition: Condition) -> Iterator[tuple[int, tuple[Form, ...]]]:
         """Combinations that run in float32: the first of each size."""
         for size in SIZES:
             patience = Patience(SHAPE_SECONDS, self.deadline)

@@ -55,17 +55,35 @@ class InPlace:
             copy: ast.stmt = clone(one)  # type: ignore[assignment]
             if isinstance(copy, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
+            if depth and isinstance(copy, ast.If):
+                found += self._defined(copy)
             for name in ("body", "orelse", "finalbody"):
                 if isinstance(getattr(one, name, None), list):
                     setattr(copy, name, self.block(getattr(one, name), depth))
             found.append(copy)
         return found
 
+    def _defined(self, statement: ast.If) -> Block:
+        """Methods that a condition calls without arguments, as functions."""
+        found: Block = []
+        for call in ast.walk(statement.test):
+            method = self._method(call) if isinstance(call, ast.Call) and not call.args else None
+            if method is not None and dotted(call.func).startswith("self."):  # type: ignore[attr-defined]
+                function: ast.FunctionDef = clone(method)  # type: ignore[assignment]
+                function.args.args, function.decorator_list = [], []
+                found.append(function)
+                call.func = ast.Name(function.name, ast.Load())  # type: ignore[attr-defined]
+        return found
+
     def _called(self, statement: ast.stmt) -> ast.FunctionDef | None:
         value = getattr(statement, "value", None)
         if not isinstance(statement, (ast.Expr, ast.Assign)) or not isinstance(value, ast.Call):
             return None
-        path = dotted(value.func)
+        return self._method(value)
+
+    def _method(self, call: ast.Call) -> ast.FunctionDef | None:
+        """The function of the file that a call is of."""
+        path = dotted(call.func)
         if path.startswith("self.") and self.cls is not None and path.count(".") == 1:
             found = [
                 f
@@ -92,8 +110,9 @@ class InPlace:
             if isinstance(statement, ast.Assign):
                 end = ast.Assign([clone(one) for one in statement.targets], value, lineno=0)  # type: ignore[misc]
             body = [*body[:-1], copied(end, last)]
-        if not any(map(acts, body)):  # what a call meets is what its first line meets
-            head = [copied(ast.Pass(), statement), *head]
+        mark = copied(ast.Pass(), statement)  # what a call meets is what its first line meets
+        mark.acts = any(map(acts, body))  # type: ignore[attr-defined]
+        head = [mark, *head]
         renamed = Renamed(same)
         return [*head, *(renamed.visit(one) for one in body)]
 
@@ -112,7 +131,8 @@ def protocol(body: Block) -> bool:
 def acts(statement: ast.stmt) -> bool:
     """Whether a statement makes or changes gradients, rather than to read them."""
     names = ("backward", "step", "update", "unscale_", "zero_grad", "scale")
-    return bool(calls(statement, *names))
+    head = statement.test if isinstance(statement, ast.If) else statement
+    return getattr(statement, "acts", False) or bool(calls(head, *names))
 
 
 def copied(node: ast.stmt, original: ast.AST) -> ast.stmt:

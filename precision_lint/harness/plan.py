@@ -194,6 +194,8 @@ def _plan(
             raises = not result.variants and ast.unparse(flagged) in variant.original
             if raises or (variant.fixed and result.cure):
                 result.add(variant)
+    if result.cure and not any(one.fixed for one in result.variants):
+        result.variants[:0] = _where_fixed(file, finding, everything)
     if not result.variants:
         return result
     result.reason = ""
@@ -207,7 +209,7 @@ def _plan(
 def _in_step(file: Examined, result: Plan, everything: Callable[[], str]) -> Plan:
     """A plan for a finding of a training loop: the step around it, and what the fixes make of it."""
     finding, tree = result.finding, file.tree
-    place = _statement(tree, finding)
+    place = _statement(tree, finding.start.row)
     try:
         if place is None:
             raise CannotIsolate("it is in no statement")
@@ -216,32 +218,75 @@ def _in_step(file: Examined, result: Plan, everything: Callable[[], str]) -> Pla
         proof = f"`precision-lint verify --select {finding.code}` executes one that has it"
         result.reason = f"the hazard is in a training loop, and {error}; {proof}"
         return result
-    variant = Variant(one.text, [], [])
-    for title, text in _fixes(file.source, finding, everything):
-        with contextlib.suppress(CannotIsolate, SyntaxError):
-            after = ast.parse(text)
-            flagged = None
-            with contextlib.suppress(CannotIsolate):  # the fix may replace the statement
-                flagged = slicing.statement_at(after, slicing.follow(place, tree, after))
-            fixed = steps.step(after, flagged, place.function)
-            if fixed.text != one.text and fixed.text not in variant.fixed:
-                variant.fixed.append(fixed.text)
-                variant.fixes.append(title)
-    result.variants.append(variant)
+    result.variants.append(_step(file, finding, everything, place, one, False))
+    with contextlib.suppress(CannotIsolate):
+        one = steps.step(tree, slicing.statement_at(tree, place), place.function, True)
+        result.variants.append(_step(file, finding, everything, place, one, True))
     condition = {"policy": "cuda", "dtype": "float16", "inputs": "float32", "region": False}
     result.conditions = [{**condition, "amp": True, "step": True}]
     return result
 
 
-def _statement(tree: ast.Module, finding: Diagnostic) -> Place | None:
-    """The innermost statement that a finding starts in."""
-    row, best = finding.start.row, None
+def _step(
+    file: Examined,
+    finding: Diagnostic,
+    everything: Callable[[], str],
+    place: Place,
+    one: slicing.Slice,
+    overflow: bool,
+) -> Variant:
+    """A step, and what fixes make of it."""
+    variant = Variant(one.text, [], [])
+    for title, text in _fixes(file.source, finding, everything):
+        with contextlib.suppress(CannotIsolate, SyntaxError):
+            after = ast.parse(text)
+            flagged = _same(slicing.statement_at(file.tree, place), after)
+            with contextlib.suppress(CannotIsolate):  # the fix may replace the statement
+                flagged = flagged or slicing.statement_at(
+                    after, slicing.follow(place, file.tree, after)
+                )
+            fixed = steps.step(after, flagged, place.function, overflow)
+            if fixed.text != one.text and fixed.text not in variant.fixed:
+                variant.fixed.append(fixed.text)
+                variant.fixes.append(title)
+    return variant
+
+
+def _same(statement: ast.stmt, after: ast.Module) -> ast.stmt | None:
+    """The only statement of a tree with the same text, or the same condition."""
+
+    def head(node: ast.AST) -> str:
+        return ast.unparse(node.test if isinstance(node, ast.If) else node)
+
+    kind, text = type(statement), head(statement)
+    found = [node for node in ast.walk(after) if isinstance(node, kind) and head(node) == text]
+    return found[0] if len(found) == 1 else None
+
+
+def _statement(tree: ast.Module, row: int) -> Place | None:
+    """The innermost statement that a row is of."""
+    best = None
     for path, function, _ in slicing.functions(tree):
         for number, one in enumerate(slicing.statements(function)):
             inner = [s.lineno for block in slicing.blocks(one) for s in block]
             if one.lineno <= row <= (min(inner) - 1 if inner else one.end_lineno or 0):
                 best = slicing.place_of(path, number, one)
     return best
+
+
+def _where_fixed(
+    file: Examined, finding: Diagnostic, everything: Callable[[], str]
+) -> list[Variant]:
+    """The statement that the fix changes, with the calls that it makes: it may be of a caller."""
+    edits = finding.fix.edits if finding.fix is not None else ()
+    for row in {file.source.position(one.start).row for one in edits}:
+        place = _statement(file.tree, row)
+        with contextlib.suppress(CannotIsolate):
+            if place is not None:
+                variant = _variant(file, place, None, {}, finding, everything)
+                if variant.fixed:
+                    return [variant]
+    return []
 
 
 def _later(tree: ast.Module, finding: Diagnostic) -> str:

@@ -24,7 +24,7 @@ from precision_lint.harness.inplace import (
 )
 from precision_lint.harness.scope import Scope, dotted, is_region, last_word, stored
 from precision_lint.harness.slicing import CannotIsolate, FunctionNode, Slice, functions
-from precision_lint.harness.standins import TEXT, TURNS, Roles, guess, scaled
+from precision_lint.harness.standins import OVERFLOW, TEXT, TURNS, Roles, guess, scaled
 
 DEPTH = 3
 """Calls deep that are put in place."""
@@ -35,11 +35,14 @@ NORM, MOVED = "norm of the gradients there", "movement of the parameters"
 """What a step returns."""
 
 
-def step(tree: ast.Module, flagged: ast.stmt | None, home: tuple[str, ...]) -> Slice:
+def step(
+    tree: ast.Module, flagged: ast.stmt | None, home: tuple[str, ...], overflow: bool = False
+) -> Slice:
     """The training step that a statement is in; raises `CannotIsolate`.
 
     ``flagged``: before it the norm of the gradients is noted, unless it changes them itself.
-    ``home``: the path of the function around it.
+    ``home``: the path of the function around it.  ``overflow``: a gradient is infinite once, and
+    nothing is returned but that the step runs.
     """
     scope = Scope(tree)
     methods = {path: (function, cls) for path, function, cls in functions(tree)}
@@ -59,7 +62,11 @@ def step(tree: ast.Module, flagged: ast.stmt | None, home: tuple[str, ...]) -> S
         scaler = next(iter(Roles(scope, body).scalers), "")
         line = f"{scaler and f'{scaler}.scale'}(_objective(_models)).backward()"
         body = [*ast.parse(line).body, *body]
-    return _Builder(scope, cls, function, body, flagged).build()
+    builder = _Builder(scope, cls, function, body, flagged)
+    found_step = builder.build(overflow)
+    if flagged is not None and not builder.met:
+        raise CannotIsolate("what is flagged is no line of the step")
+    return found_step
 
 
 class _Cutter(Cutter):
@@ -74,7 +81,7 @@ class _Cutter(Cutter):
         return isinstance(node, ast.Name) and (node.id in self.held or self._is_bound(node.id))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if isinstance(node.func, ast.Attribute) and self.keeps(node.func):
+        if self.keeps(node.func) and (isinstance(node.func, ast.Attribute) or not node.args):
             return self.generic_visit(node)  # type: ignore[return-value]
         return super().visit_Call(node)
 
@@ -116,22 +123,23 @@ class _Builder:
         held = {*self.roles.names.values(), *self.models}
         self.cutter = _Cutter(scope, cls, self._written | _parameters(function) | held)
         self.cutter.held = frozenset(held | _turning(self.body))
-        self.turned = False
+        self.turned = self.met = False
         self.counts: set[str] = set()
 
-    def build(self) -> Slice:
+    def build(self, overflow: bool) -> Slice:
         body: Block = []
         for _ in range(LOOKS):
             self.turned = False
             body = self._block(self.body)
         if not self.turned:
             body = [self._loop(ast.Name("turn", ast.Store()), body)]
-        return self._assembled(body)
+        return self._assembled(body, overflow)
 
     def _block(self, body: Block) -> Block:
         found: Block = []
         for one in reversed(body):
             made = self._one(one)
+            self.met |= bool(made) and origin(one) is self.flagged and not isinstance(one, ast.With)
             if made and origin(one) is self.flagged and not acts(one):
                 made = [*ast.parse(f"_norms.append(_norm({self._met(one)}))").body, *made]
             found = made + found
@@ -157,13 +165,16 @@ class _Builder:
             kept = [ast.withitem(self.cutter.expression(one.context_expr)) for one in items]
             return [ast.With(kept, inner)]
         if isinstance(statement, ast.If):
-            return self._branch(statement)
+            flagged: Block = [ast.Pass()] if origin(statement) is self.flagged else []
+            return self._branch(statement) or flagged
         if isinstance(statement, ast.Try):
             return self._block(statement.body)
         if isinstance(statement, (ast.Continue, ast.Break)):
             return [statement]
         if isinstance(statement, ast.Pass):
             return [statement] if origin(statement) is self.flagged else []
+        if isinstance(statement, ast.FunctionDef):
+            return [self.cutter.statement(statement)]
         if isinstance(statement, (ast.Return, ast.Raise)):
             return [ast.Break()] if statement not in self.body else []
         return self._simple(statement)
@@ -302,11 +313,16 @@ class _Builder:
 
     # the module
 
-    def _assembled(self, body: Block) -> Slice:
+    def _assembled(self, body: Block, overflow: bool) -> Slice:
         module = ast.parse(TEXT)
         function = module.body.pop()
         assert isinstance(function, ast.FunctionDef)
-        function.body = [*self.roles.built(), *self._constants(body), *body, *self._answer()]
+        answer = self._answer()
+        if overflow:
+            module.body += ast.parse(OVERFLOW).body
+            answer = ast.parse("return torch.zeros(())").body
+            body = [*ast.parse("_batches.clear()").body, *body]
+        function.body = [*self.roles.built(), *self._constants(body), *body, *answer]
         carried = self.cutter.needs.carried
         imports = ast.parse("import torch\nfrom torch import nn").body
         carried.imports |= dict(zip(("torch", "nn"), imports, strict=True))
@@ -371,8 +387,9 @@ def _defaults(function: FunctionNode) -> dict[str, ast.expr]:
 
 
 def _turning(body: Block) -> set[str]:
-    """Variables of loops and comprehensions."""
-    return {
+    """Variables of loops and comprehensions, and functions."""
+    inner = {one.name for one in every(body) if isinstance(one, ast.FunctionDef)}
+    return inner | {
         name
         for one in body
         for node in ast.walk(one)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from precision_lint.dataflow import around, building, functions, methods, objects
 from precision_lint.dataflow.building import FUNCTION
 from precision_lint.dataflow.graph import peel
-from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import AMP16, AMPBF, FLOAT32, HALF16, LOW
@@ -21,7 +21,8 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.hazards.places import function_places
+from precision_lint.hazards import mismatch
+from precision_lint.hazards.places import function_places, made_at
 from precision_lint.syntax.program import Function
 
 
@@ -32,9 +33,33 @@ def kernel(it: Interpreter, name: str, arguments: list[Value], node: ast.AST) ->
     forward = _forward(it)
     if forward is not None:
         _forgotten(it, forward, name, arguments, node)
+        _beside_buffer(it, name, arguments, node)
     elif not _is_function(name):
         return
     _mixed(it, name, arguments, node)
+
+
+def _beside_buffer(it: Interpreter, name: str, arguments: list[Value], node: ast.AST) -> None:
+    """A buffer that is float32 because nothing else was said, beside operands of a half model."""
+    tensors = [made for one in arguments if (made := tensor_of(it, one)) is not None]
+    low = next((one for one in tensors if _is_low(one.dtypes[HALF16])), None)
+    for number, wide in enumerate(tensors):
+        if low is None or wide.dtypes != dtypes.V_FLOAT32 or wide.rank == 0:
+            continue
+        came = mismatch.origin(wide, HALF16)
+        if came.kind == mismatch.CREATED or mismatch.is_legacy(came.value):
+            it.emit(
+                "wide-buffer",
+                node,
+                dtypes.HALF_MODES,
+                low.assumptions | assume.LIBRARY,
+                about=low,
+                key=number,
+                origin=came.kind,
+                origin_at=made_at(it, came.value),
+                origin_name=came.value.op,
+                operation=_short(name, node),
+            )
 
 
 def _is_function(name: str) -> bool:

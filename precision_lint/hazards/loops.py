@@ -6,10 +6,11 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from precision_lint.dataflow.building import OBJECTS
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.protocol import HANDED_OVER
-from precision_lint.dataflow.regions import EMPTIED, ENTERED, MADE
+from precision_lint.dataflow.regions import BOUND, EMPTIED, ENTERED, MADE
 from precision_lint.dataflow.training import BACKWARD, SCALERS_MADE, SCALES, STEPPED
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -18,6 +19,7 @@ from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
     DtypeValue,
+    Instance,
     RegionValue,
     Scalar,
     Special,
@@ -356,10 +358,26 @@ def _left_on(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
     here = set(ast.walk(it.function.node if it.function is not None else it.module.tree))
     tests = [o.test for o in it.branches if o.test in here]
     tests += [enabled] if enabled is not None else []
-    open_ = all(isinstance(t, (ast.Attribute, ast.Constant)) for t in tests)
+    open_ = all(map(_is_setting, tests))
     if it.function is not None and open_ and all(_for_bfloat16(t) is None for t in tests):
         it.notes.setdefault((LEFT_ON, _scope(it)), {})[node] = it.module
         _left_on_where_chosen(it)
+
+
+def _is_setting(test: ast.expr) -> bool:
+    """Whether a test asks for a setting, rather than for what was computed of one."""
+    if isinstance(test, ast.Compare):
+        asked, texts = test.left, test.comparators
+        plain = isinstance(asked, ast.Attribute | ast.Name) and len(texts) == 1
+        return plain and isinstance(getattr(texts[0], "value", None), str)
+    return isinstance(test, ast.Attribute | ast.Constant)
+
+
+def owned(it: Interpreter, made: Instance, node: ast.AST) -> None:
+    """An object that owns a scaler, which nothing that its maker says switches off."""
+    scalers = [one for one in made.attributes.values() if isinstance(one, Special)]
+    if any(one.kind == "scaler" and one.fields.get("enabled") is True for one in scalers):
+        _left_on(it, None, node)
 
 
 def region_chosen(
@@ -369,7 +387,7 @@ def region_chosen(
     both = dtypes.FLOAT16 | dtypes.BFLOAT16
     for value in (*arguments, *keywords.values()):
         if isinstance(value, DtypeValue) and value.asked is not None and value.dtypes[CODE] == both:
-            if _for_bfloat16(value.asked) is not None:
+            if isinstance(value.asked, ast.Subscript) or _for_bfloat16(value.asked) is not None:
                 it.notes[CHOSEN, _scope(it)] = it.place(value.asked, value.home)
                 _left_on_where_chosen(it)
 
@@ -452,3 +470,5 @@ HANDED_OVER.append(handed_over)
 SCALES.append(scaled)
 SCALERS_MADE.append(scaler_made)
 MADE.append(region_chosen)
+BOUND.append(region_chosen)
+OBJECTS.append(owned)

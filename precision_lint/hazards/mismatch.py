@@ -419,14 +419,19 @@ def _source(value: Tensor, mode: int) -> str | None:
         return None if value.flags & KEPT else STORED
     if value.op in ("from_numpy", "as_tensor", "tensor", "asarray") and _of_array(value):
         return NUMPY
-    made = creation.creation(value.op)
-    if made is not None and made.kind == "legacy":
+    if is_legacy(value):
         return NAMED
-    if made is not None:
+    if creation.creation(value.op) is not None:
         if value.data in (DEFAULT, DATA):
             return CREATED
         return NAMED if value.data == ASKED else GIVEN
     return None
+
+
+def is_legacy(value: Any) -> bool:
+    """Whether a tensor was made by a constructor that names its dtype (``torch.FloatTensor``)."""
+    made = creation.creation(value.op) if isinstance(value, Tensor) else None
+    return made is not None and made.kind == "legacy"
 
 
 def _whole(value: Any) -> Any:

@@ -357,12 +357,15 @@ def late_cast(it: Interpreter, applied: Applied) -> None:
         return
     if not any(d & WIDER and not d & LOW for d in applied.result.dtypes):
         return
+    double = any(d & dtypes.FLOAT64 for d in applied.result.dtypes)
     for kind in ("square-overflow", "exponential-overflow"):
         event = it.events.get((kind, it.place(value.node, value.home), None))
         if event is None:
             continue
         for variant in event.variants:
-            it.emit_variant("late-cast", applied.node, variant, about=value, **event.facts)
+            it.emit_variant(
+                "late-cast", applied.node, variant, about=value, **event.facts, double=double
+            )
         it.retract(kind, value)
 
 

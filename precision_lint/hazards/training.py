@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from precision_lint.dataflow.around import CONSTRUCTED
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SHARDED
 from precision_lint.dataflow.objects import find_method, weights_of
@@ -26,6 +27,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     number,
+    text,
 )
 from precision_lint.events import Place
 from precision_lint.torchmodel import optimizers
@@ -132,6 +134,94 @@ def scaler_steps(it: Interpreter, scaler: Special | None, optimizer: Value, node
 
 
 HANDLED.append(scaler_steps)
+OTHERWISE = frozenset({"peft_config", "deepspeed", "fsdp"})
+"""Settings of a trainer by which others than a scaler see to the gradients, or others are trained."""
+PACKED = frozenset({"quantization_config", "load_in_8bit", "load_in_4bit"})
+"""Keywords by which a model is loaded in fewer bits: its own weights are not trained."""
+
+
+def trainer_made(it: Interpreter, name: str, keywords: Mapping[str, Value], node: ast.AST) -> None:
+    """``Trainer(model=model, args=TrainingArguments(fp16=True))`` of a float16 model: it scales losses."""
+    model, settings = keywords.get("model"), keywords.get("args")
+    if not name.endswith("Trainer") or not isinstance(settings, Unknown) or model is None:
+        return
+    known = settings.symbol.attributes
+    switch = known.get("fp16")
+    named = {key for key in OTHERWISE if text(known.get(key)) or key in keywords}
+    off = isinstance(switch, Scalar) and (switch.value is False or switch.kind == "none")
+    if named or switch is None or off:
+        return
+    loaded = model.root.node if isinstance(model, Instance) else None
+    packed = any(one.arg in PACKED for one in getattr(loaded, "keywords", ()))
+    given = (
+        [k.value for k in node.keywords if k.arg == "model"] if isinstance(node, ast.Call) else []
+    )
+    if packed or not given or _changed(it, node, given):  # type: ignore[arg-type]
+        return
+    vector, place = _weights(it, model)
+    code = vector[CODE]
+    if code & FLOAT16 and not code & OTHER and place is not None:
+        certain = code == FLOAT16 and isinstance(switch, Scalar) and switch.value is True
+        _report_scaled(it, place, node, assume.LIBRARY | (0 if certain else assume.BRANCH))
+
+
+CONSTRUCTED.append(trainer_made)
+
+
+LEAVES_ALONE = frozenset({
+    "parameters", "named_parameters", "train", "eval", "to", "cuda", "half", "numel", "size", "state_dict",
+    "gradient_checkpointing_enable", "resize_token_embeddings", "print_trainable_parameters", "compile",
+    "save_pretrained", "get_input_embeddings", "num_parameters", "tie_weights", "modules", "generate",
+})  # fmt: skip
+"""Methods of a model behind which the same of its parameters are trained, in the dtype that they had."""
+
+
+def _changed(it: Interpreter, call: ast.Call, given: list[ast.expr]) -> bool:
+    """Whether the function does more with models than to hand them to a call.
+
+    What that is may freeze them, add other parameters or cast those that are trained.
+    """
+    meant = {ast.dump(one) for one in given if isinstance(one, (ast.Name, ast.Attribute))}
+    body = it.function.node if it.function is not None else it.module.tree
+    for one in ast.walk(body):
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+            if one.attr in ("requires_grad", "data"):
+                return True
+        if not isinstance(one, ast.Call) or one is call:
+            continue
+        method = one.func if isinstance(one.func, ast.Attribute) else None
+        if method is not None and ast.dump(method.value) in meant:
+            if method.attr not in LEAVES_ALONE:
+                return True
+        elif any(ast.dump(part) in meant for part in (*one.args, *(k.value for k in one.keywords))):
+            return True
+    return False
+
+
+def prepared(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
+    """``accelerator.prepare(optimizer)`` of float16 parameters, where the accelerator scales losses."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return
+    owner = it.expr(node.func.value) if node.func.attr == "prepare" else None
+    if not isinstance(owner, Unknown):
+        return
+    if text(owner.symbol.attributes.get("mixed_precision")) != "fp16":
+        return
+    steps = [one for one in given if isinstance(one, Special) and one.kind == "optimizer"]
+    models = [at for at, one in zip(node.args, given, strict=False) if one not in steps]
+    for one in steps:
+        half, assumptions, place = trained_dtype(it, one.fields.get("parameters"))
+        if half & FLOAT16 and place is not None and not _changed(it, node, models):
+            _report_scaled(it, place, node, assumptions | assume.LIBRARY)
+
+
+HANDED_OVER.append(prepared)
+
+
+def _report_scaled(it: Interpreter, place: Place, node: ast.AST, assumptions: int) -> None:
+    it.emit_at(
+        "half-parameters-scaled", place, ALL_MODES, assumptions, optimizer=None, step=it.place(node)
+    )
 
 
 # scalers

@@ -52,7 +52,8 @@ STATED: dict[str, int] = {
     "half-softmax": assume.INPUT | assume.KIND,
     **dict.fromkeys(
         ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
-         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle"),
+         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle",
+         "wide-buffer"),
         assume.KIND,
     ),
 }  # fmt: skip
@@ -60,6 +61,8 @@ STATED: dict[str, int] = {
 of numbers, so that its operand is of the mode's dtype."""
 
 
+SHOWN = assume.MAGNITUDE | assume.SIZE
+"""What is believed only where the file itself, or the user, says that it runs so."""
 INSIDE = frozenset({"upcast-in-vain", "left-half", "distance-in-region"})
 """Events of code that is written for a region around it: it leaves the region, or casts up in vain."""
 
@@ -170,6 +173,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange, says_so = assumptions & ~tolerated, event.kind in INSIDE
+        if mode != CODE and (force.of(mode) or Strength.PROJECT) < Strength.FILE:
+            strange |= assumptions & SHOWN
         confidence, sign = _in_mode(mode, variant, assumptions, strange, force, says_so)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)

@@ -239,8 +239,8 @@ class Imports:
         return users
 
     def imported(self, name: str) -> bool:
-        """Whether any file, besides tests, names one in its imports."""
-        return not all(map(is_test, self._users.get(name, ())))
+        """Whether a file, besides tests, names one in its imports, or it is a test, run by itself."""
+        return is_test(name) or not all(map(is_test, self._users.get(name, ())))
 
     def reach_of_users(self, name: str) -> set[str]:
         """What a file imports, directly or not, and what programs do that import it."""
