@@ -127,7 +127,8 @@ class Frame(NamedTuple):
     variables: Environment
     outer: Environment | None
     region: Region
-    returned: list[Value]
+    returned: list[tuple[Value, Any]]
+    """What the returns give, and the casts of modules there."""
     yielded: list[tuple[Value, Region]]
     loop: Loop | None
     depth: int
@@ -148,11 +149,11 @@ class Interpreter:
         self.variables: Environment = {}
         self.outer: Environment | None = None
         self.region = OUTSIDE
-        self.returned: list[Value] = []
+        self.returned: list[tuple[Value, Any]] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
         self.depth = self.loops = 0
-        """Loops around the current statement: in this function, and in all that led here."""
+        """Loops around the current statement, in this function and in all functions that led here."""
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
@@ -183,9 +184,10 @@ class Interpreter:
         self.calls: Call | None = None
         self.active: list[Any] = []
         """Contexts that are being interpreted, outermost first."""
-        self.weights: dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]] = {}
-        """Casts of modules: the dtype of weights below a path, and when it was cast."""
-        self.clock = 0
+        self.weights: dict[tuple[Root, tuple[str, ...]], Any] = {}
+        """Casts of modules in the course of this analysis (``objects.Cast``)."""
+        self.clock = self.began = self.number = 0
+        """Time, which casts move on; when this analysis (a function, a top level) began; its number."""
         self.root = ("", "")
         self.script = False
         self.of_module = False
@@ -198,7 +200,8 @@ class Interpreter:
         self.leaves: list[Tensor] = []
         """Parameters of the function at hand that a call gave a tensor."""
         self.emitted: list[Variant] = []
-        """What was reported in the function at hand, and in what it calls."""
+        self.at_call: list[Any] = []
+        """What was reported in the function at hand, and in what it calls; and what of its callers."""
         self.building = 0
         """Objects whose ``__init__`` is being interpreted."""
 
@@ -372,6 +375,19 @@ class Interpreter:
         if symbols:
             self.pending.append((variant, symbols, proof))
 
+    def emit_at_call(self, kind: str, modes: int, assumptions: int, **data: Any) -> None:
+        """Report a hazard where the function at hand is given what makes it one."""
+        if self.calls is not None and modes & self.live:
+            self.at_call.append((kind, modes & self.live, assumptions, data))
+            self.report_at_call(self.at_call[-1], self.calls)
+
+    def report_at_call(self, hazard: Any, call: Call) -> None:
+        """Report at a call what the function that is called reports of it."""
+        kind, modes, assumptions, data = hazard
+        function, self.function = self.function, call.function
+        self.emit_at(kind, call.place, modes, assumptions, **data)
+        self.function = function
+
     def emit_variant(
         self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
     ) -> None:
@@ -459,7 +475,7 @@ def merge(
     for name, value in a.items():
         other = b.get(name)
         if other is None:
-            merged[name] = _alone(name, value, stored)
+            _one_sided(merged, name, value, stored)
         elif other is value:
             merged[name] = value
         elif apart:
@@ -473,8 +489,8 @@ def merge(
             elif asked and function and joined.__class__ is RegionValue:
                 switched_by(joined, value, other, (function, asked))
     for name, value in b.items():
-        if name not in merged:
-            merged[name] = _alone(name, value, stored)
+        if name not in a:
+            _one_sided(merged, name, value, stored)
     return merged
 
 
@@ -486,12 +502,18 @@ def switched_by(made: Any, a: Value, b: Value, asked: tuple[Function | None, Ask
         made.asked = function, test if first else test._replace(holds=not test.holds)
 
 
-def _alone(name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]) -> Value:
-    """A variable that one arm alone sets: who reads it came there, unless it was there before."""
-    if name.__class__ is not tuple:
-        return value
-    others = stored.get(name)
-    return value if others is not None and is_new(others, name[-1]) else perhaps_cast(value)
+def _one_sided(
+    merged: Environment, name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]
+) -> None:
+    """A variable that one arm alone sets: who reads it came there, unless it was there before.
+
+    An attribute of an unknown object is what it was in the other arm.
+    """
+    others = stored.get(name) if name.__class__ is tuple else None
+    if name.__class__ is not tuple or (others is not None and is_new(others, name[-1])):
+        merged[name] = value
+    elif not isinstance(value, Scalar):
+        merged[name] = perhaps_cast(value)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:

@@ -317,7 +317,8 @@ def _cast(
         if vector is None:
             return devices.on(value, device)
         explicit, source = _names_dtype(arguments, keywords), _source(arguments, keywords)
-        return devices.on(cast(it, value, vector, node, explicit, source), device)
+        chosen = building.chosen([*arguments, *keywords.values()])
+        return devices.on(cast(it, value, vector, node, explicit, source, chosen), device)
     if name == "type_as":
         other = tensor_of(it, arguments[0]) if arguments else None
         return cast(it, value, other.dtypes, node, False, other) if other is not None else value

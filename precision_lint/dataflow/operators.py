@@ -407,7 +407,13 @@ def _compared(op: ast.cmpop, left: Scalar, right: Scalar) -> Value:
 
 
 def _identity(op: ast.cmpop, left: Value, right: Value) -> Value:
-    """``is None`` and ``is not None``."""
+    """``is None`` and ``is True``, and their contraries."""
+    if isinstance(left, Scalar) and isinstance(right, Scalar) and left.kind == right.kind == "bool":
+        assumptions = left.assumptions | right.assumptions
+        if None in (left.value, right.value):
+            return Scalar(None, "bool", assumptions=assumptions)
+        same = left.value is right.value
+        return Scalar(same is isinstance(op, ast.Is), "bool", assumptions=assumptions)
     nothing = [isinstance(v, Scalar) and v.kind == "none" for v in (left, right)]
     if all(nothing):
         return Scalar(isinstance(op, ast.Is), "bool")

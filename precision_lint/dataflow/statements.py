@@ -26,6 +26,7 @@ from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
+    NONE,
     ClassValue,
     Closure,
     Scalar,
@@ -440,12 +441,12 @@ def _continue(it: Interpreter, node: ast.Continue) -> bool:
 def _return(it: Interpreter, node: ast.Return) -> bool:
     if node.value is not None:
         value = it.expr(node.value)
-        it.returned.append(value)
+        it.returned.append((value, it.weights))
         if isinstance(value, (Table, Special)):
             for look in RETURNED:
                 look(it, value, node)
     else:
-        it.returned.append(Scalar(None, "none"))
+        it.returned.append((NONE, it.weights))
     note(it, "return", node)
     return True
 

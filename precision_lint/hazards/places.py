@@ -172,3 +172,16 @@ def function_places(it: Interpreter, cls: Class) -> tuple[Place, Place | None, P
     node = cls.node
     end = node.col_offset + len("class ") + len(node.name)
     return Place(it.module.path, node.lineno, node.col_offset, node.lineno, end), spans[0], spans[1]
+
+
+def is_given(it: Interpreter, node: ast.AST | None, value: Any) -> bool:
+    """Whether an operand is a parameter of the function at hand, and its value comes from a caller."""
+    function = it.function
+    if it.calls is None or function is None or not isinstance(node, ast.Name):
+        return False
+    named = function.node.args
+    if node.id not in {one.arg for one in (*named.posonlyargs, *named.args, *named.kwonlyargs)}:
+        return False
+    made, body = made_at(it, value), it.place(function.node)
+    within = made is not None and made.path == body.path and body.row <= made.row <= body.end_row
+    return made is not None and not within
