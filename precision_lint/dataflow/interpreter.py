@@ -157,10 +157,8 @@ class Interpreter:
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
-        self.caught = 0
-        """Blocks around whose errors are expected."""
-        self.compatible = 0
-        """Branches around that ask for a version of torch."""
+        self.caught = self.compatible = 0
+        """Blocks around whose errors are expected, and branches that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
         self.branches: list[Asked] = []
