@@ -538,13 +538,27 @@ CALLED.append(cached_cast)
 # losses that are scaled in half
 
 
+GIVEN = frozenset({"input", "element", "output"})
+KEEPING = frozenset({"add", "div", "join", "mean", "mul", "stack", "sum"})
+"""Operations that give a loss where losses go in."""
+
+
+def _as_given(value: Value) -> bool:
+    """Whether all that is half in a loss is what unknown calls gave."""
+    if not isinstance(value, Tensor) or not half_modes(value.dtypes):
+        return True
+    if value.op in KEEPING:
+        return all(_as_given(peel(one)) for one in value.operands)
+    return value.op in GIVEN
+
+
 def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special) -> None:
     """``scaler.scale(loss)`` of a float16 loss: 65536 is infinite there."""
     value = peel(loss)
     if not isinstance(value, Tensor):
         return
     modes = half_modes(value.dtypes)
-    if value.op in ("input", "element", "output"):
+    if _as_given(value):
         return  # what an unknown model gives may be a loss in float32
     single = value.rank == 0  # it is promoted; the scale settles at 32768
     operand = operand_node(node, it.module, 0) if isinstance(node, ast.Call) else None
