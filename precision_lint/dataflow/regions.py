@@ -227,6 +227,8 @@ def _enter_region(it: Interpreter, value: RegionValue, node: ast.AST) -> Callabl
         if value.asked is not None:
             computed(it, value, variables)
         note(it, "leave", node, value)
+        if not before.sites:
+            empty(it)
 
     return leave
 
@@ -244,6 +246,12 @@ EMPTIED: list[Callable[[Interpreter], None]] = []
 """What to do where autocast's cache is emptied (``hazards``)."""
 ENTERED: list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]] = []
 """What to look for where a region is entered (``hazards``)."""
+
+
+def empty(it: Interpreter) -> None:
+    """Autocast's cache is emptied."""
+    for look in EMPTIED:
+        look(it)
 
 
 def drop(it: Interpreter, node: ast.AST) -> None:
