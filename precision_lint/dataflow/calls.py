@@ -77,13 +77,15 @@ class Summary:
         "symbols",
         "trace",
         "unpacked",
+        "ways",
         "weights",
         "yielded",
     )
 
-    def __init__(self, symbols: list[int], objects: dict[int, Symbol], unpacked: bool) -> None:
+    def __init__(self, key: Key, unpacked: bool) -> None:
         self.result: Value | None = None
-        self.symbols = symbols
+        self.symbols = key.symbols
+        self.ways = key.ways
         self.trace: list[Any] = []
         self.weights: dict[Any, Any] = {}
         self.yielded: Region | None = None
@@ -91,7 +93,7 @@ class Summary:
         self.recursive = False
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
-        self.objects = objects
+        self.objects = key.objects
         self.unpacked = unpacked
         """Whether a call may give more keywords than are known (``**options``)."""
         self.at_call: list[Any] = []
@@ -108,6 +110,8 @@ class Key:
         self.symbols: list[int] = []
         self.objects: dict[int, Symbol] = {}
         """Unknown objects by their numbers."""
+        self.ways: list[objects.Way] = []
+        """Objects with weights, in order of appearance."""
 
     def vector(self, vector: Dtypes) -> Dtypes:
         if all(one <= dtypes.ANY for one in vector):
@@ -170,6 +174,7 @@ class Key:
 
     def _instance(self, value: Any) -> Any:
         weights, _ = objects.weights_of(self.it, value)
+        self.ways.append(objects.ways(value))
         site = 0 if objects.is_module(self.it, value.cls) else id(value.root)
         return ("object", id(value.attributes), site, self.vector(weights), value.root.made)
 
@@ -202,7 +207,7 @@ def run(
             key_of.of(owner),
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
-            region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
+            region.dtypes, region.device, region.disabled, region.assumptions, region.holds, it.no_grad,
             id(outer) if outer else 0, it.script, unpacked,
         )  # fmt: skip
     summary = function.contexts.get(key)
@@ -212,13 +217,13 @@ def run(
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
             return _as_alike(it, function, me, arguments, keywords, node)
-        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects, unpacked)
+        summary = function.contexts[key] = Summary(key_of, unpacked)
         _keep_alike(it, function, me, arguments, keywords, summary)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
     else:
-        _replay(it, summary, node)
+        _replay(it, summary, key_of, node)
     if arguments is not None:
         _seen_called(it, function)
     _pass_on_uses(summary, key_of, told)
@@ -412,7 +417,7 @@ def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
     return value if said is None else declared.as_annotated(it, function.module, value, said)
 
 
-def _replay(it: Interpreter, summary: Summary, node: ast.AST) -> None:
+def _replay(it: Interpreter, summary: Summary, key: Key, node: ast.AST) -> None:
     """Repeat what a function did to modules, and what it reported, for another caller."""
     for hazard in summary.at_call:
         it.report_at_call(hazard, Call(it.place(node), it.function, it.calls))
@@ -424,7 +429,10 @@ def _replay(it: Interpreter, summary: Summary, node: ast.AST) -> None:
         it.emitted += summary.emitted
     if summary.weights:
         it.clock += 1
-        moved = {k: (v[0], it.clock, v[2]) for k, v in summary.weights.items()}
+        moved = {
+            objects.other_way(root, path, summary.ways, key.ways): one._replace(at=it.clock)
+            for (root, path), one in summary.weights.items()
+        }
         it.weights = {**it.weights, **moved}
 
 
@@ -461,6 +469,9 @@ def _solve(
         for leaf in summary.leaves:
             leaf.operands = ()  # what is kept speaks of parameters, not of one caller's values
     summary.weights = {k: v for k, v in it.weights.items() if before.get(k) is not v}
+    if it.building:
+        return
+    objects.note_casts(summary.weights)
 
 
 def _interpret(
@@ -480,6 +491,8 @@ def _interpret(
     it.region, it.loop, it.depth, it.driver = region, None, 0, driver
     it.returned, it.yielded, it.trace, it.missing = [], [], [], False
     leaves, it.leaves = it.leaves, []
+    it.clock += 1
+    start = it.clock
     emitted, it.emitted = it.emitted, []
     at_call, it.at_call = it.at_call, []
     if arguments is None:
@@ -489,15 +502,19 @@ def _interpret(
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
         if isinstance(body, ast.Lambda):
-            it.returned.append(it.expr(body.body))
+            it.returned.append((it.expr(body.body), it.weights))
             ends = True
         else:
             regions.decorated(it, body.decorator_list)
             ends = it.block(body.body)
             _nested(it, function)
+            exits = it.returned if ends else [*it.returned, (NONE, it.weights)]
+            it.weights = objects.weights_at_end(it, exits, start)
         objects.commit(it, it.variables, it.building > 0)
+        if building and isinstance(owner, Instance):
+            objects.remember_casts(it, owner.root)
         result: Value | None = None if ends else NONE
-        for value in it.returned:
+        for value, _ in it.returned:
             result = value if result is None else join(result, value)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)

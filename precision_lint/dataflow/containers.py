@@ -122,6 +122,7 @@ def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
     vector, assumptions = dtypes.V_ANY, 0
     if isinstance(owner, Instance):
         vector, _ = objects.weights_of(it, owner)
+        assumptions = objects.assumed_of_weights(it, owner)
     elif isinstance(owner, Unknown) and owner.symbol.node is not None:
         vector = owner.symbol.vector
     elif isinstance(owner, Unknown):
@@ -451,6 +452,9 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         look(it, owner, target, value, node)
     if isinstance(owner, Tensor) and target.attr == "data":
         rebind(it, target.value, value)
+        whole = owner.data["owner"] if isinstance(owner.data, Special) else None
+        if isinstance(whole, Instance) and isinstance(value, Tensor):
+            objects.cast_some(it, whole, value.dtypes)
     elif isinstance(owner, Instance):
         objects.store(it, owner, target.attr, value)
     elif isinstance(owner, Unknown):

@@ -13,7 +13,7 @@ from precision_lint.precision.modes import Force, Strength
 
 USUAL = (
     assume.INPUT | assume.ENTRY | assume.NETWORK | assume.FLAG | assume.DEFAULT | assume.WEIGHTS
-    | assume.BRANCH | assume.LIBRARY | assume.BATCH | assume.AGAIN
+    | assume.BRANCH | assume.LIBRARY | assume.BATCH | assume.AGAIN | assume.ELSEWHERE
 )  # fmt: skip
 """Assumptions that are mostly right where the mode is in force."""
 BY_MODE = (
