@@ -208,7 +208,7 @@ def run(
             key_of.of(owner),
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
-            region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
+            region.dtypes, region.device, region.disabled, region.assumptions, region.holds, it.no_grad,
             id(outer) if outer else 0, it.script, unpacked,
         )  # fmt: skip
     summary = function.contexts.get(key)

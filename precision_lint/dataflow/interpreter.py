@@ -25,6 +25,7 @@ from precision_lint.domains.joining import (
 )
 from precision_lint.domains.values import (
     DtypeValue,
+    RegionValue,
     Root,
     Scalar,
     Symbol,
@@ -73,17 +74,22 @@ class Region(NamedTuple):
     """The device is only known at run time."""
     mark: int = 0
     """Flags of what is computed inside (``IN_FLOAT16``, ``IN_BFLOAT16``)."""
-    switch: Value | None = None
-    """The flag that decides whether it is on."""
+    holds: tuple[tuple[Value, bool], ...] = ()
+    """Flags that are known wherever it is on, and their truth."""
 
 
 class Asked(NamedTuple):
-    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome."""
+    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome.
+
+    value: what it came to, in a function or a module.
+    """
 
     test: ast.expr
     key: str
     names: frozenset[str]
     holds: bool
+    value: Value | None = None
+    scope: Any = None
 
 
 class Decision(NamedTuple):
@@ -151,14 +157,14 @@ class Interpreter:
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
-        self.caught = 0
-        """Blocks around whose errors are expected."""
-        self.compatible = 0
-        """Branches around that ask for a version of torch."""
+        self.caught = self.compatible = 0
+        """Blocks around whose errors are expected, and branches that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
+        self.tested: Value | None = None  # the value of the test that was asked last
+        self.choices: dict[Any, dict[Any, Any]] = {}  # what its branches left, by test
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
@@ -452,12 +458,13 @@ def merge(
     a_live: int = dtypes.ALL_MODES,
     b_live: int = dtypes.ALL_MODES,
     asked: Asked | None = None,
+    function: Function | None = None,
     stored: Mapping[Any, Mapping[Any, Value]] = NOTHING,
 ) -> Environment:
     """The variables after a branch that may have gone either way, each way in some modes.
 
-    asked: the branch's test, which holds for ``a``.  stored: by variables that are attributes, what is
-    known of the others of their objects.
+    asked: the branch's test, which holds for ``a``; function: that in which it is asked.  stored: by
+    variables that are attributes, what is known of the others of their objects.
     """
     if a is b:
         return a
@@ -477,10 +484,20 @@ def merge(
                 merged[name] = _decided(joined, value, other, asked)
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
                 joined.asked = joined.asked or asked.test
+            elif asked and function and joined.__class__ is RegionValue:
+                switched_by(joined, value, other, (function, asked))
     for name, value in b.items():
         if name not in a:
             _one_sided(merged, name, value, stored)
     return merged
+
+
+def switched_by(made: Any, a: Value, b: Value, asked: tuple[Function | None, Asked]) -> None:
+    """Note the test that decides whether a region is on: one of the values is off, or opens none."""
+    first, second = [isinstance(x, RegionValue) and x.dtypes != dtypes.V_OFF for x in (a, b)]
+    if first is not second and made is not a and made is not b:
+        function, test = asked
+        made.asked = function, test if first else test._replace(holds=not test.holds)
 
 
 def _one_sided(
@@ -612,6 +629,7 @@ __all__ = [
     "asked_by",
     "changed",
     "merge",
+    "switched_by",
     "tensor_of",
     "widen",
 ]

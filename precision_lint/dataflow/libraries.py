@@ -227,9 +227,7 @@ def _torch_object(
 def _emptied(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    it.quiet.clear()
-    for look in regions.EMPTIED:
-        look(it)
+    regions.empty(it)
     return NONE
 
 

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from precision_lint.dataflow.choices import answer
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.ranges import divide, multiply, power
@@ -86,7 +87,8 @@ def asked(it: Interpreter, value: Value, node: ast.AST) -> bool | None:
     if value.__class__ is Special:
         for look in TESTED:
             look(it, value, node)
-    return truth_value(value)
+    known = truth_value(value)
+    return known if known is not None else answer(it.region, value)
 
 
 def truth_value(value: Value) -> bool | None:

@@ -332,6 +332,7 @@ class Program:
         it = self.interpreter
         it.steps, it.limit, it.loops = 0, STEPS, 0
         it.branches.clear()
+        it.choices.clear()
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()
         it.stored.clear()

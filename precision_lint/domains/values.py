@@ -455,7 +455,7 @@ class RegionValue(Value):
     whether it is on.
     """
 
-    __slots__ = ("assumptions", "cache", "device", "dtypes", "home", "node", "switch")
+    __slots__ = ("asked", "assumptions", "cache", "device", "dtypes", "home", "node", "switch")
 
     def __init__(
         self,
@@ -474,6 +474,8 @@ class RegionValue(Value):
         self.node = node
         self.home = home
         self.switch = switch
+        self.asked: Any = None
+        """The function, and the test in it, that decides whether it is on."""
 
 
 class Special(Value):
