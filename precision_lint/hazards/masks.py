@@ -130,7 +130,7 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
 
 
 def _in_bfloat16(applied: Applied, modes: int) -> bool:
-    return bool(dtypes.modes_of(applied.result.dtypes, BFLOAT16) & modes)
+    return not dtypes.modes_of(applied.result.dtypes, FLOAT16) & modes
 
 
 def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:
