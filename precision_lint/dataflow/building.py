@@ -404,7 +404,7 @@ def _call_container(
 
 def network(
     it: Interpreter, label: str, weights: Dtypes, arguments: list[Value], node: ast.AST
-) -> Unknown:
+) -> Value:
     """What an unknown model gives: the region's dtype, or that of its weights."""
     vector = []
     for mode, (region, own) in enumerate(zip(it.region.dtypes, weights, strict=True)):
@@ -505,11 +505,7 @@ def call_unknown(
             _fed(it, weights, arguments, node)
         else:
             _fed_features(it, weights, given, node)
-        made = network(it, symbol.label, weights, given, node)
-        method = symbol.owner is not None and symbol.label not in ("()", *FED)
-        if method and not any(isinstance(value, Tensor) for value in given):
-            made.symbol.assumptions |= assume.KIND  # a method, given what may be no tensor
-        return made
+        return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
 
 
