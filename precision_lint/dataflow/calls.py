@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow import alike, declared, objects, regions
+from precision_lint.dataflow.creation import of_array
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
@@ -347,7 +348,7 @@ def _is_open(known: Dtypes, assumptions: int, vector: Dtypes) -> bool:
 
 def _supposed_floats(value: Any, vector: Dtypes) -> Value:
     """The same of what was computed from something of which nothing is known."""
-    if not _is_open(value.dtypes, value.assumptions, vector):
+    if not _is_open(value.dtypes, value.assumptions, vector) or of_array(value):
         return value  # type: ignore[no-any-return]
     return value.but(  # type: ignore[no-any-return]
         dtypes=(value.dtypes[0], *vector[1:]), assumptions=assume.INPUT

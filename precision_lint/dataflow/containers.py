@@ -268,16 +268,6 @@ def _unknown_item(it: Interpreter, value: Unknown, index: Value, node: ast.Subsc
     return child(it, value, "[]")
 
 
-def _is_array_index(index: Value) -> bool:
-    """Whether only a tensor or an array takes an index: ``x[..., None]``, ``x[:, 0]``."""
-    if isinstance(index, Sequence) and index.kind == "tuple":
-        return any(
-            isinstance(one, Scalar) and one.kind in ("none", "slice", "ellipsis")
-            for one in index.items or ()
-        )
-    return False
-
-
 def size_of(tensor: Value, index: Value | None) -> Scalar:
     """A size of a tensor: at least 0, and equal where it is asked for again."""
     return Scalar(None, "int", 0, INF, op="size", operands=(tensor, index or Scalar(None, "none")))

@@ -58,6 +58,8 @@ def _constant(it: Interpreter, node: ast.Constant) -> Value:
     value = node.value
     if value is None:
         return NONE
+    if value is Ellipsis:
+        return Special("slice", node, it.module, key=("...",))
     kind = KINDS.get(value.__class__)
     if kind is None:
         return Scalar(None, "complex") if isinstance(value, complex) else unknown()

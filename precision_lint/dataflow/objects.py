@@ -482,6 +482,14 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
     return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
 
 
+def has_no_weights(owner: Instance) -> bool:
+    """Whether this is a loss or a layer of torch with nothing in it that a cast of it would change."""
+    layer = layers.layer(owner.cls) if isinstance(owner.cls, str) else None
+    if layer is None or layer.container or layer.weights or layer.buffers:
+        return False
+    return not any(isinstance(one, Tensor) for one in owner.arguments.values())
+
+
 HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
 
 
