@@ -46,7 +46,7 @@ _OUTSIDE_THE_HEADER = {
     "norm.ScalarOpt_dim": "norm",
 }
 """Registered next to the header's lists, in ``aten/src/ATen/autocast_mode.cpp``."""
-_COMPOSED = {"trace": "fp32", "linalg_matrix_exp": "fp32"}
+_COMPOSED = {"trace": "fp32"}
 """What a GPU computes by operations that are listed, and a CPU does not (measured on an H200)."""
 
 

@@ -81,7 +81,6 @@ FACTS: Mapping[str, Mapping[str, Op]] = MappingProxyType(
             "kl_div": lambda a, b: F.kl_div(a, b, reduction="sum"),
             "bce_with_logits": lambda a, b: F.binary_cross_entropy_with_logits(a, b),
             "trace": lambda a, b: a.trace(),
-            "matrix_exp": lambda a, b: torch.linalg.matrix_exp(a),
             "interpolate": lambda a, b: F.interpolate(
                 a[None, None], scale_factor=2, mode="bilinear"
             ),
