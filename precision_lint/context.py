@@ -372,6 +372,10 @@ class Context:
             return None
         unit = indent_unit(self.source.text)
         guarded = branches.guarded([one.test for one in found], lines, unit)
+        block = self.tree.block(shared[1])
+        between = block[block.index(shared[0]) : block.index(shared[1])]
+        if branches.read("\n".join(guarded)) & branches.bound(between):
+            return None  # they would be read before they are set
         return self.edit.insert_before(shared[0], *guarded)
 
     def insert_in_branch(self, place: Place, anchor: Place, *lines: str) -> Edits | None:

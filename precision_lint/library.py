@@ -41,6 +41,12 @@ class Options(TypedDict, total=False):
     """The one configuration file to use."""
     isolated: bool
     """Whether to ignore configuration files."""
+    precision: Sequence[str] | str
+    """How the code is run: names of modes, such as ``amp-float16``; an empty list: in float32 only."""
+    device: Sequence[str] | str
+    """Where it is run, such as ``cuda``, the usual device first."""
+    torch_version: str
+    """The least torch that it runs with."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,9 @@ def _resolver(
     unsafe_fixes: bool | None = None,
     config: Name | None = None,
     isolated: bool = False,
+    precision: Sequence[str] | str | None = None,
+    device: Sequence[str] | str | None = None,
+    torch_version: str | None = None,
 ) -> Resolver:
     for name, value in (
         ("preview", preview),
@@ -131,6 +140,9 @@ def _resolver(
         confidence=None if confidence is None else _level(confidence),
         preview=preview,
         unsafe_fixes=unsafe_fixes,
+        precision=None if precision is None else _words("precision", precision),
+        device=None if device is None else _words("device", device),
+        torch_version=None if torch_version is None else str(torch_version),
     )
     return Resolver(overrides, None if config is None else Path(config), isolated)
 

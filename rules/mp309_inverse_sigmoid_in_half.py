@@ -10,18 +10,20 @@ class InverseSigmoidInHalf(Rule):
 
     ## What it flags
     `torch.log(p.clamp(min=eps) / (1 - p).clamp(min=eps))`, with its parts in names or written
-    with `+ eps`, where `p` may be float16 and `eps` is at most 1.53e-5; and `torch.logit(p, eps)`
-    with an epsilon of at most 2.44e-4 where `p` may be float16, 1.95e-3 where it may be bfloat16.
+    with `+ eps`, where `p` may be float16 and `eps` is at most 1.53e-5; and, on the CPU,
+    `torch.logit(p, eps)` with an epsilon of at most 2.44e-4 where `p` may be float16, 1.95e-3 where
+    it may be bfloat16.
 
-    It stays silent where `p` is float32 (upcast, float32 boxes from the data), and for a larger
-    epsilon. It is only `possible` where a name says that `p` comes from the data, and for a
-    `torch.logit` of an argument.
+    It stays silent where `p` is float32 (upcast, float32 boxes from the data), for a larger
+    epsilon, and for `torch.logit` on CUDA, whose kernel clamps in float32 (measured on an H200). It
+    is only `possible` where a name says that `p` comes from the data, and for `torch.logit` on a
+    device that is not known.
 
     ## Why it breaks
     Detectors refine boxes by `inverse_sigmoid(reference)`, with eps = 1e-5. In float16 the
     quotient at p = 1 is 1/1e-5 = 1e5, beyond 65504, so the logarithm is inf, and so is every box
-    after it; a half sigmoid is 1 from a logit of 8.32 on. `torch.logit` clamps to 1 - eps, which
-    is 1 again: in float16 up to 2.44e-4 and in bfloat16 up to 1.95e-3, and logit(1) is inf.
+    after it; a half sigmoid is 1 from a logit of 8.32 on. On the CPU `torch.logit` clamps to 1 - eps,
+    which is 1 again: in float16 up to 2.44e-4 and in bfloat16 up to 1.95e-3, and logit(1) is inf.
 
     ## Example
     ```python

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class MaskFillOverflow(Rule):
@@ -69,6 +69,9 @@ class MaskFillOverflow(Rule):
             f"{facts['operation']} with {value} {what} {dtype}",
             fix=_fix(event, at),
             severity=Severity.ERROR if facts["raises"] else Severity.WARNING,
+            related=()
+            if facts["within"] is None
+            else (Link("it is filled in here", facts["within"]),),
         )
 
 

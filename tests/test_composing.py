@@ -163,7 +163,7 @@ def named(a):
 
 """
     found = [
-        d for d in lint_source(text, isolated=True, confidence="possible") if d.code == "MP507"
+        d for d in lint_source(text, isolated=True, precision=["float16"]) if d.code == "MP507"
     ]
     assert [(d.start.row, d.fix and d.fix.applicability.value) for d in found] == [
         (7, "unsafe"),

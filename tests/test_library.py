@@ -192,6 +192,9 @@ def test_pytest_finds_the_plug_in() -> None:
         ("unsafe_fixes", ["no", 0, []]),
         ("isolated", ["no", 1, []]),
         ("config", [3, [], b"x", "nowhere.toml", "x\0y"]),
+        ("precision", [3, [3], "half", ["float64"], b"float16"]),
+        ("device", [3, [3], "gpu", [[]]]),
+        ("torch_version", [[], "new"]),
     ],
 )
 def test_values_that_an_option_cannot_have(option: str, values: list[Any]) -> None:
@@ -201,6 +204,12 @@ def test_values_that_an_option_cannot_have(option: str, values: list[Any]) -> No
                 judge("import torch\n", "a.py", **{option: value})
         with pytest.raises(ConfigError):
             lint_paths(Path(__file__), **{option: value})
+
+
+def test_how_the_code_is_run_is_stated() -> None:
+    text = "import torch\ndef entropy(p):\n    return torch.log(p.sigmoid() + 1e-8).mean()\n"
+    assert codes(lint_source(text, precision="float16")) == ["MP301"]
+    assert lint_source(text, precision=["bfloat16"]) == lint_source(text, precision=[]) == []
 
 
 @pytest.mark.parametrize("jobs", [0, -1, True, None, "2", [2]])

@@ -135,8 +135,8 @@ def test_lines_of_the_user_are_kept(proven: dict[str, Verdict]) -> None:
 def test_the_right_order_is_not_reproduced(tmp_path: Path) -> None:
     """What was right is right in the step, too: only the finding is moved there."""
     [plan] = plans(write(tmp_path, STEPS["MP102"]), "MP102")
-    [variant] = plan.variants
-    variant.original, variant.fixed = variant.fixed[0], []
+    for variant in plan.variants:
+        variant.original, variant.fixed = variant.fixed[0], []
     [verdict] = witnesses.search([plan])
     assert verdict.outcome == "not reproduced"
 
@@ -161,6 +161,7 @@ def train(model, optimizer, batches):
 
 def test_emitted_steps_stand_alone(proven: dict[str, Verdict], tmp_path: Path) -> None:
     paths = emit.write([proven["MP102"], proven["MP106"], proven["methods"]], tmp_path / "tests")
+    assert len(paths) == 3  # without paths pytest would run these tests here, and this one in them
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, paths)],
         capture_output=True,

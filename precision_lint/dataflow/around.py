@@ -16,7 +16,6 @@ from precision_lint.domains.joining import any_of, unknown
 from precision_lint.domains.values import (
     Instance,
     Reference,
-    Root,
     Scalar,
     Sequence,
     Unknown,
@@ -159,7 +158,7 @@ def call(
         if vector is not None and not vector[0] & dtypes.OTHER:
             if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
                 objects.show_cast(it, vector, node)
-            return Instance(name.rpartition(".")[0], {}, Root(vector, node, it.module))
+            return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)
     return _made(it, last, keywords, node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from precision_lint.dataflow import declared, objects
@@ -11,6 +11,7 @@ from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import child, rebind
 from precision_lint.dataflow.creation import beside_weights
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
+from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -27,7 +28,6 @@ from precision_lint.domains.values import (
     DtypeValue,
     Instance,
     Reference,
-    Root,
     Scalar,
     Sequence,
     Special,
@@ -37,7 +37,6 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     counts,
-    text,
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
@@ -89,19 +88,19 @@ def _object(
     if objects.is_a(it, cls, *ENUMS):
         return unknown()
     made = objects.as_made(it) if objects.is_module(it, cls) else dtypes.V_ANY
-    root = Root(made, node, it.module)
+    root = objects.new_root(made, node, it)
     key_of = Key(it)
     key = (tuple(map(key_of.of, arguments)), tuple((k, key_of.of(v)) for k, v in keywords.items()))
-    built: dict[Any, dict[str, Value]] = cls.facts.setdefault("built", {})
+    built: dict[Any, Instance] = cls.facts.setdefault("built", {})
     it.program.built.append(cls)
-    attributes = built.get(key)
-    if attributes is None and len(built) >= SHAPES_OF_CLASS:
+    like = built.get(key)
+    if like is None and len(built) >= SHAPES_OF_CLASS:
         it.program.count("constructors")
-        attributes = objects_of(it, cls)
-    if attributes is not None:
-        return Instance(cls, attributes, root)
-    attributes = built[key] = {}
-    result = Instance(cls, attributes, root)
+        like = unseen_object(it, cls)
+    if like is not None:
+        objects.cast_alike(it, root, like.root)
+        return Instance(cls, like.attributes, root)
+    result = built[key] = Instance(cls, {}, root)
     init = objects.find_method(it, cls, "__init__")
     if init is not None:
         outside = it.region
@@ -111,13 +110,6 @@ def _object(
     else:
         _fields(it, cls, result, arguments, keywords)
     return result
-
-
-def objects_of(it: Interpreter, cls: Class) -> dict[str, Value]:
-    """Attributes of an object of a class, of whose arguments nothing is known."""
-    from precision_lint.dataflow.parameters import unseen_object
-
-    return unseen_object(it, cls).attributes
 
 
 def _fields(
@@ -170,7 +162,7 @@ def make_layer(
     node: ast.AST,
 ) -> Value:
     """A layer, loss or container of ``torch.nn``."""
-    root = Root(objects.as_made(it), node, it.module)
+    root = objects.new_root(objects.as_made(it), node, it)
     if layer.container:
         return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
     given = dict(zip(layer.parameters, arguments, strict=False))
@@ -194,9 +186,12 @@ def _items(
         isinstance(first, Table) and layer.name == "Sequential"
     ):
         if isinstance(first, Table):
-            if layer.name == "Sequential":
-                return Sequence(tuple(first.items.values()), first.element, "list")
-            return first
+            if layer.name != "Sequential":
+                return first
+            inside = tuple(first.items.values())
+            if first.element is None:
+                return Sequence(inside, None, "list")
+            return Sequence(None, join_all([*inside, first.element]), "list")
         return Table({}, None)
     if layer.name == "Sequential":
         return Sequence(tuple(arguments), None, "list")
@@ -249,7 +244,7 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
     if not isinstance(value, Tensor) or value.dtypes[dtypes.CODE] != dtypes.FLOAT32:
         return value
     weights, _ = objects.weights_of(it, callee)
-    if weights not in (dtypes.MADE, dtypes.FOLLOWS):
+    if weights not in (dtypes.MADE, dtypes.FOLLOWS) or objects.has_no_weights(callee):
         return value
     own = tuple(
         dtypes.BATCHES[mode] if one == dtypes.FLOAT32 else one
@@ -271,13 +266,13 @@ def _call_layer(
 ) -> Value:
     it.module.layer_calls.add(node)
     name = str(callee.cls)
-    weights, cast = objects.weights_of(it, callee)
+    weights, _ = objects.weights_of(it, callee)
     layer = layers.layer(name)
     if layer is None:
         return foreign(it, callee, name, [*arguments, *keywords.values()], node)
     if layer.container:
         return _call_container(it, callee, arguments, node)
-    assumptions = _weight_assumptions(callee) if cast is None else 0
+    assumptions = objects.assumed_of_weights(it, callee)
     if layer.operation in ("recurrent", "attention"):
         return _call_recurrent(it, layer, weights, assumptions, arguments, keywords, node)
     op = operation(layer.operation)
@@ -335,11 +330,6 @@ def _without(callee: Instance, attribute: str) -> bool:
     """Whether a layer was built without a weight or bias."""
     options = [callee.arguments.get(name) for name in (attribute, "affine", "elementwise_affine")]
     return any(isinstance(one, Scalar) and one.value is False for one in options)
-
-
-def _weight_assumptions(callee: Instance) -> int:
-    unseen = callee.root.node is None and callee.root.made is dtypes.FOLLOWS
-    return assume.WEIGHTS if unseen else 0
 
 
 def _constant(value: object) -> Value:
@@ -589,6 +579,14 @@ def module_method(
     return None
 
 
+def chosen(values: Iterable[Value]) -> int:
+    """What a dtype among the arguments of a call rests on."""
+    found = 0
+    for value in values:
+        found |= value.assumptions if isinstance(value, DtypeValue) else 0
+    return found
+
+
 def _moved(
     it: Interpreter,
     owner: Instance,
@@ -599,7 +597,7 @@ def _moved(
     """``module.to(...)``"""
     vector = asked_dtype(it, arguments, keywords)
     if vector is not None:
-        objects.cast_module(it, owner, vector, node)
+        objects.cast_module(it, owner, vector, node, chosen([*arguments, *keywords.values()]))
     elif any(isinstance(one, Unknown) for one in arguments):
         owner.root.moved = True
     return owner
@@ -662,12 +660,14 @@ def _register(
     value = given.get("value") or next(
         (keywords[k] for k in ("tensor", "param", "module") if k in keywords), None
     )
-    attribute = text(keywords.get("name", given.get("name")))
-    if attribute is not None and value is not None:
+    attribute = keywords.get("name", given.get("name"))
+    if value is not None:
         if isinstance(value, Tensor):
             flags = PARAMETER | (BUFFER if name == "register_buffer" else 0)
             value = value.but(flags=value.flags | flags)
-        objects.store(it, owner, attribute, value)
+        objects.store_named(it, owner, attribute, value)
+        if owner.cls == "Sequential":
+            _extended(it, owner, "append", [value])
     return Scalar(None, "none")
 
 
@@ -716,9 +716,9 @@ def _children(it: Interpreter, owner: Instance, name: str) -> Value:
             for i, v in enumerate(owner.items.items)
             if isinstance(v, Instance)
         ]
-    values: list[Value] = list(parts)
+    values: list[Value] = [owner, *parts] if name.endswith("modules") else list(parts)
     if name.startswith("named"):
-        values = [Sequence((Scalar(None, "str"), part), None) for part in parts]
+        values = [Sequence((Scalar(None, "str"), part), None) for part in values]
     return Sequence(tuple(values), None, "list") if len(values) < 32 else Sequence(None, values[0])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow import alike, declared, objects, regions
+from precision_lint.dataflow.creation import of_array
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
@@ -67,6 +68,7 @@ class Summary:
     """What a function gives and does in one context."""
 
     __slots__ = (
+        "at_call",
         "emitted",
         "leaves",
         "objects",
@@ -76,13 +78,15 @@ class Summary:
         "symbols",
         "trace",
         "unpacked",
+        "ways",
         "weights",
         "yielded",
     )
 
-    def __init__(self, symbols: list[int], objects: dict[int, Symbol], unpacked: bool) -> None:
+    def __init__(self, key: Key, unpacked: bool) -> None:
         self.result: Value | None = None
-        self.symbols = symbols
+        self.symbols = key.symbols
+        self.ways = key.ways
         self.trace: list[Any] = []
         self.weights: dict[Any, Any] = {}
         self.yielded: Region | None = None
@@ -90,9 +94,11 @@ class Summary:
         self.recursive = False
         self.leaves: list[Tensor] = []
         """The parameters, as the body saw them."""
-        self.objects = objects
+        self.objects = key.objects
         self.unpacked = unpacked
         """Whether a call may give more keywords than are known (``**options``)."""
+        self.at_call: list[Any] = []
+        """What is to be reported at each call."""
         self.emitted: list[Variant] = []
         """What was reported inside, which holds for every caller that comes here in this context."""
 
@@ -105,6 +111,8 @@ class Key:
         self.symbols: list[int] = []
         self.objects: dict[int, Symbol] = {}
         """Unknown objects by their numbers."""
+        self.ways: list[objects.Way] = []
+        """Objects with weights, in order of appearance."""
 
     def vector(self, vector: Dtypes) -> Dtypes:
         if all(one <= dtypes.ANY for one in vector):
@@ -167,6 +175,7 @@ class Key:
 
     def _instance(self, value: Any) -> Any:
         weights, _ = objects.weights_of(self.it, value)
+        self.ways.append(objects.ways(value))
         site = 0 if objects.is_module(self.it, value.cls) else id(value.root)
         return ("object", id(value.attributes), site, self.vector(weights), value.root.made)
 
@@ -199,7 +208,7 @@ def run(
             key_of.of(owner),
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
-            region.dtypes, region.device, region.disabled, region.assumptions, it.no_grad,
+            region.dtypes, region.device, region.disabled, region.assumptions, region.holds, it.no_grad,
             id(outer) if outer else 0, it.script, unpacked,
         )  # fmt: skip
     summary = function.contexts.get(key)
@@ -209,13 +218,13 @@ def run(
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
             it.program.count("contexts")
             return _as_alike(it, function, me, arguments, keywords, node)
-        summary = function.contexts[key] = Summary(key_of.symbols, key_of.objects, unpacked)
+        summary = function.contexts[key] = Summary(key_of, unpacked)
         _keep_alike(it, function, me, arguments, keywords, summary)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
         summary.recursive = True
     else:
-        _replay(it, summary)
+        _replay(it, summary, key_of, node)
     if arguments is not None:
         _seen_called(it, function)
     _pass_on_uses(summary, key_of, told)
@@ -339,7 +348,7 @@ def _is_open(known: Dtypes, assumptions: int, vector: Dtypes) -> bool:
 
 def _supposed_floats(value: Any, vector: Dtypes) -> Value:
     """The same of what was computed from something of which nothing is known."""
-    if not _is_open(value.dtypes, value.assumptions, vector):
+    if not _is_open(value.dtypes, value.assumptions, vector) or of_array(value):
         return value  # type: ignore[no-any-return]
     return value.but(  # type: ignore[no-any-return]
         dtypes=(value.dtypes[0], *vector[1:]), assumptions=assume.INPUT
@@ -409,8 +418,10 @@ def _as_declared(it: Interpreter, function: Function, value: Value) -> Value:
     return value if said is None else declared.as_annotated(it, function.module, value, said)
 
 
-def _replay(it: Interpreter, summary: Summary) -> None:
+def _replay(it: Interpreter, summary: Summary, key: Key, node: ast.AST) -> None:
     """Repeat what a function did to modules, and what it reported, for another caller."""
+    for hazard in summary.at_call:
+        it.report_at_call(hazard, Call(it.place(node), it.function, it.calls))
     if summary.emitted:
         for variant in summary.emitted:
             if variant.root != it.root:
@@ -419,7 +430,10 @@ def _replay(it: Interpreter, summary: Summary) -> None:
         it.emitted += summary.emitted
     if summary.weights:
         it.clock += 1
-        moved = {k: (v[0], it.clock, v[2]) for k, v in summary.weights.items()}
+        moved = {
+            objects.other_way(root, path, summary.ways, key.ways): one._replace(at=it.clock)
+            for (root, path), one in summary.weights.items()
+        }
         it.weights = {**it.weights, **moved}
 
 
@@ -456,6 +470,9 @@ def _solve(
         for leaf in summary.leaves:
             leaf.operands = ()  # what is kept speaks of parameters, not of one caller's values
     summary.weights = {k: v for k, v in it.weights.items() if before.get(k) is not v}
+    if it.building:
+        return
+    objects.note_casts(summary.weights)
 
 
 def _interpret(
@@ -475,7 +492,10 @@ def _interpret(
     it.region, it.loop, it.depth, it.driver = region, None, 0, driver
     it.returned, it.yielded, it.trace, it.missing = [], [], [], False
     leaves, it.leaves = it.leaves, []
+    it.clock += 1
+    start = it.clock
     emitted, it.emitted = it.emitted, []
+    at_call, it.at_call = it.at_call, []
     if arguments is None:
         it.no_grad = False
     it.building += building
@@ -483,15 +503,19 @@ def _interpret(
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
         if isinstance(body, ast.Lambda):
-            it.returned.append(it.expr(body.body))
+            it.returned.append((it.expr(body.body), it.weights))
             ends = True
         else:
             regions.decorated(it, body.decorator_list)
             ends = it.block(body.body)
             _nested(it, function)
+            exits = it.returned if ends else [*it.returned, (NONE, it.weights)]
+            it.weights = objects.weights_at_end(it, exits, start)
         objects.commit(it, it.variables, it.building > 0)
+        if building and isinstance(owner, Instance):
+            objects.remember_casts(it, owner.root)
         result: Value | None = None if ends else NONE
-        for value in it.returned:
+        for value, _ in it.returned:
             result = value if result is None else join(result, value)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)
@@ -504,6 +528,7 @@ def _interpret(
     finally:
         it.leaves = leaves
         it.emitted = emitted + summary.emitted
+        summary.at_call, it.at_call = it.at_call, at_call
         it.building -= building
         it.restore(frame)
 

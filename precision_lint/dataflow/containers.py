@@ -122,6 +122,7 @@ def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
     vector, assumptions = dtypes.V_ANY, 0
     if isinstance(owner, Instance):
         vector, _ = objects.weights_of(it, owner)
+        assumptions = objects.assumed_of_weights(it, owner)
     elif isinstance(owner, Unknown) and owner.symbol.node is not None:
         vector = owner.symbol.vector
     elif isinstance(owner, Unknown):
@@ -265,16 +266,6 @@ def _unknown_item(it: Interpreter, value: Unknown, index: Value, node: ast.Subsc
     if isinstance(index, Scalar) and index.value is not None:
         return child(it, value, index.value)
     return child(it, value, "[]")
-
-
-def _is_array_index(index: Value) -> bool:
-    """Whether only a tensor or an array takes an index: ``x[..., None]``, ``x[:, 0]``."""
-    if isinstance(index, Sequence) and index.kind == "tuple":
-        return any(
-            isinstance(one, Scalar) and one.kind in ("none", "slice", "ellipsis")
-            for one in index.items or ()
-        )
-    return False
 
 
 def size_of(tensor: Value, index: Value | None) -> Scalar:
@@ -436,6 +427,9 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
         owner = it.expr(target.value)
         if isinstance(owner, Instance):
             objects.store(it, owner, target.attr, value)
+    elif isinstance(target, ast.Subscript) and isinstance(value, (Sequence, Table)):
+        if isinstance(it.expr(target.value), (Sequence, Table)):
+            _assign_item(it, target, value, target)  # ``lists[key].append(item)``
 
 
 STORES: list[Any] = []
@@ -448,6 +442,9 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         look(it, owner, target, value, node)
     if isinstance(owner, Tensor) and target.attr == "data":
         rebind(it, target.value, value)
+        whole = owner.data["owner"] if isinstance(owner.data, Special) else None
+        if isinstance(whole, Instance) and isinstance(value, Tensor):
+            objects.cast_some(it, whole, value.dtypes)
     elif isinstance(owner, Instance):
         objects.store(it, owner, target.attr, value)
     elif isinstance(owner, Unknown):

@@ -118,6 +118,15 @@ def is_beside(value: Tensor) -> bool:
     return any(isinstance(one, Special) and beside_weights(one) for one in made.operands)
 
 
+def of_array(value: Any) -> bool:
+    """Whether a tensor was made from a NumPy array: no mode changes the dtype of that."""
+    for _ in range(6):
+        if not isinstance(value, Tensor) or not value.operands:
+            break
+        value = value.operands[0]
+    return isinstance(value, Array)
+
+
 def holds_floats(source: Tensor | None) -> None:
     """Note that the dtype of a tensor is used where only a float's can be."""
     if source is not None and source.symbol is not None:
@@ -195,7 +204,9 @@ def _data_rank(value: Value | None) -> int:
     if isinstance(value, Scalar):
         return 0
     if isinstance(value, Sequence):
-        return SOME_RANK
+        items = value.items if value.items is not None else (value.element,)
+        inner = max(map(_data_rank, items), default=0)
+        return inner + 1 if inner >= 0 else SOME_RANK
     return UNKNOWN_RANK
 
 

@@ -7,19 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_lint.dataflow import methods, regions
+from precision_lint.dataflow.choices import around
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
 from precision_lint.dataflow.interpreter import (
     EXPRESSIONS,
     Environment,
     Expression,
     Interpreter,
-    asked_by,
+    switched_by,
 )
 from precision_lint.dataflow.objects import is_module, next_method
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
-from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.joining import NULL, any_of, join, unknown
 from precision_lint.domains.values import (
     NONE,
     ClassValue,
@@ -27,6 +28,7 @@ from precision_lint.domains.values import (
     DtypeValue,
     Instance,
     Lazy,
+    Reference,
     RegionValue,
     Scalar,
     Sequence,
@@ -56,6 +58,8 @@ def _constant(it: Interpreter, node: ast.Constant) -> Value:
     value = node.value
     if value is None:
         return NONE
+    if value is Ellipsis:
+        return Special("slice", node, it.module, key=("...",))
     kind = KINDS.get(value.__class__)
     if kind is None:
         return Scalar(None, "complex") if isinstance(value, complex) else unknown()
@@ -174,19 +178,21 @@ def _not_entered(it: Interpreter, others: list[ast.expr]) -> None:
 
 @expression(ast.IfExp)
 def _if(it: Interpreter, node: ast.IfExp) -> Value:
-    known = asked(it, it.expr(node.test), node.test)
+    test = it.expr(node.test)
+    known = asked(it, test, node.test)
     if known is not None:
         return it.expr(node.body if known else node.orelse)
     trace, variables, live, region = it.trace, it.variables, it.live, it.region
     it.trace = []
     it.narrow(node.test, True)
-    it.branches.append(asked_by(node.test))
+    asked_here = around(it, node.test, test)
+    it.branches.append(asked_here)
     body = it.expr(node.body)
     first, it.trace = it.trace, []
     body_live = it.live
     it.variables, it.live, it.region = variables, live, region
     it.narrow(node.test, False)
-    it.branches[-1] = asked_by(node.test, False)
+    it.branches[-1] = asked_here._replace(holds=not asked_here.holds)
     other = it.expr(node.orelse)
     it.branches.pop()
     second, it.trace = it.trace, trace
@@ -195,7 +201,10 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     noted(it, "if", node, first, second)
     made = it.either(body, body_live, other, other_live)
     if isinstance(made, Special) and made.kind == "scope":
-        made.fields["test"] = node.test
+        opens = not (isinstance(body, Reference) and body.name == NULL)
+        made.fields["asked"] = asked_here._replace(holds=asked_here.holds is opens)
+    elif isinstance(made, RegionValue):
+        switched_by(made, body, other, (it.function, asked_here))
     elif isinstance(made, DtypeValue) and made is not body and made is not other:
         made.asked = made.asked or node.test
     return made
@@ -340,7 +349,9 @@ def _text(it: Interpreter, node: ast.JoinedStr) -> Value:
             value = it.expr(part.value)
             if isinstance(value, Tensor):
                 looked_at(it, "format", value, part.value)
-    return Scalar(None, "str")
+    first = node.values[0] if node.values else None
+    start = it.expr(first) if isinstance(first, ast.Constant) else Scalar("", "str")
+    return Scalar(None, "str", op="format", operands=(start,))
 
 
 @expression(ast.NamedExpr)

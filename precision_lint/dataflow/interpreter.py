@@ -25,6 +25,7 @@ from precision_lint.domains.joining import (
 )
 from precision_lint.domains.values import (
     DtypeValue,
+    RegionValue,
     Root,
     Scalar,
     Symbol,
@@ -73,17 +74,22 @@ class Region(NamedTuple):
     """The device is only known at run time."""
     mark: int = 0
     """Flags of what is computed inside (``IN_FLOAT16``, ``IN_BFLOAT16``)."""
-    switch: Value | None = None
-    """The flag that decides whether it is on."""
+    holds: tuple[tuple[Value, bool], ...] = ()
+    """Flags that are known wherever it is on, and their truth."""
 
 
 class Asked(NamedTuple):
-    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome."""
+    """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome.
+
+    value: what it came to, in a function or a module.
+    """
 
     test: ast.expr
     key: str
     names: frozenset[str]
     holds: bool
+    value: Value | None = None
+    scope: Any = None
 
 
 class Decision(NamedTuple):
@@ -121,7 +127,8 @@ class Frame(NamedTuple):
     variables: Environment
     outer: Environment | None
     region: Region
-    returned: list[Value]
+    returned: list[tuple[Value, Any]]
+    """What the returns give, and the casts of modules there."""
     yielded: list[tuple[Value, Region]]
     loop: Loop | None
     depth: int
@@ -142,24 +149,22 @@ class Interpreter:
         self.variables: Environment = {}
         self.outer: Environment | None = None
         self.region = OUTSIDE
-        self.returned: list[Value] = []
+        self.returned: list[tuple[Value, Any]] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
-        self.depth = 0
-        """Loops around the current statement, in this function."""
-        self.loops = 0
-        """Loops around the current statement, in all functions that led here."""
+        self.depth = self.loops = 0
+        """Loops around the current statement, in this function and in all functions that led here."""
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
-        self.caught = 0
-        """Blocks around whose errors are expected."""
-        self.compatible = 0
-        """Branches around that ask for a version of torch."""
+        self.caught = self.compatible = 0
+        """Blocks around whose errors are expected, and branches that ask for a version of torch."""
         self.unpacked = False
         """Whether the call at hand has keywords that are not known."""
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
+        self.tested: Value | None = None  # the value of the test that was asked last
+        self.choices: dict[Any, dict[Any, Any]] = {}  # what its branches left, by test
         self.notes: dict[Any, Any] = {}
         """What hazards remember of what came before."""
         self.quiet: dict[Any, Any] = {}
@@ -177,9 +182,10 @@ class Interpreter:
         self.calls: Call | None = None
         self.active: list[Any] = []
         """Contexts that are being interpreted, outermost first."""
-        self.weights: dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]] = {}
-        """Casts of modules: the dtype of weights below a path, and when it was cast."""
-        self.clock = 0
+        self.weights: dict[tuple[Root, tuple[str, ...]], Any] = {}
+        """Casts of modules in the course of this analysis (``objects.Cast``)."""
+        self.clock = self.began = self.number = 0
+        """Time, which casts move on; when this analysis (a function, a top level) began; its number."""
         self.root = ("", "")
         self.script = False
         self.of_module = False
@@ -190,9 +196,10 @@ class Interpreter:
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.leaves: list[Tensor] = []
-        self.emitted: list[Variant] = []
-        """What was reported in the function at hand, and in what it calls."""
         """Parameters of the function at hand that a call gave a tensor."""
+        self.emitted: list[Variant] = []
+        self.at_call: list[Any] = []
+        """What was reported in the function at hand, and in what it calls; and what of its callers."""
         self.building = 0
         """Objects whose ``__init__`` is being interpreted."""
 
@@ -366,6 +373,19 @@ class Interpreter:
         if symbols:
             self.pending.append((variant, symbols, proof))
 
+    def emit_at_call(self, kind: str, modes: int, assumptions: int, **data: Any) -> None:
+        """Report a hazard where the function at hand is given what makes it one."""
+        if self.calls is not None and modes & self.live:
+            self.at_call.append((kind, modes & self.live, assumptions, data))
+            self.report_at_call(self.at_call[-1], self.calls)
+
+    def report_at_call(self, hazard: Any, call: Call) -> None:
+        """Report at a call what the function that is called reports of it."""
+        kind, modes, assumptions, data = hazard
+        function, self.function = self.function, call.function
+        self.emit_at(kind, call.place, modes, assumptions, **data)
+        self.function = function
+
     def emit_variant(
         self, kind: str, node: ast.AST, variant: Variant, about: Value | None = None, **data: Any
     ) -> None:
@@ -438,12 +458,13 @@ def merge(
     a_live: int = dtypes.ALL_MODES,
     b_live: int = dtypes.ALL_MODES,
     asked: Asked | None = None,
+    function: Function | None = None,
     stored: Mapping[Any, Mapping[Any, Value]] = NOTHING,
 ) -> Environment:
     """The variables after a branch that may have gone either way, each way in some modes.
 
-    asked: the branch's test, which holds for ``a``.  stored: by variables that are attributes, what is
-    known of the others of their objects.
+    asked: the branch's test, which holds for ``a``; function: that in which it is asked.  stored: by
+    variables that are attributes, what is known of the others of their objects.
     """
     if a is b:
         return a
@@ -452,7 +473,7 @@ def merge(
     for name, value in a.items():
         other = b.get(name)
         if other is None:
-            merged[name] = _alone(name, value, stored)
+            _one_sided(merged, name, value, stored)
         elif other is value:
             merged[name] = value
         elif apart:
@@ -463,18 +484,34 @@ def merge(
                 merged[name] = _decided(joined, value, other, asked)
             elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
                 joined.asked = joined.asked or asked.test
+            elif asked and function and joined.__class__ is RegionValue:
+                switched_by(joined, value, other, (function, asked))
     for name, value in b.items():
-        if name not in merged:
-            merged[name] = _alone(name, value, stored)
+        if name not in a:
+            _one_sided(merged, name, value, stored)
     return merged
 
 
-def _alone(name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]) -> Value:
-    """A variable that one arm alone sets: who reads it came there, unless it was there before."""
-    if name.__class__ is not tuple:
-        return value
-    others = stored.get(name)
-    return value if others is not None and is_new(others, name[-1]) else perhaps_cast(value)
+def switched_by(made: Any, a: Value, b: Value, asked: tuple[Function | None, Asked]) -> None:
+    """Note the test that decides whether a region is on: one of the values is off, or opens none."""
+    first, second = [isinstance(x, RegionValue) and x.dtypes != dtypes.V_OFF for x in (a, b)]
+    if first is not second and made is not a and made is not b:
+        function, test = asked
+        made.asked = function, test if first else test._replace(holds=not test.holds)
+
+
+def _one_sided(
+    merged: Environment, name: Any, value: Value, stored: Mapping[Any, Mapping[Any, Value]]
+) -> None:
+    """A variable that one arm alone sets: who reads it came there, unless it was there before.
+
+    An attribute of an unknown object is what it was in the other arm.
+    """
+    others = stored.get(name) if name.__class__ is tuple else None
+    if name.__class__ is not tuple or (others is not None and is_new(others, name[-1])):
+        merged[name] = value
+    elif not isinstance(value, Scalar):
+        merged[name] = perhaps_cast(value)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:
@@ -592,6 +629,7 @@ __all__ = [
     "asked_by",
     "changed",
     "merge",
+    "switched_by",
     "tensor_of",
     "widen",
 ]

@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable
 
-from precision_lint.dataflow import around, arrays, building, regions, training
+from precision_lint.dataflow import around, arrays, building, objects, regions, training
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -227,9 +227,7 @@ def _torch_object(
 def _emptied(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    it.quiet.clear()
-    for look in regions.EMPTIED:
-        look(it)
+    regions.empty(it)
     return NONE
 
 
@@ -606,7 +604,24 @@ def _dict(
             if isinstance(pair, Sequence) and pair.items and isinstance(pair.items[0], Scalar):
                 items[pair.items[0].value] = pair.items[1]
         return Table(items, None)
+    each = first.element if isinstance(first, Sequence) else None
+    if isinstance(each, Sequence) and each.items is not None and len(each.items) == 2:
+        return Table(items, each.items[1])
     return Table(items, unknown() if first is not None or it.unpacked else None)
+
+
+def _collections(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """Containers of ``collections`` that are dicts and lists in all that matters here."""
+    kind = name.rpartition(".")[2]
+    if kind == "OrderedDict":
+        return _dict(it, name, arguments, keywords, node)
+    if kind == "defaultdict":
+        return Table({}, it.call(arguments[0], [], {}, node) if arguments else None)
+    if kind == "deque":
+        return _listed(it, "builtins.list", arguments, keywords, node)
+    return around.call(it, name, arguments, keywords, node)
 
 
 def _mapped(
@@ -629,13 +644,14 @@ def _attribute_of(
 
     named = text(arguments[1]) if len(arguments) > 1 else None
     if name.endswith("setattr"):
-        if named is not None and isinstance(arguments[0], Instance) and len(arguments) > 2:
-            from precision_lint.dataflow.objects import store
-
-            store(it, arguments[0], named, arguments[2])
+        if isinstance(arguments[0], Instance) and len(arguments) > 2:
+            objects.store_named(it, arguments[0], arguments[1], arguments[2])
         return NONE
     if named is None:
-        return unknown()
+        owner = arguments[0] if len(arguments) > 1 else None
+        if not isinstance(owner, Instance):
+            return unknown()
+        return objects.load_made_up(it, owner, arguments[1]) or unknown()
     found = attribute(it, arguments[0], named, node)
     return join(found, arguments[2]) if len(arguments) > 2 else found
 
@@ -765,6 +781,7 @@ ROOTS: dict[str, Handler] = {
     "math": _math,
     "builtins": _builtin,
     "functools": _functools,
+    "collections": _collections,
     "contextlib": _contextlib,
     "itertools": _itertools,
     "inspect": _inspect,

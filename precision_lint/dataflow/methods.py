@@ -18,7 +18,7 @@ from precision_lint.dataflow import (
 from precision_lint.dataflow.calls import CALLEES, call_either
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create, limit_of, sampled
-from precision_lint.dataflow.interpreter import Interpreter, asked_by, tensor_of
+from precision_lint.dataflow.interpreter import Asked, Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
 from precision_lint.domains import assumptions as assume
@@ -317,7 +317,8 @@ def _cast(
         if vector is None:
             return devices.on(value, device)
         explicit, source = _names_dtype(arguments, keywords), _source(arguments, keywords)
-        return devices.on(cast(it, value, vector, node, explicit, source), device)
+        chosen = building.chosen([*arguments, *keywords.values()])
+        return devices.on(cast(it, value, vector, node, explicit, source, chosen), device)
     if name == "type_as":
         other = tensor_of(it, arguments[0]) if arguments else None
         return cast(it, value, other.dtypes, node, False, other) if other is not None else value
@@ -781,13 +782,15 @@ def _perhaps_made(
     it: Interpreter, callee: Special, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     """What a class of context managers makes that a branch replaces by ``nullcontext``."""
-    test = callee.fields.get("test")
-    if test is not None:
-        it.branches.append(asked_by(test))
+    asked: Asked | None = callee.fields.get("asked")
+    around = it.branches
+    it.branches = around if asked is None else [*around, asked]
     made = it.call(callee["of"], arguments, keywords, node)
-    if test is not None:
-        it.branches.pop()
-    return perhaps(made) if isinstance(made, RegionValue) else made
+    it.branches = around
+    if isinstance(made, RegionValue):
+        made = perhaps(made)
+        made.asked = (it.function, asked) if asked is not None else None
+    return made
 
 
 CALLEES[Special] = call_special

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from precision_lint.dataflow import devices
+from precision_lint.dataflow.choices import recall
 from precision_lint.dataflow.declared import TENSOR_CLASSES
 from precision_lint.dataflow.guards import asked_of_autocast, elementwise, measured, target_of
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -376,10 +377,10 @@ def _entered(value: RegionValue) -> RegionValue:
 
 
 def _autocast(it: Interpreter, holds: bool, stated: bool) -> None:
-    """Autocast is on, or off, from here on."""
+    """Autocast is on, or off, from here on: what a script runs outside of regions is never on."""
     region = it.region
     on = dtypes.regions_on(region.dtypes)
-    if region.explicit:
+    if region.explicit or (holds and not on and not region.assumptions):
         it.live &= on if holds else dtypes.ALL_MODES & ~on | 1
         return
     code = 1 << dtypes.CODE
@@ -394,4 +395,10 @@ def _autocast(it: Interpreter, holds: bool, stated: bool) -> None:
     it.region = region._replace(dtypes=dtypes.V_OFF, assumptions=known, explicit=stated)
 
 
-OPERATIONS["narrow"] = narrow
+def branch(it: Interpreter, test: ast.expr, holds: bool, stated: bool = False) -> None:
+    """Learn what the arm of a branch, or an assertion, says."""
+    recall(it, test, holds)
+    narrow(it, test, holds, stated)
+
+
+OPERATIONS["narrow"] = branch

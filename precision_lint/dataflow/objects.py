@@ -7,8 +7,9 @@ everything below its path; the latest cast of a part or of what holds it counts.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
@@ -31,6 +32,7 @@ from precision_lint.domains.values import (
     Table,
     Tensor,
     Value,
+    text,
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, scan
@@ -139,6 +141,29 @@ def store(it: Interpreter, owner: Instance, name: str, value: Value) -> None:
     it.stored[slot(owner.attributes, name)] = owner.attributes
 
 
+def made_up(name: Value | None) -> str:
+    """What stands for attributes whose names are put together, by how they begin (``f"layer{i}"``)."""
+    begins = name.operands[0] if isinstance(name, Scalar) and name.op == "format" else None
+    return f"{text(begins) or ''}*"
+
+
+def store_named(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
+    """The same by a name that is a value."""
+    known = text(name)
+    if known is None:
+        known = made_up(name)
+        old = it.variables.get(slot(owner.attributes, known), owner.attributes.get(known))
+        value = value if old is None else join(old, value)
+    store(it, owner, known, value)
+
+
+def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:
+    """An attribute by a name that is put together; None: nothing was stored by one like it."""
+    some = made_up(name)
+    value = it.variables.get(slot(owner.attributes, some), owner.attributes.get(some))
+    return held(it, owner, some, value) if value is not None else None
+
+
 def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None:
     """At a method's end: what it stored is visible to all methods.
 
@@ -151,6 +176,7 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
         if attributes is None:
             continue
         name, value = key[2], variables[key]
+        keep(it, value)
         old = attributes.get(name)
         if old is None or building:
             new = building or is_new(attributes, name)
@@ -215,10 +241,11 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
 def part(owner: Instance, name: str, value: Instance) -> Instance:
     """An object that another one holds: it is cast with it."""
     path = (*owner.path, name)
+    between = [(root, (*above, name)) for root, above in owner.also[:2] if root.number != PART]
+    also = ((value.root, value.path), *between)
     return Instance(
-        value.cls, value.attributes, owner.root, path, value.arguments, value.items,
-        (value.root, value.path),
-    )  # fmt: skip
+        value.cls, value.attributes, owner.root, path, value.arguments, value.items, also
+    )
 
 
 def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
@@ -237,8 +264,7 @@ def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
         kept = [x if w == dtypes.FLOAT32 and x in NARROW_OR_WIDE else c for c, x, w in whole]
         cast = (*kept[: dtypes.HALF16], *cast[dtypes.HALF16 :])
     assumed = value.assumptions
-    if place is None and owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
-        assumed |= assume.WEIGHTS
+    assumed |= assumed_of_weights(it, owner)
     return value.but(dtypes=cast, assumptions=assumed) if cast != value.dtypes else value
 
 
@@ -256,9 +282,11 @@ def _layer_attribute(it: Interpreter, owner: Instance, name: str, node: ast.AST)
     layer = layers.layer(owner.cls)
     if layer is not None and name in (*layer.weights, *layer.buffers):
         vector, _ = weights_of(it, owner)
+        assumptions = assumed_of_weights(it, owner)
         return Tensor(
-            vector, "weight", (), node, it.module, flags=PARAMETER, data=(owner.cls, name)
-        )
+            vector, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER,
+            data=(owner.cls, name),
+        )  # fmt: skip
     if name in owner.arguments:
         return owner.arguments[name]
     return None
@@ -302,25 +330,138 @@ def _assigned(method: Function) -> Iterator[str]:
 # weights
 
 
+class Cast(NamedTuple):
+    """A cast of a module: the dtype of weights below a path, and when and where they got it."""
+
+    dtypes: Dtypes
+    at: int
+    place: Place | None
+    assumptions: int = 0
+
+
+Weights = dict[tuple[Root, tuple[str, ...]], Cast]
+
+
+PART = -1
+"""The number of what an ``__init__`` builds, which goes with its object."""
+
+
 def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
     """The dtype of an object's weights, and where it was cast last."""
-    best = -1
-    found: tuple[Dtypes, Place | None] = (owner.root.made, None)
-    if owner.also is not None and owner.root.made is dtypes.FOLLOWS:
-        made = owner.also[0].made
-        found = (owner.root.made if made in (dtypes.MADE, dtypes.FOLLOWS) else made, None)
-    elif owner.also is not None and owner.root.made is dtypes.MADE:
-        made = owner.also[0].made
-        found = (made if made is not dtypes.FOLLOWS else owner.root.made, None)
-    if not it.weights:
-        return found
-    for root, path in ((owner.root, owner.path), owner.also or (owner.root, ())):
+    last = _last_cast(it, owner)
+    return (last.dtypes, last.place) if last is not None else (_as_built(owner), None)
+
+
+def assumed_of_weights(it: Interpreter, owner: Instance) -> int:
+    """What the dtype of an object's weights rests on."""
+    last = _last_cast(it, owner)
+    if last is None and owner.root.node is None and owner.root.made is dtypes.FOLLOWS:
+        return assume.WEIGHTS
+    found = last.assumptions if last is not None else 0
+    here = last is not None and last.at > it.began
+    whole, *parts = [root for root, _ in ways(owner)]
+    out_of_sight = any(
+        root.kept and root.number != it.number
+        for root in (whole, *[one for one in parts if one.number != PART])
+    )
+    return found | assume.ELSEWHERE if out_of_sight and not here else found
+
+
+Way = tuple[tuple[Root, tuple[str, ...]], ...]
+"""Objects that an object is part of, and the paths to it."""
+
+
+def ways(owner: Instance) -> Way:
+    """Where casts of an object are kept: at what holds it, and at where it was built."""
+    return ((owner.root, owner.path), *owner.also)
+
+
+def other_way(
+    root: Root, path: tuple[str, ...], known: list[Way], given: list[Way]
+) -> tuple[Root, tuple[str, ...]]:
+    """A part of an object that a function was called with, where it is called with another one."""
+    for before, after in zip(known, given, strict=False):
+        for (one, start), (other, new) in zip(before, after, strict=False):
+            if one is root and path[: len(start)] == start:
+                return other, (*new, *path[len(start) :])
+    return root, path
+
+
+def _as_built(owner: Instance) -> Dtypes:
+    """The dtype of weights that nobody casts."""
+    whole = owner.root.made
+    made = owner.also[0][0].made if owner.also else whole
+    if whole is dtypes.FOLLOWS:
+        return whole if made in (dtypes.MADE, dtypes.FOLLOWS) else made
+    return made if whole is dtypes.MADE and made is not dtypes.FOLLOWS else whole
+
+
+def _last_cast(it: Interpreter, owner: Instance) -> Cast | None:
+    """The last cast of an object, or of what holds it: here, or by who built and kept it."""
+    found: Cast | None = None
+    for root, path in ways(owner):
+        before = root.casts if root.number != it.number else {}
+        if not it.weights and not before:
+            continue
         for length in range(len(path) + 1):
-            entry = it.weights.get((root, path[:length]))
-            if entry is not None and entry[1] > best:
-                best = entry[1]
-                found = (entry[0], entry[2])
+            entry = it.weights.get((root, path[:length])) or before.get(path[:length])
+            if entry is not None and (found is None or entry.at > found.at):
+                found = entry
+    if found is not None and found.at <= it.began and owner.root.made is dtypes.FOLLOWS:
+        # a model that is half as a whole was cast after it was built
+        return found._replace(
+            dtypes=(*found.dtypes[: dtypes.HALF16], *_as_built(owner)[dtypes.HALF16 :])
+        )
     return found
+
+
+def keep(it: Interpreter, value: Value, depth: int = 3) -> None:
+    """An attribute or a global name holds a value: other functions see its weights as they are now."""
+    if isinstance(value, Instance):
+        _keep_root(it, value.root)
+        for root, _ in value.also:
+            _keep_root(it, root)
+    if not depth:
+        return
+    if isinstance(value, Instance) and value.items is not None:
+        keep(it, value.items, depth - 1)
+    elif isinstance(value, Sequence):
+        for item in value.items or (value.element,):
+            if item is not None:
+                keep(it, item, depth - 1)
+    elif isinstance(value, Table):
+        for item in (*value.items.values(), value.element):
+            if item is not None:
+                keep(it, item, depth - 1)
+
+
+def _keep_root(it: Interpreter, root: Root) -> None:
+    root.kept = True
+    remember_casts(it, root)
+
+
+def remember_casts(it: Interpreter, root: Root) -> None:
+    """What was cast of an object and its parts, for those who see it later."""
+    for (one, path), entry in it.weights.items():
+        if one is root:
+            root.casts[path] = entry
+
+
+def cast_alike(it: Interpreter, made: Root, like: Root) -> None:
+    """An object is built as one was before: what that one cast of itself, this one does."""
+    if like.casts:
+        it.clock += 1
+        again = {(made, path): one._replace(at=it.clock) for path, one in like.casts.items()}
+        it.weights = {**it.weights, **again}
+
+
+def note_casts(casts: Weights) -> None:
+    """A function ends that cast something which was kept before: it may have been called, or not."""
+    for (root, path), entry in casts.items():
+        if root.kept and root.casts.get(path) != entry:
+            before = root.casts.get(path)
+            vector = before.dtypes if before is not None else root.made
+            root.casts[path] = entry._replace(dtypes=dtypes.join(vector, entry.dtypes))
 
 
 def is_own(it: Interpreter, owner: Instance) -> bool:
@@ -339,6 +480,14 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
     ):
         return False
     return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
+
+
+def has_no_weights(owner: Instance) -> bool:
+    """Whether this is a loss or a layer of torch with nothing in it that a cast of it would change."""
+    layer = layers.layer(owner.cls) if isinstance(owner.cls, str) else None
+    if layer is None or layer.container or layer.weights or layer.buffers:
+        return False
+    return not any(isinstance(one, Tensor) for one in owner.arguments.values())
 
 
 HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
@@ -402,14 +551,23 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, built: bool = Fals
             it.sign(mode, said, node, None, of_own_parts(it), chosen, built or not runs_models(it))
 
 
-def cast_module(it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST) -> None:
+def cast_module(
+    it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST, assumptions: int = 0
+) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
     show_cast(it, vector, node, not isinstance(owner.cls, str))
-    it.weights = {
-        **it.weights,
-        (owner.root, owner.path): (vector, it.clock, it.place(node)),
-    }
+    made = Cast(vector, it.clock, it.place(node), assumptions)
+    it.weights = {**it.weights, (owner.root, owner.path): made}
+
+
+def cast_some(it: Interpreter, owner: Instance, vector: Dtypes) -> None:
+    """``parameter.data = ...`` for those of an object: each has this dtype, or the one that it had."""
+    before, place = weights_of(it, owner)
+    joined = dtypes.join(before, vector)
+    if joined != before:
+        it.clock += 1
+        it.weights = {**it.weights, (owner.root, owner.path): Cast(joined, it.clock, place)}
 
 
 def parameters_of(owner: Value, node: ast.AST, it: Interpreter) -> Special:
@@ -426,10 +584,10 @@ def as_made(it: Interpreter) -> Dtypes:
 
 
 def new_root(made: Dtypes, node: ast.AST | None, it: Interpreter) -> Root:
-    return Root(made, node, it.module)
-
-
-Weights = dict[tuple[Root, tuple[str, ...]], tuple[Dtypes, int, Place | None]]
+    """An object that is built here."""
+    it.clock += 1
+    number = PART if it.building else it.number
+    return Root(made, node, it.module, number, it.clock)
 
 
 def merge_weights(a: Weights, b: Weights) -> Weights:
@@ -442,16 +600,54 @@ def merge_weights(a: Weights, b: Weights) -> Weights:
         if other is None or other is entry:
             merged[key] = entry if other is not None else _perhaps(entry, key[0])
         else:
-            joined = dtypes.join(other[0], entry[0])
-            merged[key] = (joined, max(other[1], entry[1]), entry[2])
+            joined = dtypes.join(other.dtypes, entry.dtypes)
+            assumptions = other.assumptions | entry.assumptions
+            merged[key] = Cast(joined, max(other.at, entry.at), entry.place, assumptions)
     for key, entry in a.items():
         if key not in b:
             merged[key] = _perhaps(entry, key[0])
     return merged
 
 
-def _perhaps(
-    entry: tuple[Dtypes, int, Place | None], root: Root
-) -> tuple[Dtypes, int, Place | None]:
+def weights_at_end(it: Interpreter, exits: list[tuple[Value, Weights]], start: int) -> Weights:
+    """The casts of modules behind a function that leaves by several returns.
+
+    start: when the function began.  What it built itself is cast as where it is given back.
+    """
+    if len(exits) < 2:
+        return exits[0][1] if exits else it.weights
+    merged = exits[0][1]
+    for _, weights in exits[1:]:
+        merged = merge_weights(merged, weights)
+    given = [(one, weights) for value, weights in exits for one in _given_back(value)]
+    merged = dict(merged)
+    for value, weights in given:
+        merged |= {
+            key: one for key, one in weights.items() if key[0] is value.root and one.at > start
+        }
+    for value, _ in given:
+        ways = [(one, casts) for one, casts in given if one.cls == value.cls]
+        found = value.root.born > start and [_weights_in(it, *way) for way in ways]
+        if found and any(one != found[0] for one in found):
+            it.clock += 1
+            joined = functools.reduce(dtypes.join, found)
+            merged[value.root, value.path] = Cast(joined, it.clock, weights_of(it, value)[1])
+    return merged
+
+
+def _given_back(value: Value) -> list[Instance]:
+    items = value.items or () if isinstance(value, Sequence) else (value,)
+    return [one for one in items if isinstance(one, Instance)]
+
+
+def _weights_in(it: Interpreter, value: Instance, weights: Weights) -> Dtypes:
+    """The dtype of an object's weights after some casts."""
+    here, it.weights = it.weights, weights
+    found, _ = weights_of(it, value)
+    it.weights = here
+    return found
+
+
+def _perhaps(entry: Cast, root: Root) -> Cast:
     """A cast that one of two branches makes."""
-    return (dtypes.join(entry[0], root.made), entry[1], entry[2])
+    return entry._replace(dtypes=dtypes.join(entry.dtypes, root.made))

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from precision_lint.dataflow.choices import answer
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.ranges import divide, multiply, power
@@ -86,7 +87,8 @@ def asked(it: Interpreter, value: Value, node: ast.AST) -> bool | None:
     if value.__class__ is Special:
         for look in TESTED:
             look(it, value, node)
-    return truth_value(value)
+    known = truth_value(value)
+    return known if known is not None else answer(it.region, value)
 
 
 def truth_value(value: Value) -> bool | None:
@@ -405,7 +407,13 @@ def _compared(op: ast.cmpop, left: Scalar, right: Scalar) -> Value:
 
 
 def _identity(op: ast.cmpop, left: Value, right: Value) -> Value:
-    """``is None`` and ``is not None``."""
+    """``is None`` and ``is True``, and their contraries."""
+    if isinstance(left, Scalar) and isinstance(right, Scalar) and left.kind == right.kind == "bool":
+        assumptions = left.assumptions | right.assumptions
+        if None in (left.value, right.value):
+            return Scalar(None, "bool", assumptions=assumptions)
+        same = left.value is right.value
+        return Scalar(same is isinstance(op, ast.Is), "bool", assumptions=assumptions)
     nothing = [isinstance(v, Scalar) and v.kind == "none" for v in (left, right)]
     if all(nothing):
         return Scalar(isinstance(op, ast.Is), "bool")

@@ -231,5 +231,8 @@ def initialise(it: Interpreter, made: Instance) -> None:
     from precision_lint.dataflow.objects import find_method
 
     init = find_method(it, made.cls, "__init__")
-    if init is not None:
-        it.run(init, made, None, {}, init.node)
+    if init is None:
+        return
+    weights = it.weights
+    it.run(init, made, None, {}, init.node)
+    it.weights = weights

@@ -19,7 +19,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
-from precision_lint.dataflow.objects import serves_models
+from precision_lint.dataflow.objects import keep, serves_models
 from precision_lint.dataflow.protocol import FINISHED, tells
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -86,6 +86,7 @@ class Program:
         """Summaries of functions that the analysis of the file at hand made."""
         self.built: list[Class] = []
         """Classes of which it built objects."""
+        self.analyses = 0
 
     def count(self, what: str) -> None:
         """Note that a bound was reached."""
@@ -148,6 +149,8 @@ class Program:
         it.steps, it.limit, it.root = 0, STEPS, (module.path, "")
         it.script, it.of_module = True, False
         signs = set(it.signs)
+        around = it.weights, it.number, it.began
+        it.weights, it.number, it.began = {}, self._begin(), it.clock
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
             it.block(body)
@@ -158,6 +161,9 @@ class Program:
             self.count("steps")
         finally:
             module.facts["signs"] = it.signs - signs
+            for value in it.variables.values():
+                keep(it, value)
+            it.weights, it.number, it.began = around
             it.restore(frame)
             it.script, it.of_module, it.root, it.calls = script, of_module, root, calls
             it.steps, it.limit = steps, limit
@@ -316,15 +322,22 @@ class Program:
             self._guarded(lambda body=body: _whole(it, lambda: it.block(body)))  # type: ignore[misc]
             it.restore(frame)
 
+    def _begin(self) -> int:
+        """The number of an analysis that begins."""
+        self.analyses += 1
+        return self.analyses
+
     def _guarded(self, work: Callable[[], Any]) -> None:
         """Do some work within the budget of one function."""
         it = self.interpreter
         it.steps, it.limit, it.loops = 0, STEPS, 0
         it.branches.clear()
+        it.choices.clear()
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()
         it.stored.clear()
         it.weights = {}
+        it.number, it.began = self._begin(), it.clock
         it.trace = []
         frame = it.save()
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import GRADIENT, Special, Table, Tensor, Value
+from precision_lint.domains.values import GRADIENT, Instance, Special, Table, Tensor, Value
 from precision_lint.events import Place
 
 
@@ -56,6 +56,8 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
         for look in HANDED_OVER:
             look(it, node, given)
     for one in given:
+        if isinstance(one, Instance) and not one.path:
+            one.root.kept, one.root.number = True, 0
         # raw gradients are summed over machines; what was converted is looked at
         if isinstance(one, Tensor) and one.flags & GRADIENT and one.op != "grad":
             note(it, "read", node, one)

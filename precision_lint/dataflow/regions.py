@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from precision_lint.dataflow.choices import around, computed, holds_inside
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
 from precision_lint.dataflow.objects import of_own_parts, runs_models
 from precision_lint.dataflow.protocol import note
@@ -94,7 +96,19 @@ def make_region(
         vector = tuple([0 if i in OFF_IN_HALF else x for i, x in enumerate(vector)])
     cached = given.get("cache_enabled")
     cache = not (isinstance(cached, Scalar) and cached.value is False)
-    return RegionValue(vector, device, assumptions, cache, node, it.module, given.get("enabled"))
+    switch = given.get("enabled")
+    made = RegionValue(vector, device, assumptions, cache, node, it.module, switch)
+    if enabled is None:
+        made.asked = _asked(it, order, switch, node)
+    return made
+
+
+def _asked(it: Interpreter, order: tuple[str, ...], switch: Value | None, node: ast.AST) -> Any:
+    """The test that is written for ``enabled``."""
+    at = order.index("enabled")
+    given = [k.value for k in getattr(node, "keywords", ()) if k.arg == "enabled"]
+    given += getattr(node, "args", [])[at : at + 1]
+    return (it.function, around(it, given[0], switch)) if given else None
 
 
 def _is_union(vector: dtypes.Dtypes) -> bool:
@@ -156,7 +170,7 @@ def entered(it: Interpreter, value: RegionValue) -> Region:
         off and before.dtypes != dtypes.V_OFF,
         not value.device and (before.guessed or not before.explicit),
         _mark(value),
-        value.switch,
+        holds_inside(it, value.asked[1] if value.asked is not None else None),
     )
 
 
@@ -188,17 +202,7 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
 
         return leave_all
     if isinstance(value, RegionValue):
-        before = it.region
-        for look in ENTERED:
-            look(it, value, before, node)
-        it.region = entered(it, value)
-        note(it, "enter", node, value)
-
-        def leave() -> None:
-            it.region = before
-            note(it, "leave", node, value)
-
-        return leave
+        return _enter_region(it, value, node)
     if isinstance(value, Special):
         if value.kind == "no-grad":
             return _without_gradient(it)
@@ -209,6 +213,24 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
         for named in NAMED:
             named(it, value.name, node)
     return None
+
+
+def _enter_region(it: Interpreter, value: RegionValue, node: ast.AST) -> Callable[[], None]:
+    before, variables = it.region, dict(it.variables) if value.asked is not None else {}
+    for look in ENTERED:
+        look(it, value, before, node)
+    it.region = entered(it, value)
+    note(it, "enter", node, value)
+
+    def leave() -> None:
+        it.region = before
+        if value.asked is not None:
+            computed(it, value, variables)
+        note(it, "leave", node, value)
+        if not before.sites:
+            empty(it)
+
+    return leave
 
 
 def _without_gradient(it: Interpreter) -> Callable[[], None]:
@@ -224,6 +246,12 @@ EMPTIED: list[Callable[[Interpreter], None]] = []
 """What to do where autocast's cache is emptied (``hazards``)."""
 ENTERED: list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]] = []
 """What to look for where a region is entered (``hazards``)."""
+
+
+def empty(it: Interpreter) -> None:
+    """Autocast's cache is emptied."""
+    for look in EMPTIED:
+        look(it)
 
 
 def drop(it: Interpreter, node: ast.AST) -> None:

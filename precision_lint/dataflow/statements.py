@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from precision_lint.dataflow.choices import around, left
 from precision_lint.dataflow.containers import assign, elements
 from precision_lint.dataflow.declared import as_annotated, states
 from precision_lint.dataflow.interpreter import (
@@ -15,7 +16,6 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     Loop,
     Statement,
-    asked_by,
     changed,
     merge,
     widen,
@@ -26,6 +26,7 @@ from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
+    NONE,
     ClassValue,
     Closure,
     Scalar,
@@ -34,7 +35,6 @@ from precision_lint.domains.values import (
     Table,
     Tensor,
     Value,
-    truth,
 )
 from precision_lint.torchmodel import amp
 
@@ -109,14 +109,15 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.compatible += version
     it.narrow(node.test, True, _raises(node.orelse))
     it.trace = []
-    it.branches.append(asked_by(node.test))
+    asked_here = around(it, node.test, it.tested)
+    it.branches.append(asked_here)
     first_ends = it.block(node.body)
     first, first_trace, first_live, first_weights = it.variables, it.trace, it.live, it.weights
     first_region = it.region
     it.variables, it.live, it.weights, it.region = before, live, weights, region
     it.narrow(node.test, False, _raises(node.body))
     it.trace = []
-    it.branches[-1] = asked_by(node.test, False)
+    it.branches[-1] = asked_here._replace(holds=not asked_here.holds)
     second_ends = it.block(node.orelse)
     it.branches.pop()
     second_trace = it.trace
@@ -130,8 +131,9 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.region = first_region
     else:
         it.region = region
-        asked = asked_by(node.test)
-        it.variables = merge(first, it.variables, first_live, it.live, asked, it.stored)
+        second = it.variables
+        it.variables = merge(first, second, first_live, it.live, asked_here, it.function, it.stored)
+        left(it, asked_here, first, second)
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False
@@ -166,11 +168,12 @@ def condition(it: Interpreter, test: ast.expr) -> bool | None:
     if kind is ast.BoolOp:
         parts = [condition(it, part) for part in test.values]  # type: ignore[attr-defined]
         if isinstance(test.op, ast.And):  # type: ignore[attr-defined]
+            it.tested = None
             return False if False in parts else None if None in parts else True
+        it.tested = None
         return True if True in parts else None if None in parts else False
-    value = it.expr(test)
-    asked(it, value, test)
-    return truth(value)
+    value = it.tested = it.expr(test)
+    return asked(it, value, test)
 
 
 @statement(ast.Match)
@@ -438,12 +441,12 @@ def _continue(it: Interpreter, node: ast.Continue) -> bool:
 def _return(it: Interpreter, node: ast.Return) -> bool:
     if node.value is not None:
         value = it.expr(node.value)
-        it.returned.append(value)
+        it.returned.append((value, it.weights))
         if isinstance(value, (Table, Special)):
             for look in RETURNED:
                 look(it, value, node)
     else:
-        it.returned.append(Scalar(None, "none"))
+        it.returned.append((NONE, it.weights))
     note(it, "return", node)
     return True
 

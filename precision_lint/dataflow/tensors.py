@@ -552,10 +552,11 @@ def cast(
     node: ast.AST,
     explicit: bool = True,
     source: Tensor | None = None,
+    chosen: int = 0,
 ) -> Tensor:
     """A tensor in another dtype; ``explicit``: the code names it (``.half()``, ``.to(torch.float16)``).
 
-    source: the tensor whose dtype it takes.
+    source: the tensor whose dtype it takes.  chosen: what that this is the dtype rests on.
     """
     followed = (DtypeValue(vector, source=source),) if source is not None else ()
     made = Tensor(
@@ -566,7 +567,7 @@ def cast(
         it.module,
         value.lo,
         value.hi,
-        value.assumptions if vector == value.dtypes else _needed(value, vector),
+        chosen | (value.assumptions if vector == value.dtypes else _needed(value, vector)),
         value.flags if vector == value.dtypes else value.flags & ~REGIONAL,
         value.rank,
         value.reach,

@@ -378,18 +378,29 @@ class Lazy(Value):
 class Root:
     """An allocation site: where an object (with all its parts) was built.
 
+    number: of the analysis in whose course it was built; 0: nobody saw that; ``objects.PART``: with
+    what holds it.  kept: an attribute or a global name holds it, so that other functions see it.
+    casts: by path, as it was when it was kept.  born: when it was built, in the time of casts.
     moved: it was moved to something unknown, which may be a device, a dtype or a tensor.
     """
 
-    __slots__ = ("home", "made", "moved", "node")
+    __slots__ = ("born", "casts", "home", "kept", "made", "moved", "node", "number")
 
     def __init__(
-        self, made: Dtypes, node: ast.AST | None = None, home: Module | None = None
+        self,
+        made: Dtypes,
+        node: ast.AST | None = None,
+        home: Module | None = None,
+        number: int = 0,
+        born: int = 0,
     ) -> None:
+        self.born = born
         self.made = made
         self.node = node
         self.home = home
-        self.moved = False
+        self.number = number
+        self.kept = self.moved = False
+        self.casts: dict[tuple[str, ...], Any] = {}
 
 
 ITEMS = "[]"
@@ -401,9 +412,9 @@ class Instance(Value):
 
     cls: the class, or the name of a layer of ``torch.nn``.  attributes: shared by all objects that are
     built with the same arguments.  root, path: the allocation site and the way from it to this part;
-    the dtype of weights is kept for these (``dataflow.objects``).  also: a second way, through an object
-    that holds one built elsewhere.  arguments: a layer's, by name.  items: what a container of modules
-    or parameters holds, shared like its attributes.
+    the dtype of weights is kept for these (``dataflow.objects``).  also: further ways, from where it was
+    built itself, and from what holds that.  arguments: a layer's, by name.  items: what a container of
+    modules or parameters holds, shared like its attributes.
     """
 
     __slots__ = ("also", "arguments", "attributes", "cls", "path", "root")
@@ -416,7 +427,7 @@ class Instance(Value):
         path: tuple[str, ...] = (),
         arguments: Mapping[str, Value] | None = None,
         items: Sequence | Table | None = None,
-        also: tuple[Root, tuple[str, ...]] | None = None,
+        also: tuple[tuple[Root, tuple[str, ...]], ...] = (),
     ) -> None:
         self.cls = cls
         self.attributes = attributes
@@ -444,7 +455,7 @@ class RegionValue(Value):
     whether it is on.
     """
 
-    __slots__ = ("assumptions", "cache", "device", "dtypes", "home", "node", "switch")
+    __slots__ = ("asked", "assumptions", "cache", "device", "dtypes", "home", "node", "switch")
 
     def __init__(
         self,
@@ -463,6 +474,8 @@ class RegionValue(Value):
         self.node = node
         self.home = home
         self.switch = switch
+        self.asked: Any = None
+        """The function, and the test in it, that decides whether it is on."""
 
 
 class Special(Value):

@@ -50,7 +50,7 @@ None in ``before`` means *not a hazard here*, and the original must then really 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import PurePath
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Literal, get_args
@@ -224,6 +224,9 @@ class Case:
         executed.  Empty: all.
     name
         A few words that tell cases of one entry apart in reports.
+    on_gpu
+        Fields that are others on a real GPU, whole: ``{"scales": (1.0,)}``.  With ``{"skip": {...},
+        "before": {}}`` a case is not executed there.
     """
 
     module: str
@@ -243,6 +246,7 @@ class Case:
     float32_reason: str = ""
     torch_version: str = ""
     name: str = ""
+    on_gpu: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_module()
@@ -304,6 +308,10 @@ class Case:
             raise InvalidCase(f"before of {condition} expects a {failure}, but nothing is backward")
         if failure.kind == "promoted" and self.regime != "eager":
             raise InvalidCase("Failure.PROMOTED needs half inputs; write regime='eager'")
+
+    def on(self, device: str) -> Case:
+        """The case as a device runs it, ``cpu`` or ``cuda``."""
+        return self if device == "cpu" else replace(self, on_gpu={}, **self.on_gpu)
 
     def every_condition(self) -> list[tuple[Policy, Dtype]]:
         """All policies and dtypes of the regime, skipped ones included."""

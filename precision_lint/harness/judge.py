@@ -210,6 +210,7 @@ def _problems(
 
 def prove(case: Case, path: Path, original: str, fixed: str | None, device: str) -> list[Cell]:
     """All cells of one case.  ``fixed`` is None where the case wants no fix."""
+    case = case.on(device)
     cells: list[Cell] = []
     for policy, dtype in case.every_condition():
         if device != "cpu" and policy == "cpu":

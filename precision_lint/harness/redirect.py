@@ -126,7 +126,10 @@ def _patch_autocast(
         if amp and moved and asked and self.fast_dtype == torch.float32:
             self._enabled = True
         if self._enabled:
-            redirection.regions.add(self.fast_dtype)
+            if isinstance(
+                self.fast_dtype, torch.dtype
+            ):  # some releases take others, and raise later
+                redirection.regions.add(self.fast_dtype)
 
     patches.set(autocast, "__init__", init)
 

@@ -22,6 +22,8 @@ def main() -> NoReturn:
     sandbox.part(Path.cwd())
     sandbox.limit(payload["bytes"], payload["seconds"] * (len(payload["jobs"]) + 1))
 
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path.cwd())  # optimizers import what makes it
+
     import torch  # after the limits are set
 
     from precision_lint.harness import searching

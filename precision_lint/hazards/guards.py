@@ -16,7 +16,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, MODES
 from precision_lint.domains.values import DETACHED, Tensor, number
-from precision_lint.hazards.places import SQUASHING, made_at, operand_node, upcast_places
+from precision_lint.hazards.places import SQUASHING, made_at, on_cpu, operand_node, upcast_places
 from precision_lint.hazards.rounding import RECIPROCAL, VANISHES, rounded
 from precision_lint.hazards.zeros import (
     DRAWN,
@@ -303,17 +303,20 @@ def _log_odds(it: Interpreter, applied: Applied, value: Tensor) -> bool:
 
 @hazard("logit")
 def logit_of_half(it: Interpreter, applied: Applied) -> None:
-    """``torch.logit(p, eps)``: 1 - eps is 1 in half."""
+    """``torch.logit(p, eps)`` on the CPU: 1 - eps is 1 in half; CUDA's kernel computes in float32."""
     value = applied.tensor(0)
     epsilon = number(applied["eps"])
     if value is None or epsilon is None or value.hi < 0.99:
+        return
+    where = on_cpu(it, value)
+    if where is None:
         return
     modes = 0
     for mode in range(len(MODES)):
         low = low_dtype(value, mode)
         if low and rounded(1 - epsilon, low) == 1:
             modes |= 1 << mode
-    found = Least(0.0, value, None, 0)
+    found = Least(0.0, value, None, where)
     report_guard(it, "log-odds", applied, value, "zero", modes, found, logit=epsilon)
 
 

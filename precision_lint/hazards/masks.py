@@ -12,7 +12,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ANY, BFLOAT16, FLOAT16, LOW, MODES, OTHER
 from precision_lint.domains.values import INF, Scalar, Tensor, Value, number
 from precision_lint.hazards.magnitudes import half_modes
-from precision_lint.hazards.places import made_at, operand_node
+from precision_lint.hazards.places import is_given, made_at, on_cpu, operand_node
 from precision_lint.hazards.rounding import FLOAT16_OVERFLOWS
 from precision_lint.hazards.zeros import transparent
 
@@ -28,6 +28,8 @@ RAISES = frozenset({
     "clamp", "clamp_min", "clamp_max",
 })  # fmt: skip
 """Those that raise where the number does not fit; the others write an infinity."""
+BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max"})
+"""On CUDA a bound that does not fit is an infinity, which bounds nothing."""
 EXTREMES = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
 
 
@@ -93,6 +95,12 @@ def _is_mask_value(fill: Scalar, applied: Applied) -> bool:
 
 
 def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, modes: int) -> None:
+    assumptions = target.assumptions
+    if applied.name in BOUNDS:
+        where = on_cpu(it, target)
+        if where is None:
+            return
+        assumptions |= where
     node = None
     index = FILLED[applied.name][1]
     if applied.name == "where":
@@ -100,6 +108,13 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
     elif len(applied.values) > 1 and applied.values[0] is fill:
         index = 0
     node = operand_node(applied.node, it.module, index, "value")
+    if is_given(it, node, fill):
+        it.emit_at_call(
+            "fill-overflow", modes, assumptions, operation=applied.name, value=number(fill),
+            limit=fill.op, raises=applied.name in RAISES, fill=None, fill_at=made_at(it, fill),
+            tensor=None, bfloat16=_in_bfloat16(applied, modes), inplace=False, within=it.place(applied.node),
+        )  # fmt: skip
+        return
     receiver = operand_node(
         applied.node, it.module, FILLED[applied.name][0] if applied.name != "where" else 3 - index
     )
@@ -107,7 +122,7 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
         "fill-overflow",
         applied.node,
         modes,
-        target.assumptions,
+        assumptions,
         about=target,
         operation=applied.name,
         value=number(fill),
@@ -116,9 +131,14 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
         fill=it.place(node) if node is not None else None,
         fill_at=made_at(it, fill),
         tensor=it.place(receiver) if receiver is not None else None,
-        bfloat16=bool(dtypes.modes_of(applied.result.dtypes, BFLOAT16) & modes),
+        bfloat16=_in_bfloat16(applied, modes),
         inplace=applied.inplace,
+        within=None,
     )
+
+
+def _in_bfloat16(applied: Applied, modes: int) -> bool:
+    return bool(dtypes.modes_of(applied.result.dtypes, BFLOAT16) & modes)
 
 
 def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:
@@ -144,6 +164,7 @@ def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:
         tensor=None,
         bfloat16=False,
         inplace=False,
+        within=None,
     )
 
 

@@ -33,7 +33,15 @@ from precision_lint.domains.dtypes import (
     WIDE,
     Dtypes,
 )
-from precision_lint.domains.values import KEPT, Array, Sequence, Symbol, Tensor, Unknown
+from precision_lint.domains.values import (
+    KEPT,
+    Array,
+    DtypeValue,
+    Sequence,
+    Symbol,
+    Tensor,
+    Unknown,
+)
 from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
 from precision_lint.hazards.places import function_places, made_at, operand_node
@@ -382,7 +390,7 @@ def origin(value: Any, mode: int) -> Origin:
     """What gave a tensor the dtype that it has in a mode."""
     met, curved = None, False
     for _ in range(40):
-        value = peel(value)
+        value = _named_after(peel(value))
         if not isinstance(value, Tensor):
             return Origin(COMPUTED, value, met, curved)
         kind = _source(value, mode)
@@ -395,6 +403,15 @@ def origin(value: Any, mode: int) -> Origin:
         curved = curved or value.op in CURVES
         value = inner
     return Origin(COMPUTED, value, met, curved)
+
+
+def _named_after(value: Any) -> Any:
+    """The tensor whose dtype one is made in: ``zeros(n, dtype=x.dtype)``."""
+    if isinstance(value, Tensor) and value.data == ASKED:
+        for given in value.operands:
+            if isinstance(given, DtypeValue) and given.source is not None:
+                return peel(given.source)
+    return value
 
 
 def _source(value: Tensor, mode: int) -> str | None:

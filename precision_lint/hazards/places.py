@@ -7,9 +7,22 @@ from typing import Any
 
 from precision_lint.dataflow.graph import alternatives, peel
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import ModuleValue, Reference, Tensor
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains.values import ON_CPU, ON_DEVICE, ModuleValue, Reference, Tensor
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Module
+
+
+def on_cpu(it: Interpreter, value: Tensor) -> int | None:
+    """What it takes to say that this runs on the CPU: assumptions; None: it runs elsewhere."""
+    if it.region.explicit:
+        return 0 if it.region.device == "cpu" else None
+    found = value.flags & ON_DEVICE
+    if not found and it.program.devices:
+        return 0 if "cpu" in it.program.devices else None
+    if not found:
+        return assume.ON_CPU
+    return 0 if found & ON_CPU else None
 
 
 def is_function(node: ast.Call, home: Module) -> bool:
@@ -172,3 +185,16 @@ def function_places(it: Interpreter, cls: Class) -> tuple[Place, Place | None, P
     node = cls.node
     end = node.col_offset + len("class ") + len(node.name)
     return Place(it.module.path, node.lineno, node.col_offset, node.lineno, end), spans[0], spans[1]
+
+
+def is_given(it: Interpreter, node: ast.AST | None, value: Any) -> bool:
+    """Whether an operand is a parameter of the function at hand, and its value comes from a caller."""
+    function = it.function
+    if it.calls is None or function is None or not isinstance(node, ast.Name):
+        return False
+    named = function.node.args
+    if node.id not in {one.arg for one in (*named.posonlyargs, *named.args, *named.kwonlyargs)}:
+        return False
+    made, body = made_at(it, value), it.place(function.node)
+    within = made is not None and made.path == body.path and body.row <= made.row <= body.end_row
+    return made is not None and not within

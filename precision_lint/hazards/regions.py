@@ -12,7 +12,16 @@ from precision_lint.dataflow.graph import behind, peel
 from precision_lint.dataflow.guards import called
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
-from precision_lint.dataflow.regions import DROPPED, ENTERED, LEGACY, MADE, NAMED, is_autocast
+from precision_lint.dataflow.objects import runs_models
+from precision_lint.dataflow.regions import (
+    DROPPED,
+    EMPTIED,
+    ENTERED,
+    LEGACY,
+    MADE,
+    NAMED,
+    is_autocast,
+)
 from precision_lint.dataflow.tensors import Applied, dtype_of, hazard
 from precision_lint.dataflow.training import SCALED, SCALERS_MADE
 from precision_lint.domains import assumptions as assume
@@ -172,7 +181,8 @@ def region_arguments(
         _report(it, node, what, None, assume.BRANCH, False)
     elif _lowers_nothing(it, given):
         what = "dtype float32, with which autocast lowers nothing"
-        _report(it, node, what, None, assume.FLAG, False)
+        meant = assume.FLAG | (0 if runs_models(it) else assume.OUTSIDE)
+        _report(it, node, what, None, meant, False, ALL_MODES & ~dtypes.HALF_MODES)
 
 
 def _rest(value: Value | None) -> int:
@@ -190,14 +200,13 @@ def _report(
     repair: Repair,
     assumptions: int,
     raises: bool = True,
+    modes: int = ALL_MODES,
 ) -> None:
     if not it.caught:
         old = it.events.get(("deprecated-amp", it.place(node), None))
         if old is not None:
             old.facts["device"] = None  # the arguments are mended first
-        it.emit(
-            "amp-arguments", node, ALL_MODES, assumptions, what=what, raises=raises, repair=repair
-        )
+        it.emit("amp-arguments", node, modes, assumptions, what=what, raises=raises, repair=repair)
 
 
 def _unknown_keyword(
@@ -506,6 +515,11 @@ ASKED.append(asks_other_device)
 # the cache of casts
 
 
+FIRST_WITH = "run with gradient"
+"""Marks among the variables, as that depends on the branches that were taken, what a region ran so first."""
+YES = Scalar(True)
+
+
 def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
     """A model that is run without gradient and with it in one region: its casts are kept without one."""
     region = it.region
@@ -517,8 +531,10 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
         return
     slot = (region.sites[0], key)
     if it.no_grad:
-        it.quiet.setdefault(slot, (node, it.module))
+        if (FIRST_WITH, slot) not in it.variables:
+            it.quiet.setdefault(slot, (node, it.module))
         return
+    it.variables[(FIRST_WITH, slot)] = YES
     known = it.quiet.pop(slot, None)
     if known is not None and known[1] is it.module:
         it.emit("cached-cast", known[0], on, region.assumptions, again=it.place(node))
@@ -532,10 +548,32 @@ def _identity(callee: Value) -> Any:
     return None
 
 
+def closed(it: Interpreter) -> None:
+    """Behind the outermost region nothing is cached any more."""
+    it.quiet.clear()
+    for name in [one for one in it.variables if one.__class__ is tuple and one[0] == FIRST_WITH]:
+        del it.variables[name]
+
+
 CALLED.append(cached_cast)
+EMPTIED.append(closed)
 
 
 # losses that are scaled in half
+
+
+GIVEN = frozenset({"input", "element", "output"})
+KEEPING = frozenset({"add", "div", "join", "mean", "mul", "stack", "sum"})
+"""Operations that give a loss where losses go in."""
+
+
+def _as_given(value: Value) -> bool:
+    """Whether all that is half in a loss is what unknown calls gave."""
+    if not isinstance(value, Tensor) or not half_modes(value.dtypes):
+        return True
+    if value.op in KEEPING:
+        return all(_as_given(peel(one)) for one in value.operands)
+    return value.op in GIVEN
 
 
 def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special) -> None:
@@ -544,7 +582,7 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special)
     if not isinstance(value, Tensor):
         return
     modes = half_modes(value.dtypes)
-    if value.op in ("input", "element", "output"):
+    if _as_given(value):
         return  # what an unknown model gives may be a loss in float32
     single = value.rank == 0  # it is promoted; the scale settles at 32768
     operand = operand_node(node, it.module, 0) if isinstance(node, ast.Call) else None

@@ -9,7 +9,7 @@ from typing import Any
 from precision_lint.dataflow.around import CONSTRUCTED
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SHARDED
-from precision_lint.dataflow.objects import find_method, weights_of
+from precision_lint.dataflow.objects import assumed_of_weights, find_method, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
 from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED
@@ -43,22 +43,25 @@ COARSE = {FLOAT16: 2e-4, BFLOAT16: 2e-3}
 
 def trained_dtype(it: Interpreter, parameters: Value | None) -> tuple[int, int, Place | None]:
     """The half dtype of what an optimizer trains, as written; the assumptions; where it was cast."""
-    for vector, place in _trained(it, parameters):
+    for vector, place, assumptions in _trained(it, parameters):
         code = vector[CODE]
         half = code & (FLOAT16 | BFLOAT16)
         if half and not code & OTHER:
-            return half, 0 if code == half else assume.BRANCH, place
+            return half, assumptions if code == half else assumptions | assume.BRANCH, place
     return 0, 0, None
 
 
 def _trained(
     it: Interpreter, value: Value | None, depth: int = 4
-) -> Iterator[tuple[dtypes.Dtypes, Place | None]]:
-    """The dtypes of the parameters in what an optimizer is given: modules' parameters, lists, groups."""
+) -> Iterator[tuple[dtypes.Dtypes, Place | None, int]]:
+    """The dtypes of the parameters in what an optimizer is given: modules' parameters, lists, groups.
+
+    With each where it was cast, and what it rests on.
+    """
     for owner in owners_of(value) if value is not None else ():
         yield _weights(it, owner)
     if isinstance(value, Tensor) and value.flags & PARAMETER:
-        yield value.dtypes, None
+        yield value.dtypes, None, value.assumptions
     elif isinstance(value, Sequence) and depth:
         for item in value.items if value.items is not None else (value.element,):
             yield from _trained(it, item, depth - 1)
@@ -66,19 +69,17 @@ def _trained(
         yield from _trained(it, value.items.get("params"), depth - 1)
 
 
-def _weights(it: Interpreter, owner: Value) -> tuple[dtypes.Dtypes, Place | None]:
+def _weights(it: Interpreter, owner: Value) -> tuple[dtypes.Dtypes, Place | None, int]:
     if isinstance(owner, Instance):
         vector, place = weights_of(it, owner)
         made = owner.root.node
         if place is None and made is not None and owner.root.home is not None:
             place = it.place(made, owner.root.home)
-        return vector, place
+        return vector, place, assumed_of_weights(it, owner)
     if isinstance(owner, Unknown) and owner.symbol.node is not None:
         symbol = owner.symbol
-        return symbol.vector, it.place(
-            symbol.node, symbol.home
-        ) if symbol.node is not None else None
-    return dtypes.V_ANY, None
+        return symbol.vector, it.place(owner.symbol.node, symbol.home), 0
+    return dtypes.V_ANY, None, 0
 
 
 def optimizer_made(it: Interpreter, made: Special) -> None:
@@ -158,11 +159,12 @@ def trainer_made(it: Interpreter, name: str, keywords: Mapping[str, Value], node
     )
     if packed or not given or _changed(it, node, given):  # type: ignore[arg-type]
         return
-    vector, place = _weights(it, model)
+    vector, place, assumptions = _weights(it, model)
     code = vector[CODE]
     if code & FLOAT16 and not code & OTHER and place is not None:
         certain = code == FLOAT16 and isinstance(switch, Scalar) and switch.value is True
-        _report_scaled(it, place, node, assume.LIBRARY | (0 if certain else assume.BRANCH))
+        assumptions |= assume.LIBRARY | (0 if certain else assume.BRANCH)
+        _report_scaled(it, place, node, assumptions)
 
 
 CONSTRUCTED.append(trainer_made)

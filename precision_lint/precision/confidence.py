@@ -13,7 +13,7 @@ from precision_lint.precision.modes import Force, Strength
 
 USUAL = (
     assume.INPUT | assume.ENTRY | assume.NETWORK | assume.FLAG | assume.DEFAULT | assume.WEIGHTS
-    | assume.BRANCH | assume.LIBRARY | assume.BATCH | assume.AGAIN
+    | assume.BRANCH | assume.LIBRARY | assume.BATCH | assume.AGAIN | assume.ELSEWHERE
 )  # fmt: skip
 """Assumptions that are mostly right where the mode is in force."""
 BY_MODE = (
@@ -62,7 +62,8 @@ of numbers, so that its operand is of the mode's dtype."""
 
 
 SHOWN = assume.MAGNITUDE | assume.SIZE
-"""What is believed only where the file itself, or the user, says that it runs so."""
+"""What is believed only where the file itself, or the user, says that it runs so; of a module that no file
+imports, also where the project runs so, since it is handed to what runs."""
 INSIDE = frozenset({"upcast-in-vain", "left-half", "distance-in-region"})
 """Events of code that is written for a region around it: it leaves the region, or casts up in vain."""
 
@@ -173,7 +174,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange, says_so = assumptions & ~tolerated, event.kind in INSIDE
-        if mode != CODE and (force.of(mode) or Strength.PROJECT) < Strength.FILE:
+        enough = Strength.HANDED if variant.of_module else Strength.FILE
+        if mode != CODE and (force.of(mode) or Strength.PROJECT) < enough:
             strange |= assumptions & SHOWN
         confidence, sign = _in_mode(mode, variant, assumptions, strange, force, says_so)
         if confidence is not None:

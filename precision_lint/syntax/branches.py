@@ -48,6 +48,17 @@ def guarded(tests: list[ast.expr], lines: tuple[str, ...], indent: str) -> list[
     return [header, *(f"{indent}{line}" for line in lines)]
 
 
+def read(lines: str) -> set[str]:
+    """The names that lines of code read."""
+    return {one.id for one in ast.walk(ast.parse(lines)) if isinstance(one, ast.Name)}
+
+
+def bound(statements: list[ast.stmt]) -> set[str]:
+    """The names that statements assign."""
+    nodes = (node for statement in statements for node in ast.walk(statement))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+
+
 def skips(statements: list[ast.stmt]) -> list[ast.stmt]:
     """Where an iteration ends under a condition that does not count iterations: its last statements."""
     found: list[ast.stmt] = []

@@ -33,7 +33,6 @@ from precision_lint.typestate.states import (
     all_scaled,
     by_elements,
     coarser,
-    conditions,
     decided,
     fresh,
     in_order,
@@ -44,9 +43,10 @@ from precision_lint.typestate.states import (
     updated_by,
 )
 from precision_lint.typestate.traces import (
+    asked_by_loops,
     asked_until,
-    bound_in,
     clipped_owners,
+    conditions_of,
     is_on,
     looked_up,
     nesting,
@@ -54,6 +54,7 @@ from precision_lint.typestate.traces import (
     optimizers,
     place_of,
     region_of,
+    renewed_in,
     rests_on,
 )
 
@@ -123,15 +124,15 @@ class Machine:
         self.cleared = {
             self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
         }
-        counted = Counter(
-            key
-            for s in steps
-            if s.kind == "if" and self._matters(s)
-            for key in conditions(s.node.test)  # type: ignore[attr-defined]
-        )
-        self.asked = frozenset(key for key, times in counted.items() if times > 1)
-        """Conditions that more than one test asks; others tell nothing of the way to go."""
         self.loops = dict(nesting(trace, (), set()))
+        self.changing = {id(s): renewed_in(s) for s in steps if s.kind == "loop"}
+        """By loop: names that may have another value in each iteration."""
+        tests = [s for s in steps if s.kind == "if" and self._matters(s)]
+        counted = Counter(key for s in tests for key in conditions_of(s))
+        self.often = frozenset(key for key, times in counted.items() if times > 1)
+        """Conditions that more than one test asks."""
+        self.asked = self.often | asked_by_loops(tests, self.loops, self.changing)
+        """The same, with those that a loop asks in each iteration; others tell nothing of the way to go."""
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
         self.until = asked_until(steps, self.loops, self.asked)
@@ -198,6 +199,11 @@ class Machine:
         if len(states) <= MOST and not hurried:
             return states
         states = frozenset(s._replace(known=self._asked_again(s.known)) for s in states)
+        if len(states) > MOST and not hurried:
+            states = frozenset(
+                s._replace(known=tuple([fact for fact in s.known if fact[0] in self.often]))
+                for s in states
+            )
         if len(states) <= MOST and not hurried:
             return states
         plain = frozenset(
@@ -306,7 +312,7 @@ class Machine:
 
     def loop(self, step: Step, states: States) -> Flow:
         """A loop of any number of iterations; its element is another object in each."""
-        changing = bound_in(step.node)
+        changing = self.changing[id(step)]
         varying = [key for one in step.objects for key in self._all_of(one)]
         inside = list(once(step.blocks[0], set()))
         varying += [self._optimizer(one) for one in looked_up(step.node, inside)]

@@ -249,7 +249,12 @@ def _dumped(node: ast.expr, plain: ast.expr) -> str:
 
 
 def lasting(known: Known, changing: frozenset[str]) -> Known:
-    """Conditions that still hold in the next iteration: those on names that the loop does not bind."""
-    return tuple(
-        (key, truth) for key, truth in known if not any(f"id='{name}'" in key for name in changing)
+    """Conditions that still hold in the next iteration."""
+    return tuple([fact for fact in known if lasts(fact[0], changing)])
+
+
+def lasts(key: str, changing: frozenset[str]) -> bool:
+    """Whether a condition calls nothing, and is on no name that may have another value."""
+    return "Call(" not in key and not any(
+        f"id='{name}'" in key or f"attr='{name}'" in key for name in changing
     )

@@ -11,6 +11,7 @@ from precision_lint.dataflow.protocol import Step
 from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
+    Closure,
     Sequence,
     Special,
     Tensor,
@@ -18,7 +19,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.typestate.states import conditions
+from precision_lint.typestate.states import conditions, lasts
 
 
 def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
@@ -127,6 +128,59 @@ def bound_in(node: ast.AST) -> frozenset[str]:
     )
 
 
+def renewed_in(loop: Step) -> frozenset[str]:
+    """Names, also of attributes, that may have another value in each iteration of a loop."""
+    found = set(_stored(loop.node))
+    for step in once(loop.blocks[0], set()):
+        called = step.objects[0] if step.kind == "call" else None
+        if isinstance(called, Closure):
+            function = called.function
+            stored = function.facts.get("stored")
+            if stored is None:
+                stored = function.facts["stored"] = frozenset(_stored(function.node))
+            arguments = {
+                one.arg for one in ast.walk(function.node.args) if isinstance(one, ast.arg)
+            }
+            found |= stored | arguments - _passed_on(step, called)
+    return frozenset(found)
+
+
+def _stored(node: ast.AST) -> Iterator[str]:
+    for one in ast.walk(node):
+        if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Store):
+            yield one.id if isinstance(one, ast.Name) else one.attr
+
+
+def _passed_on(step: Step, called: Closure) -> set[str]:
+    """Parameters that a call gives the variables of the same name."""
+    if not isinstance(step.node, ast.Call):
+        return set()
+    names = [one.arg for one in called.function.parameters[called.owner is not None :]]
+    given = [*zip(names, step.node.args, strict=False)]
+    given += [(one.arg, one.value) for one in step.node.keywords if one.arg is not None]
+    return {name for name, node in given if isinstance(node, ast.Name) and node.id == name}
+
+
+def conditions_of(step: Step) -> Iterator[str]:
+    """The conditions that the test of a branch is made of."""
+    return conditions(step.node.test)  # type: ignore[attr-defined]
+
+
+def asked_by_loops(
+    tests: list[Step],
+    loops: Mapping[int, tuple[int, ...]],
+    changing: Mapping[int, frozenset[str]],
+) -> frozenset[str]:
+    """Conditions of tests in loops that come out alike in each iteration."""
+    return frozenset(
+        key
+        for step in tests
+        for key in conditions_of(step)
+        for around in loops[id(step)]
+        if lasts(key, changing.get(around, frozenset()))
+    )
+
+
 def asked_until(
     steps: list[Step], loops: Mapping[int, tuple[int, ...]], asked: frozenset[str]
 ) -> dict[str, int]:
@@ -138,6 +192,6 @@ def asked_until(
     for number, step in enumerate(steps):
         if step.kind == "if":
             end = max(number, *(last[loop] for loop in loops[id(step)][:1]), 0)
-            for key in asked.intersection(conditions(step.node.test)):  # type: ignore[attr-defined]
+            for key in asked.intersection(conditions_of(step)):
                 found[key] = max(found.get(key, 0), end)
     return found

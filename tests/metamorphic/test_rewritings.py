@@ -19,6 +19,8 @@ OPEN: dict[str, set[str]] = {
         "mp113/lifetimes.py: -MP113",
         "mp113/script.py: -MP113",
         "mp501/reprojection_loss.py: +MP505",
+        "mp403/blanket.py: -MP404",
+        "mp409/negatives.py: +MP502",
     },
     "code in methods": {"mp206/negatives.py: +MP206"},
     "regions as decorators": {
