@@ -377,10 +377,10 @@ def _entered(value: RegionValue) -> RegionValue:
 
 
 def _autocast(it: Interpreter, holds: bool, stated: bool) -> None:
-    """Autocast is on, or off, from here on."""
+    """Autocast is on, or off, from here on: what a script runs outside of regions is never on."""
     region = it.region
     on = dtypes.regions_on(region.dtypes)
-    if region.explicit:
+    if region.explicit or (holds and not on and not region.assumptions):
         it.live &= on if holds else dtypes.ALL_MODES & ~on | 1
         return
     code = 1 << dtypes.CODE

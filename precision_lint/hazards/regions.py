@@ -12,6 +12,7 @@ from precision_lint.dataflow.graph import behind, peel
 from precision_lint.dataflow.guards import called
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
+from precision_lint.dataflow.objects import runs_models
 from precision_lint.dataflow.regions import (
     DROPPED,
     EMPTIED,
@@ -180,7 +181,8 @@ def region_arguments(
         _report(it, node, what, None, assume.BRANCH, False)
     elif _lowers_nothing(it, given):
         what = "dtype float32, with which autocast lowers nothing"
-        _report(it, node, what, None, assume.FLAG, False)
+        meant = assume.FLAG | (0 if runs_models(it) else assume.OUTSIDE)
+        _report(it, node, what, None, meant, False, ALL_MODES & ~dtypes.HALF_MODES)
 
 
 def _rest(value: Value | None) -> int:
@@ -198,14 +200,13 @@ def _report(
     repair: Repair,
     assumptions: int,
     raises: bool = True,
+    modes: int = ALL_MODES,
 ) -> None:
     if not it.caught:
         old = it.events.get(("deprecated-amp", it.place(node), None))
         if old is not None:
             old.facts["device"] = None  # the arguments are mended first
-        it.emit(
-            "amp-arguments", node, ALL_MODES, assumptions, what=what, raises=raises, repair=repair
-        )
+        it.emit("amp-arguments", node, modes, assumptions, what=what, raises=raises, repair=repair)
 
 
 def _unknown_keyword(
