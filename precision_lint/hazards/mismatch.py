@@ -615,7 +615,7 @@ def _other_place(it: Interpreter, applied: Applied, other: Tensor) -> Place | No
 
 KEEPS = frozenset({
     "add", "sub", "mul", "div", "neg", "cat", "stack", "pow", "sqrt", "where", "join", "exp", "sum", "mean",
-    "clamp", "relu", "abs", "square",
+    "clamp", "relu", "abs", "square", "index_put",
 })  # fmt: skip
 
 
