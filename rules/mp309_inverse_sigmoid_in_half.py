@@ -15,8 +15,9 @@ class InverseSigmoidInHalf(Rule):
     it may be bfloat16.
 
     It stays silent where `p` is float32 (upcast, float32 boxes from the data), for a larger
-    epsilon, and for `torch.logit` on CUDA, whose kernel clamps in float32 (measured on an H200). It is only
-    `possible` where a name says that `p` comes from the data.
+    epsilon, and for `torch.logit` on CUDA, whose kernel clamps in float32 (measured on an H200). It
+    is only `possible` where a name says that `p` comes from the data, and for `torch.logit` on a
+    device that is not known.
 
     ## Why it breaks
     Detectors refine boxes by `inverse_sigmoid(reference)`, with eps = 1e-5. In float16 the

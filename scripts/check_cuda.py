@@ -66,7 +66,7 @@ def _kernel(entry: Any, dtype: torch.dtype) -> bool | None:
         args = [_cast(one, dtype) for one in (sample.input, *sample.args)]
         kwargs = {name: _cast(one, dtype) for name, one in sample.kwargs.items()}
         try:
-            entry.op(*args, **kwargs)
+            result = entry.op(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             text = str(error)
             if any(one in text for one in ("not implemented for", "Low precision", "not support")):
@@ -74,7 +74,8 @@ def _kernel(entry: Any, dtype: torch.dtype) -> bool | None:
             continue
         except Exception:
             continue
-        return True
+        if not (isinstance(result, torch.Tensor) and not result.numel()):  # nothing is no result
+            return True
     return found
 
 

@@ -777,6 +777,8 @@ def add_policies(every: Mapping[str, Facts], lists: Mapping[str, Any]) -> None:
                     "second",
                     "int_like",
                 )
+                if device == "cuda":
+                    found = SEEN_ON_CUDA.get(plain, found)
                 if found and (off or plain in stated):
                     facts.policy[device] = found
 
@@ -805,6 +807,8 @@ def add_missing(every: Mapping[str, Facts], listed: Mapping[str, list[Any]]) -> 
                 facts.missing.setdefault("cuda", []).append(name_of(dtype))
 
 
+SEEN_ON_CUDA = {"trace": "fp32"}
+"""What autocast makes of operations that a GPU computes by others (scripts/check_cuda.py, an H200)."""
 ON_CUDA = frozenset({"lp_pool3d"})
 """Operations that no entry of the suite describes, and that have kernels on CUDA."""
 NO_VIEWS = frozenset({"interpolate", "nan_to_num"})

@@ -311,7 +311,7 @@ def _pass_on_uses(summary: Summary, key: Key, told: list[tuple[Symbol, Symbol]])
     for inner, outer in zip(summary.symbols, key.symbols, strict=False):
         used, known = summary.objects.get(inner), key.objects.get(outer)
         if used is not None and known is not None:
-            known.uses |= used.uses & ~(Symbol.ASKED | Symbol.MEMBER)
+            known.uses |= used.uses & ~(Symbol.ASKED | Symbol.MEMBER | Symbol.ENTRY)
     for first, like in told:
         first.uses |= like.uses
 

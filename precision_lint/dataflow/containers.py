@@ -170,7 +170,11 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
         made = it.unknown(str(name), vector, symbol.assumptions)
         made.symbol.owner = symbol
         made.symbol.flags = symbol.flags
-        kept = Symbol.ARRAY | (Symbol.MEMBER if name == "*" or isinstance(name, int) else 0)
+        kept = (
+            Symbol.ARRAY
+            | Symbol.ENTRY
+            | (Symbol.MEMBER if name == "*" or isinstance(name, int) else 0)
+        )
         made.symbol.uses = symbol.uses & kept
         if ("cast of", "") in symbol.attributes:
             made.symbol.node, made.symbol.home = symbol.node, symbol.home
@@ -263,9 +267,12 @@ def _unknown_item(it: Interpreter, value: Unknown, index: Value, node: ast.Subsc
         made = tensor_of(it, value, node)
         value.symbol.uses |= Symbol.TENSOR
         return unknown() if made is None else _indexed(it, made, index, node)
-    if isinstance(index, Scalar) and index.value is not None:
-        return child(it, value, index.value)
-    return child(it, value, "[]")
+    if not isinstance(index, Scalar) or index.value is None:
+        return child(it, value, "[]")
+    found = child(it, value, index.value)
+    if index.kind == "str" and isinstance(found, Unknown):
+        found.symbol.uses |= Symbol.ENTRY
+    return found
 
 
 def size_of(tensor: Value, index: Value | None) -> Scalar:

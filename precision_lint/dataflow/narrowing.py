@@ -148,7 +148,7 @@ def _wanted(it: Interpreter, value: Value | None) -> Dtypes | None:
         return found
     if isinstance(value, (DtypeValue, Reference)):
         vector = dtype_of(it, value)
-        if vector is not None and not any(x & dtypes.OTHER for x in vector):
+        if vector is not None and not all(x & dtypes.OTHER for x in vector):
             return vector
     return None
 
@@ -170,6 +170,9 @@ def _dtype_is(
     kept = []
     live = it.live
     for mode, (has, asks) in enumerate(zip(value.dtypes, wanted, strict=True)):
+        if asks & dtypes.OTHER:
+            kept.append(has)
+            continue
         left = has & asks & dtypes.ANY if holds else has & ~asks & dtypes.ANY
         if not left and assumed:
             left = asks  # what was assumed is not so
@@ -177,6 +180,9 @@ def _dtype_is(
             live &= ~(1 << mode)
         kept.append((left or has) if has <= dtypes.ANY or holds else has)
     it.live = live
+    unknown = wanted[dtypes.CODE] & dtypes.OTHER
+    if unknown and tuple(kept) == value.dtypes:
+        return  # nothing is learned, not even that it is a tensor of floats
     if isinstance(node, ast.Attribute) and node.attr == "dtype":
         _tensor_is(it, node.value, tuple(kept), stated and holds)
     elif isinstance(node, ast.Name):

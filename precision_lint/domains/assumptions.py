@@ -26,6 +26,7 @@ PATHS = 1 << 16
 AGAIN = 1 << 17
 OLDER = 1 << 18
 ELSEWHERE = 1 << 19
+ON_CPU = 1 << 20
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -47,6 +48,7 @@ NAMES = {
     AGAIN: "this function is called for each batch",
     OLDER: "the code runs on a torch before the release that brought this",
     ELSEWHERE: "nothing casts these weights in another place",
+    ON_CPU: "this runs on the CPU",
     LIBRARY: "a library does what its documentation says",
 }
 

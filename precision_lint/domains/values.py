@@ -77,8 +77,9 @@ class Symbol:
     )
 
     TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL, SHAPED = (1 << i for i in range(8))
-    ASKED, MEMBER = 1 << 8, 1 << 9
-    """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several."""
+    ASKED, MEMBER, ENTRY = 1 << 8, 1 << 9, 1 << 10
+    """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several;
+    it was found under a name in what may be a dict, which holds sizes and indices as well."""
     count = 0
 
     def __init__(
@@ -110,8 +111,8 @@ class Symbol:
 
         An attribute of what is called itself, of a model or layer, is any object.
         """
-        if self.uses & use:
-            return True
+        if self.uses & (use | Symbol.ENTRY):
+            return bool(self.uses & use)
         return bool(self.assumptions & NETWORK) and not (
             self.owner is not None and self.owner.uses & Symbol.CALLED
         )

@@ -46,6 +46,8 @@ _OUTSIDE_THE_HEADER = {
     "norm.ScalarOpt_dim": "norm",
 }
 """Registered next to the header's lists, in ``aten/src/ATen/autocast_mode.cpp``."""
+_COMPOSED = {"trace": "fp32"}
+"""What a GPU computes by operations that are listed, and a CPU does not (measured on an H200)."""
 
 
 class UnsupportedTorch(Exception):
@@ -257,7 +259,7 @@ def _register(library: torch.library.Library, cache: _WeightCache) -> None:
     override: dict[str, Any] = {}
     if "allow_override" in inspect.signature(impl).parameters:
         override["allow_override"] = True
-    lists = cuda_lists()
+    lists = cuda_lists() | _COMPOSED
     cpu = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a kernel is overridden

@@ -80,6 +80,7 @@ FACTS: Mapping[str, Mapping[str, Op]] = MappingProxyType(
             "l1_loss": lambda a, b: F.l1_loss(a, b),
             "kl_div": lambda a, b: F.kl_div(a, b, reduction="sum"),
             "bce_with_logits": lambda a, b: F.binary_cross_entropy_with_logits(a, b),
+            "trace": lambda a, b: a.trace(),
             "interpolate": lambda a, b: F.interpolate(
                 a[None, None], scale_factor=2, mode="bilinear"
             ),
@@ -112,7 +113,6 @@ FACTS: Mapping[str, Mapping[str, Op]] = MappingProxyType(
             "masked_fill": lambda a, b: a.masked_fill(b > 0, 0.0),
             "batch_norm": lambda a, b: F.batch_norm(a, None, None, training=True),
             "avg_pool2d": lambda a, b: F.avg_pool2d(a[None], 2),
-            "trace": lambda a, b: a.trace(),
         },
     }
 )

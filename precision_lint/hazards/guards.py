@@ -15,8 +15,8 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, MODES
-from precision_lint.domains.values import DETACHED, ON_CPU, ON_DEVICE, Tensor, number
-from precision_lint.hazards.places import SQUASHING, made_at, operand_node, upcast_places
+from precision_lint.domains.values import DETACHED, Tensor, number
+from precision_lint.hazards.places import SQUASHING, made_at, on_cpu, operand_node, upcast_places
 from precision_lint.hazards.rounding import RECIPROCAL, VANISHES, rounded
 from precision_lint.hazards.zeros import (
     DRAWN,
@@ -308,22 +308,16 @@ def logit_of_half(it: Interpreter, applied: Applied) -> None:
     epsilon = number(applied["eps"])
     if value is None or epsilon is None or value.hi < 0.99:
         return
-    if not _on_cpu(it, value):
+    where = on_cpu(it, value)
+    if where is None:
         return
     modes = 0
     for mode in range(len(MODES)):
         low = low_dtype(value, mode)
         if low and rounded(1 - epsilon, low) == 1:
             modes |= 1 << mode
-    found = Least(0.0, value, None, 0)
+    found = Least(0.0, value, None, where)
     report_guard(it, "log-odds", applied, value, "zero", modes, found, logit=epsilon)
-
-
-def _on_cpu(it: Interpreter, value: Tensor) -> bool:
-    """Whether the code or the user says that this runs on the CPU."""
-    if it.region.explicit:
-        return it.region.device == "cpu"
-    return value.flags & ON_DEVICE == ON_CPU or it.program.devices == ("cpu",)
 
 
 # denominators and roots

@@ -163,7 +163,7 @@ def to_numpy(it: Interpreter, applied: Applied) -> None:
         applied.node,
         modes,
         value.assumptions,
-        about=None if value.assumptions & assume.NETWORK else value,
+        about=value,
         operand=it.place(operand) if operand is not None else None,
         made=isinstance(peel(value), Tensor),
     )

@@ -12,7 +12,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ANY, BFLOAT16, FLOAT16, LOW, MODES, OTHER
 from precision_lint.domains.values import INF, Scalar, Tensor, Value, number
 from precision_lint.hazards.magnitudes import half_modes
-from precision_lint.hazards.places import is_given, made_at, operand_node
+from precision_lint.hazards.places import is_given, made_at, on_cpu, operand_node
 from precision_lint.hazards.rounding import FLOAT16_OVERFLOWS
 from precision_lint.hazards.zeros import transparent
 
@@ -28,6 +28,8 @@ RAISES = frozenset({
     "clamp", "clamp_min", "clamp_max",
 })  # fmt: skip
 """Those that raise where the number does not fit; the others write an infinity."""
+BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max"})
+"""On CUDA a bound that does not fit is an infinity, which bounds nothing."""
 EXTREMES = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
 
 
@@ -93,6 +95,12 @@ def _is_mask_value(fill: Scalar, applied: Applied) -> bool:
 
 
 def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, modes: int) -> None:
+    assumptions = target.assumptions
+    if applied.name in BOUNDS:
+        where = on_cpu(it, target)
+        if where is None:
+            return
+        assumptions |= where
     node = None
     index = FILLED[applied.name][1]
     if applied.name == "where":
@@ -102,7 +110,7 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
     node = operand_node(applied.node, it.module, index, "value")
     if is_given(it, node, fill):
         it.emit_at_call(
-            "fill-overflow", modes, target.assumptions, operation=applied.name, value=number(fill),
+            "fill-overflow", modes, assumptions, operation=applied.name, value=number(fill),
             limit=fill.op, raises=applied.name in RAISES, fill=None, fill_at=made_at(it, fill),
             tensor=None, bfloat16=_in_bfloat16(applied, modes), inplace=False, within=it.place(applied.node),
         )  # fmt: skip
@@ -114,7 +122,7 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
         "fill-overflow",
         applied.node,
         modes,
-        target.assumptions,
+        assumptions,
         about=target,
         operation=applied.name,
         value=number(fill),
@@ -130,7 +138,7 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
 
 
 def _in_bfloat16(applied: Applied, modes: int) -> bool:
-    return bool(dtypes.modes_of(applied.result.dtypes, BFLOAT16) & modes)
+    return not dtypes.modes_of(applied.result.dtypes, FLOAT16) & modes
 
 
 def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:

@@ -7,9 +7,22 @@ from typing import Any
 
 from precision_lint.dataflow.graph import alternatives, peel
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import ModuleValue, Reference, Tensor
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains.values import ON_CPU, ON_DEVICE, ModuleValue, Reference, Tensor
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Module
+
+
+def on_cpu(it: Interpreter, value: Tensor) -> int | None:
+    """What it takes to say that this runs on the CPU: assumptions; None: it runs elsewhere."""
+    if it.region.explicit:
+        return 0 if it.region.device == "cpu" else None
+    found = value.flags & ON_DEVICE
+    if not found and it.program.devices:
+        return 0 if "cpu" in it.program.devices else None
+    if not found:
+        return assume.ON_CPU
+    return 0 if found & ON_CPU else None
 
 
 def is_function(node: ast.Call, home: Module) -> bool:

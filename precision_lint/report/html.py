@@ -13,6 +13,8 @@ import precision_lint
 from precision_lint import catalogue
 from precision_lint.api import Applicability, Diagnostic, Evidence, Fix, Position, Severity
 from precision_lint.display import printable
+from precision_lint.report import filters
+from precision_lint.report.colors import Line, highlighted
 from precision_lint.report.files import promise, spot
 from precision_lint.source import Source
 
@@ -25,10 +27,11 @@ MANY = 15
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1c1e21; --soft: #5b616b; --line: #d9dce1;
   --good: #1b7f5c; --error: #b3303f; --warning: #8a5a00; --info: #1d6a96; --code: #f4f5f7;
-  --mark: #fbe3a8; }
+  --mark: #fbe3a8; --word: #8250a0; --text: #2a6b3f; --number: #9a4b1e; --name: #1d5f9e; }
 @media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e6e8eb; --soft: #a2a9b4;
   --line: #343a43; --good: #55c79a; --error: #f0808c; --warning: #e3b341; --info: #6cb6e8;
-  --code: #1e2329; --mark: #5c4a12; } }
+  --code: #1e2329; --mark: #5c4a12; --word: #c9a2e8; --text: #8fd19e; --number: #e8a87c;
+  --name: #7fb8ee; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.25rem 4rem; background: var(--page);
   color: var(--ink); font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
@@ -53,7 +56,18 @@ td:first-child { overflow-wrap: anywhere; } .code { white-space: nowrap; }
 .good { color: var(--good); } .finding { border-top: 1px solid var(--line); padding: 1rem 0 .5rem; }
 .finding > p { margin: .25rem 0; font-size: .875rem; } .finding li { font-size: .875rem; }
 details { margin: .5rem 0; font-size: .875rem; } summary { cursor: pointer; color: var(--soft); }
-@media print { body { max-width: none; } .finding { break-inside: avoid; } }
+.k { color: var(--word); } .s { color: var(--text); } .n { color: var(--number); }
+.d { color: var(--name); } .c { color: var(--soft); font-style: italic; }
+.filters { display: flex; flex-wrap: wrap; gap: .25rem 1rem; margin: .25rem 0; font-size: .875rem; }
+.filters b { color: var(--soft); font-weight: 600; min-width: 6rem; }
+.filters label { white-space: nowrap; cursor: pointer; }
+.filters input { accent-color: var(--info); margin: 0 .35rem 0 0; vertical-align: middle; }
+.pill { border: 1px solid var(--line); border-radius: 1rem; padding: .05rem .55rem; font-size: .75rem;
+  color: var(--soft); white-space: nowrap; }
+.pill.certain { color: var(--error); border-color: var(--error); }
+.pill.likely { color: var(--warning); border-color: var(--warning); }
+.same { border-left: 2px solid var(--line); padding-left: 1rem; }
+@media print { body { max-width: none; } .finding { break-inside: avoid; } .filters { display: none; } }
 """
 
 
@@ -68,17 +82,34 @@ def render(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> 
     }
     anchors = {name: f"file{number}" for number, name in enumerate(files, start=1)}
     parts = [_summary(diagnostics, len(files)), _rules(diagnostics), _files(files, anchors)]
+    parts.append(filters.controls(diagnostics))
     for name, own in files.items():
         parts.append(f'<h2 id="{anchors[name]}">{_text(name)}</h2>')
-        parts += [_finding(number, one, sources) for number, one in own]
-    return _page("\n".join([*parts, *_explained(numbered, sources)]))
+        for group in _causes(own):
+            shown = [_finding(number, one, sources) for number, one in group]
+            parts.append(shown[0])
+            if shown[1:]:
+                title = f"{_count(len(shown) - 1, 'more finding')} of the same cause"
+                rest = "\n".join(shown[1:])
+                parts.append(_folded(title, f'<div class="same">{rest}</div>'))
+    style = filters.style(diagnostics)
+    return _page("\n".join([*parts, *_explained(numbered, sources)]), style)
 
 
-def _page(body: str) -> str:
+def _causes(found: Iterable[tuple[int, Diagnostic]]) -> list[list[tuple[int, Diagnostic]]]:
+    """Findings of one rule that are known from the same places, together."""
+    groups: dict[object, list[tuple[int, Diagnostic]]] = {}
+    for number, one in found:
+        places = tuple((link.filename, link.start) for link in one.evidence if link.start)
+        groups.setdefault((one.code, places) if places else number, []).append((number, one))
+    return list(groups.values())
+
+
+def _page(body: str, style: str = "") -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>precision-lint</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>precision-lint</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n"
         f'<h1>precision-lint</h1>\n<p class="soft">Version {precision_lint.__version__}</p>\n'
         f"{body}\n</body>\n</html>"
     )
@@ -176,9 +207,10 @@ def _finding(number: int, one: Diagnostic, sources: Mapping[str, Source]) -> str
     head = f"{_span('soft', place)} {_span(one.severity.value, one.severity.value)}"
     sure = ""
     if not one.code.startswith("MP0"):  # the engine's own diagnostics are no judgement
-        sure = f", confidence {one.confidence.value}{_modes(one)}"
+        level = _span(f"pill {one.confidence.value}", f"confidence {one.confidence.value}")
+        sure = f" {level}{_modes(one)}"
     parts = [
-        f'<div class="finding" id="finding{number}">',
+        f'<div class="finding {filters.classes(one)}" id="finding{number}">',
         f"<h3>{head} {_text(one.message)}</h3>",
         f"<p>{_rule_link(one.code)} {_text(one.name)}{sure}</p>",
         _excerpt(one, source) if source else "",
@@ -196,8 +228,8 @@ def _finding(number: int, one: Diagnostic, sources: Mapping[str, Source]) -> str
 
 
 def _modes(one: Diagnostic) -> str:
-    modes = ", ".join("the code as written" if mode == "code" else mode for mode in one.modes)
-    return f", in {modes}" if modes else ""
+    words = ["the code as written" if mode == "code" else mode for mode in one.modes]
+    return "".join(f" {_span('pill', word)}" for word in words)
 
 
 def _evidence(link: Evidence, filename: str, sources: Mapping[str, Source]) -> str:
@@ -245,7 +277,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _code(text: str) -> str:
-    return _text(text.replace("\t", "    ")) or " "
+    return _text(_tabs(text)) or " "
 
 
 def _excerpt(one: Diagnostic, source: Source) -> str:
@@ -257,27 +289,51 @@ def _excerpt(one: Diagnostic, source: Source) -> str:
     if not 1 <= start.row <= end.row <= len(lines):
         return ""
     rows = [*range(max(1, start.row - CONTEXT), min(len(lines), end.row + CONTEXT) + 1)]
+    colored = highlighted(source.text, len(lines))
     hidden = set(range(start.row + ROWS // 2, end.row - ROWS // 2 + 1))
     width = len(str(rows[-1]))
     shown = []
     for row in rows:
         if row not in hidden:
             label = f"{row:>{width}}"
-            shown.append(f"<span><i>{label}  </i>{_marked(lines[row - 1], row, start, end)}</span>")
+            shown.append(
+                f"<span><i>{label}  </i>{_marked(colored[row - 1], row, start, end)}</span>"
+            )
         elif row == min(hidden):
             shown.append(f"<span><i>{'':>{width}}  ...</i></span>")
     return f"<pre>{''.join(shown)}</pre>"
 
 
-def _marked(line: str, row: int, start: Position, end: Position) -> str:
+def _marked(line: Line, row: int, start: Position, end: Position) -> str:
+    whole = "".join(text for _, text in line)
     if not start.row <= row <= end.row:
-        return _code(line)
-    left = start.column - 1 if row == start.row else len(line) - len(line.lstrip())
-    right = end.column - 1 if row == end.row else len(line)
+        return _colored(line) or " "
+    left = start.column - 1 if row == start.row else len(whole) - len(whole.lstrip())
+    right = end.column - 1 if row == end.row else len(whole)
     right = max(right, left + 1) if row == start.row == end.row else right
-    parts = (line[:left], line[left:right], line[right:])
-    before, marked, after = (_code(part) if part else "" for part in parts)
+    before, marked, after = (
+        _colored(_cut(line, *part)) for part in ((0, left), (left, right), (right, len(whole)))
+    )
     return f"{before}<mark>{marked}</mark>{after}" if marked else before + after or " "
+
+
+def _cut(line: Line, left: int, right: int) -> Line:
+    """A part of a line, with its colours."""
+    found, at = [], 0
+    for kind, text in line:
+        part = text[max(left - at, 0) : max(right - at, 0)]
+        if part:
+            found.append((kind, part))
+        at += len(text)
+    return found
+
+
+def _colored(line: Line) -> str:
+    return "".join(_span(kind, _tabs(text)) if kind else _text(_tabs(text)) for kind, text in line)
+
+
+def _tabs(text: str) -> str:
+    return text.replace("\t", "    ")
 
 
 def _explained(
