@@ -12,7 +12,7 @@ from precision_lint.dataflow.graph import behind, peel
 from precision_lint.dataflow.guards import called
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
-from precision_lint.dataflow.objects import runs_models
+from precision_lint.dataflow.objects import is_module, runs_models
 from precision_lint.dataflow.regions import (
     DROPPED,
     EMPTIED,
@@ -181,8 +181,18 @@ def region_arguments(
         _report(it, node, what, None, assume.BRANCH, False)
     elif _lowers_nothing(it, given):
         what = "dtype float32, with which autocast lowers nothing"
-        meant = assume.FLAG | (0 if runs_models(it) else assume.OUTSIDE)
+        meant = assume.FLAG | (assume.OUTSIDE if _part_of_a_model(it, node) else 0)
         _report(it, node, what, None, meant, False, ALL_MODES & ~dtypes.HALF_MODES)
+
+
+def _part_of_a_model(it: Interpreter, node: ast.AST) -> bool:
+    """Whether a region, by a decorator or in a layer, trains nothing and may be inside of another one."""
+    function = it.function
+    if function is None:
+        return not it.module.trains()
+    inside = node in getattr(function.node, "decorator_list", ())
+    inside = inside or (function.cls is not None and is_module(it, function.cls))
+    return inside and not runs_models(it)
 
 
 def _rest(value: Value | None) -> int:

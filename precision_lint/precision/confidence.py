@@ -47,6 +47,8 @@ DOUBTED: dict[str, int] = {
     "left-half": assume.INPUT,
 }
 """By kind of event: usual assumptions that it must not rest on."""
+DATA = frozenset({"norm-by-hand"})
+"""Events of operands that no layer makes so large: arguments of the kind are data, float32 under autocast."""
 STATED: dict[str, int] = {
     "bfloat16-to-numpy": assume.INPUT,
     "half-softmax": assume.INPUT | assume.KIND,
@@ -177,6 +179,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode != CODE and (force.of(mode) or Strength.PROJECT) < enough:
             strange |= assumptions & SHOWN
+        if mode in (AMP16, AMPBF) and event.kind in DATA:
+            strange |= assumptions & assume.INPUT
         confidence, sign = _in_mode(mode, variant, assumptions, strange, force, says_so)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)
