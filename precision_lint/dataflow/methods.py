@@ -395,11 +395,8 @@ def _typed(
 ) -> Value:
     if not arguments and not keywords:
         return Scalar(None, "str")
-    named = text(arguments[0]) if arguments else None
-    if named is not None:
-        made = creation.creation(named.rpartition(".")[2])
-        if made is not None and made.dtype:
-            return cast(it, value, dtypes.everywhere(made.dtype), node)
+    if arguments and text(arguments[0]) is not None:
+        keywords = {"dtype": arguments[0]}
     vector = building.asked_dtype(it, arguments, keywords)
     return cast(it, value, vector, node) if vector is not None else value
 

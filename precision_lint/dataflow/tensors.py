@@ -33,6 +33,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.torchmodel import creation
 from precision_lint.torchmodel.operations import Operation
 
 KEYS = {
@@ -522,20 +523,24 @@ def dtype_of(it: Interpreter, value: Value | None) -> Dtypes | None:
     if isinstance(value, Reference):
         if value.name == "builtins.float":
             return dtypes.V_FLOAT64
-        name = value.name.rpartition(".")[2]
-        found = KEYS.get(name)
-        return dtypes.everywhere(found) if found is not None else dtypes.V_ANY
+        return _named(value.name)
     if isinstance(value, Scalar):
-        if value.kind == "none":
-            return None
-        named = text(value)
-        found = KEYS.get(named.rpartition(".")[2]) if named is not None else None
-        return dtypes.everywhere(found) if found is not None else dtypes.V_ANY
+        return None if value.kind == "none" else _named(text(value) or "")
     if isinstance(value, Unknown):
         return followed(value.symbol)
     if isinstance(value, Tensor):
         return value.dtypes
     return dtypes.V_ANY
+
+
+def _named(qualified: str) -> Dtypes:
+    """The dtype of a dotted name, also of the class of tensors that is named after it."""
+    name = qualified.rpartition(".")[2]
+    found = KEYS.get(name)
+    if found is None:
+        made = creation.of_function(qualified)
+        found = made.dtype if made is not None and made.kind == "legacy" else None
+    return dtypes.everywhere(found) if found else dtypes.V_ANY
 
 
 def followed(symbol: Symbol) -> Dtypes:

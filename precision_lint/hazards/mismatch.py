@@ -22,7 +22,6 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import (
     BOOLEAN,
     CODE,
-    FLOAT16,
     FLOAT32,
     FLOAT64,
     FLOATS,
@@ -37,6 +36,7 @@ from precision_lint.domains.values import (
     KEPT,
     Array,
     DtypeValue,
+    Scalar,
     Sequence,
     Symbol,
     Tensor,
@@ -244,20 +244,64 @@ def _as_if_cast(applied: Applied, pair: Pair, narrow: Tensor) -> None:
 
 def _picks(index: Any) -> bool:
     """Whether an index is a tensor or a list: a slice or a number casts what is written."""
+    return any(_is_pick(one) for one in _parts_of(index))
+
+
+def _parts_of(index: Any) -> list[Any]:
+    """The indices of each dimension."""
+    if isinstance(index, Sequence) and index.kind == "tuple":
+        return [one for part in index.items or (index.element,) for one in _parts_of(part)]
+    return [index]
+
+
+def _is_pick(index: Any) -> bool:
     if isinstance(index, Sequence):
-        items = index.items if index.items is not None else (index.element,)
-        return any(_picks(one) for one in items) if index.kind == "tuple" else bool(items)
-    return isinstance(index, Unknown) or (isinstance(index, Tensor) and index.rank != 0)
+        return bool(index.items if index.items is not None else (index.element,))
+    if isinstance(index, Tensor):
+        return index.rank != 0 and not _is_count(index)
+    return isinstance(index, Unknown)
+
+
+def _is_count(index: Tensor) -> bool:
+    """Whether it is a number of Python's: arithmetic of one with what nothing shows to be a tensor."""
+    if index.op not in ("add", "sub", "mul", "floor_divide", "remainder", "neg"):
+        return False
+    pending, found = [index], False
+    while pending:
+        for one in pending.pop().operands:
+            if isinstance(one, Scalar):
+                found = found or one.value is None
+            elif isinstance(one, Tensor) and one.op == index.op:
+                pending.append(one)
+            elif isinstance(one, Tensor) and (one.symbol is None or is_certain(one)):
+                return False
+    return found
 
 
 def _index_kind(it: Interpreter, applied: Applied) -> int:
-    """The assumption that an unknown index is a tensor; what a model is given is one."""
+    """The assumption that an index is a tensor with dimensions, where nothing shows it."""
     index = applied.values[1] if applied.name == "index_put" and len(applied.values) > 1 else None
-    if not isinstance(index, Unknown) or index.symbol.uses & (Symbol.TENSOR | Symbol.INTEGER):
-        return 0
+    parts = [one for one in _parts_of(index) if _is_pick(one)]
+    return assume.KIND if parts and not any(_has_dimensions(it, one) for one in parts) else 0
+
+
+def _has_dimensions(it: Interpreter, index: Any) -> bool:
+    """Whether an index is surely a tensor, or what a model is given, and not one item of it."""
+    symbol = index.symbol if isinstance(index, (Unknown, Tensor)) else None
+    if symbol is None:
+        return not isinstance(index, Tensor) or _picks_rows(index)
+    if symbol.uses & (Symbol.TENSOR | Symbol.INTEGER):
+        return True
     function = it.function
     inside = function is not None and function.cls is not None and is_module(it, function.cls)
-    return 0 if inside else assume.KIND
+    return inside and symbol.owner is None
+
+
+def _picks_rows(index: Tensor) -> bool:
+    """Whether it holds integers or a mask, and was not itself picked by a number."""
+    if any(one & ~(INTEGER | BOOLEAN) for one in index.dtypes):
+        return False
+    return index.rank > 0 or index.op not in ("index", "element")
 
 
 def _seen(applied: Applied, index: int) -> Dtypes:
@@ -531,7 +575,7 @@ def _widening(it: Interpreter, wide: Tensor, other: Tensor) -> int:
         if (a | b) & OTHER or not a or not b or a & ~FLOATS or b & ~FLOATS:
             continue
         if mode in WEIGHTED and a == b == FLOAT32 and not origin(other, mode).direct:
-            b = FLOAT16  # it was half before it was widened itself
+            b = _half_part(other, mode).dtypes[mode] & LOW or b  # half before it was widened itself
         doubles = a == FLOAT64 and not b & FLOAT64
         halves = not a & LOW and not b & ~LOW and not it.region.dtypes[mode]
         if doubles or (halves and mode not in (dtypes.AMP16, dtypes.AMPBF)):
@@ -549,12 +593,13 @@ def _widening_found(
     number: int,
 ) -> None:
     mode = _first(modes)
+    half = _half_part(other, mode)
     it.emit(
         "widened",
         applied.node,
         modes,
         wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
-        about=_half_part(other, mode),
+        about=half,
         proof=USED,
         operation=applied.name,
         origin=came.kind,
@@ -562,7 +607,7 @@ def _widening_found(
         origin_name=_written(came.value),
         origin_dtype=_named(came.value),
         wide_dtype=dtypes.describe(wide.dtypes[mode]),
-        other_dtype=dtypes.describe(other.dtypes[mode]),
+        other_dtype=dtypes.describe(half.dtypes[mode]),
         other=_other_place(it, applied, other),
         float64=bool(wide.dtypes[mode] & FLOAT64),
         in_place=_in_sight(it, came.value),
