@@ -11,7 +11,6 @@ from precision_lint.dataflow.graph import (
     behind,
     floats_behind,
     is_certain,
-    may_be_number,
     peel,
     typed,
 )
@@ -265,12 +264,19 @@ def _is_pick(index: Any) -> bool:
 
 
 def _is_count(index: Tensor) -> bool:
-    """Whether it is a number of Python's: arithmetic of a variable one, such as the count of a loop."""
-    return may_be_number(index) and any(
-        isinstance(one, Scalar) and one.value is None
-        for made in behind(index, 8)
-        for one in made.operands
-    )
+    """Whether it is a number of Python's: arithmetic of one with what nothing shows to be a tensor."""
+    if index.op not in ("add", "sub", "mul", "floor_divide", "remainder", "neg"):
+        return False
+    pending, found = [index], False
+    while pending:
+        for one in pending.pop().operands:
+            if isinstance(one, Scalar):
+                found = found or one.value is None
+            elif isinstance(one, Tensor) and one.op == index.op:
+                pending.append(one)
+            elif isinstance(one, Tensor) and (one.symbol is None or is_certain(one)):
+                return False
+    return found
 
 
 def _index_kind(it: Interpreter, applied: Applied) -> int:
