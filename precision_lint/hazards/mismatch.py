@@ -22,7 +22,6 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import (
     BOOLEAN,
     CODE,
-    FLOAT16,
     FLOAT32,
     FLOAT64,
     FLOATS,
@@ -576,7 +575,7 @@ def _widening(it: Interpreter, wide: Tensor, other: Tensor) -> int:
         if (a | b) & OTHER or not a or not b or a & ~FLOATS or b & ~FLOATS:
             continue
         if mode in WEIGHTED and a == b == FLOAT32 and not origin(other, mode).direct:
-            b = FLOAT16  # it was half before it was widened itself
+            b = _half_part(other, mode).dtypes[mode] & LOW or b  # half before it was widened itself
         doubles = a == FLOAT64 and not b & FLOAT64
         halves = not a & LOW and not b & ~LOW and not it.region.dtypes[mode]
         if doubles or (halves and mode not in (dtypes.AMP16, dtypes.AMPBF)):
@@ -594,12 +593,13 @@ def _widening_found(
     number: int,
 ) -> None:
     mode = _first(modes)
+    half = _half_part(other, mode)
     it.emit(
         "widened",
         applied.node,
         modes,
         wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
-        about=_half_part(other, mode),
+        about=half,
         proof=USED,
         operation=applied.name,
         origin=came.kind,
@@ -607,7 +607,7 @@ def _widening_found(
         origin_name=_written(came.value),
         origin_dtype=_named(came.value),
         wide_dtype=dtypes.describe(wide.dtypes[mode]),
-        other_dtype=dtypes.describe(other.dtypes[mode]),
+        other_dtype=dtypes.describe(half.dtypes[mode]),
         other=_other_place(it, applied, other),
         float64=bool(wide.dtypes[mode] & FLOAT64),
         in_place=_in_sight(it, came.value),

@@ -50,7 +50,7 @@ DOUBTED: dict[str, int] = {
 DATA = frozenset({"norm-by-hand"})
 """Events of operands that no layer makes so large: arguments of the kind are data, float32 under autocast."""
 STATED: dict[str, int] = {
-    "bfloat16-to-numpy": assume.INPUT,
+    "bfloat16-to-numpy": assume.INPUT | assume.KIND,
     "half-softmax": assume.INPUT | assume.KIND,
     **dict.fromkeys(
         ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",

@@ -12,6 +12,7 @@ from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
     Closure,
+    Instance,
     Sequence,
     Special,
     Tensor,
@@ -19,6 +20,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
+from precision_lint.syntax.program import dotted
 from precision_lint.typestate.states import conditions, lasts
 
 
@@ -131,6 +133,7 @@ def bound_in(node: ast.AST) -> frozenset[str]:
 def renewed_in(loop: Step) -> frozenset[str]:
     """Names, also of attributes, that may have another value in each iteration of a loop."""
     found = set(_stored(loop.node))
+    owners: dict[str, list[tuple[Value, ast.AST]]] = {}
     for step in once(loop.blocks[0], set()):
         called = step.objects[0] if step.kind == "call" else None
         if isinstance(called, Closure):
@@ -141,8 +144,23 @@ def renewed_in(loop: Step) -> frozenset[str]:
             arguments = {
                 one.arg for one in ast.walk(function.node.args) if isinstance(one, ast.arg)
             }
+            if called.owner is not None and function.parameters:
+                name = function.parameters[0].arg
+                owners.setdefault(name, []).append((called.owner, step.node))
+                arguments.discard(name)
             found |= stored | arguments - _passed_on(step, called)
-    return frozenset(found)
+    other = {name for name, calls in owners.items() if not _one_object(name, calls, found)}
+    return frozenset(found | other)
+
+
+def _one_object(name: str, calls: list[tuple[Value, ast.AST]], changing: set[str]) -> bool:
+    """Whether a name is the same object in all methods that are called, and a loop keeps that."""
+    objects = {(one.root, one.path) for one, _ in calls if isinstance(one, Instance)}
+    owners = {(dotted(getattr(node, "func", node)) or "").rpartition(".")[0] for _, node in calls}
+    parts = {part for one in owners for part in one.split(".")}
+    return (
+        len(objects) == 1 and changing.isdisjoint(parts) and (owners == {name} or name not in parts)
+    )
 
 
 def _stored(node: ast.AST) -> Iterator[str]:
