@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from precision_lint.domains import dtypes
-from precision_lint.domains.values import INF, Scalar, Sequence, Symbol, Tensor, Unknown, Value, number
+from precision_lint.domains.values import (
+    INF,
+    Scalar,
+    Sequence,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+)
 from precision_lint.torchmodel.operations import operation
 
 PASSED = frozenset({"argument", "call"})
