@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from precision_lint.dataflow.graph import may_be_number
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.operators import or_number
 from precision_lint.dataflow.ranges import hull
@@ -30,8 +31,12 @@ def call(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     """What a function of NumPy gives, by its dotted name."""
-    asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
     plain = name.partition(".")[2]
+    at = arrays.DTYPE_AT.get(plain, len(arguments))
+    if at < len(arguments):
+        keywords = {**keywords, "dtype": arguments[at]}
+        arguments = arguments[:at] + arguments[at + 1 :]
+    asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
     arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
     for value in arguments:
         if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
@@ -48,6 +53,8 @@ def call(
 
 def _array_kind(value: Value) -> dtypes.Dtypes:
     """The dtype of an operand of NumPy."""
+    if isinstance(value, Tensor) and may_be_number(value):
+        return dtypes.V_ANY
     if isinstance(value, (Array, Tensor)):
         return value.dtypes
     if isinstance(value, Scalar):

@@ -6,11 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from precision_lint.domains import dtypes
-from precision_lint.domains.values import INF, Scalar, Sequence, Tensor, Value, number
+from precision_lint.domains.values import (
+    INF,
+    Scalar,
+    Sequence,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+    number,
+)
 from precision_lint.torchmodel.operations import operation
 
 PASSED = frozenset({"argument", "call"})
 """Values that are another one, seen from the other side of a call."""
+COUNTING = frozenset({"add", "sub", "mul", "div", "floor_divide", "remainder", "pow", "neg"})
+"""Arithmetic that numbers of Python's have as well."""
 DEEP = 6
 """Levels of the graph that two values are compared on."""
 
@@ -20,6 +31,17 @@ def peel(value: Value | None) -> Any:
     while value.__class__ is Tensor and value.op in PASSED and value.operands:
         value = value.operands[0]
     return value
+
+
+def may_be_number(value: Value | None) -> bool:
+    """Whether a value may be a number of Python's: only arithmetic of numbers with what nothing shows to
+    be a tensor."""
+    one = peel(value)
+    if isinstance(one, (Tensor, Unknown)) and one.symbol is not None:
+        return not one.symbol.uses & (Symbol.TENSOR | Symbol.ARRAY)
+    if isinstance(one, Tensor):
+        return one.op in COUNTING and all(map(may_be_number, one.operands))
+    return isinstance(one, Scalar) and one.is_number
 
 
 def is_op(value: Value | None, *names: str) -> bool:

@@ -46,6 +46,24 @@ BINARY = frozenset({
     "bitwise_and", "bitwise_or", "bitwise_xor", "einsum", "vecdot", "matvec", "vecmat", "gcd", "lcm",
 })  # fmt: skip
 """Functions whose first arguments are arrays that promote each other."""
+ELEMENTWISE = frozenset({
+    "add", "subtract", "multiply", "power", "pow", "ceil", "floor", "trunc", "rint", "round", "around",
+    "maximum", "minimum", "fmax", "fmin", "clip", "abs", "absolute", "sign", "square", "negative", "mod",
+    "remainder", "floor_divide",
+})  # fmt: skip
+"""Functions that keep the dtype and go element by element."""
+DTYPE_AT = {
+    **dict.fromkeys(
+        ("zeros", "ones", "empty", "zeros_like", "ones_like", "empty_like", "array", "asarray",
+         "asanyarray", "ascontiguousarray", "asfortranarray", "asarray_chkfinite", "identity",
+         "frombuffer", "fromiter", "fromfile", "fromstring", "loadtxt"),
+        1,
+    ),
+    **dict.fromkeys(("full", "full_like", "sum", "mean", "prod", "cumsum", "cumprod"), 2),
+    **dict.fromkeys(("arange", "eye", "tri"), 3),
+    "linspace": 5, "logspace": 5, "geomspace": 4,
+}  # fmt: skip
+"""The position of ``dtype`` among a function's arguments."""
 SKIPPED = {"where": 1, "einsum": 1}
 """How many arguments come before those."""
 SAME = frozenset({
@@ -69,7 +87,7 @@ def rule(name: str) -> str:
 
 def by_element(name: str) -> bool:
     """Whether a function gives one number if it is given numbers."""
-    return rule(name) == "floating" or name in ("power", "ceil", "floor", "maximum", "minimum")
+    return rule(name) == "floating" or name in ELEMENTWISE
 
 
 def promote_sets(a: int, b: int) -> int:
