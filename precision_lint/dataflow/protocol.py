@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.domains.values import GRADIENT, Instance, Special, Table, Tensor, Value
+from precision_lint.domains.values import (
+    GRADIENT,
+    Instance,
+    Reference,
+    Special,
+    Table,
+    Tensor,
+    Value,
+)
 from precision_lint.events import Place
 
 
@@ -59,8 +67,14 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
         if isinstance(one, Instance) and not one.path:
             one.root.kept, one.root.number = True, 0
         # raw gradients are summed over machines; what was converted is looked at
-        if isinstance(one, Tensor) and one.flags & GRADIENT and one.op != "grad":
+        converted = isinstance(one, Tensor) and one.flags & GRADIENT and one.op != "grad"
+        if converted and not _moves(callee):
             note(it, "read", node, one)
+
+
+def _moves(callee: Value) -> bool:
+    """Whether a call sends tensors to other machines and adds them up: linear in the loss scale."""
+    return isinstance(callee, Reference) and callee.name.startswith("torch.distributed.")
 
 
 SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []

@@ -431,7 +431,8 @@ def _for_bfloat16(test: ast.expr, holds: bool = True) -> bool | None:
         answer = _compared(test.ops[0], test.comparators[0])
     elif isinstance(test, ast.Attribute):
         words = set(test.attr.split("_"))
-        answer = True if words & BRAIN else False if words & HALF else None
+        brain = bool(words & BRAIN)
+        answer = brain if brain is not bool(words & HALF) else None  # a name of both tells neither
     return None if answer is None else answer is holds
 
 
