@@ -370,6 +370,8 @@ def _source(arguments: Arguments, keywords: Keywords) -> Tensor | None:
             return given.source
         if isinstance(given, Tensor):
             return given
+        if isinstance(given, Unknown) and given.symbol.uses & (Symbol.TENSOR | Symbol.SHAPED):
+            return given.symbol.tensor
     return None
 
 

@@ -175,6 +175,7 @@ def operate(
     values = aligned(operation, arguments, keywords)
     applied = Applied(operation, values, node, inplace)
     tensors = _operands(it, operation, values)
+    _mark_index(applied["index"])
     vector = _result_dtypes(it, applied, tensors)
     if operation.dtype_argument and "dtype" in keywords:
         asked = dtype_of(it, keywords["dtype"])
@@ -289,6 +290,12 @@ MARKED = frozenset({
 """Operations through which a use as a tensor of floats says something of the operand."""
 
 
+VIEWS = frozenset({
+    "argument", "call", "index", "view", "reshape", "unsqueeze", "squeeze", "expand", "flatten", "repeat",
+})  # fmt: skip
+"""Operations that leave an index an index."""
+
+
 def _mark(value: Tensor, use: int) -> None:
     """Note what a tensor is used as, for the unknown object that it is or is made of."""
     for _ in range(8):
@@ -300,6 +307,15 @@ def _mark(value: Tensor, use: int) -> None:
         if inner is None:
             return
         value = inner
+
+
+def _mark_index(index: Value | None) -> None:
+    """What is an index holds integers."""
+    while isinstance(index, Tensor) and index.symbol is None and index.op in VIEWS:
+        index = index.operands[0] if index.operands else None
+    symbol = index.symbol if isinstance(index, (Tensor, Unknown)) else None
+    if symbol is not None:
+        symbol.uses |= Symbol.INTEGER
 
 
 def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> Dtypes:

@@ -20,9 +20,11 @@ from precision_lint.domains.values import (
     BUFFER,
     INF,
     PARAMETER,
+    DtypeValue,
     Scalar,
     Sequence,
     Special,
+    Symbol,
     Tensor,
     number,
     text,
@@ -658,9 +660,7 @@ def _upcast(value: Any) -> str:
             return "other"
         if value.op == "cast":
             if all(one == FLOAT32 for one in value.dtypes):
-                source = peel(value.operands[0])
-                bits = dtypes.INTEGER | dtypes.BOOLEAN
-                if isinstance(source, Tensor) and all(one & bits for one in source.dtypes):
+                if _holds_integers(peel(value.operands[0])):
                     return "other"
                 return "upcast"
             return "lowered"
@@ -670,6 +670,29 @@ def _upcast(value: Any) -> str:
             return "other"
         value = peel(value.operands[0])
     return "other"
+
+
+def _holds_integers(value: Any) -> bool:
+    """Whether a tensor is of integers or a mask, also one that took the dtype of an index."""
+    value = peel(value)
+    while isinstance(value, Tensor):
+        bits = dtypes.INTEGER | dtypes.BOOLEAN
+        if all(one & bits for one in value.dtypes):
+            return True
+        if value.symbol is not None:
+            return bool(value.symbol.uses & Symbol.INTEGER)
+        operands = value.operands
+        if value.op == "cast":
+            followed = operands[1] if len(operands) > 1 else None
+            value = peel(followed.source) if isinstance(followed, DtypeValue) else None
+        else:
+            kept = value.op in INDEXED or value.op in THROUGH
+            value = peel(operands[0]) if kept and operands else None
+    return False
+
+
+INDEXED = frozenset({"scatter", "index_fill", "index_copy", "index_put"})
+"""Operations that keep the dtype of what they write into."""
 
 
 @hazard(*LOWERED)
