@@ -161,7 +161,7 @@ def call(
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)
-    made = _made(it, last, keywords, node)
-    if last in ("from_pretrained", "from_config") and isinstance(made, Unknown):
-        made.symbol.attributes[building.CLASS] = Reference(name.rpartition(".")[0])
-    return made
+    result = _made(it, last, keywords, node)
+    if last in ("from_pretrained", "from_config") and isinstance(result, Unknown):
+        result.symbol.attributes[building.CLASS] = Reference(name.rpartition(".")[0])
+    return result
