@@ -27,6 +27,7 @@ AGAIN = 1 << 17
 OLDER = 1 << 18
 ELSEWHERE = 1 << 19
 ON_CPU = 1 << 20
+WRAPPED = 1 << 21
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -49,6 +50,7 @@ NAMES = {
     OLDER: "the code runs on a torch before the release that brought this",
     ELSEWHERE: "nothing casts these weights in another place",
     ON_CPU: "this runs on the CPU",
+    WRAPPED: "what this optimizer is wrapped in keeps no float32 copy of the parameters",
     LIBRARY: "a library does what its documentation says",
 }
 

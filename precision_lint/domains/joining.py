@@ -283,6 +283,8 @@ def _specials(a: Any, b: Any) -> Value:
     if a.kind == "either" == b.kind:
         known = [one.function for one in a.fields["options"]]
         return a if known == [one.function for one in b.fields["options"]] else unknown()
+    if a.kind == b.kind == "optimizer" and a is not b:
+        a.fields.setdefault("others", {})[id(b)] = b
     return a if a.kind == b.kind else unknown()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from precision_lint.dataflow.around import CONSTRUCTED
@@ -30,6 +31,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
+from precision_lint.syntax.program import dotted
 from precision_lint.torchmodel import optimizers
 
 VANISHES = 2.98e-8
@@ -110,6 +112,38 @@ def optimizer_made(it: Interpreter, made: Special) -> None:
 
 
 OPTIMIZERS_MADE.append(optimizer_made)
+
+
+def wrapped(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
+    """``optimizer = FP16_Optimizer(optimizer)``: what nobody has seen may keep float32 parameters."""
+    found = [one for one in given if isinstance(one, Special) and one.kind == "optimizer"]
+    if not found or not _replaces(it, node):
+        return
+    for one in found:
+        found += [other for other in one.fields.get("others", {}).values() if other not in found]
+        place = it.place(one.node, one.home) if one.node is not None else None
+        for kind in ("optimizer-epsilon", "half-parameters"):
+            event = it.events.get((kind, place, None)) if place is not None else None
+            if event is not None:
+                event.variants[:] = [
+                    replace(v, assumptions=v.assumptions | assume.WRAPPED) for v in event.variants
+                ]
+
+
+def _replaces(it: Interpreter, call: ast.AST) -> bool:
+    """Whether the result of a call takes the place of one of its arguments."""
+    body = it.function.node if it.function is not None else it.module.tree
+    parts = [*getattr(call, "args", ()), *(k.value for k in getattr(call, "keywords", ()))]
+    given = {dotted(one) for one in parts} - {None}
+    return any(
+        dotted(target) in given
+        for one in ast.walk(body)
+        if isinstance(one, ast.Assign) and one.value is call
+        for target in one.targets
+    )
+
+
+HANDED_OVER.append(wrapped)
 
 
 def scaler_steps(it: Interpreter, scaler: Special | None, optimizer: Value, node: ast.AST) -> None:
