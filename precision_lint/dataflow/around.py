@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from precision_lint.dataflow import objects
+from precision_lint.dataflow import building, objects
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed
@@ -161,4 +161,7 @@ def call(
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)
-    return _made(it, last, keywords, node)
+    result = _made(it, last, keywords, node)
+    if last in ("from_pretrained", "from_config") and isinstance(result, Unknown):
+        result.symbol.attributes[building.CLASS] = Reference(name.rpartition(".")[0])
+    return result

@@ -40,6 +40,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
+from precision_lint.torchmodel.foreign import LANGUAGE_MODELS
 from precision_lint.torchmodel.operations import Operation, operation
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
@@ -472,11 +473,39 @@ def foreign(
     """What a model of another library gives, called itself or by a method."""
     weights = objects.weights_of(it, owner)[0]
     cls = str(owner.cls)
+    ids = _generated(it, cls, node) if name == "generate" else None
+    if ids is not None:
+        return ids
     if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
         _fed(it, weights, arguments, node)  # others may cast what they are given
     else:
         _fed_features(it, weights, arguments, node)
     return network(it, name, weights, arguments, node)
+
+
+CLASS = ("class of", "")
+"""Where the attributes of an unknown object hold the class of another library that it is of."""
+
+
+def _class_of(symbol: Symbol | None) -> str:
+    """The class that an unknown model was loaded by, also if it was cast since."""
+    while symbol is not None:
+        cls, cast = symbol.attributes.get(CLASS), symbol.attributes.get(("cast of", ""))
+        if isinstance(cls, Reference):
+            return cls.name
+        symbol = cast.symbol if isinstance(cast, Unknown) else None
+    return ""
+
+
+def _generated(it: Interpreter, cls: str, node: ast.AST) -> Tensor | None:
+    """The ids that ``generate`` of a language model gives; None: it is no such, or gives more."""
+    given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
+    speaks = cls.endswith(LANGUAGE_MODELS) or "input_ids" in given
+    if not speaks or "return_dict_in_generate" in given:
+        return None
+    return Tensor(
+        dtypes.V_INTEGER, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
+    )
 
 
 def call_unknown(
@@ -494,6 +523,8 @@ def call_unknown(
     given = [*arguments, *keywords.values()]
     handed(it, node, callee, given)
     batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
+    if batch is None and symbol.label == "generate":
+        batch = _generated(it, _class_of(symbol.owner), node)
     if batch is not None:
         return batch
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
-from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, MODES
+from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, HALF16, HALFBF, MODES
 from precision_lint.events import Event, Sign, Variant
 from precision_lint.precision.modes import Force, Strength
 
@@ -180,6 +180,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode != CODE and (force.of(mode) or Strength.PROJECT) < enough:
             strange |= assumptions & SHOWN
+        if mode in (HALF16, HALFBF):  # who casts the model may still switch the region on
+            strange |= assumptions & assume.FLAG
         if mode in (AMP16, AMPBF) and event.kind in DATA:
             strange |= assumptions & assume.INPUT
         confidence, sign = _in_mode(mode, variant, assumptions, strange, force, says_so)

@@ -55,6 +55,14 @@ SENSED = frozenset({
 """Arguments of processors that are given more than text."""
 IDS = frozenset({"encode", "apply_chat_template"})
 """Methods of theirs that give ids alone."""
+LANGUAGE_MODELS = (
+    "ForCausalLM",
+    "ForSeq2SeqLM",
+    "LMHeadModel",
+    "ForVision2Seq",
+    "ForImageTextToText",
+)
+"""How classes of ``transformers`` and ``peft`` end whose ``generate`` gives ids; others give sounds."""
 
 
 def _table() -> dict[str, Operation]:
