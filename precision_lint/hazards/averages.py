@@ -150,7 +150,7 @@ def _report(it: Interpreter, blend: Blend, node: ast.AST, inplace: bool) -> None
             "slow-average",
             node,
             modes,
-            kept.assumptions,
+            kept.assumptions | (assume.MAGNITUDE if number(blend.share) is None else 0),
             half="float16" if low & FLOAT16 else "bfloat16",
             kept=made_at(it, kept),
         )

@@ -32,6 +32,7 @@ TOLERATED: dict[str, int] = {
     "late-cast": assume.MAGNITUDE | assume.OUTSIDE,
     "narrowing-cast": assume.MAGNITUDE,
     "box-area": assume.MAGNITUDE,
+    "slow-average": assume.MAGNITUDE,
     "sum-overflow": assume.MAGNITUDE | assume.SIZE | assume.OUTSIDE,
     "half-softmax": assume.OUTSIDE,
     "half-schedule": assume.OUTSIDE,
