@@ -79,7 +79,6 @@ def create(
         vector, origin = it.program.default_dtype, DEFAULT
     _sizes(creation, values, arguments)
     like = first if creation.kind in ("like", "new") else None
-    place = values.get("device") or like
     shape = _shape(creation, arguments, keywords)
     made = Tensor(
         vector,
@@ -90,8 +89,7 @@ def create(
         lo,
         hi,
         assumptions,
-        ((devices.asked([place]) or 0) if place is not None else 0)
-        | (EMPTY if _is_empty(shape) else 0),
+        _flags(shape, values.get("device") or like),
         rank=_shape_rank(shape) if rank == UNKNOWN_RANK else rank,
         reach=_reach(creation, lo, hi),
         data=origin,
@@ -188,6 +186,12 @@ def _shape(
     if creation.kind == "fill" or creation.name == "new_full":
         sizes = sizes[:1]
     return [keywords["size"]] if not sizes and "size" in keywords else sizes
+
+
+def _flags(sizes: list[Value], place: Value | None) -> int:
+    """Where a new tensor is, and whether it is empty."""
+    on = (devices.asked([place]) or 0) if place is not None else 0
+    return on | (EMPTY if _is_empty(sizes) else 0)
 
 
 def _is_empty(sizes: list[Value]) -> bool:
