@@ -12,6 +12,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
+    EMPTY,
     INF,
     NONZERO,
     PARAMETER,
@@ -277,7 +278,8 @@ def _unknown_item(it: Interpreter, value: Unknown, index: Value, node: ast.Subsc
 
 def size_of(tensor: Value, index: Value | None) -> Scalar:
     """A size of a tensor: at least 0, and equal where it is asked for again."""
-    return Scalar(None, "int", 0, INF, op="size", operands=(tensor, index or Scalar(None, "none")))
+    known = 0 if isinstance(tensor, Tensor) and tensor.flags & EMPTY else None
+    return Scalar(known, "int", 0, INF, op="size", operands=(tensor, index or Scalar(None, "none")))
 
 
 def _item(value: Sequence, index: Value, node: ast.Subscript) -> Value:

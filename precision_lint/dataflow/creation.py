@@ -15,6 +15,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
     BUFFER,
+    EMPTY,
     INF,
     SOME_RANK,
     UNKNOWN_RANK,
@@ -78,7 +79,7 @@ def create(
         vector, origin = it.program.default_dtype, DEFAULT
     _sizes(creation, values, arguments)
     like = first if creation.kind in ("like", "new") else None
-    place = values.get("device") or like
+    shape = _shape(creation, arguments, keywords)
     made = Tensor(
         vector,
         creation.name,
@@ -88,8 +89,8 @@ def create(
         lo,
         hi,
         assumptions,
-        (devices.asked([place]) or 0) if place is not None else 0,
-        rank=_shape_rank(creation, arguments, keywords) if rank == UNKNOWN_RANK else rank,
+        _flags(shape, values.get("device") or like),
+        rank=_shape_rank(shape) if rank == UNKNOWN_RANK else rank,
         reach=_reach(creation, lo, hi),
         data=origin,
     )
@@ -175,15 +176,33 @@ def _sizes(creation: Creation, values: Mapping[str, Value], arguments: list[Valu
         counts(arguments)
 
 
-def _shape_rank(creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]) -> int:
-    """Dimensions by the sizes that are given."""
+def _shape(
+    creation: Creation, arguments: list[Value], keywords: Mapping[str, Value]
+) -> list[Value]:
+    """The arguments that say sizes."""
     if creation.kind not in ("default", "new", "fill"):
-        return UNKNOWN_RANK
+        return []
     sizes = arguments[1:] if creation.kind == "new" else arguments
     if creation.kind == "fill" or creation.name == "new_full":
         sizes = sizes[:1]
-    if not sizes and "size" in keywords:
-        sizes = [keywords["size"]]
+    return [keywords["size"]] if not sizes and "size" in keywords else sizes
+
+
+def _flags(sizes: list[Value], place: Value | None) -> int:
+    """Where a new tensor is, and whether it is empty."""
+    on = (devices.asked([place]) or 0) if place is not None else 0
+    return on | (EMPTY if _is_empty(sizes) else 0)
+
+
+def _is_empty(sizes: list[Value]) -> bool:
+    """Whether each size is 0."""
+    if len(sizes) == 1 and isinstance(sizes[0], Sequence):
+        sizes = list(sizes[0].items or ())
+    return bool(sizes) and all(isinstance(one, Scalar) and one.value == 0 for one in sizes)
+
+
+def _shape_rank(sizes: list[Value]) -> int:
+    """Dimensions by the sizes that are given."""
     if len(sizes) == 1:
         only = sizes[0]
         if isinstance(only, Sequence):

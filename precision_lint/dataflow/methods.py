@@ -27,6 +27,7 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of, join, perhaps, unknown
 from precision_lint.domains.values import (
     DETACHED,
+    EMPTY,
     GRADIENT,
     INF,
     NONE,
@@ -447,7 +448,8 @@ def _answer(
             return size_of(value, arguments[0])
         return Special("shape", node, it.module, of=value)
     if name in NUMBERS:
-        return Scalar(None, "int", 0, INF, op=name, operands=(value,))
+        known = 0 if value.flags & EMPTY and name in ("numel", "nelement", "__len__") else None
+        return Scalar(known, "int", 0, INF, op=name, operands=(value,))
     if name in BOOLEANS:
         return Scalar(None, "bool", op=name, operands=(value,))
     if name in ("numpy", "__array__"):

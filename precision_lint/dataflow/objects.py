@@ -17,6 +17,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, is_new, join, perhaps_cast
 from precision_lint.domains.values import (
+    EMPTY,
     KEPT,
     PARAMETER,
     STATED_DTYPE,
@@ -177,6 +178,8 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
             continue
         name, value = key[2], variables[key]
         keep(it, value)
+        if isinstance(value, Tensor) and value.flags & EMPTY:  # a checkpoint may fill it
+            value = value.but(flags=value.flags & ~EMPTY)
         old = attributes.get(name)
         if old is None or building:
             new = building or is_new(attributes, name)

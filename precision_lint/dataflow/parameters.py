@@ -20,6 +20,7 @@ from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.values import (
+    EMPTY,
     Array,
     ClassValue,
     DtypeValue,
@@ -97,7 +98,8 @@ def unseen(
         named = isinstance(value, (DtypeValue, Reference))
         if named and dtype_of(it, value) not in (None, dtypes.V_ANY):
             return _some_dtype(it, argument.arg, value)
-        if not isinstance(value, (Scalar, Reference)):
+        absent = isinstance(value, Tensor) and value.flags & EMPTY
+        if not absent and not isinstance(value, (Scalar, Reference)):
             return value
     return it.unknown(argument.arg, vector, assumptions)
 

@@ -42,7 +42,9 @@ ON_CPU, ON_OTHER = 1 << 11, 1 << 12
 ON_DEVICE = ON_CPU | ON_OTHER
 KEPT = 1 << 11
 """A parameter that was made beside weights which had been cast before: it keeps its own dtype."""
-SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO
+EMPTY = 1 << 13
+"""Each of its sizes is 0: it stands for a cache that there is not."""
+SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO | EMPTY
 """Flags that both operands must have for a result to have them."""
 
 UNKNOWN_RANK, SOME_RANK = -2, -1

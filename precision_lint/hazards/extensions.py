@@ -24,6 +24,8 @@ from precision_lint.events import Place
 from precision_lint.hazards import mismatch
 from precision_lint.hazards.places import function_places, made_at
 from precision_lint.syntax.program import Function
+from precision_lint.torchmodel import layers
+from precision_lint.torchmodel.operations import operation
 
 
 def kernel(it: Interpreter, name: str, arguments: list[Value], node: ast.AST) -> None:
@@ -252,13 +254,22 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST) -> None:
 def _identity(callee: Value) -> tuple[str, int] | None:
     """An object that runs as a model, or as a part of one: by the outermost that is known."""
     if isinstance(callee, Instance):
-        return "object", id(callee.root)
+        return None if _is_alike(callee) else ("object", id(callee.root))
     if not isinstance(callee, Unknown):
         return None
     symbol = callee.symbol
     while symbol.owner is not None:
         symbol = symbol.owner
     return "unknown", symbol.number
+
+
+def _is_alike(owner: Instance) -> bool:
+    """Whether a layer does the same inside and outside of regions: it has no weights, and no policy."""
+    known = layers.layer(owner.cls) if isinstance(owner.cls, str) else None
+    if known is None or known.weights or known.container:
+        return False
+    applied = operation(known.operation)
+    return applied is not None and not applied.policy
 
 
 building.CALLED.append(run_again)
