@@ -86,7 +86,8 @@ def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -
             for dtype in said.dtypes:
                 mode = MODE_OF_SETTING[(said.kind, dtype)]
                 words = f"{callee}({keyword}={one.value!r}) runs it so"
-                it.sign(mode, words, _written(node, keyword), flag=len(alternatives) > 1)
+                flag, foreign = len(alternatives) > 1, said.kind == "half"  # the model that is made
+                it.sign(mode, words, _written(node, keyword), flag=flag, foreign=foreign)
 
 
 def _written(node: ast.AST, keyword: str) -> ast.AST:
@@ -157,7 +158,7 @@ def call(
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:
             if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
-                objects.show_cast(it, vector, node)
+                objects.show_cast(it, vector, node, foreign=True)
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)

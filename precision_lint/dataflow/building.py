@@ -530,7 +530,8 @@ def call_unknown(
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
-            objects.show_cast(it, symbol.vector, symbol.node)
+            foreign = CLASS in symbol.attributes
+            objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
         weights = symbol.vector if cast else dtypes.FOLLOWS
         if cast and (("cast of", "") in symbol.attributes or symbol.label in FED):
             _fed(it, weights, arguments, node)
@@ -676,7 +677,7 @@ def cast_unknown(
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
     if it.statement_value is node and isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, made)
-        objects.show_cast(it, vector, node)
+        objects.show_cast(it, vector, node, foreign=CLASS in symbol.attributes)
     return made
 
 

@@ -514,7 +514,8 @@ def _unknown_method(
         if name in ("detach", "clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
-            objects.show_cast(it, symbol.vector, symbol.node)
+            foreign = building.CLASS in symbol.attributes
+            objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
         return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)

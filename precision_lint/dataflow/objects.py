@@ -539,10 +539,12 @@ def runs_models(it: Interpreter) -> bool:
     return it.module.trains() or (function is not None and drives(it, function))
 
 
-def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, built: bool = False) -> None:
+def show_cast(
+    it: Interpreter, vector: Dtypes, node: ast.AST, built: bool = False, foreign: bool = False
+) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
 
-    built: the code was seen to build it, so that what it runs is known.
+    built: the code was seen to build it, so that what it runs is known.  foreign: it is another library's.
     """
     if _hands_on(node):
         return
@@ -551,7 +553,8 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, built: bool = Fals
         if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
             chosen = written != dtype
-            it.sign(mode, said, node, None, of_own_parts(it), chosen, built or not runs_models(it))
+            bound = built or not runs_models(it)
+            it.sign(mode, said, node, None, of_own_parts(it), chosen, bound, foreign)
 
 
 def cast_module(
@@ -559,7 +562,9 @@ def cast_module(
 ) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
-    show_cast(it, vector, node, not isinstance(owner.cls, str))
+    library = owner.cls if isinstance(owner.cls, str) else ""
+    foreign = "." in library and not library.startswith("torch.")
+    show_cast(it, vector, node, not library, foreign)
     made = Cast(vector, it.clock, it.place(node), assumptions)
     it.weights = {**it.weights, (owner.root, owner.path): made}
 

@@ -93,7 +93,7 @@ def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) 
     if sign.bound:
         return Strength.CALLER if imports else Strength.PROJECT
     if not imported:
-        return Strength.HANDED
+        return Strength.PROJECT if sign.foreign else Strength.HANDED
     return Strength.IMPORTER if imports or sign.setting is not None else Strength.PROJECT
 
 
