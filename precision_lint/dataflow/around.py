@@ -87,7 +87,8 @@ def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -
                 mode = MODE_OF_SETTING[(said.kind, dtype)]
                 words = f"{callee}({keyword}={one.value!r}) runs it so"
                 flag, foreign = len(alternatives) > 1, said.kind == "half"  # the model that is made
-                it.sign(mode, words, _written(node, keyword), flag=flag, foreign=foreign)
+                bound = foreign and not objects.runs_models(it)
+                it.sign(mode, words, _written(node, keyword), None, False, flag, bound, foreign)
 
 
 def _written(node: ast.AST, keyword: str) -> ast.AST:
