@@ -164,6 +164,8 @@ def call(
     for found in CONSTRUCTED:
         found(it, name, keywords, node)
     result = _made(it, last, keywords, node)
-    if last in ("from_pretrained", "from_config") and isinstance(result, Unknown):
-        result.symbol.attributes[building.CLASS] = Reference(name.rpartition(".")[0])
+    if isinstance(result, Unknown):
+        loaded = last in ("from_pretrained", "from_config")
+        cls = name.rpartition(".")[0] if loaded else name
+        result.symbol.attributes[building.CLASS] = Reference(cls)
     return result

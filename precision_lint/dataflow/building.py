@@ -40,7 +40,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
-from precision_lint.torchmodel.foreign import LANGUAGE_MODELS
+from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
@@ -497,6 +497,26 @@ def _class_of(symbol: Symbol | None) -> str:
     return ""
 
 
+def _transforms(it: Interpreter, symbol: Symbol) -> bool:
+    """Whether what is called transforms data: it is torchvision's, or called by such a class."""
+    if _class_of(symbol).startswith("torchvision.transforms."):
+        return True
+    cls = it.function.cls if it.function is not None else None
+    return cls is not None and objects.is_a(it, cls, *TRANSFORMS)
+
+
+def _transformed(it: Interpreter, label: str, given: list[Value]) -> Value:
+    """Data that was transformed: in the dtype that it had, if that is known."""
+    for one in given:
+        cast = isinstance(one, Unknown) and ("cast of", "") in one.symbol.attributes
+        first = tensor_of(it, one) if cast or isinstance(one, Tensor) else None
+        if first is not None:
+            made = it.unknown(label, first.dtypes, first.assumptions)
+            made.symbol.uses |= Symbol.TENSOR | (Symbol.FLOAT if cast else 0)
+            return made
+    return it.unknown(label, dtypes.V_FLOAT32, assume.BATCH)
+
+
 def _generated(it: Interpreter, cls: str, node: ast.AST) -> Tensor | None:
     """The ids that ``generate`` of a language model gives; None: it is no such, or gives more."""
     given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
@@ -528,6 +548,8 @@ def call_unknown(
     if batch is not None:
         return batch
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
+        if _transforms(it, symbol):
+            return _transformed(it, symbol.label, given)
         cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
             foreign = CLASS in symbol.attributes

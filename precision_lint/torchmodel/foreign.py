@@ -55,6 +55,8 @@ SENSED = frozenset({
 """Arguments of processors that are given more than text."""
 IDS = frozenset({"encode", "apply_chat_template"})
 """Methods of theirs that give ids alone."""
+TRANSFORMS = ("torchvision.transforms.v2.Transform",)
+"""Classes of transformations of data, whatever derives from them."""
 LANGUAGE_MODELS = (
     "ForCausalLM",
     "ForSeq2SeqLM",
