@@ -71,7 +71,7 @@ def _report(
     lacking = lacking or applied.operation.missing[device]
     modes, found = _modes(applied, lacking)
     cuda = device == "cuda" or not shown
-    if modes and cuda and applied.name.startswith("fft.") and _power_of_two(applied):
+    if modes and cuda and _power_of_two(applied):
         modes, found = _modes(applied, lacking & BFLOAT16)
     if not modes:
         return False
@@ -113,8 +113,10 @@ def half_anywhere(it: Interpreter, applied: Applied) -> None:
 
 
 def _power_of_two(applied: Applied) -> bool:
-    """Whether a transform is told a size that CUDA's half kernels take."""
-    size = number(applied["n"])
+    """Whether a Fourier transform is told a size that CUDA's half kernels take."""
+    if applied.name != "stft" and not applied.name.startswith("fft."):
+        return False
+    size = number(applied["n_fft" if applied.name == "stft" else "n"])
     return size is not None and size > 0 and int(size) & (int(size) - 1) == 0
 
 
