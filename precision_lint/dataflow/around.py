@@ -85,10 +85,10 @@ def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -
                 continue
             for dtype in said.dtypes:
                 mode = MODE_OF_SETTING[(said.kind, dtype)]
-                words = f"{callee}({keyword}={one.value!r}) runs it so"
+                words, at = f"{callee}({keyword}={one.value!r}) runs it so", _written(node, keyword)
                 flag, foreign = len(alternatives) > 1, said.kind == "half"  # the model that is made
                 bound = foreign and not objects.runs_models(it)
-                it.sign(mode, words, _written(node, keyword), None, False, flag, bound, foreign)
+                it.sign(mode, words, at, flag=flag, bound=bound, foreign=foreign)
 
 
 def _written(node: ast.AST, keyword: str) -> ast.AST:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import alternatives, behind, is_square, peel
+from precision_lint.dataflow.graph import alternatives, behind, is_square, may_be_number, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_a
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -288,6 +288,12 @@ def _is_weight(value: Any, depth: int = 8) -> bool:
         return False
     if (value.flags & PARAMETER and not value.flags & BUFFER) or value.op == "weight":
         return True
+    if (
+        value.op in ("mul", "div") and len(value.operands) > 1
+    ):  # what a number scales stays a weight
+        scaled, by = value.operands[:2]
+        plain = not isinstance(by, Tensor) or by.rank == 0 or may_be_number(by)
+        return plain and _is_weight(scaled, depth - 1)
     moved = value.op in (
         "transpose",
         "t",
