@@ -109,14 +109,22 @@ class Call(NamedTuple):
 
 
 class Loop:
-    """States that leave a loop's body early; ``source``: what the loop goes over."""
+    """States that leave a loop's body early."""
 
-    __slots__ = ("breaks", "continues", "source")
+    __slots__ = ("breaks", "continues")
 
-    def __init__(self, source: Value | None = None) -> None:
-        self.source = source
+    def __init__(self) -> None:
         self.breaks: list[Environment] = []
         self.continues: list[Environment] = []
+
+
+class Nest(NamedTuple):
+    """A loop that the interpreter is in, here or in a function that led here; what it goes over."""
+
+    node: ast.AST
+    home: Module
+    function: Function | None
+    source: Value | None
 
 
 class Frame(NamedTuple):
@@ -154,6 +162,8 @@ class Interpreter:
         self.loop: Loop | None = None
         self.depth = self.loops = 0
         """Loops around the current statement, in this function and in all functions that led here."""
+        self.nest: list[Nest] = []
+        """The latter, outermost first, without those over a few known items."""
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
@@ -626,6 +636,7 @@ __all__ = [
     "Frame",
     "Interpreter",
     "Loop",
+    "Nest",
     "Region",
     "asked_by",
     "changed",
