@@ -162,15 +162,13 @@ class Interpreter:
         self.loop: Loop | None = None
         self.depth = self.loops = 0
         """Loops around the current statement, in this function and in all functions that led here."""
-        self.nest: list[Nest] = []
-        """The latter, outermost first, without those over a few known items."""
+        self.nest: list[Nest] = []  # the latter, but for those over a few known items
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
         self.caught = self.compatible = 0
         """Blocks around whose errors are expected, and branches that ask for a version of torch."""
-        self.unpacked = False
-        """Whether the call at hand has keywords that are not known."""
+        self.unpacked = False  # whether the call at hand has keywords that are not known
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
         self.tested: Value | None = None  # the value of the test that was asked last
