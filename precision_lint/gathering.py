@@ -28,6 +28,8 @@ COLLECT_ALL_EVERY = 960
 """Files after which all memory is searched."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
+IMPORTING_LINES = 16_000
+"""Lines of such files: what is named is to be judged within seconds."""
 NO_ANSWER = "its process ended without an answer"
 
 _worked = 0
@@ -101,10 +103,8 @@ def interpreted(
     """What is known of some files of each project, from them and from files that import them."""
     imports = {root: Imports(projects[root], caches[root]) for root in wanted}
     users = {root: imports[root].importers(names) for root, names in wanted.items()}
-    every = {
-        root: list(dict.fromkeys([*names, *users[root][:IMPORTERS]]))
-        for root, names in wanted.items()
-    }
+    first = {root: _within(projects[root], found) for root, found in users.items()}
+    every = {root: list(dict.fromkeys([*names, *first[root]])) for root, names in wanted.items()}
     facts = _facts(every, projects, caches, imports, workers)
     told: dict[Path, dict[str, Told]] = {}
     for root, found in facts.items():
@@ -112,10 +112,22 @@ def interpreted(
         whole = Together(found, imports[root].reach_of_users, suggested, imports[root].imported)
         told[root] = {name: whole.told(name) for name in wanted[root]}
         for name in wanted[root][:1]:
-            more = len(users[root]) - IMPORTERS
-            cut = (("importers", "", more),) if more > 0 else ()
+            more = len(users[root]) - len(first[root])
+            cut = (("importers", "", more),) if more else ()
             told[root][name] = replace(told[root][name], cut=told[root][name].cut + cut)
     return told
+
+
+def _within(code: Code, importers: Sequence[str]) -> list[str]:
+    """The first importers, as far as the bounds allow."""
+    found: list[str] = []
+    lines = 0
+    for name in importers[:IMPORTERS]:
+        lines += code.contents(name).lines
+        if lines > IMPORTING_LINES and found:
+            break
+        found.append(name)
+    return found
 
 
 def shown(root: Path, code: Code, cache: Cache, workers: int = 1) -> list[Sign]:

@@ -63,7 +63,7 @@ class GuardBelowHalfRange(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         if event.kind == "weak-denominator":
-            if facts["clamped"] and facts["fate"] == "zero":
+            if facts["clamped"] is not None and facts["fate"] == "zero":
                 yield _divided(event, at)
             return
         related: tuple[Link, ...] = ()
@@ -81,10 +81,13 @@ class GuardBelowHalfRange(Rule):
 def _divided(event: Event, at: Context) -> Finding:
     """A limit that is 0 in half, below a quotient."""
     facts = event.facts
-    place = facts["epsilon_at"]
+    place, said = facts["clamped"], facts["epsilon_at"]
+    related = [Link("the quotient is here", event.place)]
+    if said is not None:
+        related.append(Link(f"this is {facts['epsilon']:g}", said))
     return Finding(
         f"limit {facts['epsilon']:g} is 0 in float16, so clamp keeps nothing away from it",
-        place if place is not None and place.path == at.path else None,
+        place if place.path == at.path else None,
         at.fix("upcast what is limited", at.upcast(at.at_origin(event))),
-        (Link("the quotient is here", event.place),),
+        tuple(related),
     )

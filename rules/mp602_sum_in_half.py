@@ -12,7 +12,8 @@ class SumInHalf(Rule):
     `x.sum()`, `x.sum(dim=(-2, -1))` and `x.cumsum(d)` that run on float16: after a cast, of what a
     region has left in half, in CPU autocast. Only values that cannot cancel (squares, absolute
     values, probabilities, masks) are `likely`, and a phase: a cumulative sum that goes into a sine
-    or is taken modulo a number. Other sums are `possible`.
+    or is taken modulo a number. So are losses with `reduction="sum"`, and the sum of a mask by which a
+    sum of what it masks is divided. Other sums are `possible`.
 
     It stays silent for `dtype=torch.float32`, for upcast operands, for bfloat16, inside CUDA
     autocast, which runs `sum`, `cumsum` and `prod` in float32, for `mean` and `norm`, which
@@ -57,9 +58,10 @@ class SumInHalf(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         before = " before it is divided" if facts["mean"] else ""
-        yield Finding(
-            f"{facts['operation']} in float16 exceeds 65504{before} with enough terms",
-            fix=at.fix(
-                "sum in float32", at.add_keyword(event.place, "dtype", f"{at.torch()[0]}.float32")
-            ),
-        )
+        if facts["loss"]:
+            fix = at.fix("upcast the operands", at.upcast(facts["upcast"]))
+        else:
+            dtype = f"{at.torch()[0]}.float32"
+            fix = at.fix("sum in float32", at.add_keyword(event.place, "dtype", dtype))
+        message = f"{facts['operation']} in float16 exceeds 65504{before} with enough terms"
+        yield Finding(message, fix=fix)

@@ -124,3 +124,15 @@ def test_importers_that_are_not_looked_at_are_counted(
     assert line in capsys.readouterr().out.splitlines()
     assert cli.main(["--statistics", "."]) == 0
     assert "not looked at" not in capsys.readouterr().out
+
+
+def test_lines_of_importers_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gathering, "IMPORTING_LINES", 5)
+    Path("pyproject.toml").write_text("")
+    Path("m.py").write_text("import torch\n")
+    for name in "abcde":
+        Path(f"{name}.py").write_text("import torch\nimport m\n")
+    assert cli.main(["--statistics", "m.py"]) == 0
+    assert "3 files not looked at that import these" in capsys.readouterr().out

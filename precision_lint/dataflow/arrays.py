@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
 )
 from precision_lint.torchmodel import arrays
 
@@ -36,6 +37,8 @@ def call(
     if at < len(arguments):
         keywords = {**keywords, "dtype": arguments[at]}
         arguments = arguments[:at] + arguments[at + 1 :]
+    counts(value for key, value in keywords.items() if key in arrays.SIZES)
+    arguments += [value for key, value in keywords.items() if key == "weights"]
     asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
     arguments = [or_number(v) if isinstance(v, Unknown) else v for v in arguments]
     for value in arguments:

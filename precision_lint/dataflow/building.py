@@ -419,6 +419,7 @@ def network(
     known = not weights[0] & dtypes.OTHER
     made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
     made.symbol.node, made.symbol.home = node, it.module
+    made.symbol.uses |= Symbol.FLOAT if known else 0
     if weights[dtypes.CODE] == dtypes.BFLOAT16 and not it.region.mark:
         made.symbol.flags |= IN_BFLOAT16
     if it.region.explicit and dtypes.regions_on(it.region.dtypes):

@@ -37,6 +37,7 @@ from precision_lint.domains.values import (
     Closure,
     DtypeValue,
     Instance,
+    Lazy,
     Reference,
     RegionValue,
     Scalar,
@@ -355,32 +356,48 @@ def _supposed_floats(value: Any, vector: Dtypes) -> Value:
     )
 
 
-SMALL = 4
+SMALL = 6
 """Statements of a function of another file that is followed whatever it does."""
-CARRIERS = (Tensor, Array, DtypeValue, RegionValue, Special, Instance, Closure)
+CARRIERS = (Tensor, Array, DtypeValue, RegionValue, Special, Closure)
 
 
 def _matters(it: Interpreter, function: Function, given: list[Value]) -> bool:
-    """Whether a call may have to do with tensors: it passes some, or the callee mentions torch."""
-    if function.module.path == it.root[0] or len(function.body) <= SMALL:
+    """Whether a call may have to do with tensors: it passes some, or the callee mentions torch.
+
+    One that passes objects may change them, or hand them to what has to do with tensors.
+    """
+    if function.module.path == it.root[0] or scan(function).statements <= SMALL:
         return True
     if any(isinstance(value, CARRIERS) for value in given):
         return True
-    known = function.facts.get("torch")
-    if known is None:
-        known = function.facts["torch"] = _mentions_torch(function)
-    return bool(known)
+    if any(isinstance(value, Instance) for value in given):
+        return scan(function).stores or _reaches_torch(function, set())
+    return _mentions_torch(function)
 
 
 def _mentions_torch(function: Function) -> bool:
-    names = scan(function).names
-    if not names.isdisjoint(TENSOR_METHODS):
+    known = function.facts.get("torch")
+    if known is None:
+        names = scan(function).names
+        variables = [function.module.variables.get(name) for name in names]
+        known = function.facts["torch"] = not names.isdisjoint(TENSOR_METHODS) or any(
+            isinstance(value, Reference) and value.name.startswith("torch") for value in variables
+        )
+    return bool(known)
+
+
+def _reaches_torch(function: Function, seen: set[Function]) -> bool:
+    """Whether a function mentions torch, or what it calls by name does; of other files, that is open."""
+    if _mentions_torch(function):
         return True
-    variables = function.module.variables
-    for name in names:
-        value = variables.get(name)
-        if isinstance(value, Reference) and value.name.startswith("torch"):
+    seen.add(function)
+    for name in scan(function).names:
+        value = function.module.variables.get(name)
+        if isinstance(value, (Lazy, ClassValue)):
             return True
+        if isinstance(value, Closure) and value.function not in seen:
+            if _reaches_torch(value.function, seen):
+                return True
     return False
 
 

@@ -190,6 +190,8 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
         ):
             continue
         parts = one.operands[:1] if one.op in FIRST else typed(one)
+        if one.op == "cast" and len(one.operands) > 1:  # it takes the dtype of another tensor
+            parts = (one.operands[1].source,)
         if one.op in ARITHMETIC:  # one tensor of floats makes the result one
             parts = tuple(part for part in parts if is_certain(part)) or parts
         pending.extend(peel(part) for part in parts)
@@ -212,6 +214,8 @@ def is_certain(value: Value | None, depth: int = 16) -> bool:
     if one.op in ARITHMETIC:
         return any(is_certain(part, depth - 1) for part in one.operands)
     known = operation(one.op)
+    if one.op == "cast" and len(one.operands) > 1:
+        return is_certain(one.operands[1].source, depth - 1)
     views = one.op in FIRST or (known is not None and known.view)
     return views and bool(one.operands) and is_certain(one.operands[0], depth - 1)
 

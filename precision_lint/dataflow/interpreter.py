@@ -109,14 +109,22 @@ class Call(NamedTuple):
 
 
 class Loop:
-    """States that leave a loop's body early; ``source``: what the loop goes over."""
+    """States that leave a loop's body early."""
 
-    __slots__ = ("breaks", "continues", "source")
+    __slots__ = ("breaks", "continues")
 
-    def __init__(self, source: Value | None = None) -> None:
-        self.source = source
+    def __init__(self) -> None:
         self.breaks: list[Environment] = []
         self.continues: list[Environment] = []
+
+
+class Nest(NamedTuple):
+    """A loop that the interpreter is in, here or in a function that led here; what it goes over."""
+
+    node: ast.AST
+    home: Module
+    function: Function | None
+    source: Value | None
 
 
 class Frame(NamedTuple):
@@ -154,13 +162,13 @@ class Interpreter:
         self.loop: Loop | None = None
         self.depth = self.loops = 0
         """Loops around the current statement, in this function and in all functions that led here."""
+        self.nest: list[Nest] = []  # the latter, but for those over a few known items
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
         self.caught = self.compatible = 0
         """Blocks around whose errors are expected, and branches that ask for a version of torch."""
-        self.unpacked = False
-        """Whether the call at hand has keywords that are not known."""
+        self.unpacked = False  # whether the call at hand has keywords that are not known
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
         self.tested: Value | None = None  # the value of the test that was asked last
@@ -626,6 +634,7 @@ __all__ = [
     "Frame",
     "Interpreter",
     "Loop",
+    "Nest",
     "Region",
     "asked_by",
     "changed",

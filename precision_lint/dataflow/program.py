@@ -330,7 +330,7 @@ class Program:
     def _guarded(self, work: Callable[[], Any]) -> None:
         """Do some work within the budget of one function."""
         it = self.interpreter
-        it.steps, it.limit, it.loops = 0, STEPS, 0
+        it.steps, it.limit, it.loops, it.nest = 0, STEPS, 0, []
         it.branches.clear()
         it.choices.clear()
         it.live, it.calls = dtypes.ALL_MODES, None

@@ -15,6 +15,7 @@ from precision_lint.dataflow.interpreter import (
     Environment,
     Interpreter,
     Loop,
+    Nest,
     Statement,
     changed,
     merge,
@@ -291,10 +292,11 @@ def loop(
     outer_missing, it.missing = it.missing, False
     it.depth += 1
     it.loops += 1
+    it.nest.append(Nest(node, it.module, it.function, source))
     for number in range(ROUNDS):
         cast = _weights(it)
         it.variables = dict(entry)
-        it.loop = Loop(source)
+        it.loop = Loop()
         it.trace = []
         bind()
         states = [] if it.block(node.body) else [it.variables]
@@ -313,6 +315,7 @@ def loop(
     it.trace = trace
     it.depth -= 1
     it.loops -= 1
+    it.nest.pop()
     it.missing = outer_missing
     it.variables = dict(after)
     it.loop = outer_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import behind, peel, same
@@ -17,6 +18,7 @@ from precision_lint.domains.values import (
     GRADIENT,
     Array,
     DtypeValue,
+    Instance,
     Scalar,
     Special,
     Symbol,
@@ -264,10 +266,27 @@ CREATED = frozenset(
 )
 
 
-def rounds(it: Interpreter) -> int | None:
-    """What has to be assumed for the loop at hand to have many rounds; None: it has few."""
-    source = it.loop.source if it.loop is not None else None
-    return _rounds_of(source)
+def rounds(it: Interpreter, total: Any = None, holder: Any = None) -> int | None:
+    """What has to be assumed for a loop around to have many rounds; None: they have few.
+
+    total: what is added to, which begins before the loop.  holder: the object that holds it.
+    """
+    began = [*_beginnings(total), *([holder.root] if isinstance(holder, Instance) else [])]
+    function = it.function
+    own = function is None or any(_within(one, function.node, it.module) for one in began)
+    found = [
+        _rounds_of(loop.source)
+        for loop in it.nest
+        if (loop.function is function or not own)
+        and not any(_within(one, loop.node, loop.home) for one in began)
+    ]
+    return min((one for one in found if one is not None), default=None)
+
+
+def _within(value: Any, outer: Any, home: Any) -> bool:
+    """Whether a value is made inside of a loop or function of a file."""
+    row, last = getattr(value.node, "lineno", 0), getattr(outer, "end_lineno", 0)
+    return value.home is home and outer.lineno < row <= last
 
 
 def _rounds_of(source: Any) -> int | None:
@@ -301,28 +320,49 @@ def _of_size(value: Any) -> bool:
 
 
 def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
-    """``total = total + term`` and ``total += term`` in a loop."""
-    if not isinstance(target, ast.Name) or not it.depth or not isinstance(value, Tensor):
+    """``total = total + term`` and ``total += term`` in a loop, also where an object holds the total."""
+    if isinstance(target, ast.Subscript) or not it.nest or not isinstance(value, Tensor):
         return
     if value.op != "add" or len(value.operands) < 2:
         return
-    before = it.variables.get(target.id)
+    name = target.id if isinstance(target, ast.Name) else ""
+    before = it.variables.get(name) if name else it.expr(target)
     sides = [peel(one) for one in value.operands[:2]]
     old = peel(before)
-    number_first = next((i for i, one in enumerate(sides) if one is old), None)
-    if number_first is None or before is None:
+    first = next((i for i, one in enumerate(sides) if one is old), None)
+    if first is not None and before is not None:
+        _added(it, node, target, value, old, sides[1 - first])
+
+
+def _added(
+    it: Interpreter, node: ast.AST, target: ast.expr, value: Tensor, total: Any, term: Any
+) -> None:
+    """A term that is added to a total in a loop."""
+    if not isinstance(term, Tensor) or _depends(term, total) or not _starts_empty(total):
         return
-    term = sides[1 - number_first]
-    needed = rounds(it)
-    if needed is None or not isinstance(term, Tensor) or _depends(term, old):
+    holder = it.expr(target.value) if isinstance(target, ast.Attribute) else None
+    needed = rounds(it, total, holder)
+    low = dtypes.modes_of(value.dtypes, LOW)
+    modes = low & (dtypes.modes_of(term.dtypes, LOW) | dtypes.surely(value.dtypes, LOW))
+    if not modes or needed is None:
         return
-    if not _starts_empty(old):
+    if _is_number(total):
+        _report_total(it, node, modes, term.assumptions | needed, target, value, term, True)
+    elif isinstance(node, ast.Assign):
+        _report_total(it, node, modes, term.assumptions | needed, target, value, term)
+    else:  # whatever is added takes its dtype
+        _report_total(it, node, modes, _rests_on(total) | needed, target, value, None)
+
+
+@hazard("add")
+def added_in_place(it: Interpreter, applied: Applied) -> None:
+    """``total.add_(term)`` in a loop."""
+    function = getattr(applied.node, "func", None)
+    if not applied.inplace or not isinstance(function, ast.Attribute) or not it.nest:
         return
-    modes = dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(term.dtypes, LOW)
-    if modes:
-        _report_total(
-            it, node, modes, term.assumptions | needed, target, value, term, _is_number(old)
-        )
+    total, term = peel(applied.tensor(0)), peel(applied.tensor(1))
+    if isinstance(total, Tensor) and (total.op != "mul" and len(applied.values) < 3):
+        _added(it, applied.node, function.value, applied.result, total, term)
 
 
 def _depends(term: Tensor, total: Any) -> bool:
@@ -341,21 +381,23 @@ def _is_number(total: Any) -> bool:
 
 def _starts_empty(total: Any) -> bool:
     """Whether a total starts as a number, or as zeros."""
-    if isinstance(total, Scalar):
-        return True
+    return next(_beginnings(total), None) is not None
+
+
+def _beginnings(total: Any) -> Iterator[Scalar | Tensor]:
+    """The numbers and zeros that a total starts as."""
     pending, seen = [total], set[int]()
     while pending and len(seen) < 12:
         one = peel(pending.pop())
         if isinstance(one, Scalar):
-            return True
+            yield one
         if not isinstance(one, Tensor) or id(one) in seen:
             continue
         seen.add(id(one))
         if one.op in CREATED:
-            return True
-        if one.op in ("join", "add", "cast", "index_put"):
+            yield one
+        elif one.op in ("join", "add", "cast", "index_put"):
             pending += one.operands[:8]
-    return False
 
 
 def _report_total(
@@ -450,7 +492,7 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
         not isinstance(total, Tensor)
         or (added := _adds(it, applied, total)) is None
         or not _starts_empty(total)
-        or (it.depth and rounds(it) is None)
+        or (it.depth and rounds(it, total) is None)
         or _distinct(applied["index"])
     ):
         return
@@ -458,8 +500,14 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
     function = applied.node.func
     target = function.value if isinstance(function, ast.Attribute) else applied.node
     if modes:
-        assumptions = total.assumptions | added
-        for part in total.operands:
+        _report_total(it, applied.node, modes, _rests_on(total) | added, target, total, None)
+
+
+def _rests_on(total: Tensor) -> int:
+    """The assumptions behind a total, and behind what it took its dtype of."""
+    assumptions = total.assumptions
+    for one in _beginnings(total):
+        for part in one.operands:
             if isinstance(part, DtypeValue) and part.source is not None:
                 assumptions |= part.source.assumptions
-        _report_total(it, applied.node, modes, assumptions, target, total, None)
+    return assumptions

@@ -163,7 +163,7 @@ def report_guard(
         operation=applied.name,
         fate=fate,
         epsilon=guard.epsilon if guard is not None else 0.0,
-        clamped=guard is not None and guard.made.op != "add",
+        clamped=made_at(it, guard.made) if guard is not None and guard.made.op != "add" else None,
         epsilon_at=made_at(it, guard.source) if guard is not None else None,
         base=base.op if isinstance(base, Tensor) else "",
         base_at=made_at(it, base),

@@ -14,6 +14,7 @@ from precision_lint.domains.values import (
     DETACHED,
     GRADIENT,
     INF,
+    REGIONAL,
     Scalar,
     Sequence,
     Symbol,
@@ -254,9 +255,24 @@ def sum_overflow(it: Interpreter, applied: Applied) -> None:
     modes = half_modes(applied.seen.get(0, value.dtypes)) & half_modes(applied.result.dtypes)
     if not modes or not _one_sign(value) or _adds_up_to_one(value):
         return
-    if applied.name != "cumsum" and _dimensions(applied) != 1:
+    if applied.name != "cumsum" and _dimensions(applied["dim"]) != 1:
         needed = assume.SIZE | (assume.MAGNITUDE if magnitude(value) == INF else 0)
-        _report(it, "sum-overflow", applied, value, modes, needed, mean=False)
+        _report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=False)
+
+
+@hazard(
+    "l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "kl_div",
+)  # fmt: skip
+def summed_loss(it: Interpreter, applied: Applied) -> None:
+    """A loss that is summed over all elements, in half: its terms have one sign."""
+    value = peel(applied.tensor(0))
+    if value is None or text(applied["reduction"]) != "sum" or value.flags & REGIONAL:
+        return
+    modes = half_modes(applied.seen.get(0, value.dtypes)) & half_modes(applied.result.dtypes)
+    if modes:
+        needed = assume.SIZE | assume.MAGNITUDE
+        _report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=True)
 
 
 def _one_sign(value: Tensor) -> bool:
@@ -271,9 +287,8 @@ def _adds_up_to_one(value: Any) -> bool:
     return isinstance(value, Tensor) and value.op in ("softmax", "gumbel_softmax", "softmin")
 
 
-def _dimensions(applied: Applied) -> int:
+def _dimensions(given: Value | None) -> int:
     """How many dimensions are summed over; 0: all of them."""
-    given = applied["dim"]
     if given is None or (isinstance(given, Scalar) and given.kind == "none"):
         return 0
     if isinstance(given, Sequence):
@@ -283,23 +298,58 @@ def _dimensions(applied: Applied) -> int:
 
 @hazard("div")
 def mean_by_hand(it: Interpreter, applied: Applied) -> None:
-    """``x.sum(dim) / n``: the sum overflows before it is divided."""
+    """``x.sum(dim) / n``: the sum overflows before it is divided; ``(x * m).sum() / m.sum()``."""
     total = peel(applied.tensor(0))
     count = applied.values[1] if len(applied.values) > 1 else None
-    if not isinstance(total, Tensor) or total.op not in SUMS or not isinstance(count, Scalar):
+    if not isinstance(total, Tensor) or total.op not in SUMS or not total.operands:
+        return
+    value = peel(total.operands[0])
+    if not isinstance(value, Tensor):
+        return
+    if isinstance(count, Tensor):
+        _area_of_mask(it, value, count)
         return
     known = number(count)
-    sized = count.op in ("size", "numel", "nelement", "mul") or (known is not None and known > 1)
-    value = peel(total.operands[0]) if total.operands else None
-    if not sized or not isinstance(value, Tensor) or total.home is not it.module:
-        return
-    modes = half_modes(value.dtypes) & half_modes(total.dtypes)
-    if (
-        total.node is None
-        or not modes
-        or not (_one_sign(value) or value.op == "input")
-        or _adds_up_to_one(value)
+    if not isinstance(count, Scalar) or not (
+        count.op in ("size", "numel", "nelement", "mul") or (known is not None and known > 1)
     ):
+        return
+    if (_one_sign(value) or value.op == "input") and not _adds_up_to_one(value):
+        _report_sum(it, total, value, True)
+
+
+def _area_of_mask(it: Interpreter, terms: Tensor, count: Any) -> None:
+    """A sum that others are divided by, of their weights: it is one of a mask, whatever that holds."""
+    while (
+        isinstance(count, Tensor)
+        and count.operands
+        and (count.op in LIMITED or (count.op == "add" and number(count.operands[1]) is not None))
+    ):
+        count = peel(count.operands[0])
+    if not isinstance(count, Tensor) or count.op != "sum" or terms.op != "mul":
+        return
+    mask = peel(count.operands[0])
+    several = _dimensions(count.operands[1] if len(count.operands) > 1 else None) != 1
+    if (
+        several
+        and isinstance(mask, Tensor)
+        and any(same(_shaped(x), _shaped(mask)) for x in terms.operands[:2])
+    ):
+        _report_sum(it, count, mask, False)
+
+
+def _shaped(value: Any) -> Any:
+    """A tensor before it was given another shape."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in ("view", "unsqueeze", "expand", "squeeze"):
+        value = peel(value.operands[0])
+    return value
+
+
+def _report_sum(it: Interpreter, total: Tensor, value: Tensor, mean: bool) -> None:
+    """Report a sum that only what it is divided by shows to be one of many terms of one sign."""
+    modes = half_modes(value.dtypes) & half_modes(total.dtypes)
+    if total.node is None or total.home is not it.module or not modes:
         return
     place = operand_place(it, total, 0)
     it.emit(
@@ -310,7 +360,8 @@ def mean_by_hand(it: Interpreter, applied: Applied) -> None:
         about=value,
         operation=total.op,
         upcast=(place,) if place is not None else (),
-        mean=True,
+        mean=mean,
+        loss=False,
     )
 
 
@@ -407,6 +458,8 @@ def _receiver(it: Interpreter, applied: Applied) -> Place | None:
 
 def _grows(value: Tensor) -> bool:
     """Whether an operation makes values that are much larger than what it is given."""
+    if value.op in ("add", "sub"):  # |x|^2 - 2 x y + |y|^2
+        return any(_sums_squares(one) for one in value.operands[: 2 if value.op == "add" else 1])
     if value.op not in GROWING:
         return (
             value.op in ("squeeze", "view", "index")
@@ -424,6 +477,18 @@ def _grows(value: Tensor) -> bool:
         inner = peel(value.operands[0])
         return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)
     return True
+
+
+def _sums_squares(value: Any) -> bool:
+    """Whether a value is a sum of squares, or holds one among its terms."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or not value.operands:
+        return False
+    if value.op in ("sum", "add", "sub") or transparent(value):
+        several = 2 if value.op == "add" else 1
+        squares = value.op == "sum" and is_square(peel(value.operands[0])) is not None
+        return squares or any(_sums_squares(one) for one in value.operands[:several])
+    return False
 
 
 def _grows_inside(value: Tensor) -> bool:

@@ -412,27 +412,36 @@ SCALERS_MADE.append(scaler_arguments)
 
 def device_mismatch(it: Interpreter, value: RegionValue, before: Region, node: ast.AST) -> None:
     """``autocast("cpu", enabled=False)`` inside a CUDA region: nothing is switched off."""
-    if value.dtypes != dtypes.V_OFF or not value.device or not before.explicit:
+    if value.dtypes != dtypes.V_OFF:
         return
-    if before.dtypes == dtypes.V_OFF or before.guessed or value.device == before.device:
-        _both_left(it, before)
+    if before.dtypes == dtypes.V_OFF or before.guessed or value.device in ("", before.device):
+        _both_left(it, value, before)
         return
-    place = before.sites[0] if before.sites else None
+    modes, assumptions = dtypes.regions_on(before.dtypes), before.assumptions & ~assume.ENTRY
+    if not before.explicit:  # float16 around the function is hardly the CPU's
+        if value.device != "cpu" or it.branches:
+            return
+        modes, assumptions = modes & 1 << dtypes.AMP16, before.assumptions
     it.emit(
         "device-mismatch",
         value.node or node,
-        dtypes.regions_on(before.dtypes),
-        before.assumptions & ~assume.ENTRY,
+        modes,
+        assumptions,
         inner=value.device,
         outer=before.device,
-        opened=place,
+        opened=before.sites[0] if before.sites else None,
         key=value.device,
     )
 
 
-def _both_left(it: Interpreter, before: Region) -> None:
+def _both_left(it: Interpreter, value: RegionValue, before: Region) -> None:
     """The region of the right device is left as well: both were meant."""
-    if before.outer is not None and before.device == before.outer.device:
+    outer = before.outer
+    if outer is None:
+        return
+    if not outer.explicit and before.sites and value.device in ("", outer.device):
+        it.events.pop(("device-mismatch", before.sites[0], before.device), None)
+    if outer.explicit and outer.sites == before.sites and value.device:
         for key, event in list(it.events.items()):
             if (
                 key[0] == "device-mismatch"

@@ -95,6 +95,7 @@ class Server:
     def start(self) -> None:
         """Serve standard input and output until the client leaves."""
         sys.setrecursionlimit(max(sys.getrecursionlimit(), FRAMES))  # for both threads at once
+        gc.enable()  # off for what ends soon
         before = threading.stack_size(STACK)
         self._judge.submit(_warm_up)
         self._reader.submit(gc.freeze)

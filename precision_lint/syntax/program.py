@@ -260,15 +260,16 @@ class Scan:
     """What a function's code mentions, from one walk over it.
 
     names: names and attributes.  generator: it has a ``yield`` of its own.  stored: attributes of its
-    first parameter that it assigns.
+    first parameter that it assigns.  stores: it assigns attributes of anything.  statements: how many.
     """
 
-    __slots__ = ("generator", "names", "stored")
+    __slots__ = ("generator", "names", "statements", "stored", "stores")
 
     def __init__(self, function: Function) -> None:
         self.names: set[str] = set()
         self.stored: set[str] = set()
-        self.generator = False
+        self.generator = self.stores = False
+        self.statements = 0
         parameters = function.parameters
         me = parameters[0].arg if parameters else ""
         pending: list[Any] = list(function.body)
@@ -287,6 +288,8 @@ class Scan:
                 self._attribute(node, me)
             elif own and (kind is ast.Yield or kind is ast.YieldFrom):
                 self.generator = True
+            elif isinstance(node, ast.stmt):
+                self.statements += 1
             parts = PARTS.get(kind)
             if parts is None:
                 parts = PARTS[kind] = tuple(name for name in kind._fields if name not in NAMELESS)
@@ -300,8 +303,9 @@ class Scan:
 
     def _attribute(self, node: ast.Attribute, me: str) -> None:
         self.names.add(node.attr)
-        if node.ctx.__class__ is ast.Store and node.value.__class__ is ast.Name:
-            if node.value.id == me:
+        if node.ctx.__class__ is ast.Store:
+            self.stores = True
+            if node.value.__class__ is ast.Name and node.value.id == me:
                 self.stored.add(node.attr)
 
 

@@ -64,6 +64,8 @@ DTYPE_AT = {
     "linspace": 5, "logspace": 5, "geomspace": 4,
 }  # fmt: skip
 """The position of ``dtype`` among a function's arguments."""
+SIZES = frozenset({"minlength", "num", "axis", "ndmin"})
+"""Arguments that are whole numbers."""
 SKIPPED = {"where": 1, "einsum": 1}
 """How many arguments come before those."""
 SAME = frozenset({
@@ -143,6 +145,8 @@ def result(name: str, operands: Sequence[Dtypes], weak: Sequence[bool] = ()) -> 
         return V_FLOAT64 if floats else V_INTEGER
     if name == "full":
         return operands[1] if len(operands) > 1 else V_ANY
+    if name == "bincount":
+        return V_FLOAT64 if len(operands) > 1 else V_INTEGER  # sums of weights, or counts
     how = rule(name)
     if how in FIXED:
         return FIXED[how]
