@@ -299,3 +299,42 @@ def test_what_is_wrong_in_silence_comes_first(
     assert headings.index("epsilon 1e-08") < headings.index("#MP502")
     cli.main(["check", "-n", "--output-format", "concise", "."])
     assert capsys.readouterr().out.startswith("a.py:5:")  # as the file has them
+
+
+ASSUMED = """\
+import math
+
+import torch
+from heads import swapped
+
+
+class Pyramid:
+    def __call__(self, coords, radius=4):
+        steps = torch.linspace(-radius, radius, 2 * radius + 1, device=coords.device)
+        return coords + steps
+
+
+def scores(query, key, width):
+    scores = torch.matmul(swapped(query, (1, 0, 2)), swapped(key, (1, 2, 0)))
+    scores = scores * math.sqrt(1.0 / width)
+    return scores.softmax(-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [([], set()), (["--precision", "float16"], {"MP401", "MP208"})],
+)
+def test_what_a_stated_mode_lets_a_finding_rest_on(
+    options: list[str],
+    expected: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Arguments that are only added to are numbers, and a helper gives back what it was given."""
+    monkeypatch.chdir(tmp_path)
+    Path("lookup.py").write_text(ASSUMED)
+    cli.main(["check", "-n", "--output-format", "json", *options])
+    found = json.loads(capsys.readouterr().out)
+    assert {one["code"] for one in found} == expected
