@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.statements import STORED
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -88,8 +88,11 @@ def blends(value: Any) -> list[Blend]:
         return (
             [Blend(kept, new, None)] if isinstance(kept, Tensor) and isinstance(new, Tensor) else []
         )
-    if value.op != "add" or len(value.operands) < 2:
+    if value.op not in ("add", "sub") or len(value.operands) < 2:
         return []
+    steps = _steps(value)
+    if steps or value.op == "sub":
+        return steps
     first, second = _terms(value.operands[0]), _terms(value.operands[1])
     if len(value.operands) > 2 and value.operands[2] is not None:
         second = [(peel(value.operands[1]), value.operands[2])]
@@ -98,6 +101,26 @@ def blends(value: Any) -> list[Blend]:
         for new, rest in second:
             if isinstance(kept, Tensor) and isinstance(new, Tensor) and complement(share, rest):
                 found += [Blend(kept, new, share), Blend(new, kept, rest)]
+    return found
+
+
+def _steps(value: Tensor) -> list[Blend]:
+    """``kept - (1 - share) * (kept - new)`` and ``kept + (1 - share) * (new - kept)``."""
+    kept, way = peel(value.operands[0]), _terms(value.operands[1])
+    if len(value.operands) > 2 and value.operands[2] is not None:
+        way = [(peel(value.operands[1]), value.operands[2])]
+    found = []
+    for difference, part in way:
+        if not is_op(difference, "sub") or not isinstance(kept, Tensor):
+            continue
+        ends = [peel(one) for one in difference.operands[:2]]
+        old, new = ends if value.op == "sub" else ends[::-1]
+        known, inner = number(part), peel(part)
+        share: Any = Scalar(1 - known, "float") if known is not None else None
+        if share is None and getattr(inner, "op", "") == "sub" and number(inner.operands[0]) == 1:
+            share = inner.operands[1]
+        if share is not None and isinstance(new, Tensor) and (old is kept or same(old, kept)):
+            found.append(Blend(kept, new, share))
     return found
 
 
@@ -158,7 +181,7 @@ def _report(it: Interpreter, blend: Blend, node: ast.AST, inplace: bool) -> None
         )
 
 
-@hazard("add", "lerp")
+@hazard("add", "sub", "lerp")
 def updated(it: Interpreter, applied: Applied) -> None:
     """``kept.mul_(decay).add_(new, alpha=1 - decay)`` and ``kept.lerp_(new, 1 - decay)``."""
     if not applied.inplace:

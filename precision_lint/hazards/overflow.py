@@ -585,7 +585,11 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
     """``mean(x ** 2) - mean(x) ** 2``: nearly equal numbers of which half keeps three digits."""
     left, right = peel(applied.tensor(0)), peel(applied.tensor(1))
     mean = is_square(right)
-    if not isinstance(left, Tensor) or left.op not in MEANS or not isinstance(mean, Tensor):
+    if not isinstance(left, Tensor) or not isinstance(mean, Tensor):
+        return
+    if left.op == mean.op == "div":
+        _variance_of_sums(it, applied, left, mean)
+    if left.op not in MEANS:
         return
     squares = peel(left.operands[0])
     base = is_square(squares)
@@ -607,9 +611,23 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
         base.assumptions,
         about=base,
         upcast=tuple(p for p in (place, operand_place(it, mean, 0)) if p is not None),
-        base=made_at(it, base),
-        pooled=left.op != "mean",
     )
+
+
+def _variance_of_sums(it: Interpreter, applied: Applied, left: Tensor, mean: Tensor) -> None:
+    """``squares / n - (total / n) ** 2``, of sums that were added up before."""
+    squares, total = peel(left.operands[0]), peel(mean.operands[0])
+    if not isinstance(squares, Tensor) or not isinstance(total, Tensor) or same(squares, total):
+        return
+    if left.operands[1] is not mean.operands[1] and not same(left.operands[1], mean.operands[1]):
+        return
+    for one in (applied.tensor(1), squares.operands[0] if squares.op == "sum" else None):
+        if isinstance(peel(one), Tensor):
+            it.retract("square-overflow", peel(one))
+    it.retract("sum-overflow", squares)
+    modes = dtypes.modes_of(left.dtypes, LOW) | dtypes.modes_of(mean.dtypes, LOW)
+    assumptions = squares.assumptions | total.assumptions
+    it.emit("one-pass-variance", applied.node, modes, assumptions, about=squares, upcast=())
 
 
 # schedules
