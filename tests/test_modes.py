@@ -340,3 +340,21 @@ def test_numpy_and_layers_of_float64_take_no_part_in_autocast() -> None:
     assert lint_source(SAMPLED, precision=["amp-float16"]) == []
     half = SAMPLED.replace("torch.float64", "torch.float32").replace("x)\n", "x.double())\n")
     assert [one.code for one in lint_source(half, precision=["amp-float16"])] == ["MP502"]
+
+
+SIZES = """\
+import os
+
+
+def size_of(folder, kinds):
+    total = position = 0
+    for kind in kinds:
+        for name in kind.names:
+            total += os.path.getsize(os.path.join(folder, name))
+        position += kind.size
+    return total, position
+"""
+
+
+def test_numbers_of_the_system_are_no_tensors() -> None:
+    assert lint_source("import torch\n" + SIZES, precision=["amp-float16", "float16"]) == []
