@@ -621,7 +621,10 @@ def _collections(
     if kind == "OrderedDict":
         return _dict(it, name, arguments, keywords, node)
     if kind == "defaultdict":
-        return Table({}, it.call(arguments[0], [], {}, node) if arguments else None)
+        made = arguments[0] if arguments else None
+        if isinstance(made, Reference) and made.name in ("builtins.float", "builtins.int"):
+            return Table({}, Scalar(0, made.name.rpartition(".")[2], node=node, home=it.module))
+        return Table({}, it.call(made, [], {}, node) if made is not None else None)
     if kind == "deque":
         return _listed(it, "builtins.list", arguments, keywords, node)
     return around.call(it, name, arguments, keywords, node)

@@ -458,6 +458,8 @@ def _receiver(it: Interpreter, applied: Applied) -> Place | None:
 
 def _grows(value: Tensor) -> bool:
     """Whether an operation makes values that are much larger than what it is given."""
+    if value.op in ("add", "sub"):  # |x|^2 - 2 x y + |y|^2
+        return any(_sums_squares(one) for one in value.operands[: 2 if value.op == "add" else 1])
     if value.op not in GROWING:
         return (
             value.op in ("squeeze", "view", "index")
@@ -475,6 +477,18 @@ def _grows(value: Tensor) -> bool:
         inner = peel(value.operands[0])
         return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)
     return True
+
+
+def _sums_squares(value: Any) -> bool:
+    """Whether a value is a sum of squares, or holds one among its terms."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or not value.operands:
+        return False
+    if value.op in ("sum", "add", "sub") or transparent(value):
+        several = 2 if value.op == "add" else 1
+        squares = value.op == "sum" and is_square(peel(value.operands[0])) is not None
+        return squares or any(_sums_squares(one) for one in value.operands[:several])
+    return False
 
 
 def _grows_inside(value: Tensor) -> bool:

@@ -57,6 +57,8 @@ IDS = frozenset({"encode", "apply_chat_template"})
 """Methods of theirs that give ids alone."""
 TRANSFORMS = ("torchvision.transforms.v2.Transform",)
 """Classes of transformations of data, whatever derives from them."""
+SCALER_OWNERS = frozenset({"timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler"})
+"""Classes that own a GradScaler, which is on wherever they are made."""
 LANGUAGE_MODELS = (
     "ForCausalLM",
     "ForSeq2SeqLM",
