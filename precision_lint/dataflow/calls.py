@@ -50,7 +50,6 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Variant
-from precision_lint.syntax.imports import is_test
 from precision_lint.syntax.program import Function, scan
 
 CONTEXTS = 12
@@ -198,7 +197,7 @@ def run(
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
-        driver = drives(it, function) or is_outside(it, function) or is_test(function.module.path)
+        driver = drives(it, function) or is_outside(it, function)
         region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
         if owner is None:
             me = _object_of(it, function)
