@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import cli
+from precision_lint import cli, lint_source
 from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
 
 MODEL = """\
@@ -338,3 +338,62 @@ def test_what_a_stated_mode_lets_a_finding_rest_on(
     cli.main(["check", "-n", "--output-format", "json", *options])
     found = json.loads(capsys.readouterr().out)
     assert {one["code"] for one in found} == expected
+
+
+CHECKED = """\
+import torch
+
+
+def test_probabilities(logits):
+    probabilities = torch.einsum("ij,jk->ik", logits, logits)
+    assert torch.allclose(probabilities, torch.tensor([1.0]))
+"""
+SAMPLED = """\
+import numpy as np
+import torch
+from torch import nn
+
+
+def sampled(rotation, kernel, grid):
+    kernel = kernel / np.linalg.norm(kernel)
+    return np.concatenate([rotation(g) @ kernel for g in grid], axis=1)
+
+
+class Head(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.layer = nn.Linear(features, 1).to(torch.float64)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def test_autocast_does_not_reach_the_code_of_tests(here: Path) -> None:
+    for name, codes in (("checked.py", ["MP401"]), ("tests/test_checked.py", [])):
+        found = lint_source(CHECKED, here / name, precision=["amp-float16"])
+        assert [one.code for one in found] == codes, name
+
+
+def test_numpy_and_layers_of_float64_take_no_part_in_autocast() -> None:
+    assert lint_source(SAMPLED, precision=["amp-float16"]) == []
+    half = SAMPLED.replace("torch.float64", "torch.float32").replace("x)\n", "x.double())\n")
+    assert [one.code for one in lint_source(half, precision=["amp-float16"])] == ["MP502"]
+
+
+SIZES = """\
+import os
+
+
+def size_of(folder, kinds):
+    total = position = 0
+    for kind in kinds:
+        for name in kind.names:
+            total += os.path.getsize(os.path.join(folder, name))
+        position += kind.size
+    return total, position
+"""
+
+
+def test_numbers_of_the_system_are_no_tensors() -> None:
+    assert lint_source("import torch\n" + SIZES, precision=["amp-float16", "float16"]) == []

@@ -39,7 +39,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
-from precision_lint.torchmodel import creation, operations
+from precision_lint.torchmodel import creation, foreign, operations
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -102,7 +102,10 @@ def library(
         return _sharded(it, arguments, keywords, node)
     if handler is not None:
         return handler(it, name, arguments, keywords, node)
-    return around.call(it, name, arguments, keywords, node)
+    made = around.call(it, name, arguments, keywords, node)
+    if root in foreign.PLAIN:
+        counts([made])
+    return made
 
 
 def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:

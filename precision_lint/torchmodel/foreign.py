@@ -85,3 +85,10 @@ def _made(name: str, result: str, strict: tuple[int, ...] = ()) -> Operation:
 
 FUNCTIONS = _table()
 """Operations by their dotted name."""
+
+PLAIN = frozenset({
+    "calendar", "csv", "datetime", "gc", "getpass", "glob", "hashlib", "json", "locale", "logging", "os",
+    "pathlib", "platform", "psutil", "re", "resource", "secrets", "shutil", "socket", "statistics", "string",
+    "struct", "subprocess", "sys", "tempfile", "textwrap", "time", "urllib", "uuid", "zlib",
+})  # fmt: skip
+"""Packages whose functions give numbers and texts, never tensors."""
