@@ -11,7 +11,8 @@ class IntegersInHalf(Rule):
     ## What it flags
     - `torch.arange` created in a half dtype or in the dtype of the activations, and integer
       tensors (positions, ids, label maps, lengths) cast to one, where the result is compared or
-      turned back into integers: masks from lengths, resized label maps, lookups;
+      turned back into integers: masks from lengths, resized label maps, lookups; so are
+      `torch.linspace` between whole numbers, and counts up of a mask in half (`possible`);
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
     - the same under the name of positions or ids wherever they go, which is `possible`;
     - a flat index `y * width + x` computed from half coordinates;

@@ -11,7 +11,8 @@ class AccumulateInHalf(Rule):
     ## What it flags
     - `total += x` and `total = total + x` in a loop over batches, chunks or time steps, where both
       are half: the total starts as a Python number and becomes a half tensor with the first term,
-      or it is created in the dtype of the activations;
+      or it is created in the dtype of the activations; the same with `total.add_(x)`, and where an object
+      or a dict keeps the total from batch to batch (meters, logs, buffers of gradients);
     - `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
       the votes and weights of overlapping windows;
     - FSDP's `MixedPrecision` and `MixedPrecisionPolicy` with half parameters and no `reduce_dtype`: the

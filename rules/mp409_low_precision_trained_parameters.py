@@ -11,7 +11,8 @@ class LowPrecisionTrainedParameters(Rule):
     ## What it flags
     `torch.optim.*` over `model.parameters()` where the code makes the model bfloat16 (or float16
     with SGD; Adam on float16 has a more direct problem with its epsilon) before, and the learning
-    rate is at most 2e-3 (2e-4), not known, or the default.
+    rate is at most 2e-3 (2e-4), not known, or the default; and the same written out, as
+    `p.add_(p.grad, alpha=-lr)`.
 
     It stays silent where the trained parameters are others than the model's own (adapters, copies
     in float32, `requires_grad_(False)`), where the file keeps master weights, rounds stochastically

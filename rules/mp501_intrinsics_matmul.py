@@ -13,7 +13,8 @@ class IntrinsicsMatmul(Rule):
     homographies, homogeneous coordinates, results that go through a perspective divide) that runs
     in half: under autocast, where it is silent, or with half points, where it may raise. Geometry
     is recognised by its use and its origin together with its names. Matrices computed once in
-    numpy (registered filter banks and regressors, a pseudo-inverse) count as well.
+    numpy (registered filter banks and regressors, a pseudo-inverse) count as well, and so does
+    `affine_grid`, which multiplies.
 
     It stays silent for float64 operands, for upcast operands with autocast switched off, for the
     elementwise form `fx * x / z + cx`, and where MP201 reports a power spectrum. Constant matrices

@@ -10,7 +10,7 @@ class DowncastAfterUpcast(Rule):
 
     ## What it flags
     `.half()`, `.to(torch.float16)`, `.to(x.dtype)` and `.type_as(x)` directly on a result that
-    grows beyond its operands: sums over large dimensions, areas of boxes, squares and powers,
+    grows beyond its operands: sums over large dimensions, areas of boxes, squares, powers and their sums,
     exponentials, distances, where the operands were upcast on purpose, or autocast ran the
     operation in float32.
 

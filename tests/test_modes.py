@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import cli
+from precision_lint import cli, lint_source
 from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
 
 MODEL = """\
@@ -299,3 +299,101 @@ def test_what_is_wrong_in_silence_comes_first(
     assert headings.index("epsilon 1e-08") < headings.index("#MP502")
     cli.main(["check", "-n", "--output-format", "concise", "."])
     assert capsys.readouterr().out.startswith("a.py:5:")  # as the file has them
+
+
+ASSUMED = """\
+import math
+
+import torch
+from heads import swapped
+
+
+class Pyramid:
+    def __call__(self, coords, radius=4):
+        steps = torch.linspace(-radius, radius, 2 * radius + 1, device=coords.device)
+        return coords + steps
+
+
+def scores(query, key, width):
+    scores = torch.matmul(swapped(query, (1, 0, 2)), swapped(key, (1, 2, 0)))
+    scores = scores * math.sqrt(1.0 / width)
+    return scores.softmax(-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [([], set()), (["--precision", "float16"], {"MP401", "MP208"})],
+)
+def test_what_a_stated_mode_lets_a_finding_rest_on(
+    options: list[str],
+    expected: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Arguments that are only added to are numbers, and a helper gives back what it was given."""
+    monkeypatch.chdir(tmp_path)
+    Path("lookup.py").write_text(ASSUMED)
+    cli.main(["check", "-n", "--output-format", "json", *options])
+    found = json.loads(capsys.readouterr().out)
+    assert {one["code"] for one in found} == expected
+
+
+CHECKED = """\
+import torch
+
+
+def test_probabilities(logits):
+    probabilities = torch.einsum("ij,jk->ik", logits, logits)
+    assert torch.allclose(probabilities, torch.tensor([1.0]))
+"""
+SAMPLED = """\
+import numpy as np
+import torch
+from torch import nn
+
+
+def sampled(rotation, kernel, grid):
+    kernel = kernel / np.linalg.norm(kernel)
+    return np.concatenate([rotation(g) @ kernel for g in grid], axis=1)
+
+
+class Head(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.layer = nn.Linear(features, 1).to(torch.float64)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def test_autocast_does_not_reach_the_code_of_tests(here: Path) -> None:
+    for name, codes in (("checked.py", ["MP401"]), ("tests/test_checked.py", [])):
+        found = lint_source(CHECKED, here / name, precision=["amp-float16"])
+        assert [one.code for one in found] == codes, name
+
+
+def test_numpy_and_layers_of_float64_take_no_part_in_autocast() -> None:
+    assert lint_source(SAMPLED, precision=["amp-float16"]) == []
+    half = SAMPLED.replace("torch.float64", "torch.float32").replace("x)\n", "x.double())\n")
+    assert [one.code for one in lint_source(half, precision=["amp-float16"])] == ["MP502"]
+
+
+SIZES = """\
+import os
+
+
+def size_of(folder, kinds):
+    total = position = 0
+    for kind in kinds:
+        for name in kind.names:
+            total += os.path.getsize(os.path.join(folder, name))
+        position += kind.size
+    return total, position
+"""
+
+
+def test_numbers_of_the_system_are_no_tensors() -> None:
+    assert lint_source("import torch\n" + SIZES, precision=["amp-float16", "float16"]) == []

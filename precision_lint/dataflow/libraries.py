@@ -39,7 +39,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
-from precision_lint.torchmodel import creation, operations
+from precision_lint.torchmodel import creation, foreign, operations
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -102,7 +102,10 @@ def library(
         return _sharded(it, arguments, keywords, node)
     if handler is not None:
         return handler(it, name, arguments, keywords, node)
-    return around.call(it, name, arguments, keywords, node)
+    made = around.call(it, name, arguments, keywords, node)
+    if root in foreign.PLAIN:
+        counts([made])
+    return made
 
 
 def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
@@ -618,7 +621,10 @@ def _collections(
     if kind == "OrderedDict":
         return _dict(it, name, arguments, keywords, node)
     if kind == "defaultdict":
-        return Table({}, it.call(arguments[0], [], {}, node) if arguments else None)
+        made = arguments[0] if arguments else None
+        if isinstance(made, Reference) and made.name in ("builtins.float", "builtins.int"):
+            return Table({}, Scalar(0, made.name.rpartition(".")[2], node=node, home=it.module))
+        return Table({}, it.call(made, [], {}, node) if made is not None else None)
     if kind == "deque":
         return _listed(it, "builtins.list", arguments, keywords, node)
     return around.call(it, name, arguments, keywords, node)

@@ -47,6 +47,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    counts,
     text,
 )
 from precision_lint.torchmodel import creation, operations
@@ -145,8 +146,7 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
 
 
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:
-    stored = it.variables.get(("of", value.symbol.number, name))
-    if stored is not None:
+    if (stored := it.variables.get(("of", value.symbol.number, name))) is not None:
         return stored
     if name == "dtype":
         made = tensor_of(it, value, node)
@@ -165,7 +165,9 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
         return value
     if name == "ndim":
         return Scalar(None, "int", 0)
-    return child(it, value, name)
+    found = child(it, value, name)
+    counts([found] if name in ("size", "itemsize", "nbytes") else ())  # of tensors, a method
+    return found
 
 
 def _of_reference(it: Interpreter, value: Reference, name: str, node: ast.AST) -> Value:

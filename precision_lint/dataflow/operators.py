@@ -105,7 +105,7 @@ def binary(
             note(it, "scale-used", node)
     left, right = _plain(left, right), _plain(right, left)
     kinds = (left.__class__, right.__class__)
-    if Tensor in kinds or (op == "matmul" and Unknown in kinds):
+    if Tensor in kinds or (op == "matmul" and Unknown in kinds and not _of_numpy(left, right)):
         return _tensors(it, op, left, right, node, inplace)
     if kinds == (Scalar, Scalar):
         return numbers(op, left, right)
@@ -119,6 +119,19 @@ def binary(
         owners = [one for side in (left, right) for one in owners_of(side)]
         return Special("parameters", node, it.module, owner=owners[0], named=False, owners=owners)
     return unknown()
+
+
+def _of_numpy(*sides: Any) -> bool:
+    """Whether a side of a matrix product is an array: then both are, and what is unknown is shown to be."""
+    if not any(
+        one.__class__ is Array or (one.__class__ is Unknown and one.symbol.uses & Symbol.ARRAY)
+        for one in sides
+    ):
+        return False
+    for one in sides:
+        if one.__class__ is Unknown:
+            one.symbol.uses |= Symbol.ARRAY
+    return True
 
 
 def _plain(value: Value, other: Value) -> Value:

@@ -35,6 +35,7 @@ from precision_lint.domains.values import (
     Tensor,
     Value,
 )
+from precision_lint.syntax.imports import is_test
 from precision_lint.syntax.program import Class, Function
 
 CONTAINERS = frozenset({"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"})
@@ -47,18 +48,17 @@ DATASETS = (
 
 
 def is_outside(it: Interpreter, function: Function) -> bool:
-    """Whether autocast never reaches a function: loaders run data sets, and backward has left the region."""
+    """Whether autocast never reaches a function: tests, data sets, and backward, which has left the region."""
     known = function.facts.get("outside")
     if known is None:
         cls = function.cls
-        known = cls is not None and (
-            is_a(it, cls, *DATASETS)
-            or (
+        known = is_test(function.module.path)
+        if cls is not None and not known:
+            known = is_a(it, cls, *DATASETS) or (
                 function.name == "backward"
                 and is_a(it, cls, *FUNCTIONS)
                 and not _returns_to_region(cls)
             )
-        )
         function.facts["outside"] = known
     return bool(known)
 
@@ -87,6 +87,8 @@ def unseen(
     vector, assumptions = (
         (dtypes.BATCHES, assume.BATCH) if it.driver else (dtypes.INPUTS, assume.INPUT)
     )
+    if function.name == "__init__" and function.cls is not None:  # what becomes a buffer
+        vector, assumptions = dtypes.FOLLOWS, assume.WEIGHTS
     if argument.annotation is not None:
         annotated = _annotated(it, argument.annotation, argument.arg, vector, assumptions)
         if annotated is not None:

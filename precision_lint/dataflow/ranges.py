@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from precision_lint.dataflow.graph import same
+from precision_lint.dataflow.graph import is_op, peel, same
 from precision_lint.domains.values import INF, Scalar, Sequence, Tensor, Value, number
 
 Bounds = tuple[float, float]
@@ -281,6 +281,32 @@ def _in_base(base: float, values: list[Value | None]) -> Bounds:
     return lo / math.log(base), hi / math.log(base)
 
 
+VECTORS_KEPT = frozenset(
+    {"transpose", "t", "T", "mT", "detach", "cast", "index", "unsqueeze", "clone", "contiguous"}
+)
+"""Operations behind which vectors of length 1 are no longer."""
+
+
+def _is_unit(value: Any) -> bool:
+    """Whether a tensor holds vectors of length 1: normalised, or divided by its norm."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in VECTORS_KEPT and value.operands:
+        value = peel(value.operands[0])
+    if not isinstance(value, Tensor) or not value.operands:
+        return False
+    if value.op == "div":
+        length = peel(value.operands[1])
+        return is_op(length, "norm", "linalg.norm", "linalg.vector_norm") and same(
+            length.operands[0], value.operands[0]
+        )
+    return value.op == "normalize"
+
+
+def _similarity(values: list[Value | None]) -> Bounds:
+    """A product of vectors of length 1 is a cosine."""
+    return (-1.0, 1.0) if all(_is_unit(one) for one in values[:2]) else ALL
+
+
 BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
     "add": _add,
     "sub": _subtract,
@@ -329,6 +355,7 @@ BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
     "bmm": _contracted,
     "pad": _pad,
     "lerp": _lerp,
+    **dict.fromkeys(("matmul", "mm", "bmm"), _similarity),
     **dict.fromkeys(
         (
             "mean", "nanmean", "amax", "amin", "max", "min", "median", "nanmedian", "floor", "ceil",

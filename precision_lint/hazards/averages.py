@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.statements import STORED
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -88,8 +88,11 @@ def blends(value: Any) -> list[Blend]:
         return (
             [Blend(kept, new, None)] if isinstance(kept, Tensor) and isinstance(new, Tensor) else []
         )
-    if value.op != "add" or len(value.operands) < 2:
+    if value.op not in ("add", "sub") or len(value.operands) < 2:
         return []
+    steps = _steps(value)
+    if steps or value.op == "sub":
+        return steps
     first, second = _terms(value.operands[0]), _terms(value.operands[1])
     if len(value.operands) > 2 and value.operands[2] is not None:
         second = [(peel(value.operands[1]), value.operands[2])]
@@ -98,6 +101,26 @@ def blends(value: Any) -> list[Blend]:
         for new, rest in second:
             if isinstance(kept, Tensor) and isinstance(new, Tensor) and complement(share, rest):
                 found += [Blend(kept, new, share), Blend(new, kept, rest)]
+    return found
+
+
+def _steps(value: Tensor) -> list[Blend]:
+    """``kept - (1 - share) * (kept - new)`` and ``kept + (1 - share) * (new - kept)``."""
+    kept, way = peel(value.operands[0]), _terms(value.operands[1])
+    if len(value.operands) > 2 and value.operands[2] is not None:
+        way = [(peel(value.operands[1]), value.operands[2])]
+    found = []
+    for difference, part in way:
+        if not is_op(difference, "sub") or not isinstance(kept, Tensor):
+            continue
+        ends = [peel(one) for one in difference.operands[:2]]
+        old, new = ends if value.op == "sub" else ends[::-1]
+        known, inner = number(part), peel(part)
+        share: Any = Scalar(1 - known, "float") if known is not None else None
+        if share is None and getattr(inner, "op", "") == "sub" and number(inner.operands[0]) == 1:
+            share = inner.operands[1]
+        if share is not None and isinstance(new, Tensor) and (old is kept or same(old, kept)):
+            found.append(Blend(kept, new, share))
     return found
 
 
@@ -158,7 +181,7 @@ def _report(it: Interpreter, blend: Blend, node: ast.AST, inplace: bool) -> None
         )
 
 
-@hazard("add", "lerp")
+@hazard("add", "sub", "lerp")
 def updated(it: Interpreter, applied: Applied) -> None:
     """``kept.mul_(decay).add_(new, alpha=1 - decay)`` and ``kept.lerp_(new, 1 - decay)``."""
     if not applied.inplace:
@@ -266,21 +289,45 @@ CREATED = frozenset(
 )
 
 
-def rounds(it: Interpreter, total: Any = None, holder: Any = None) -> int | None:
+def rounds(
+    it: Interpreter, total: Any = None, holder: Any = None, target: ast.expr | None = None
+) -> int | None:
     """What has to be assumed for a loop around to have many rounds; None: they have few.
 
-    total: what is added to, which begins before the loop.  holder: the object that holds it.
+    total: what is added to, which begins before the loop.  holder: the object that holds it.  target: where
+    it is kept; a dict that each round makes anew begins with it, and so does an entry under a name of its own.
     """
     began = [*_beginnings(total), *([holder.root] if isinstance(holder, Instance) else [])]
+    kept = target.value if isinstance(target, ast.Subscript) else None
+    if kept is not None:  # ``kept.get(name, 0.0)``
+        began = [one for one in began if getattr(one.node, "lineno", 0) != kept.lineno]
     function = it.function
     own = function is None or any(_within(one, function.node, it.module) for one in began)
     found = [
         _rounds_of(loop.source)
         for loop in it.nest
-        if (loop.function is function or not own)
+        if (loop.function is function or not (own or isinstance(kept, ast.Name)))
         and not any(_within(one, loop.node, loop.home) for one in began)
+        and not _begins_entry(loop.node, target)
     ]
     return min((one for one in found if one is not None), default=None)
+
+
+def _begins_entry(loop: Any, target: ast.expr | None) -> bool:
+    """Whether each round of a loop has a dict of its own, or another entry of it."""
+    if not isinstance(target, ast.Subscript):
+        return False
+    entry = _names(target.slice, ast.Load) & _names(getattr(loop, "target", loop), ast.Store)
+    kept = target.value.id if isinstance(target.value, ast.Name) else ""
+    return bool(entry) or kept in _names(loop, ast.Store)
+
+
+def _names(node: ast.AST, context: type) -> set[str]:
+    return {
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, context)
+    }
 
 
 def _within(value: Any, outer: Any, home: Any) -> bool:
@@ -321,13 +368,16 @@ def _of_size(value: Any) -> bool:
 
 def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
     """``total = total + term`` and ``total += term`` in a loop, also where an object holds the total."""
-    if isinstance(target, ast.Subscript) or not it.nest or not isinstance(value, Tensor):
+    if not it.nest or not isinstance(value, Tensor) or value.op != "add":
         return
-    if value.op != "add" or len(value.operands) < 2:
+    if len(value.operands) < 2:
         return
-    name = target.id if isinstance(target, ast.Name) else ""
-    before = it.variables.get(name) if name else it.expr(target)
     sides = [peel(one) for one in value.operands[:2]]
+    if isinstance(target, ast.Subscript):  # of a dict: placed() sees to tensors
+        before = next((one for one in sides if number(one) == 0), None)
+    else:
+        name = target.id if isinstance(target, ast.Name) else ""
+        before = it.variables.get(name) if name else it.expr(target)
     old = peel(before)
     first = next((i for i, one in enumerate(sides) if one is old), None)
     if first is not None and before is not None:
@@ -340,8 +390,11 @@ def _added(
     """A term that is added to a total in a loop."""
     if not isinstance(term, Tensor) or _depends(term, total) or not _starts_empty(total):
         return
-    holder = it.expr(target.value) if isinstance(target, ast.Attribute) else None
-    needed = rounds(it, total, holder)
+    holder: Any = None
+    if isinstance(target, (ast.Attribute, ast.Subscript)):
+        part = target.value
+        holder = it.expr(part.value if isinstance(part, ast.Attribute) else part)
+    needed = rounds(it, total, holder, target)
     low = dtypes.modes_of(value.dtypes, LOW)
     modes = low & (dtypes.modes_of(term.dtypes, LOW) | dtypes.surely(value.dtypes, LOW))
     if not modes or needed is None:

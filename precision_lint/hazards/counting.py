@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.narrowing import MEANT
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -104,13 +104,34 @@ def _point(value: Tensor) -> Counted | None:
             return None
         modes = coinciding(value, value.hi)
         return Counted(value, modes, value.hi, _sized(value)) if modes else None
+    if value.op == "cumsum" and _counts_up(value):
+        modes = coinciding(value, INF)
+        return Counted(value, modes, INF, assume.SIZE) if modes else None
+    if value.op == "linspace":
+        modes = coinciding(value, _last(value))
+        return Counted(value, modes, INF, 0) if modes else None
     if value.op != "cast" or not value.operands:
         return None
     source = peel(value.operands[0])
     if not isinstance(source, Tensor):
         return None
+    if source.op == "linspace":
+        modes = coinciding(value, _last(source)) & ~dtypes.modes_of(source.dtypes, LOW)
+        return Counted(value, modes, INF, 0) if modes else None
     modes = integral_modes(source) & coinciding(value, source.hi)
     return Counted(value, modes, source.hi, _sized(source)) if modes else None
+
+
+def _last(value: Tensor) -> float:
+    """The larger end of a range of numbers that are meant as integers; 0: they are not."""
+    return value.reach if value.reach == int(value.reach) else 0.0
+
+
+def _counts_up(value: Tensor) -> bool:
+    """Whether a cumulative sum is one of a mask."""
+    mask = peel(value.operands[0])
+    source = peel(mask.operands[0]) if isinstance(mask, Tensor) and mask.op == "cast" else None
+    return isinstance(source, Tensor) and source.dtypes == dtypes.V_BOOLEAN
 
 
 def _fraction(value: Any) -> bool:
@@ -411,6 +432,34 @@ def regressed(it: Interpreter, applied: Applied) -> None:
     cut = _cut_off(applied.tensor(1))
     if cut is not None:
         _report_cut(it, cut, f"{applied.name} compares with whole numbers", applied.node)
+
+
+@hazard("binary_cross_entropy", "binary_cross_entropy_with_logits")
+def smoothed(it: Interpreter, applied: Applied) -> None:
+    """A target of shares, of blends or smoothed labels, that is cut off to 0 and 1."""
+    target = peel(applied.tensor(1))
+    cut = _cut_off(target.operands[0] if is_op(target, "cast") else target)
+    if cut is not None and _is_share(cut.operands[0]):
+        _report_cut(it, cut, f"{applied.name} compares with 0 and 1", applied.node)
+
+
+def _is_share(value: Any, depth: int = 4) -> bool:
+    """Whether a value has fractions: it is a probability, or is multiplied by one or divided."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or not depth:
+        return False
+    if value.op in ("sigmoid", "softmax", "lerp"):
+        return True
+    if value.op in ("mul", "div") and any(_is_part(one) for one in value.operands[:2]):
+        return True
+    return value.op in ("mul", "div", "add", "sub") and any(
+        _is_share(one, depth - 1) for one in value.operands[:2]
+    )
+
+
+def _is_part(value: Any) -> bool:
+    known = number(value)
+    return isinstance(value, Scalar) and value.kind == "float" and (known is None or known % 1 != 0)
 
 
 @hazard("sub")

@@ -56,7 +56,10 @@ def core(value: Any) -> Any:
 
 
 def pair(product: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The two factors of a product."""
+    """The two factors of a product; of a grid of an affine map, which torch multiplies, the map."""
+    theta = peel(product.operands[0]) if product.op == "affine_grid" else None
+    if isinstance(theta, Tensor):
+        return theta, theta
     start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
     parts = [peel(one) for one in product.operands[start : start + 2]]
     if len(parts) < 2 or not all(isinstance(one, Tensor) for one in parts):
@@ -83,6 +86,12 @@ def geometry_product(it: Interpreter, applied: Applied) -> None:
         _report(it, applied.result, "frames that are chained")
     elif any(_is_spoken(one) for one in factors):
         _report(it, applied.result, SAID, assume.NAME)
+
+
+@hazard("affine_grid")
+def sampled_grid(it: Interpreter, applied: Applied) -> None:
+    """The positions of pixels under an affine map."""
+    _report(it, applied.result, "positions to sample at")
 
 
 COMPOSED = ("an inverse", "the rotation of a pose", "a matrix that was composed")
@@ -329,7 +338,7 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
         reason=reason,
         region=region,
         raises=bool(raises & modes),
-        operands=roots(it, product, range(start, start + 2)),
+        operands=roots(it, product, range(start, start + (1 if factors[0] is factors[1] else 2))),
         anchor=anchor(it, product, start),
     )
     event = it.events.get(("geometry-product", it.place(product.node), None))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from precision_lint.dataflow.around import EXTERNAL
 from precision_lint.dataflow.building import OBJECTS
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter, Region
@@ -31,6 +32,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Function
+from precision_lint.torchmodel.foreign import SCALER_OWNERS
 
 HELD, KEPT, UNSCALED, SCALING, EMPTY = "held", "kept", "unscaled", "scaling", "empty"
 SWITCHES = "switches"
@@ -380,6 +382,12 @@ def owned(it: Interpreter, made: Instance, node: ast.AST) -> None:
         _left_on(it, None, node)
 
 
+def owned_elsewhere(it: Interpreter, name: str, arguments: list[Value], node: ast.AST) -> None:
+    """An object of a library's class that owns a scaler."""
+    if name in SCALER_OWNERS:
+        _left_on(it, None, node)
+
+
 def region_chosen(
     it: Interpreter, name: str, arguments: list[Value], keywords: Mapping[str, Value], node: ast.AST
 ) -> None:
@@ -473,3 +481,4 @@ SCALERS_MADE.append(scaler_made)
 MADE.append(region_chosen)
 BOUND.append(region_chosen)
 OBJECTS.append(owned)
+EXTERNAL.append(owned_elsewhere)

@@ -322,9 +322,15 @@ def _pair(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | None:
             if a.at >= b.at or (writes and b.value.rank == 0):
                 continue  # behind a mask, a number is converted
             modes = dtypes.differing(a.dtypes, b.dtypes) & left
-            if modes:
+            if modes and not _comes_wide(a, b) and not _comes_wide(b, a):
                 return _ordered(a, b, modes, 0)
     return None
+
+
+def _comes_wide(made: Part, given: Part) -> bool:
+    """Whether one is float64 as the code says, so that what comes in from outside is float64 there, too."""
+    outside = given.value.dtypes[0] >= dtypes.ANY and given.value.assumptions & FROM_OUTSIDE
+    return bool(outside) and FLOAT64 in made.dtypes
 
 
 def _by_branch(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | None:

@@ -458,6 +458,8 @@ def _receiver(it: Interpreter, applied: Applied) -> Place | None:
 
 def _grows(value: Tensor) -> bool:
     """Whether an operation makes values that are much larger than what it is given."""
+    if value.op in ("add", "sub"):  # |x|^2 - 2 x y + |y|^2
+        return any(_sums_squares(one) for one in value.operands[: 2 if value.op == "add" else 1])
     if value.op not in GROWING:
         return (
             value.op in ("squeeze", "view", "index")
@@ -475,6 +477,18 @@ def _grows(value: Tensor) -> bool:
         inner = peel(value.operands[0])
         return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)
     return True
+
+
+def _sums_squares(value: Any) -> bool:
+    """Whether a value is a sum of squares, or holds one among its terms."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or not value.operands:
+        return False
+    if value.op in ("sum", "add", "sub") or transparent(value):
+        several = 2 if value.op == "add" else 1
+        squares = value.op == "sum" and is_square(peel(value.operands[0])) is not None
+        return squares or any(_sums_squares(one) for one in value.operands[:several])
+    return False
 
 
 def _grows_inside(value: Tensor) -> bool:
@@ -571,7 +585,11 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
     """``mean(x ** 2) - mean(x) ** 2``: nearly equal numbers of which half keeps three digits."""
     left, right = peel(applied.tensor(0)), peel(applied.tensor(1))
     mean = is_square(right)
-    if not isinstance(left, Tensor) or left.op not in MEANS or not isinstance(mean, Tensor):
+    if not isinstance(left, Tensor) or not isinstance(mean, Tensor):
+        return
+    if left.op == mean.op == "div":
+        _variance_of_sums(it, applied, left, mean)
+    if left.op not in MEANS:
         return
     squares = peel(left.operands[0])
     base = is_square(squares)
@@ -593,9 +611,23 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
         base.assumptions,
         about=base,
         upcast=tuple(p for p in (place, operand_place(it, mean, 0)) if p is not None),
-        base=made_at(it, base),
-        pooled=left.op != "mean",
     )
+
+
+def _variance_of_sums(it: Interpreter, applied: Applied, left: Tensor, mean: Tensor) -> None:
+    """``squares / n - (total / n) ** 2``, of sums that were added up before."""
+    squares, total = peel(left.operands[0]), peel(mean.operands[0])
+    if not isinstance(squares, Tensor) or not isinstance(total, Tensor) or same(squares, total):
+        return
+    if left.operands[1] is not mean.operands[1] and not same(left.operands[1], mean.operands[1]):
+        return
+    for one in (applied.tensor(1), squares.operands[0] if squares.op == "sum" else None):
+        if isinstance(peel(one), Tensor):
+            it.retract("square-overflow", peel(one))
+    it.retract("sum-overflow", squares)
+    modes = dtypes.modes_of(left.dtypes, LOW) | dtypes.modes_of(mean.dtypes, LOW)
+    assumptions = squares.assumptions | total.assumptions
+    it.emit("one-pass-variance", applied.node, modes, assumptions, about=squares, upcast=())
 
 
 # schedules

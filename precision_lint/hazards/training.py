@@ -8,16 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from precision_lint.dataflow.around import CONSTRUCTED
+from precision_lint.dataflow.graph import factor, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SHARDED
 from precision_lint.dataflow.objects import assumed_of_weights, find_method, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
+from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OTHER
 from precision_lint.domains.values import (
+    BUFFER,
+    GRADIENT,
     PARAMETER,
     Instance,
     Scalar,
@@ -112,6 +116,28 @@ def optimizer_made(it: Interpreter, made: Special) -> None:
 
 
 OPTIMIZERS_MADE.append(optimizer_made)
+
+
+@hazard("add", "sub")
+def moved_by_hand(it: Interpreter, applied: Applied) -> None:
+    """``weight.add_(gradient, alpha=-rate)`` of a half weight."""
+    weight, step = peel(applied.tensor(0)), applied.tensor(1)
+    if not applied.inplace or not isinstance(weight, Tensor) or step is None:
+        return
+    code = weight.dtypes[CODE]
+    known = code in COARSE and weight.flags & (PARAMETER | BUFFER | GRADIENT) == PARAMETER
+    if not known or not step.flags & GRADIENT:
+        return
+    scaled = factor(peel(step))
+    moved = peel(scaled[0] if scaled else step)
+    if not isinstance(moved, Tensor) or moved.op in ("add", "sub"):
+        return  # with what was lost before, or with a momentum
+    rate = number(applied["alpha"]) if applied["alpha"] is not None else scaled and scaled[1]
+    if rate is None or abs(rate) <= COARSE[code]:
+        it.emit(
+            "half-parameters", applied.node, ALL_MODES, weight.assumptions | step.assumptions,
+            dtype=dtypes.NAMES[code], rate=rate and abs(rate), cast=None,
+        )  # fmt: skip
 
 
 def wrapped(it: Interpreter, node: ast.AST, given: list[Value]) -> None:

@@ -51,17 +51,19 @@ DOUBTED: dict[str, int] = {
 DATA = frozenset({"norm-by-hand"})
 """Events of operands that no layer makes so large: arguments of the kind are data, float32 under autocast."""
 STATED: dict[str, int] = {
-    "bfloat16-to-numpy": assume.INPUT | assume.KIND,
+    "bfloat16-to-numpy": assume.INPUT | assume.KIND | assume.CALL,
     "half-softmax": assume.INPUT | assume.KIND,
+    "fill-overflow": assume.KIND | assume.CALL,
+    "late-scale": assume.CALL,
     **dict.fromkeys(
         ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
-         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "fill-overflow", "rotary-angle",
-         "wide-buffer"),
+         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "rotary-angle",
+         "wide-buffer", "widened"),
         assume.KIND,
     ),
 }  # fmt: skip
 """By kind of event: what it may rest on besides where the user states the mode: the operation is one
-of numbers, so that its operand is of the mode's dtype."""
+of numbers, so that its operand is of the mode's dtype, as is what a call of elsewhere gives back."""
 
 
 SHOWN = assume.MAGNITUDE | assume.SIZE

@@ -57,6 +57,8 @@ IDS = frozenset({"encode", "apply_chat_template"})
 """Methods of theirs that give ids alone."""
 TRANSFORMS = ("torchvision.transforms.v2.Transform",)
 """Classes of transformations of data, whatever derives from them."""
+SCALER_OWNERS = frozenset({"timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler"})
+"""Classes that own a GradScaler, which is on wherever they are made."""
 LANGUAGE_MODELS = (
     "ForCausalLM",
     "ForSeq2SeqLM",
@@ -83,3 +85,10 @@ def _made(name: str, result: str, strict: tuple[int, ...] = ()) -> Operation:
 
 FUNCTIONS = _table()
 """Operations by their dotted name."""
+
+PLAIN = frozenset({
+    "calendar", "csv", "datetime", "gc", "getpass", "glob", "hashlib", "json", "locale", "logging", "os",
+    "pathlib", "platform", "psutil", "re", "resource", "secrets", "shutil", "socket", "statistics", "string",
+    "struct", "subprocess", "sys", "tempfile", "textwrap", "time", "urllib", "uuid", "zlib",
+})  # fmt: skip
+"""Packages whose functions give numbers and texts, never tensors."""
