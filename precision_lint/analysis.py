@@ -147,17 +147,21 @@ def as_counts(event: Event, verdict: Verdict, superseded: Callers) -> Event:
 def _without_superseded(
     found: list[tuple[Event, type[Rule], Diagnostic]],
 ) -> list[Diagnostic]:
-    """One finding a defect: a more specific rule replaces a general one on the same row, and of
-    several that say the same the surest is kept."""
-    gone: set[tuple[str, int]] = set()
+    """One finding a defect: a more specific rule replaces a general one on the same row, unless
+    only that is more than possible, and of several that say the same the surest is kept."""
+    gone: dict[tuple[str, int], bool] = {}
     for _, rule, diagnostic in found:
+        sure = diagnostic.confidence is not Confidence.POSSIBLE
         for code in rule.supersedes:
-            gone.update((code, row) for row in range(diagnostic.start.row, diagnostic.end.row + 1))
+            for row in range(diagnostic.start.row, diagnostic.end.row + 1):
+                gone[code, row] = sure or gone.get((code, row), False)
     seen: set[tuple[str, Position, Position]] = set()
     kept = []
     for _, _, diagnostic in sorted(found, key=lambda one: -one[2].confidence.rank):
         key = (diagnostic.code, diagnostic.start, diagnostic.end)
-        if (diagnostic.code, diagnostic.start.row) in gone or key in seen:
+        hidden = gone.get((diagnostic.code, diagnostic.start.row))
+        possible = diagnostic.confidence is Confidence.POSSIBLE
+        if key in seen or hidden or (hidden is False and possible):
             continue
         seen.add(key)
         kept.append(diagnostic)

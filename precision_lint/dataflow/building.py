@@ -408,6 +408,7 @@ def network(
 ) -> Value:
     """What an unknown model gives: the region's dtype, or that of its weights."""
     vector = []
+    left = it.region.explicit and it.region.dtypes == dtypes.V_OFF and weights is dtypes.FOLLOWS
     for mode, (region, own) in enumerate(zip(it.region.dtypes, weights, strict=True)):
         if region:
             cast = region & dtypes.FLOATS
@@ -415,7 +416,7 @@ def network(
         elif own & dtypes.OTHER and mode:
             vector.append(dtypes.BATCHES[mode])
         else:
-            vector.append(own)
+            vector.append(dtypes.HANDED_IN[mode] if left else own)
     known = not weights[0] & dtypes.OTHER
     made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
     made.symbol.node, made.symbol.home = node, it.module

@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
     KEPT,
     Array,
     DtypeValue,
+    Instance,
     Scalar,
     Sequence,
     Symbol,
@@ -170,6 +171,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         lowered_at=made_at(it, lowered.value),
         float64=bool(pair.wide.dtypes[mode] & FLOAT64),
         layer=_is_layer(applied) or applied.name not in PRODUCTS,
+        among=_is_among(applied),
         backward=_function_of(it),
         into_narrow=pair.narrow.at == strict[0],
     )
@@ -399,6 +401,14 @@ def _floats(applied: Applied, wide: Tensor, narrow: Tensor) -> Tensor | None:
 def _is_layer(applied: Applied) -> bool:
     weight = applied["weight"]
     return isinstance(weight, Tensor) and peel(weight).op == "weight"
+
+
+def _is_among(applied: Applied) -> bool:
+    """Whether a layer is called by the container that it is in."""
+    weight = peel(applied["weight"]) if _is_layer(applied) else None
+    layer = weight.data[2] if weight is not None and len(weight.data) > 2 else None
+    last = layer.path[-1:] if isinstance(layer, Instance) else ()
+    return any(name == "*" or name.isdecimal() for name in last)
 
 
 def _place(it: Interpreter, applied: Applied, index: int) -> Place | None:
