@@ -721,6 +721,8 @@ def _register(
         if isinstance(value, Tensor):
             flags = PARAMETER | (BUFFER if name == "register_buffer" else 0)
             value = value.but(flags=value.flags | flags)
+        elif isinstance(value, Unknown) and value.symbol.vector == dtypes.INPUTS:
+            value.symbol.vector = dtypes.FOLLOWS  # float32 under autocast, whatever activations are
         objects.store_named(it, owner, attribute, value)
         if owner.cls == "Sequential":
             _extended(it, owner, "append", [value])

@@ -429,6 +429,10 @@ def assign(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
 
 def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
     """Give the place that an expression names another value, after a change in place."""
+    if isinstance(target, ast.IfExp):  # one of two lists: either may have grown
+        rebind(it, target.body, value)
+        rebind(it, target.orelse, value)
+        return
     if isinstance(target, ast.Name):
         if target.id in it.variables or isinstance(value, Table):  # a table of the whole file
             it.variables[target.id] = value

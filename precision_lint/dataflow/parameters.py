@@ -87,8 +87,6 @@ def unseen(
     vector, assumptions = (
         (dtypes.BATCHES, assume.BATCH) if it.driver else (dtypes.INPUTS, assume.INPUT)
     )
-    if function.name == "__init__" and function.cls is not None:  # what becomes a buffer
-        vector, assumptions = dtypes.FOLLOWS, assume.WEIGHTS
     if argument.annotation is not None:
         annotated = _annotated(it, argument.annotation, argument.arg, vector, assumptions)
         if annotated is not None:
