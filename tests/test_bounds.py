@@ -136,3 +136,33 @@ def test_lines_of_importers_are_bounded(
         Path(f"{name}.py").write_text("import torch\nimport m\n")
     assert cli.main(["--statistics", "m.py"]) == 0
     assert "3 files not looked at that import these" in capsys.readouterr().out
+
+
+LONG = """\
+import torch
+
+
+def scheduled(model, loader):
+    try:
+        if torch.__version__ >= "2.0":
+{lines}
+    except RuntimeError:
+        pass
+"""
+APART = """\
+import torch
+
+
+def apart(x):
+    return torch.matmul(x.half(), x.float())
+"""
+
+
+def test_a_file_is_judged_alike_behind_one_that_is_not_followed_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "STEPS", 60)
+    Path("a.py").write_text(LONG.format(lines="            model(next(loader))\n" * 80))
+    Path("b.py").write_text(APART)
+    found, *_ = said(capsys, code=1)
+    assert found.startswith("b.py:5:12: MP502")

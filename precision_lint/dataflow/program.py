@@ -151,6 +151,8 @@ class Program:
         signs = set(it.signs)
         around = it.weights, it.number, it.began
         it.weights, it.number, it.began = {}, self._begin(), it.clock
+        inside = it.branches, it.caught, it.compatible
+        it.branches, it.caught, it.compatible = [], 0, 0
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
             it.block(body)
@@ -164,6 +166,7 @@ class Program:
             for value in it.variables.values():
                 keep(it, value)
             it.weights, it.number, it.began = around
+            it.branches, it.caught, it.compatible = inside
             it.restore(frame)
             it.script, it.of_module, it.root, it.calls = script, of_module, root, calls
             it.steps, it.limit = steps, limit
@@ -333,6 +336,8 @@ class Program:
         it.steps, it.limit, it.loops, it.nest = 0, STEPS, 0, []
         it.branches.clear()
         it.choices.clear()
+        it.caught = it.compatible = 0  # a budget may have ended inside of them
+        it.backward, it.unpacked, it.tested = None, False, None
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()
         it.stored.clear()
