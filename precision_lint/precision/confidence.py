@@ -58,7 +58,7 @@ STATED: dict[str, int] = {
     **dict.fromkeys(
         ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
          "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "rotary-angle",
-         "wide-buffer", "widened"),
+         "wide-buffer"),
         assume.KIND,
     ),
 }  # fmt: skip
