@@ -9,6 +9,8 @@ import pytest
 from precision_lint import cli, gathering
 from precision_lint.dataflow import calls, program
 from precision_lint.dataflow.protocol import Step
+from precision_lint.engine import Engine
+from precision_lint.project.code import Code
 from precision_lint.typestate import machine, reports
 
 BLOCK = """\
@@ -144,9 +146,8 @@ import torch
 
 def scheduled(model, loader):
     try:
-        if torch.__version__ >= "2.0":
 {lines}
-    except RuntimeError:
+    except Exception:
         pass
 """
 APART = """\
@@ -162,7 +163,50 @@ def test_a_file_is_judged_alike_behind_one_that_is_not_followed_to_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(program, "STEPS", 60)
-    Path("a.py").write_text(LONG.format(lines="            model(next(loader))\n" * 80))
+    Path("a.py").write_text(LONG.format(lines="        model(next(loader))\n" * 80))
     Path("b.py").write_text(APART)
     found, *_ = said(capsys, code=1)
     assert found.startswith("b.py:5:12: MP502")
+
+
+PREPARE = """\
+from convert import convert
+
+
+def prepare(model, settings):
+    names = []
+    for name in settings:
+        if name:
+            names.append(name)
+        else:
+            names.append("none")
+    message = ", ".join(names)
+    print(message)
+    {result}
+    return model
+"""
+
+
+@pytest.mark.parametrize(("result", "found"), [("convert(model)", 1), ("print(convert)", 0)])
+def test_a_function_of_another_file_is_followed_to_what_changes_its_objects(
+    result: str, found: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("pyproject.toml").write_text("")
+    Path("convert.py").write_text("def convert(model):\n    model.half()\n")
+    Path("prepare.py").write_text(PREPARE.format(result=result))
+    Path("m.py").write_text(
+        "import torch\nfrom prepare import prepare\n\nmodel = torch.nn.Linear(4, 4)\n"
+        "prepare(model, ['a'])\nmodel(torch.zeros(2, 4))\n"
+    )
+    cli.main(["--isolated", "--output-format", "concise", "."])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("m.py:6") for line in lines) == found, lines
+
+
+def test_what_a_file_shows_does_not_depend_on_where_it_is_first_needed() -> None:
+    Path("late.py").write_text("import torch\n\nmodel = torch.nn.Linear(4, 4).half()\n")
+    Path("m.py").write_text(
+        "import late\n\n\ndef run(x, fast):\n    if fast:\n        x = late.model(x)\n    return x\n"
+    )
+    facts = Engine(Code(Path.cwd(), ("late.py", "m.py"))).facts("m.py")
+    assert [(one.place.row, one.flag) for one in facts.signs] == [(3, False)]

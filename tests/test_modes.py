@@ -375,19 +375,37 @@ def test_numpy_and_layers_of_float64_take_no_part_in_autocast() -> None:
     assert [one.code for one in lint_source(half, precision=["amp-float16"])] == ["MP502"]
 
 
-SIZES = """\
+@pytest.mark.parametrize(
+    "text",
+    [
+        """\
 import os
+import torch
 
 
-def size_of(folder, kinds):
-    total = position = 0
-    for kind in kinds:
-        for name in kind.names:
-            total += os.path.getsize(os.path.join(folder, name))
-        position += kind.size
-    return total, position
-"""
+def size_of(folder):
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            size = os.path.getsize(os.path.join(path, name))
+            total += size
+    return total
+""",
+        """\
+import torch
 
 
-def test_numbers_of_the_system_are_no_tensors() -> None:
-    assert lint_source("import torch\n" + SIZES, precision=["amp-float16", "float16"]) == []
+def position_behind(layers):
+    position = 0
+    for layer in layers:
+        position += layer.size
+    return position
+""",
+    ],
+)
+def test_sizes_are_no_tensors(text: str) -> None:
+    half = ["amp-float16", "float16"]
+    assert lint_source(text, precision=half, confidence="possible") == []
+    asked = text.replace("os.path.getsize(os", "measured(os").replace("layer.size", "layer.loss")
+    found = lint_source(asked, precision=half, confidence="possible")
+    assert [one.code for one in found] == ["MP406"]

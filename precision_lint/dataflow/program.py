@@ -151,8 +151,8 @@ class Program:
         signs = set(it.signs)
         around = it.weights, it.number, it.began
         it.weights, it.number, it.began = {}, self._begin(), it.clock
-        inside = it.branches, it.caught, it.compatible
-        it.branches, it.caught, it.compatible = [], 0, 0
+        inside = it.branches, it.caught, it.compatible, it.loops, it.nest
+        it.branches, it.caught, it.compatible, it.loops, it.nest = [], 0, 0, 0, []
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
             it.block(body)
@@ -166,7 +166,7 @@ class Program:
             for value in it.variables.values():
                 keep(it, value)
             it.weights, it.number, it.began = around
-            it.branches, it.caught, it.compatible = inside
+            it.branches, it.caught, it.compatible, it.loops, it.nest = inside
             it.restore(frame)
             it.script, it.of_module, it.root, it.calls = script, of_module, root, calls
             it.steps, it.limit = steps, limit
