@@ -390,13 +390,13 @@ def _call_container(
         return unknown()
     if items.items is not None:
         for number, item in enumerate(items.items):
-            inner = objects.part(callee, str(number), item) if isinstance(item, Instance) else item
+            inner = objects.held(it, callee, str(number), item)
             value = it.call(inner, [value], {}, node)
         return value
     element = any_of(items)
     if element is None:
         return value
-    inner = objects.part(callee, "*", element) if isinstance(element, Instance) else element
+    inner = objects.held(it, callee, "*", element)
     once = it.call(inner, [value], {}, node)
     return join(once, it.call(inner, [once], {}, node))
 

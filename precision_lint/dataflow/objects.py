@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
@@ -238,6 +238,9 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
     if isinstance(value, Table):
         items_ = {k: held(it, owner, f"{name}.{k}", v) for k, v in value.items.items()}
         return Table(items_, value.element)
+    if isinstance(value, Special) and value.kind == "either":
+        options = tuple([held(it, owner, name, one) for one in value.fields["options"]])
+        return Special("either", options=options)
     return value
 
 
@@ -426,16 +429,20 @@ def keep(it: Interpreter, value: Value, depth: int = 3) -> None:
             _keep_root(it, root)
     if not depth:
         return
-    if isinstance(value, Instance) and value.items is not None:
-        keep(it, value.items, depth - 1)
-    elif isinstance(value, Sequence):
-        for item in value.items or (value.element,):
-            if item is not None:
-                keep(it, item, depth - 1)
-    elif isinstance(value, Table):
-        for item in (*value.items.values(), value.element):
-            if item is not None:
-                keep(it, item, depth - 1)
+    for item in _held_in(value):
+        if item is not None:
+            keep(it, item, depth - 1)
+
+
+def _held_in(value: Value) -> Iterable[Value | None]:
+    if isinstance(value, Instance):
+        return (value.items,)
+    if isinstance(value, Sequence):
+        return value.items or (value.element,)
+    if isinstance(value, Table):
+        return (*value.items.values(), value.element)
+    either = isinstance(value, Special) and value.kind == "either"
+    return value.fields["options"] if either else ()  # type: ignore[attr-defined]
 
 
 def _keep_root(it: Interpreter, root: Root) -> None:

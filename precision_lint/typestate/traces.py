@@ -82,6 +82,15 @@ def clipped_owners(step: Step) -> list[Value]:
     return owners_of(value) if value is not None else []
 
 
+def is_part(one: Any, whole: Any) -> bool:
+    """Whether one object is another, or held by it."""
+    if one == whole:
+        return True
+    if not (isinstance(one, tuple) and isinstance(whole, tuple) and one[:2] == whole[:2]):
+        return False
+    return bool(one[0] == "object" and one[2][: len(whole[2])] == whole[2])
+
+
 def once(trace: list[Step], seen: set[int]) -> Iterable[Step]:
     """The steps of a trace and of all structures in it; those of a callee once."""
     for step in trace:
