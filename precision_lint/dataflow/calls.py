@@ -333,7 +333,7 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     if not isinstance(made, Unknown):
         own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
         own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
-        made = symbol.attributes[key] = Unknown(own)
+        made = it.linked(symbol, key, Unknown(own))
     told.append((symbol, made.symbol))
     return made
 
