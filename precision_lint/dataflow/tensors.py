@@ -615,7 +615,7 @@ def looked_at(it: Interpreter, how: str, value: Tensor, node: ast.AST) -> None:
 
 def _needed(value: Tensor, vector: Dtypes) -> int:
     """Assumptions that are left once the dtype is stated."""
-    settled = assume.INPUT | assume.NETWORK | assume.BATCH | assume.WEIGHTS
+    settled = FOLLOWING | assume.WEIGHTS
     return value.assumptions & ~settled
 
 
