@@ -47,8 +47,8 @@ from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
 from precision_lint.hazards.places import function_places, made_at, operand_node
 from precision_lint.hazards.zeros import transparent
-from precision_lint.torchmodel.operations import operation
 from precision_lint.torchmodel import creation
+from precision_lint.torchmodel.operations import operation
 
 CREATED, NUMPY, NAMED, CAST, MASK, STORED, GIVEN, COMPUTED = (
     "created", "numpy", "named", "cast", "mask", "stored", "given", "computed",
