@@ -22,10 +22,8 @@ from precision_lint.project.contents import TENSORS, Index
 
 POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
-COLLECT_EVERY = 48
-"""Files after which what they left is collected."""
-COLLECT_ALL_EVERY = 960
-"""Files after which all memory is searched."""
+COLLECT_EVERY = 960
+"""Files after which all memory is searched; most of what a file leaves goes without that."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
 IMPORTING_LINES = 16_000
@@ -58,10 +56,8 @@ def collect_now_and_then() -> None:
     """Free what earlier files left."""
     global _worked
     _worked += 1
-    if _worked % COLLECT_ALL_EVERY == 0:
+    if _worked % COLLECT_EVERY == 0:
         gc.collect()
-    elif _worked % COLLECT_EVERY == 0:
-        gc.collect(0)
 
 
 _engines: dict[Path, Engine] = {}
@@ -161,9 +157,9 @@ def _facts(
         answers = pool.run(_interpret, items, projects, lost=_lost, workers=workers, weights=lines)
     else:
         answers = _interpret(items, projects)
+        for one in _engines.values():
+            one.program.release()
         _engines.clear()
-        if len(items) > COLLECT_EVERY:
-            gc.collect()
     new: dict[Path, dict[str, Facts]] = {root: {} for root in wanted}
     for (root, name), found in zip(items, answers, strict=True):
         facts[root][name] = found

@@ -34,6 +34,11 @@ _USERS = re.compile(
 )
 """Imports by which a file may handle tensors that never says torch."""
 _OTHERS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(?:tensorflow|jax|flax|keras)\b", re.MULTILINE)
+_METHODS = re.compile(
+    rb"\.(?:backward|clamp(?:_(?:min|max))?_?|detach|masked_fill_?|permute|requires_grad_|unscale_"
+    rb"|unsqueeze_?|zero_grad)\("
+)
+"""Methods that tensors, models, optimizers and scalers have: who is handed one need not name torch."""
 _BYTES_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 
@@ -176,8 +181,10 @@ class Source:
 
 
 def may_hold_tensors(data: bytes) -> bool:
-    """Whether a file can be about torch: it names it, or imports what is made of it."""
-    return b"torch" in data or bool(_USERS.search(data) and not _OTHERS.search(data))
+    """Whether a file can be about torch: it names it, imports what is made of it, or calls its methods."""
+    if b"torch" in data:
+        return True
+    return bool((_USERS.search(data) or _METHODS.search(data)) and not _OTHERS.search(data))
 
 
 def load(path: Path | str, filename: str | None = None) -> bytes | Failure:

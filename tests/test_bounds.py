@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from precision_lint import cli, gathering
 from precision_lint.dataflow import calls, program
 from precision_lint.dataflow.protocol import Step
+from precision_lint.domains.values import Symbol, Unknown
 from precision_lint.engine import Engine
 from precision_lint.project.code import Code
 from precision_lint.typestate import machine, reports
@@ -210,3 +212,45 @@ def test_what_a_file_shows_does_not_depend_on_where_it_is_first_needed() -> None
     )
     facts = Engine(Code(Path.cwd(), ("late.py", "m.py"))).facts("m.py")
     assert [(one.place.row, one.flag) for one in facts.signs] == [(3, False)]
+
+
+def test_what_a_file_takes_an_object_for_says_nothing_of_it_in_the_next() -> None:
+    Path("shared.py").write_text("import library\n\nscale = library.scale()\n")
+    use = "import torch\nfrom shared import scale\n\n\ndef run(x):\n    {}\n"
+    amp = (
+        "with torch.autocast('cuda', dtype=torch.float16):\n        return scale.weight @ x.half()"
+    )
+    Path("a.py").write_text(use.format(amp))
+    Path("b.py").write_text(use.format("return scale.weight @ x.half()"))
+    names = ("a.py", "b.py", "shared.py")
+    one, both = Engine(Code(Path.cwd(), names)), Engine(Code(Path.cwd(), names))
+    both.facts("a.py")
+    assert one.facts("b.py") == both.facts("b.py")
+    assert all(key in BEFORE for key in _kept(both)), "what b.py asked for is kept"
+
+
+BEFORE = frozenset({("class of", "")})
+"""What reading ``shared.py`` says of its object."""
+
+
+def _kept(engine: Engine) -> list[object]:
+    module = engine.program.modules["shared.py"]
+    scale = module.variables["scale"]
+    assert isinstance(scale, Unknown)
+    return [*scale.symbol.attributes, *([] if scale.symbol.tensor is None else ["tensor"])]
+
+
+def test_objects_of_a_file_go_without_a_garbage_collector() -> None:
+    lines = [f"    total += x.part{n}.{'other' if n % 2 else 'more'} * {n}" for n in range(300)]
+    text = ["import torch", "", "", "def run(x):", "    total = torch.zeros(1)", *lines]
+    Path("m.py").write_text("\n".join([*text, "    return total", ""]))
+    engine = Engine(Code(Path.cwd(), ("m.py",)))
+    gc.collect()
+    gc.disable()
+    try:
+        engine.facts("m.py")
+        engine.program.release()
+        left = sum(isinstance(one, Symbol) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left < 100  # of over 600

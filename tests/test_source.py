@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from precision_lint.api import Confidence, Position, Severity
 from precision_lint.source import Failure, Source, decode, load, may_hold_tensors, parse, read
+from precision_lint.syntax.imports import Statement, statements
 
 
 def decoded(data: bytes) -> Source:
@@ -382,7 +383,59 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("from transformers import TFAutoModel\nimport tensorflow as tf\n", False),
         ("import numpy as np\n# accelerate\n", False),
         ("from accelerated import x\n", False),
+        ("def bounded(x):\n    return x.clamp(min=1e-8).log()\n", True),
+        ("import jax\n\n\ndef cut(x):\n    return x.detach().clamp(0)\n", False),
     ],
 )
 def test_which_files_are_judged(text: str, expected: bool) -> None:
     assert may_hold_tensors(text.encode()) is expected
+
+
+IMPORTS = """\
+import os, sys as s; import json
+if True: from a.b import (
+    c as d,  # from x import y
+    e,
+)
+text = '''
+import nothing
+from nowhere import more
+'''
+other = "it's\\
+import no"; from . import f
+def g():
+    yield from imports
+    try:
+        from ..h import *
+    except ImportError as error:
+        raise ValueError("import k") from error
+    from .\\
+        l import m
+"""
+
+
+def _by_tree(text: str) -> list[Statement]:
+    found: list[Statement] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            found.append((node.level, node.module or "", [one.name for one in node.names]))
+        elif isinstance(node, ast.Import):
+            found += [(0, one.name, []) for one in node.names]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_imports_are_found_without_a_tree(newline: str) -> None:
+    text = IMPORTS.replace("\n", newline)
+    assert sorted(statements(text)) == _by_tree(IMPORTS)
+    assert len(_by_tree(IMPORTS)) == 7
+
+
+def test_imports_of_real_files_are_those_of_their_trees() -> None:
+    """Of the modules of Python's own library."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for path in sorted(Path(os.__file__).parent.glob("*.py")):
+            found = read(path)
+            if isinstance(found, Source) and isinstance(parse(found), ast.Module):
+                assert sorted(statements(found.text)) == _by_tree(found.text), path

@@ -33,6 +33,9 @@ def call(
 ) -> Value:
     """What a function of NumPy gives, by its dotted name."""
     plain = name.partition(".")[2]
+    if plain == "finfo":
+        vector = dtype_of(it, arguments[0]) if arguments else None
+        return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
     at = arrays.DTYPE_AT.get(plain, len(arguments))
     if at < len(arguments):
         keywords = {**keywords, "dtype": arguments[at]}

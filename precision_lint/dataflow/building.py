@@ -245,7 +245,8 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
     if not isinstance(value, Tensor) or value.dtypes[dtypes.CODE] != dtypes.FLOAT32:
         return value
     weights, _ = objects.weights_of(it, callee)
-    if weights not in (dtypes.MADE, dtypes.FOLLOWS) or objects.has_no_weights(callee):
+    cast = value.op == "cast" and value.data == "explicit"
+    if weights not in (dtypes.MADE, dtypes.FOLLOWS) or objects.has_no_weights(it, callee, cast):
         return value
     own = tuple(
         dtypes.BATCHES[mode] if one == dtypes.FLOAT32 else one
@@ -389,13 +390,13 @@ def _call_container(
         return unknown()
     if items.items is not None:
         for number, item in enumerate(items.items):
-            inner = objects.part(callee, str(number), item) if isinstance(item, Instance) else item
+            inner = objects.held(it, callee, str(number), item)
             value = it.call(inner, [value], {}, node)
         return value
     element = any_of(items)
     if element is None:
         return value
-    inner = objects.part(callee, "*", element) if isinstance(element, Instance) else element
+    inner = objects.held(it, callee, "*", element)
     once = it.call(inner, [value], {}, node)
     return join(once, it.call(inner, [once], {}, node))
 

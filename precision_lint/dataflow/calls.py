@@ -24,7 +24,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import SAVED, Step, noted, tells
+from precision_lint.dataflow.protocol import SAVED, Step, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -197,8 +197,8 @@ def run(
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
-        driver = drives(it, function) or is_outside(it, function)
-        region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
+        driver = drives(it, function) or is_outside(it, function) or regions.opens(function)
+        region = regions_outside(it) if driver else _entry(it)
         if owner is None:
             me = _object_of(it, function)
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
@@ -333,7 +333,7 @@ def _supposed(it: Interpreter, value: Value, told: list[tuple[Symbol, Symbol]]) 
     if not isinstance(made, Unknown):
         own = Symbol(symbol.label, vector, assume.INPUT, symbol.node, symbol.home)
         own.number, own.uses, own.attributes = symbol.number, symbol.uses, symbol.attributes
-        made = symbol.attributes[key] = Unknown(own)
+        made = it.linked(symbol, key, Unknown(own))
     told.append((symbol, made.symbol))
     return made
 
@@ -404,7 +404,8 @@ def _reaches_torch(function: Function, seen: set[Function]) -> bool:
 TENSOR_METHODS = frozenset({
     "half", "bfloat16", "softmax", "log_softmax", "sigmoid", "matmul", "bmm", "backward",
     "masked_fill", "unscale_", "zero_grad", "autocast", "clamp", "rsqrt", "type_as", "new_zeros",
-    "float16", "einsum", "register_buffer", "float", "to",
+    "float16", "einsum", "register_buffer", "float", "to", "grad", "named_parameters", "state_dict",
+    "detach", "unsqueeze", "permute",
 })  # fmt: skip
 """Names that only code about tensors mentions."""
 
@@ -772,25 +773,6 @@ def _closure(
         for look in SAVED:
             look(it, tables, node)
     return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
-
-
-def call_either(
-    it: Interpreter,
-    options: tuple[Value, ...],
-    arguments: list[Value],
-    keywords: dict[str, Value],
-    node: ast.AST,
-) -> Value:
-    """Calling one of several functions, whichever it is."""
-    trace, blocks = it.trace, []
-    found: Value = BOTTOM
-    for one in options:
-        it.trace = []
-        found = join(found, it.call(one, list(arguments), dict(keywords), node))
-        blocks.append(it.trace)
-    it.trace = trace
-    noted(it, "match", node, *blocks)
-    return found
 
 
 CALLEES[Closure] = _closure

@@ -179,7 +179,7 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
         made.symbol.uses = symbol.uses & kept
         if ("cast of", "") in symbol.attributes:
             made.symbol.node, made.symbol.home = symbol.node, symbol.home
-        known = symbol.attributes[name] = made
+        known = it.linked(symbol, name, made)
     return known
 
 

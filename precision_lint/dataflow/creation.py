@@ -389,10 +389,26 @@ LIMITS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
+FINFO: dict[int, dict[str, float]] = {
+    dtype: {
+        "eps": 2.0**-bits, "tiny": tiny, "smallest_normal": tiny, "max": most, "min": -most,
+    }
+    for dtype, bits, tiny, most in (
+        (dtypes.FLOAT64, 52, 2.0**-1022, 1.7976931348623157e308),
+        (dtypes.FLOAT32, 23, 2.0**-126, 3.4028234663852886e38),
+        (dtypes.FLOAT16, 10, 2.0**-14, 65504.0),
+        (dtypes.BFLOAT16, 7, 2.0**-126, 3.3895313892515355e38),
+    )
+}  # fmt: skip
+"""What ``torch.finfo`` says of each dtype."""
+
+
 def limit_of(it: Interpreter, value: Special, name: str, node: ast.AST) -> Value:
     """``torch.finfo(dtype).min`` and the like: a number that depends on a dtype."""
     lo, hi = LIMITS.get(name, (-INF, INF))
+    vector = value.fields["dtypes"]
+    numbers = FINFO.get(vector[dtypes.CODE]) if len(set(vector)) == 1 else None
     return Scalar(
-        None, "float", lo, hi, 0, node, it.module, f"finfo.{name}",
-        (DtypeValue(value.fields["dtypes"]),),
+        numbers and numbers.get(name), "float", lo, hi, 0, node, it.module, f"finfo.{name}",
+        (DtypeValue(vector),),
     )  # fmt: skip

@@ -34,7 +34,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Event, Link, Place, Sign, Variant, differing
-from precision_lint.syntax.program import Class, Function, Module
+from precision_lint.syntax.program import Class, Function, Module, spelled
 
 Environment = dict[Any, Value]
 Expression = Callable[["Interpreter", Any], Value]
@@ -195,14 +195,14 @@ class Interpreter:
         self.clock = self.began = self.number = 0
         """Time, which casts move on; when this analysis (a function, a top level) began; its number."""
         self.root = ("", "")
-        self.script = False
-        self.of_module = False
+        self.script = self.of_module = False
         self.steps = self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
+        self.kin: list[tuple[Symbol, Any]] = []  # see ``linked``
         self.leaves: list[Tensor] = []
         """Parameters of the function at hand that a call gave a tensor."""
         self.emitted: list[Variant] = []
@@ -226,6 +226,12 @@ class Interpreter:
             self.yielded, self.loop, self.depth, self.no_grad, self.driver, self.trace,
             self.missing, self.live,
         ) = frame  # fmt: skip
+
+    def linked(self, symbol: Symbol, name: Any, value: Unknown) -> Unknown:
+        """Keep what refers back to the unknown object that it is of, as long as a file is analysed."""
+        symbol.attributes[name] = value
+        self.kin.append((symbol, name))
+        return value
 
     # nodes
 
@@ -556,7 +562,7 @@ def asked_by(test: ast.expr, holds: bool = True) -> Asked:
     """A test and its outcome; names of attributes are their last part."""
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, holds = test.operand, not holds
-    known: Asked | None = getattr(test, "asked", None)
+    known: tuple[str, frozenset[str]] | None = getattr(test, "asked", None)
     if known is None:
         nodes = list(ast.walk(test))
         owners = {id(one.value) for one in nodes if isinstance(one, ast.Attribute)}
@@ -565,8 +571,8 @@ def asked_by(test: ast.expr, holds: bool = True) -> Asked:
             for one in nodes
             if isinstance(one, (ast.Attribute, ast.Name)) and id(one) not in owners
         )
-        known = test.asked = Asked(test, ast.dump(test), names, True)  # type: ignore[attr-defined]
-    return known if holds else known._replace(holds=False)
+        known = test.asked = spelled(test), names  # type: ignore[attr-defined]
+    return Asked(test, *known, holds)
 
 
 def supposed(it: Interpreter) -> Dtypes:
@@ -594,6 +600,7 @@ def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Ten
                     name,
                     tuple([tensor_of(it, x) if isinstance(x, Unknown) else x for x in sides]),
                 )
+            it.kin.append((symbol, None))  # its tensor refers back
             symbol.tensor = Tensor(
                 (code, *vector[1:]),
                 *made,

@@ -13,6 +13,7 @@ from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_
 from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
+from precision_lint.dataflow.several import each_of_list
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -151,7 +152,7 @@ def _torch(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name.startswith("torch._"):
-        return _private(it, name, node)
+        return _private(it, name, arguments, node)
     for look in ASKED:
         look(it, name, node)
     known = TORCH.get(name)
@@ -187,8 +188,9 @@ SCALED = frozenset({
 """Distributions whose samples have the dtype of their parameters."""
 
 
-def _private(it: Interpreter, name: str, node: ast.AST) -> Value:
+def _private(it: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """``torch._check(test)``, and what is nobody's business."""
+    each_of_list(it, name, arguments, node)
     if name in CHECKS and isinstance(node, ast.Call) and node.args:
         it.narrow(node.args[0], True, True)
     return unknown()

@@ -15,16 +15,17 @@ from precision_lint.dataflow import (
     objects,
     training,
 )
-from precision_lint.dataflow.calls import CALLEES, call_either
+from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import child, element_of, rebind, size_of
 from precision_lint.dataflow.creation import create, limit_of, sampled
-from precision_lint.dataflow.interpreter import Asked, Interpreter, tensor_of
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
+from precision_lint.dataflow.several import call_either, each, perhaps_made
 from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import any_of, join, perhaps, unknown
+from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     DETACHED,
     EMPTY,
@@ -174,6 +175,8 @@ def _of_reference(it: Interpreter, value: Reference, name: str, node: ast.AST) -
 
 
 def _of_special(it: Interpreter, value: Special, name: str, node: ast.AST) -> Value:
+    if value.kind == "either":
+        return each(it, value, lambda one: attribute(it, one, name, node), node)
     if name in value.fields:
         found = value.fields[name]
         if isinstance(found, Value):
@@ -625,6 +628,9 @@ def _special_method(
         return Scalar(None, "int", 0)
     if value.kind == "distribution" and name in ("sample", "rsample"):
         return sampled(it, value, bool(arguments or keywords), node)
+    if value.kind == "either":
+        given = (arguments, keywords, node)
+        return each(it, value, lambda one: call_method(it, one, name, *given), node)
     found = _of_special(it, value, name, node)
     if isinstance(found, Special) and found.kind == "method":
         return it.unknown(name, dtypes.V_ANY, assume.CALL)
@@ -771,29 +777,14 @@ def call_special(
         given = {**callee.fields["keywords"], **keywords}
         return it.call(callee.fields["of"], [*callee.fields["arguments"], *arguments], given, node)
     if kind == "either":
-        return call_either(it, callee.fields["options"], arguments, keywords, node)
+        return call_either(it, callee, arguments, keywords, node)
     if kind == "function":
         return functions.apply(it, callee.fields["cls"], arguments, keywords, node)
     if kind in ("no-grad", "null"):
         return arguments[0] if arguments else callee
     if kind == "scope":
-        return _perhaps_made(it, callee, arguments, keywords, node)
+        return perhaps_made(it, callee, arguments, keywords, node)
     return unknown()
-
-
-def _perhaps_made(
-    it: Interpreter, callee: Special, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    """What a class of context managers makes that a branch replaces by ``nullcontext``."""
-    asked: Asked | None = callee.fields.get("asked")
-    around = it.branches
-    it.branches = around if asked is None else [*around, asked]
-    made = it.call(callee["of"], arguments, keywords, node)
-    it.branches = around
-    if isinstance(made, RegionValue):
-        made = perhaps(made)
-        made.asked = (it.function, asked) if asked is not None else None
-    return made
 
 
 CALLEES[Special] = call_special

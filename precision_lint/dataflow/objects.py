@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
@@ -238,6 +238,9 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
     if isinstance(value, Table):
         items_ = {k: held(it, owner, f"{name}.{k}", v) for k, v in value.items.items()}
         return Table(items_, value.element)
+    if isinstance(value, Special) and value.kind == "either":
+        options = tuple([held(it, owner, name, one) for one in value.fields["options"]])
+        return Special("either", options=options)
     return value
 
 
@@ -426,16 +429,20 @@ def keep(it: Interpreter, value: Value, depth: int = 3) -> None:
             _keep_root(it, root)
     if not depth:
         return
-    if isinstance(value, Instance) and value.items is not None:
-        keep(it, value.items, depth - 1)
-    elif isinstance(value, Sequence):
-        for item in value.items or (value.element,):
-            if item is not None:
-                keep(it, item, depth - 1)
-    elif isinstance(value, Table):
-        for item in (*value.items.values(), value.element):
-            if item is not None:
-                keep(it, item, depth - 1)
+    for item in _held_in(value):
+        if item is not None:
+            keep(it, item, depth - 1)
+
+
+def _held_in(value: Value) -> Iterable[Value | None]:
+    if isinstance(value, Instance):
+        return (value.items,)
+    if isinstance(value, Sequence):
+        return value.items or (value.element,)
+    if isinstance(value, Table):
+        return (*value.items.values(), value.element)
+    either = isinstance(value, Special) and value.kind == "either"
+    return value.fields["options"] if either else ()  # type: ignore[attr-defined]
 
 
 def _keep_root(it: Interpreter, root: Root) -> None:
@@ -485,12 +492,26 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
     return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
 
 
-def has_no_weights(owner: Instance) -> bool:
-    """Whether this is a loss or a layer of torch with nothing in it that a cast of it would change."""
-    layer = layers.layer(owner.cls) if isinstance(owner.cls, str) else None
+def has_no_weights(it: Interpreter, owner: Instance, cast: bool) -> bool:
+    """Whether a loss or a layer of torch has nothing in it that a cast of it would change.
+
+    cast: the code says in which dtype it is called, so that this holds of the project's own classes too.
+    """
+    if isinstance(owner.cls, Class):
+        bases = [one for one in ancestry(it, owner.cls) if isinstance(one, str)]
+        parts = owner.attributes.values()
+        return cast and set(bases) <= set(MODULES) and all(_is_plain(it, one) for one in parts)
+    layer = layers.layer(owner.cls)
     if layer is None or layer.container or layer.weights or layer.buffers:
         return False
     return not any(isinstance(one, Tensor) for one in owner.arguments.values())
+
+
+def _is_plain(it: Interpreter, value: Value) -> bool:
+    """Whether a value is no tensor, and holds none."""
+    if isinstance(value, Instance):
+        return has_no_weights(it, value, cast=True)
+    return isinstance(value, (Scalar, DtypeValue, Closure))
 
 
 HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))

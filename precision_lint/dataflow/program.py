@@ -123,6 +123,12 @@ class Program:
         while len(self.modules) > MOST:
             self.modules.popitem(last=False)
 
+    def release(self) -> None:
+        """Let go of all files."""
+        for module in list(self.alive.values()):
+            module.release()
+        self.modules.clear()
+
     def drop(self, path: str) -> Module | None:
         """Load a file anew when it is asked for next."""
         module = self.modules.pop(path, None) or self.alive.get(path)
@@ -149,8 +155,8 @@ class Program:
         it.steps, it.limit, it.root = 0, STEPS, (module.path, "")
         it.script, it.of_module = True, False
         signs = set(it.signs)
-        around = it.weights, it.number, it.began
-        it.weights, it.number, it.began = {}, self._begin(), it.clock
+        around = it.weights, it.number, it.began, it.kin
+        it.weights, it.number, it.began, it.kin = {}, self._begin(), it.clock, []
         inside = it.branches, it.caught, it.compatible, it.loops, it.nest
         it.branches, it.caught, it.compatible, it.loops, it.nest = [], 0, 0, 0, []
         try:
@@ -165,7 +171,7 @@ class Program:
             module.facts["signs"] = it.signs - signs
             for value in it.variables.values():
                 keep(it, value)
-            it.weights, it.number, it.began = around
+            it.weights, it.number, it.began, it.kin = around
             it.branches, it.caught, it.compatible, it.loops, it.nest = inside
             it.restore(frame)
             it.script, it.of_module, it.root, it.calls = script, of_module, root, calls
@@ -266,6 +272,11 @@ class Program:
         self.touched.clear()
         self.built.clear()
         it = self.interpreter
+        for symbol, name in it.kin:
+            symbol.attributes.pop(name, None)
+            if name is None:
+                symbol.tensor = None
+        it.kin.clear()
         it.stored.clear()
         it.quiet.clear()
         it.notes = {key: value for key, value in it.notes.items() if not _of_function(key)}

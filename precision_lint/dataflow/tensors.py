@@ -473,12 +473,14 @@ def _with_numbers(applied: Applied, vector: Dtypes) -> Dtypes:
 
 def _rank(operation: Operation, tensors: list[Tensor], values: list[Value | None]) -> int:
     """Number of dimensions of a result, as far as it is easy to say."""
+    if operation.name in KEEP_RANK:
+        return tensors[0].rank if tensors else UNKNOWN_RANK
     if operation.reduction:
         others = [v for v in values[1:] if v is not None and not isinstance(v, Tensor)]
         dims = [v for v in others if not (isinstance(v, Scalar) and v.kind in ("none", "bool"))]
         if text(values[-1] if values else None) == "none":
             return UNKNOWN_RANK
-        return 0 if not dims and operation.name not in KEEP_RANK else UNKNOWN_RANK
+        return UNKNOWN_RANK if dims else 0
     if operation.elementwise or operation.view:
         ranks = [one.rank for one in tensors]
         if operation.view and operation.name in RESHAPES:
@@ -616,7 +618,7 @@ def looked_at(it: Interpreter, how: str, value: Tensor, node: ast.AST) -> None:
 
 def _needed(value: Tensor, vector: Dtypes) -> int:
     """Assumptions that are left once the dtype is stated."""
-    settled = assume.INPUT | assume.NETWORK | assume.BATCH | assume.WEIGHTS
+    settled = FOLLOWING | assume.WEIGHTS
     return value.assumptions & ~settled
 
 

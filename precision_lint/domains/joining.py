@@ -50,11 +50,43 @@ def join(a: Value, b: Value) -> Value:
     return _mixed(a, b)
 
 
-def _closures(a: Any, b: Any) -> Value:
-    """One of two functions: both are called (``normalize if asked else identity``)."""
-    if a.function is b.function:
+OPTIONS = 4
+"""Functions and layers of which one is called; where there are more, nothing is known."""
+
+
+def _one_of(a: Any, b: Any) -> Value:
+    """One of several functions or layers: each is called (``normalize if asked else identity``)."""
+    options = list(_options(a))
+    known = {_identity(one) for one in options}
+    options += [one for one in _options(b) if _identity(one) not in known]
+    if len(options) > OPTIONS:
+        return unknown()
+    if len(options) == len(known):
         return a  # type: ignore[no-any-return]
-    return Special("either", a.function.node, a.function.module, options=(a, b))
+    return Special("either", options=tuple(options))
+
+
+def _options(value: Any) -> tuple[Value, ...]:
+    return value.fields["options"] if value.__class__ is Special else (value,)
+
+
+def _identity(value: Any) -> object:
+    """What makes a function or a layer the one that it is."""
+    if value.__class__ is Closure:
+        return id(value.function)
+    return value.name if value.__class__ is Reference else (value.cls, id(value.attributes))
+
+
+def _is_callable(value: Value) -> bool:
+    """Whether a value is a function, a layer of torch, or one of some."""
+    if isinstance(value, Special):
+        return value.kind == "either"
+    return value.__class__ in (Closure, Reference) or _is_layer(value)
+
+
+def _is_layer(value: Value) -> bool:
+    """Whether a value is a layer of torch that is none of others."""
+    return isinstance(value, Instance) and isinstance(value.cls, str) and value.items is None
 
 
 def _mixed(a: Value, b: Value) -> Value:
@@ -76,6 +108,8 @@ def _mixed(a: Value, b: Value) -> Value:
         return perhaps(a)
     if isinstance(b, RegionValue):
         return perhaps(b)
+    if _is_callable(a) and _is_callable(b):
+        return _one_of(a, b)
     if kind is Unknown:
         return b if isinstance(b, (Instance, Special, Sequence, Array)) else a
     if b.__class__ is Unknown:
@@ -267,7 +301,7 @@ def _instances(a: Any, b: Any) -> Value:
         return a if b.cls in PASSING else b  # type: ignore[no-any-return]
     if _is_loss(a.cls) and _is_loss(b.cls):
         return b if a.cls.endswith("BCELoss") else a  # type: ignore[no-any-return]
-    return unknown()
+    return _one_of(a, b) if _is_layer(a) and _is_layer(b) else unknown()
 
 
 def _is_loss(cls: Any) -> bool:
@@ -281,8 +315,7 @@ PASSING = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d
 
 def _specials(a: Any, b: Any) -> Value:
     if a.kind == "either" == b.kind:
-        known = [one.function for one in a.fields["options"]]
-        return a if known == [one.function for one in b.fields["options"]] else unknown()
+        return _one_of(a, b)
     if a.kind == b.kind == "optimizer" and a is not b:
         a.fields.setdefault("others", {})[id(b)] = b
     return a if a.kind == b.kind else unknown()
@@ -291,7 +324,7 @@ def _specials(a: Any, b: Any) -> Value:
 def _references(a: Any, b: Any) -> Value:
     if a.name == b.name:
         return a  # type: ignore[no-any-return]
-    return _or_nothing(a, b) if NULL in (a.name, b.name) else unknown()
+    return _or_nothing(a, b) if NULL in (a.name, b.name) else _one_of(a, b)
 
 
 def _unknowns(a: Any, b: Any) -> Value:
@@ -330,7 +363,7 @@ def perhaps_cast(value: Value) -> Value:
 _SAME: dict[type, Any] = {
     Tensor: _tensors,
     Scalar: _scalars,
-    Closure: _closures,
+    Closure: _one_of,
     Array: _arrays,
     DtypeValue: _dtype_values,
     Sequence: _sequences,
@@ -375,11 +408,9 @@ def facts(value: Value) -> tuple[Any, ...]:
     if isinstance(value, RegionValue):
         return ("region", value.dtypes, value.device, value.assumptions)
     if isinstance(value, Special):
-        return (
-            "special",
-            value.kind,
-            facts(value["of"]) if value.kind == "scope" else id(value.node),
-        )
+        inside = value.fields["options"] if value.kind == "either" else ()
+        inside = (value["of"],) if value.kind == "scope" else inside
+        return ("special", value.kind, *(map(facts, inside) if inside else (id(value.node),)))
     if isinstance(value, Closure):
         return ("closure", id(value.function))
     if isinstance(value, Reference):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+
+from precision_lint.dataflow.containers import STORES
 from precision_lint.dataflow.graph import behind, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import Applied, hazard
-from precision_lint.domains.values import GRADIENT, Special, Tensor
+from precision_lint.domains.values import GRADIENT, Scalar, Special, Tensor, Value
 
 READS = frozenset({
     "isnan", "isinf", "isfinite", "norm", "linalg.norm", "linalg.vector_norm", "histc", "histogram", "allclose",
     "abs", "square", "std", "var", "item", "format", "aminmax", "topk", "quantile", "count_nonzero",
 })  # fmt: skip
 """Operations that ask how large a gradient is."""
+CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
 FINITE = frozenset(
     {"isnan", "isinf", "isfinite", "eq", "ne", "logical_or", "logical_not", "bitwise_not"}
 )
@@ -31,10 +35,10 @@ def inspected(it: Interpreter, applied: Applied) -> None:
         return
     name = applied.name
     if name in ("zero", "fill") and applied.inplace and peel(first).op == "grad":
-        _zeroed(it, applied, peel(first))
+        _zeroed(it, applied.node, peel(first).operands[0] if peel(first).operands else None)
     elif name in ("nan_to_num", "nansum") or _cleans(applied):
         note(it, "scrub", applied.node, first)
-    elif name in ("clamp", "clip", "hardtanh") and peel(first).op == "grad":
+    elif name in CLAMPS and peel(first).op == "grad":
         note(it, "clip", applied.node, None)
     elif name == "cast" or name == "index":
         return
@@ -44,12 +48,37 @@ def inspected(it: Interpreter, applied: Applied) -> None:
         note(it, "gradient-added", applied.node, first)
 
 
-def _zeroed(it: Interpreter, applied: Applied, gradient: Tensor) -> None:
-    """``p.grad.zero_()``: the gradients of whoever holds ``p``."""
-    parameter = peel(gradient.operands[0]) if gradient.operands else None
+def _zeroed(it: Interpreter, node: ast.AST, parameter: Value | None) -> None:
+    """``p.grad.zero_()``: the gradients of whoever holds ``p``, unless it is one of some."""
+    parameter = peel(parameter)
+    if _chosen(it):
+        return
     held = parameter.data if isinstance(parameter, Tensor) else None
     for owner in owners_of(held) if isinstance(held, Special) else ():
-        note(it, "zero", applied.node, owner)
+        note(it, "zero", node, owner)
+
+
+def _chosen(it: Interpreter) -> bool:
+    """Whether the loop around asks its element anything but whether it has a gradient."""
+    if not it.nest or it.nest[-1].home is not it.module:
+        return False
+    inside = set(map(id, ast.walk(it.nest[-1].node)))
+    tests = [one.test for one in it.branches if id(one.test) in inside]
+    return not all(
+        any(isinstance(one, ast.Attribute) and one.attr == "grad" for one in ast.walk(test))
+        for test in tests
+    )
+
+
+def dropped(
+    it: Interpreter, owner: Value, target: ast.Attribute, value: Value, node: ast.AST
+) -> None:
+    """``p.grad = None``"""
+    if target.attr == "grad" and isinstance(value, Scalar) and value.kind == "none":
+        _zeroed(it, node, owner)
+
+
+STORES.append(dropped)
 
 
 def _cleans(applied: Applied) -> bool:

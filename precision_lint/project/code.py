@@ -6,7 +6,7 @@ import ast
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from precision_lint import source
@@ -23,7 +23,7 @@ from precision_lint.project.contents import (
 )
 from precision_lint.source import Failure, Source
 from precision_lint.syntax import stated
-from precision_lint.syntax.imports import Layout, is_test
+from precision_lint.syntax.imports import Layout, Statement, is_test, statements
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 Release = tuple[int, ...]
 Releases = tuple[Release | None, Release | None]
-Statement = tuple[int, str, list[str]]
-"""An import: dots in front, the module, and the names that are taken from it."""
 
 
 class Code:
@@ -61,8 +59,6 @@ class Code:
         self.index = index
         self._torch = torch
         self._device = device
-        self.imports: dict[str, list[Statement]] = {}
-        """The imports of each file that was parsed."""
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -142,7 +138,7 @@ class Code:
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file, with the facts that its comments state; None where there is none."""
         try:
-            text = self.texts.get(name) or source.read(self.path(name), name)
+            text = self.text(name)
             tree = text if isinstance(text, Failure) else source.parse(text)
             if isinstance(text, Source) and isinstance(tree, ast.Module):
                 stated.insert(tree, text.text)
@@ -150,9 +146,11 @@ class Code:
             return None
         if isinstance(tree, Failure):
             return None
-        if name not in self.imports:
-            self.imports[name] = list(_imports(tree))
         return tree
+
+    def text(self, name: str) -> Source | Failure:
+        """The text of a file."""
+        return self.texts.get(name) or source.read(self.path(name), name)
 
     def data(self, name: str) -> bytes:
         """The bytes of a file; empty where it cannot be read."""
@@ -209,8 +207,10 @@ class Imports:
                 self._found[name] = tuple(self._names[one] for one in self._kept[number][1])
             else:
                 new.append(name)
-        for name, statements in self._statements(new):
-            self._found[name] = tuple(sorted(set(self._resolved(name, statements))))
+        for name in new:
+            text = self._code.text(name)
+            found = statements(text.text) if isinstance(text, Source) else ()
+            self._found[name] = tuple(sorted(set(self._resolved(name, found))))
         if new and not self._code.texts and self._cache.remembers:
             self._remember(new)
 
@@ -304,29 +304,9 @@ class Imports:
         key = self._contents.get(name, NOTHING).key
         return digest(encoded(name), key.encode(), *map(encoded, self.of(name)))
 
-    def _statements(self, names: Sequence[str]) -> Iterator[tuple[str, list[Statement]]]:
-        """The imports of files as they are written."""
-        keys = {
-            name: digest(
-                b"statements", encoded(name.rpartition(".")[2]), self._contents[name].key.encode()
-            )
-            for name in names
-        }
-        before = self._cache.get(keys.values())
-        new: dict[bytes, str] = {}
-        for name, key in keys.items():
-            known = _said(before.get(key))
-            if known is None:
-                if name not in self._code.imports:
-                    self._code.tree(name)
-                known = self._code.imports.get(name, [])
-                new[key] = json.dumps(known)
-            yield name, known
-        self._cache.put(new)
-
-    def _resolved(self, name: str, statements: Iterable[Statement]) -> Iterator[str]:
+    def _resolved(self, name: str, imports: Iterable[Statement]) -> Iterator[str]:
         layout = self._code.layout
-        for level, module, names in statements:
+        for level, module, names in imports:
             parts = module.split(".") if module else []
             dotted = [".".join(parts[: i + 1]) for i in range(len(parts))]
             dotted += [f"{module}.{one}" if module else one for one in names]
@@ -351,26 +331,3 @@ def _decoded(text: str | None, layout: str, count: int) -> dict[int, tuple[str, 
         return files if named <= set(range(count)) else {}
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}
-
-
-def _said(text: str | None) -> list[Statement] | None:
-    try:
-        return [(level, module, names) for level, module, names in json.loads(text or "")]
-    except (ValueError, TypeError):
-        return None
-
-
-def _imports(tree: ast.Module) -> Iterator[Statement]:
-    pending: list[ast.AST] = list(tree.body)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.ImportFrom):
-            yield node.level, node.module or "", [alias.name for alias in node.names]
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield 0, alias.name, []
-        for block in BLOCKS:  # statements hold statements; expressions hold none
-            pending += getattr(node, block, ())
-
-
-BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")

@@ -233,6 +233,17 @@ def _is_setter(node: FunctionNode) -> bool:
     return any((dotted(d) or "").endswith((".setter", ".deleter")) for d in node.decorator_list)
 
 
+def spelled(node: object) -> str:
+    """A tree as text, the same for the same code: what ``ast.dump`` gives, without a cycle to collect."""
+    if isinstance(node, ast.AST):
+        fields = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
+        inside = ", ".join([f"{name}={spelled(value)}" for name, value in fields])
+        return f"{node.__class__.__name__}({inside})"
+    if isinstance(node, list):
+        return f"[{', '.join(map(spelled, node))}]"
+    return repr(node)
+
+
 def dotted(node: ast.AST) -> str | None:
     """``a.b.c`` of nested attributes of a name."""
     parts: list[str] = []

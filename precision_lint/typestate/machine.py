@@ -48,6 +48,7 @@ from precision_lint.typestate.traces import (
     clipped_owners,
     conditions_of,
     is_on,
+    is_part,
     looked_up,
     nesting,
     once,
@@ -396,8 +397,8 @@ class Machine:
         if self.silent:
             return
         level = max((state.level for state in some), default=0)
-        if any(state.scaled is not None for state in some) and self._at_call(kind, level):
-            place = self.frames[level].place
+        if any(state.scaled is not None for state in some):
+            place = self._seen(kind, level, place)
         framework = all(state.framework for state in some)
         assumptions = extra
         for state in some:
@@ -435,12 +436,13 @@ class Machine:
                 found.append(step)
         return found if stepped else self.calls[kind]
 
-    def _at_call(self, kind: str, level: int) -> bool:
-        """Whether what happens in a callee is wrong of the call: it reads, or knows no protocol."""
+    def _seen(self, kind: str, level: int, place: Place) -> Place:
+        """Where something happens: at the call, if the callee reads, or knows no protocol."""
         inner = self.frames[level:]
         functions = [step.objects[0] for step in inner]
         methods = all(isinstance(one, Closure) and one.owner is not None for one in functions)
-        return bool(inner) and (kind == "scaled-gradient-read" or not methods)
+        at_call = inner and (kind == "scaled-gradient-read" or not methods)
+        return inner[0].place if at_call else place
 
     def _written(self, step: Step) -> tuple[Place, Place, Place]:
         """Where a step, its scaler and its optimizer are written."""
@@ -711,7 +713,7 @@ class Machine:
             held = [
                 self.key(one) for one in owners_of(optimizer.fields.get("parameters", optimizer))
             ]
-            if key in clipped or any(one in clipped for one in held):
+            if key in clipped or any(is_part(one, whole) for one in held for whole in clipped):
                 stepping = [s for s in self.calls["step"] if self._optimizer(s) == key]
                 missing = self._written(stepping[0]) if stepping else None
                 self.report("partial-unscale", step.place, states, missing=missing)
@@ -740,7 +742,7 @@ class Machine:
         key = self.key(step.objects[0] if step.objects else None)
         return [
             s._replace(
-                zeroed=(key, step.place) if s.waiting else s.zeroed,
+                zeroed=(key, self._seen("zeroed", s.level, step.place)) if s.waiting else s.zeroed,
                 scaled=s.scaled if s.waiting else None,
                 plain=None,
             )

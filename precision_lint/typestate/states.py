@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from precision_lint.events import Place
+from precision_lint.syntax.program import spelled
 
 UNSCALED, STEPPED = "unscaled", "stepped"
 Known = tuple[tuple[str, bool], ...]
@@ -236,15 +237,15 @@ def _residue(test: ast.expr) -> tuple[str, bool] | None:
         rest = (wanted - added) % every.value
         if every.value == 2 and rest == 1:
             rest, truth = 0, not truth
-        return f"{ast.dump(counter)} % {every.value} == {rest}", truth
-    return f"{ast.dump(counter)} + {added} % {ast.dump(every)} == {wanted}", truth
+        return f"{spelled(counter)} % {every.value} == {rest}", truth
+    return f"{spelled(counter)} + {added} % {spelled(every)} == {wanted}", truth
 
 
 def _dumped(node: ast.expr, plain: ast.expr) -> str:
     """A text that two equal conditions share; it is kept with the node."""
     known = getattr(node, "condition", None)
     if known is None:
-        known = node.condition = ast.dump(plain)  # type: ignore[attr-defined]
+        known = node.condition = spelled(plain)  # type: ignore[attr-defined]
     return str(known)
 
 
