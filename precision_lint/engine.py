@@ -287,7 +287,9 @@ class Signs:
     ) -> None:
         self._by_file: dict[str, list[Sign]] = {}
         for sign in sorted(signs, key=lambda one: (one.place, one.mode, one.text)):
-            self._by_file.setdefault(sign.place.path, []).append(sign)
+            program = sign.script and not imported(sign.place.path)
+            found = replace(sign, script=False) if program else sign
+            self._by_file.setdefault(sign.place.path, []).append(found)
         code = (path for path in self._by_file if path.endswith((".py", ".pyi", ".ipynb")))
         self._imports = {path: frozenset(imports(path)) for path in code}
         self._imported = imported

@@ -71,6 +71,38 @@ def test_a_script_calls_what_it_imports(tmp_path: Path) -> None:
     assert check(tmp_path) == FLAGGED
 
 
+def test_a_program_runs_what_it_imports(tmp_path: Path) -> None:
+    """Only in a file that others import is what stands under its guard a demonstration."""
+    script = (
+        "from transformers import Trainer, TrainingArguments\nfrom loss import Loss\n\n"
+        "if __name__ == '__main__':\n    args = TrainingArguments('out', fp16=True)\n"
+        "    Trainer(Loss(), args).train()\n"
+    )
+    projects.write(tmp_path, {"loss.py": MODULE, "run.py": script})
+    assert check(tmp_path) == FLAGGED
+    projects.write(tmp_path, {"other.py": "import torch\nimport run\n"})
+    assert check(tmp_path) == []
+
+
+def test_gradients_are_read_in_a_file_that_never_says_torch(tmp_path: Path) -> None:
+    report = (
+        "def report(module, name):\n    found = {}\n"
+        "    for key, weight in module.named_parameters():\n"
+        "        if not weight.requires_grad:\n            continue\n"
+        "        found[name + key] = weight.norm().item()\n"
+        "        if weight.grad is not None:\n"
+        "            found[key] = weight.grad.norm(2).item()\n    return found\n"
+    )
+    train = (
+        "import torch\nfrom report import report\n\n\n"
+        "def step(model, optimizer, scaler, loss):\n    scaler.scale(loss).backward()\n"
+        "    found = report(model, 'train/')\n    scaler.step(optimizer)\n    scaler.update()\n"
+        "    return found\n"
+    )
+    projects.write(tmp_path, {"report.py": report, "train.py": train})
+    assert check(tmp_path) == ["train.py:7 MP101"]
+
+
 def test_another_project_says_nothing(tmp_path: Path) -> None:
     train = f"import torch\nfrom loss import loss\n\n\n{STEP.format(call='loss(model(x).half())')}"
     projects.write(tmp_path / "a", {"loss.py": LOSS})
@@ -174,9 +206,14 @@ def test_what_a_module_makes_half_of_itself_runs_nothing_else(
 
 @pytest.mark.parametrize(
     ("call", "expected"),
-    [("", []), ("load(torch.float16)", []), ("load(torch.float16)(1).backward()", FLAGGED)],
+    [
+        ("", []),
+        ("load(torch.float16)", []),
+        ("load(torch.float16)(1).backward()", []),
+        ("Loss()(load(torch.float16)(1)).backward()", FLAGGED),
+    ],
 )
-def test_a_default_dtype_that_nobody_uses_runs_nothing(
+def test_a_model_of_another_library_runs_what_is_called_with_its_output(
     tmp_path: Path, call: str, expected: list[str]
 ) -> None:
     loads = "import torch\nfrom transformers import AutoModel\nfrom loss import Loss\n\n\n"

@@ -197,8 +197,8 @@ def run(
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
-        driver = drives(it, function) or is_outside(it, function)
-        region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
+        driver = drives(it, function) or is_outside(it, function) or regions.opens(function)
+        region = regions_outside(it) if driver else _entry(it)
         if owner is None:
             me = _object_of(it, function)
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
@@ -404,7 +404,8 @@ def _reaches_torch(function: Function, seen: set[Function]) -> bool:
 TENSOR_METHODS = frozenset({
     "half", "bfloat16", "softmax", "log_softmax", "sigmoid", "matmul", "bmm", "backward",
     "masked_fill", "unscale_", "zero_grad", "autocast", "clamp", "rsqrt", "type_as", "new_zeros",
-    "float16", "einsum", "register_buffer", "float", "to",
+    "float16", "einsum", "register_buffer", "float", "to", "grad", "named_parameters", "state_dict",
+    "detach", "unsqueeze", "permute",
 })  # fmt: skip
 """Names that only code about tensors mentions."""
 

@@ -42,9 +42,9 @@ KEEPS = frozenset({
     "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "index",
     "repeat_interleave", "gather", "index_select", "element", "expand", "transpose", "flatten",
     "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax",
-    "amin", "meshgrid", "roll", "mul", "index_put", *POOLS,
+    "amin", "meshgrid", "roll", "mul", "index_put", "floor_divide", "remainder", *POOLS,
 })  # fmt: skip
-"""Operations whose result holds numbers that their operand held."""
+"""Operations whose result holds numbers that their operand held, or depends on each of them."""
 
 
 class Counted(NamedTuple):

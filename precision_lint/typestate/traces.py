@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from precision_lint.dataflow.graph import alternatives
 from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import Step
 from precision_lint.domains.values import (
@@ -77,9 +78,11 @@ def clipped_owners(step: Step) -> list[Value]:
     value = step.objects[0] if step.objects else None
     if isinstance(value, Sequence) and value.items is None:
         value = value.element
-    if isinstance(value, Tensor) and isinstance(value.data, Special):
-        value = value.data
-    return owners_of(value) if value is not None else []
+    found = []
+    for one in alternatives(value):
+        data = one.data if isinstance(one, Tensor) else one
+        found += owners_of(data if isinstance(data, Special) else one)
+    return found
 
 
 def is_part(one: Any, whole: Any) -> bool:
