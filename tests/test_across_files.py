@@ -225,9 +225,14 @@ def test_what_a_module_makes_half_of_itself_runs_nothing_else(
 
 @pytest.mark.parametrize(
     ("call", "expected"),
-    [("", []), ("load(torch.float16)", []), ("load(torch.float16)(1).backward()", FLAGGED)],
+    [
+        ("", []),
+        ("load(torch.float16)", []),
+        ("load(torch.float16)(1).backward()", []),
+        ("Loss()(load(torch.float16)(1)).backward()", FLAGGED),
+    ],
 )
-def test_a_default_dtype_that_nobody_uses_runs_nothing(
+def test_a_model_of_another_library_runs_what_is_called_with_its_output(
     tmp_path: Path, call: str, expected: list[str]
 ) -> None:
     loads = "import torch\nfrom transformers import AutoModel\nfrom loss import Loss\n\n\n"

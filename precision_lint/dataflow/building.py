@@ -245,7 +245,8 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
     if not isinstance(value, Tensor) or value.dtypes[dtypes.CODE] != dtypes.FLOAT32:
         return value
     weights, _ = objects.weights_of(it, callee)
-    if weights not in (dtypes.MADE, dtypes.FOLLOWS) or objects.has_no_weights(callee):
+    cast = value.op == "cast" and value.data == "explicit"
+    if weights not in (dtypes.MADE, dtypes.FOLLOWS) or objects.has_no_weights(it, callee, cast):
         return value
     own = tuple(
         dtypes.BATCHES[mode] if one == dtypes.FLOAT32 else one

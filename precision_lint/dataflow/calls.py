@@ -197,8 +197,8 @@ def run(
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
-        driver = drives(it, function) or is_outside(it, function)
-        region = regions_outside(it) if driver or regions.opens(function) else _entry(it)
+        driver = drives(it, function) or is_outside(it, function) or regions.opens(function)
+        region = regions_outside(it) if driver else _entry(it)
         if owner is None:
             me = _object_of(it, function)
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)

@@ -492,12 +492,26 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
     return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
 
 
-def has_no_weights(owner: Instance) -> bool:
-    """Whether this is a loss or a layer of torch with nothing in it that a cast of it would change."""
-    layer = layers.layer(owner.cls) if isinstance(owner.cls, str) else None
+def has_no_weights(it: Interpreter, owner: Instance, cast: bool) -> bool:
+    """Whether a loss or a layer of torch has nothing in it that a cast of it would change.
+
+    cast: the code says in which dtype it is called, so that this holds of the project's own classes too.
+    """
+    if isinstance(owner.cls, Class):
+        bases = [one for one in ancestry(it, owner.cls) if isinstance(one, str)]
+        parts = owner.attributes.values()
+        return cast and set(bases) <= set(MODULES) and all(_is_plain(it, one) for one in parts)
+    layer = layers.layer(owner.cls)
     if layer is None or layer.container or layer.weights or layer.buffers:
         return False
     return not any(isinstance(one, Tensor) for one in owner.arguments.values())
+
+
+def _is_plain(it: Interpreter, value: Value) -> bool:
+    """Whether a value is no tensor, and holds none."""
+    if isinstance(value, Instance):
+        return has_no_weights(it, value, cast=True)
+    return isinstance(value, (Scalar, DtypeValue, Closure))
 
 
 HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))

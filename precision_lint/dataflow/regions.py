@@ -23,10 +23,12 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
+    Table,
     Tensor,
     Unknown,
     Value,
     text,
+    truth,
 )
 from precision_lint.syntax.program import Function, Module, scan
 
@@ -287,12 +289,21 @@ def _spellings(module: Module) -> set[str]:
 def _switches_on(node: ast.AST, module: Module) -> bool:
     if not isinstance(node, ast.Call) or not _names_autocast(node.func, module):
         return False
-    return not any(
-        keyword.arg == "enabled"
-        and isinstance(keyword.value, ast.Constant)
-        and not keyword.value.value
-        for keyword in node.keywords
-    )
+    return not any(_says_off(keyword, module) for keyword in node.keywords)
+
+
+def _says_off(keyword: ast.keyword, module: Module) -> bool:
+    """Whether a keyword is ``enabled=False``, or a table of the file that says so."""
+    value, node = None, keyword.value
+    if isinstance(node, ast.Name):
+        value = module.variables.get(node.id)
+    if keyword.arg is None:
+        value = value.items.get("enabled") if isinstance(value, Table) else None
+    elif keyword.arg != "enabled":
+        return False
+    elif isinstance(node, ast.Constant):
+        return not node.value
+    return truth(value) is False
 
 
 def _names_autocast(node: ast.expr, module: Module) -> bool:

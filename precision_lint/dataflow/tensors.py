@@ -35,6 +35,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.torchmodel import creation
 from precision_lint.torchmodel.operations import Operation
+from precision_lint.torchmodel.operations import operation as known_operation
 
 KEYS = {
     "float": dtypes.FLOAT32, "float32": dtypes.FLOAT32, "half": dtypes.FLOAT16,
@@ -336,7 +337,9 @@ def _policy(region: Region, applied: Applied) -> str | None:
     """What autocast does to an operation."""
     if region.dtypes == dtypes.V_OFF or applied.inplace or isinstance(applied["out"], Tensor):
         return None  # it leaves operations in place alone
-    policies = applied.operation.policy
+    of_number = applied.name == "div" and isinstance(applied.values[0], Scalar)
+    done_by = known_operation("reciprocal") if of_number else None  # ``1 / x``
+    policies = (done_by or applied.operation).policy
     found = policies.get(region.device)
     if found is None and region.device not in ("cpu", "cuda"):
         found = policies.get("cuda")
@@ -470,12 +473,14 @@ def _with_numbers(applied: Applied, vector: Dtypes) -> Dtypes:
 
 def _rank(operation: Operation, tensors: list[Tensor], values: list[Value | None]) -> int:
     """Number of dimensions of a result, as far as it is easy to say."""
+    if operation.name in KEEP_RANK:
+        return tensors[0].rank if tensors else UNKNOWN_RANK
     if operation.reduction:
         others = [v for v in values[1:] if v is not None and not isinstance(v, Tensor)]
         dims = [v for v in others if not (isinstance(v, Scalar) and v.kind in ("none", "bool"))]
         if text(values[-1] if values else None) == "none":
             return UNKNOWN_RANK
-        return 0 if not dims and operation.name not in KEEP_RANK else UNKNOWN_RANK
+        return UNKNOWN_RANK if dims else 0
     if operation.elementwise or operation.view:
         ranks = [one.rank for one in tensors]
         if operation.view and operation.name in RESHAPES:
