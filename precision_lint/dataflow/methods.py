@@ -139,9 +139,8 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
         return training.groups(it, node)
     known = value.attributes.get(("unknown", name))  # type: ignore[call-overload]
     if known is None:
-        module = objects.is_module(it, value.cls)
-        vector = dtypes.INPUTS if module else dtypes.BATCHES
-        known = it.unknown(name, vector, assume.INPUT if module else assume.BATCH)
+        assumed = assume.INPUT if objects.is_module(it, value.cls) else assume.BATCH
+        known = it.unknown(name, dtypes.BATCHES, assumed)
         value.attributes[("unknown", name)] = known  # type: ignore[index]
     return known  # type: ignore[no-any-return]
 

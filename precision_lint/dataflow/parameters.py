@@ -15,7 +15,7 @@ from precision_lint.dataflow.declared import (
     parsed,
 )
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import FUNCTIONS, is_a
+from precision_lint.dataflow.objects import FUNCTIONS, is_a, is_module
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -48,16 +48,22 @@ DATASETS = (
 
 
 def is_outside(it: Interpreter, function: Function) -> bool:
-    """Whether autocast never reaches a function: tests, data sets, and backward, which has left the region."""
+    """Whether autocast never reaches a function: tests, data sets, constructors of modules, and backward,
+    which has left the region."""
     known = function.facts.get("outside")
     if known is None:
         cls = function.cls
         known = is_test(function.module.path)
         if cls is not None and not known:
-            known = is_a(it, cls, *DATASETS) or (
-                function.name == "backward"
-                and is_a(it, cls, *FUNCTIONS)
-                and not _returns_to_region(cls)
+            made = function.name == "__init__" and is_module(it, cls)
+            known = (
+                made
+                or is_a(it, cls, *DATASETS)
+                or (
+                    function.name == "backward"
+                    and is_a(it, cls, *FUNCTIONS)
+                    and not _returns_to_region(cls)
+                )
             )
         function.facts["outside"] = known
     return bool(known)

@@ -35,6 +35,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.torchmodel import creation
 from precision_lint.torchmodel.operations import Operation
+from precision_lint.torchmodel.operations import operation as known_operation
 
 KEYS = {
     "float": dtypes.FLOAT32, "float32": dtypes.FLOAT32, "half": dtypes.FLOAT16,
@@ -336,7 +337,9 @@ def _policy(region: Region, applied: Applied) -> str | None:
     """What autocast does to an operation."""
     if region.dtypes == dtypes.V_OFF or applied.inplace or isinstance(applied["out"], Tensor):
         return None  # it leaves operations in place alone
-    policies = applied.operation.policy
+    of_number = applied.name == "div" and isinstance(applied.values[0], Scalar)
+    done_by = known_operation("reciprocal") if of_number else None  # ``1 / x``
+    policies = (done_by or applied.operation).policy
     found = policies.get(region.device)
     if found is None and region.device not in ("cpu", "cuda"):
         found = policies.get("cuda")

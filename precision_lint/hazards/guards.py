@@ -30,6 +30,7 @@ from precision_lint.hazards.zeros import (
     least,
     low_dtype,
     transparent,
+    vanish_together,
 )
 
 PROBABILITIES = frozenset({"sigmoid", "softmax", "hardsigmoid", "gumbel_softmax", "softmin"})
@@ -339,11 +340,13 @@ def _weak_divisor(it: Interpreter, applied: Applied, value: Tensor, kind: str) -
         return
     if least(value, REFERENCE).bound <= 0:
         return
-    modes = 0
+    modes, vanishes = 0, rounded(guard.epsilon, FLOAT16) == 0
     first: Least | None = None
     for mode in range(len(MODES)):
         if low_dtype(guard.made, mode) != FLOAT16:
             continue
+        if not vanishes and low_dtype(applied.result, mode) != FLOAT16:
+            continue  # the quotient has the range of float32
         found = least(value, mode)
         if found.bound < RECIPROCAL:
             modes |= 1 << mode
@@ -352,10 +355,10 @@ def _weak_divisor(it: Interpreter, applied: Applied, value: Tensor, kind: str) -
         return
     if _is_norm(first.base) and kind == "weak-denominator":
         kind = "weak-norm"
-    fate = "zero" if rounded(guard.epsilon, FLOAT16) == 0 else "overflow"
-    if kind == "weak-norm" and fate != "zero":
-        return
+    fate = "zero" if vanishes else "overflow"
     numerator = applied.values[0] if applied.name == "div" else None
+    if not vanishes and (kind == "weak-norm" or vanish_together(numerator, guard.base)):
+        return
     top = operand_node(applied.node, it.module, 0)
     more: dict[str, Any] = {
         "numerator": it.place(top) if top is not None and isinstance(numerator, Tensor) else None,

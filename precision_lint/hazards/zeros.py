@@ -160,6 +160,54 @@ def transparent(value: Tensor) -> bool:
     return known is not None and known.view
 
 
+WHOLE = frozenset({
+    "sum", "nansum", "mean", "amax", "max", "abs", "sqrt", "square", "cast", "clone", "neg", "identity", *NORMS,
+    *SPREADS,
+})  # fmt: skip
+"""Operations of whose operand all is zero where the result is, as far as a guard by ``+ eps`` believes."""
+MULTIPLE = frozenset({"div", "square", "pow", "sqrt", "neg", "masked_fill"})
+
+
+def vanish_together(over: Any, under: Any, spread: bool = False, depth: int = 8) -> bool:
+    """Whether a numerator is zero wherever its denominator is: ``x / x.norm()``, ``(x - mean) / std``.
+
+    spread: whether the denominator is zero where what is given is the same everywhere.
+    """
+    under = peel(under)
+    if not isinstance(under, Tensor) or not depth:
+        return False
+    if _is_part(over, under, spread, depth):
+        return True
+    parts = [peel(one) for one in under.operands[:2]]
+    if under.op == "add" and all(isinstance(one, Tensor) and one.lo >= 0 for one in parts):
+        return any(vanish_together(over, one, spread, depth - 1) for one in parts)
+    known = operation(under.op)
+    scaled = under.op in ("mul", "div") and number(under.operands[1]) is not None
+    if under.op in WHOLE or scaled or (known is not None and known.view):
+        spread = spread or under.op in SPREADS
+        return bool(parts) and vanish_together(over, parts[0], spread, depth - 1)
+    return False
+
+
+def _is_part(value: Any, base: Tensor, spread: bool, depth: int) -> bool:
+    """Whether a value is zero where another one is; spread: where that is the same everywhere."""
+    value = peel(value)
+    if not isinstance(value, Tensor) or not depth:
+        return False
+    if not spread and (value is base or same(value, base)):
+        return True
+    if value.op in ("add", "sub", "join"):
+        within = spread and value.op == "sub"
+        return all(
+            _is_part(one, base, spread and not within, depth - 1) for one in value.operands[:2]
+        )
+    if value.op == "mul":
+        return any(_is_part(one, base, spread, depth - 1) for one in value.operands[:2])
+    return (value.op in MULTIPLE or transparent(value)) and _is_part(
+        value.operands[0], base, spread, depth - 1
+    )
+
+
 def least(value: Any, mode: int, depth: int = 10) -> Least:
     """How close to zero a value comes in a mode, or in the REFERENCE."""
     found: Least | None = None

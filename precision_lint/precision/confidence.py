@@ -48,8 +48,9 @@ DOUBTED: dict[str, int] = {
     "left-half": assume.INPUT,
 }
 """By kind of event: usual assumptions that it must not rest on."""
-DATA = frozenset({"norm-by-hand"})
-"""Events of operands that no layer makes so large: arguments of the kind are data, float32 under autocast."""
+DATA = frozenset({"norm-by-hand", "slow-average"})
+"""Events of operands that no layer makes so large, or gives: arguments of the kind are data or weights, float32
+under autocast."""
 STATED: dict[str, int] = {
     "bfloat16-to-numpy": assume.INPUT | assume.KIND | assume.CALL,
     "half-softmax": assume.INPUT | assume.KIND,

@@ -90,10 +90,10 @@ def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) 
     imports = sign.place.path in importers
     if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
         return Strength.PROJECT
-    if sign.bound:
+    if sign.bound or sign.foreign:
         return Strength.CALLER if imports else Strength.PROJECT
     if not imported:
-        return Strength.PROJECT if sign.foreign else Strength.HANDED
+        return Strength.HANDED
     return Strength.IMPORTER if imports or sign.setting is not None else Strength.PROJECT
 
 
