@@ -11,7 +11,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -155,6 +156,13 @@ def _reports(
 @click.option("-q", "--quiet", is_flag=True, help="Show findings and errors only.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even when there are findings.")
 @click.option("--stdin-filename", type=Path, metavar="FILE", help="Name of the text read from -.")
+@click.option(
+    "--executor",
+    type=click.Choice(["processes", "dask"]),
+    default="processes",
+    help="Who works: processes of this machine, or the workers of --scheduler.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="With --executor dask: tcp://HOST:PORT.")
 @click.option("--show-files", is_flag=True, help="List the files that would be linted.")
 @click.option("--show-settings", is_flag=True, help="Show the settings that hold for PATHS.")
 @_run_options
@@ -170,6 +178,8 @@ def check(
     quiet: bool,
     exit_zero: bool,
     stdin_filename: Path | None,
+    executor: str,
+    scheduler: str | None,
     show_files: bool,
     show_settings: bool,
     config: Path | None,
@@ -195,14 +205,13 @@ def check(
 
         return (show.files if show_files else show.settings)(named, resolver)
     for selector in _without_effect(settings):
-        what = f"{selector}: is in preview, so this selects nothing"
-        _tell(f"{what}; add --preview")
+        _tell(f"{selector}: is in preview, so this selects nothing; add --preview")
     mode = Mode.DIFF if diff else Mode.FIX if fix else Mode.CHECK
     if stdin:
         result = _of_stdin(stdin_filename, resolver, mode)
     else:
-        with progress.shown(not quiet):
-            result = _of_files(named, resolver, since, mode, settings.jobs)
+        with progress.shown(not quiet), _workers(executor, scheduler, named, settings) as workers:
+            result = _of_files(named, resolver, since, mode, workers)
     for line in result.errors if quiet else [*result.errors, *result.warnings]:
         _tell(line)
     if add_noqa is not None:
@@ -214,10 +223,24 @@ def check(
     _show(result, mode, settings.output_format, output_file, statistics, quiet, stdin)
     for name, file in reports:
         _write(file, _rendered(result, name))
-    if result.errors or result.internal:
-        return 2
     failed = result.diff or result.unread if mode is Mode.DIFF else result.failing
-    return int(bool(failed) and not exit_zero)
+    return 2 if result.errors or result.internal else int(bool(failed) and not exit_zero)
+
+
+@contextmanager
+def _workers(
+    executor: str, scheduler: str | None, named: Sequence[Path], settings: Settings
+) -> Iterator[int | None]:
+    """How many workers there are; None: one a core."""
+    if (executor == "dask") != (scheduler is not None):
+        raise click.UsageError("--executor dask and --scheduler ADDRESS go together; give both")
+    if scheduler is None:
+        yield settings.jobs
+        return
+    from precision_lint import hosts
+
+    with hosts.dask(scheduler, named) as workers:
+        yield workers
 
 
 def _sensible(

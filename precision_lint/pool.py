@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from precision_lint import progress
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -28,6 +29,23 @@ LIMIT = 60
 
 _state: Any = None
 """In a worker: what every call of the work gets besides its items."""
+_executor: Executor | None = None
+"""Somebody else's workers, which are used rather than processes of our own."""
+_sent: tuple[bytes, Any] = (b"", None)
+"""In such a worker: what it was last sent besides items, and what that says."""
+_one_at_a_time = threading.Lock()
+"""In such a worker, which may have several threads: the work shares what it remembers."""
+
+
+@contextmanager
+def through(executor: Executor) -> Iterator[None]:
+    """For the length of a ``with``, `run` hands its work to an executor, which goes on living."""
+    global _executor
+    before, _executor = _executor, executor
+    try:
+        yield
+    finally:
+        _executor = before
 
 
 def _start(state: Any) -> None:
@@ -56,6 +74,16 @@ def _call(work: Work[Item, Answer], items: Sequence[Item]) -> list[Answer]:
     return work(items, _state)
 
 
+def _call_sent(work: Work[Item, Answer], items: Sequence[Item], packed: bytes) -> list[Answer]:
+    """The same in a worker of somebody else's executor."""
+    global _sent
+    with _one_at_a_time:
+        if _sent[0] != packed:
+            progress.hide()
+            _sent = packed, pickle.loads(packed)[1]
+        return work(items, _sent[1])
+
+
 def run(
     work: Work[Item, Answer],
     items: Sequence[Item],
@@ -66,6 +94,8 @@ def run(
     weights: Sequence[int] | None = None,
 ) -> list[Answer]:
     """The answers of ``work(items, state)`` in the order of the items, from ``workers`` processes.
+
+    They come from the workers of an executor instead for the length of `through`.
 
     ``work`` is a function of a module; items, answers and ``state`` can be pickled; ``state`` is
     sent once to each worker.  ``lost(item)`` is the answer for an item whose worker died, or whose
@@ -119,8 +149,11 @@ def _pass(
     parts: Sequence[range],
 ) -> Iterator[list[Answer]]:
     """Each item's answer in a list of one; an empty list where a dead worker took it along."""
+    if _executor is not None:
+        yield from _handed_in(_executor, work, items, state, parts)
+        return
     import multiprocessing
-    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor
 
     others = set(multiprocessing.active_children())
     try:
@@ -129,21 +162,52 @@ def _pass(
         yield from ([answer] for answer in work(items, state))
         return
     try:
-        futures: dict[int, Future[list[Answer]]] = {}
-        with suppress(BrokenExecutor):  # a worker may die before all is handed in
-            for part in parts:
-                chosen = [items[index] for index in part]
-                futures[part.start] = pool.submit(_call, work, chosen)
-        for part in sorted(parts, key=lambda part: part.start):
-            future = futures.get(part.start)
-            try:
-                answers = future.result() if future else []
-            except Exception:
-                answers = []
-            yield from ([answer] for answer in answers) if answers else ([] for _ in part)
+        yield from _answers(lambda chosen: pool.submit(_call, work, chosen), items, parts)
     except BaseException:  # interrupted: what still runs is of no use any more
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def _handed_in(
+    executor: Executor,
+    work: Work[Item, Answer],
+    items: Sequence[Item],
+    state: Any,
+    parts: Sequence[range],
+) -> Iterator[list[Answer]]:
+    """The same from somebody else's executor."""
+    packed = pickle.dumps((os.urandom(16), state))  # of this call: files may change until the next
+    futures: list[Future[list[Answer]]] = []
+
+    def submit(chosen: Sequence[Item]) -> Future[list[Answer]]:
+        futures.append(executor.submit(_call_sent, work, chosen, packed))
+        return futures[-1]
+
+    try:
+        yield from _answers(submit, items, parts)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _answers(
+    submit: Callable[[Sequence[Item]], Future[list[Answer]]],
+    items: Sequence[Item],
+    parts: Sequence[range],
+) -> Iterator[list[Answer]]:
+    from concurrent.futures import BrokenExecutor
+
+    futures: dict[int, Future[list[Answer]]] = {}
+    with suppress(BrokenExecutor):  # a worker may die before all is handed in
+        for part in parts:
+            futures[part.start] = submit([items[index] for index in part])
+    for part in sorted(parts, key=lambda part: part.start):
+        future = futures.get(part.start)
+        try:
+            answers = future.result() if future else []
+        except Exception:
+            answers = []
+        yield from ([answer] for answer in answers) if answers else ([] for _ in part)

@@ -33,6 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": {"api", "registry"},
     "patterns": set(),
     "pool": {"progress"},
+    "hosts": {"pool"},
     "progress": set(),
     "registry": {"api"},
     "notebook": {"api"},
@@ -110,8 +111,8 @@ ROOMS: dict[str, set[str]] = {
         "project", "registry", "report", "shell", "source", "suppress",
     },
     "cli": {
-        "adopt", "api", "branch", "cache", "catalogue", "config", "harness", "init", "inspection", "jobs",
-        "lsp", "progress", "project", "registry", "report", "runner", "shell", "show", "silence",
+        "adopt", "api", "branch", "cache", "catalogue", "config", "harness", "hosts", "init", "inspection",
+        "jobs", "lsp", "progress", "project", "registry", "report", "runner", "shell", "show", "silence",
         "source", "summary",
     },
 }  # fmt: skip

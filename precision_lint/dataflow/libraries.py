@@ -331,7 +331,7 @@ def _loaded(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     note(it, "load", node, *arguments)
-    return it.unknown("checkpoint", dtypes.V_ANY, assume.CALL)
+    return it.unknown("checkpoint", dtypes.BATCHES, assume.BATCH)
 
 
 def _several(

@@ -187,7 +187,7 @@ def updated(it: Interpreter, applied: Applied) -> None:
     """``kept.mul_(decay).add_(new, alpha=1 - decay)`` and ``kept.lerp_(new, 1 - decay)``."""
     if not applied.inplace:
         return
-    found = [] if _is_fresh(applied) else blends(applied.result)
+    found = [] if _is_fresh(it, applied) else blends(applied.result)
     if found:
         share = found[0].share
         if applied.name == "lerp":
@@ -198,8 +198,10 @@ def updated(it: Interpreter, applied: Applied) -> None:
         _report(it, Blend(kept, found[0].new, share), applied.node, True)
 
 
-def _is_fresh(applied: Applied) -> bool:
+def _is_fresh(it: Interpreter, applied: Applied) -> bool:
     """Whether what is updated was computed for that, so that nothing keeps it: ``a.mul(b).add_(c)``."""
+    if not it.nest and any(one.op in CREATED for one in behind(applied.values[0], 12)):
+        return True  # made in this call, and updated once
     function = applied.node.func if isinstance(applied.node, ast.Call) else None
     node = function.value if isinstance(function, ast.Attribute) else None
     value: Any = applied.tensor(0)
