@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     DtypeValue,
     Instance,
     Scalar,
+    Sequence,
     Special,
     Symbol,
     Tensor,
@@ -537,6 +538,15 @@ def _distinct(index: Value | None) -> bool:
     )
 
 
+def _as_many(total: Tensor, applied: Applied) -> bool:
+    """Whether what is added has the total's own shape: a place gets one term in the mean."""
+    source = applied["source"] or applied["src"] or applied["values"]
+    made = total.operands[0] if total.op in ("zeros_like", "zeros", "new_zeros") else None
+    sizes = made.items[-1] if isinstance(made, Sequence) and made.items else made
+    of = sizes.fields.get("of") if isinstance(sizes, Special) else sizes
+    return _is_symbol(of, source) or (isinstance(of, Tensor) and same(of, source))
+
+
 def _adds(it: Interpreter, applied: Applied, total: Tensor) -> int | None:
     """What it takes to say that terms are added one by one in half: assumptions; None: they are not.
 
@@ -566,6 +576,7 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
         or not _starts_empty(total)
         or (it.depth and rounds(it, total) is None)
         or _distinct(applied["index"])
+        or _as_many(total, applied)
     ):
         return
     modes = dtypes.modes_of(total.dtypes, LOW)
