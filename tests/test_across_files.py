@@ -103,6 +103,25 @@ def test_gradients_are_read_in_a_file_that_never_says_torch(tmp_path: Path) -> N
     assert check(tmp_path) == ["train.py:7 MP101"]
 
 
+def test_what_is_loaded_is_data(tmp_path: Path) -> None:
+    """It has the dtype of data in a file: float32, or that of the model that it is given to."""
+    grid = (
+        "import torch\nfrom torch import nn\n\n\nclass Grid(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.encode = nn.Linear(9, 32)\n\n"
+        "    def forward(self, points, where):\n        rows = self.encode(points)\n"
+        "        grid = torch.zeros(512, 32, dtype=torch.float32)\n"
+        "        grid[where.long()] = rows\n        return grid\n"
+    )
+    run = (
+        "import sys\nimport torch\nfrom grid import Grid\n\nhalf = '--half' in sys.argv\n"
+        "net = Grid().cuda()\nif half:\n    net = net.half()\n"
+        "for frame in torch.load('frames.pt'):\n    points = frame['points'].cuda()\n"
+        "    if half:\n        points = points.half()\n    net(points, frame['where'].cuda())\n"
+    )
+    projects.write(tmp_path, {"grid.py": grid, "run.py": run})
+    assert check(tmp_path) == ["grid.py:13 MP503"]
+
+
 def test_another_project_says_nothing(tmp_path: Path) -> None:
     train = f"import torch\nfrom loss import loss\n\n\n{STEP.format(call='loss(model(x).half())')}"
     projects.write(tmp_path / "a", {"loss.py": LOSS})
@@ -400,3 +419,9 @@ def test_tests_do_not_run_as_the_code_beside_them(tmp_path: Path) -> None:
     net = FORWARD.format(result=SMALL)
     projects.write(tmp_path, {"tests/test_net.py": net, "net.py": net, "train.py": RUNS})
     assert check(tmp_path) == ["net.py:8 MP301"]
+
+
+def test_a_method_that_is_named_like_a_keyword_of_its_class(tmp_path: Path) -> None:
+    made = "from other import Table\n\nimport torch\n\n\ndef run():\n    table = Table(width=3)\n"
+    projects.write(tmp_path, {"a.py": f"{made}    return table.width() + torch.ones(3)\n"})
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == []

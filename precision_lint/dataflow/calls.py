@@ -405,7 +405,6 @@ TENSOR_METHODS = frozenset({
     "half", "bfloat16", "softmax", "log_softmax", "sigmoid", "matmul", "bmm", "backward",
     "masked_fill", "unscale_", "zero_grad", "autocast", "clamp", "rsqrt", "type_as", "new_zeros",
     "float16", "einsum", "register_buffer", "float", "to", "grad", "named_parameters", "state_dict",
-    "detach", "unsqueeze", "permute",
 })  # fmt: skip
 """Names that only code about tensors mentions."""
 

@@ -331,7 +331,7 @@ def _loaded(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     note(it, "load", node, *arguments)
-    return it.unknown("checkpoint", dtypes.V_ANY, assume.CALL)
+    return it.unknown("checkpoint", dtypes.BATCHES, assume.BATCH)
 
 
 def _several(
@@ -704,8 +704,8 @@ def _joined(found: Value | list[Value]) -> Value:
 
 BUILTINS: dict[str, Handler] = {
     "range": _range,
-    "zip": _zipped,
-    "enumerate": _zipped,
+    "isinstance": arrays.is_instance,
+    **dict.fromkeys(("zip", "enumerate"), _zipped),
     **dict.fromkeys(("int", "float", "str", "bool"), _converted),
     "len": _length,
     "max": _extreme,
@@ -720,7 +720,7 @@ BUILTINS: dict[str, Handler] = {
     ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
-    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "any", "all"), _truth),
+    **dict.fromkeys(("issubclass", "hasattr", "any", "all"), _truth),
     "callable": _callable,
     "abs": _rounded,
     "round": _rounded,

@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     DtypeValue,
     Instance,
     Scalar,
+    Sequence,
     Special,
     Symbol,
     Tensor,
@@ -186,7 +187,7 @@ def updated(it: Interpreter, applied: Applied) -> None:
     """``kept.mul_(decay).add_(new, alpha=1 - decay)`` and ``kept.lerp_(new, 1 - decay)``."""
     if not applied.inplace:
         return
-    found = [] if _is_fresh(applied) else blends(applied.result)
+    found = [] if _is_fresh(it, applied) else blends(applied.result)
     if found:
         share = found[0].share
         if applied.name == "lerp":
@@ -197,8 +198,10 @@ def updated(it: Interpreter, applied: Applied) -> None:
         _report(it, Blend(kept, found[0].new, share), applied.node, True)
 
 
-def _is_fresh(applied: Applied) -> bool:
+def _is_fresh(it: Interpreter, applied: Applied) -> bool:
     """Whether what is updated was computed for that, so that nothing keeps it: ``a.mul(b).add_(c)``."""
+    if not it.nest and any(one.op in CREATED for one in behind(applied.values[0], 12)):
+        return True  # made in this call, and updated once
     function = applied.node.func if isinstance(applied.node, ast.Call) else None
     node = function.value if isinstance(function, ast.Attribute) else None
     value: Any = applied.tensor(0)
@@ -518,6 +521,15 @@ def _distinct(index: Value | None) -> bool:
     )
 
 
+def _as_many(total: Tensor, applied: Applied) -> bool:
+    """Whether what is added has the total's own shape: a place gets one term in the mean."""
+    source = applied["source"] or applied["src"] or applied["values"]
+    made = total.operands[0] if total.op in ("zeros_like", "zeros", "new_zeros") else None
+    sizes = made.items[-1] if isinstance(made, Sequence) and made.items else made
+    of = sizes.fields.get("of") if isinstance(sizes, Special) else sizes
+    return _is_symbol(of, source) or (isinstance(of, Tensor) and same(of, source))
+
+
 def _adds(it: Interpreter, applied: Applied, total: Tensor) -> int | None:
     """What it takes to say that terms are added one by one in half: assumptions; None: they are not.
 
@@ -547,6 +559,7 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
         or not _starts_empty(total)
         or (it.depth and rounds(it, total) is None)
         or _distinct(applied["index"])
+        or _as_many(total, applied)
     ):
         return
     modes = dtypes.modes_of(total.dtypes, LOW)
