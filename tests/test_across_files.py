@@ -419,3 +419,9 @@ def test_tests_do_not_run_as_the_code_beside_them(tmp_path: Path) -> None:
     net = FORWARD.format(result=SMALL)
     projects.write(tmp_path, {"tests/test_net.py": net, "net.py": net, "train.py": RUNS})
     assert check(tmp_path) == ["net.py:8 MP301"]
+
+
+def test_a_method_that_is_named_like_a_keyword_of_its_class(tmp_path: Path) -> None:
+    made = "from other import Table\n\nimport torch\n\n\ndef run():\n    table = Table(width=3)\n"
+    projects.write(tmp_path, {"a.py": f"{made}    return table.width() + torch.ones(3)\n"})
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == []

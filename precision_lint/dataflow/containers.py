@@ -32,6 +32,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
+from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.operations import Operation
 
 INDEX = Operation("index", ("input", "indices"), result="first", policy={}, missing={}, view=True)
@@ -167,7 +168,8 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
     symbol = value.symbol
     known = symbol.attributes.get(name)
     if known is None:
-        vector = symbol.vector
+        own = symbol.vector == dtypes.INPUTS and name in layers.own()
+        vector = dtypes.BATCHES if own else symbol.vector  # weights are float32 under autocast
         made = it.unknown(str(name), vector, symbol.assumptions)
         made.symbol.owner = symbol
         made.symbol.flags = symbol.flags

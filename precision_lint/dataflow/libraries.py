@@ -704,8 +704,8 @@ def _joined(found: Value | list[Value]) -> Value:
 
 BUILTINS: dict[str, Handler] = {
     "range": _range,
-    "zip": _zipped,
-    "enumerate": _zipped,
+    "isinstance": arrays.is_instance,
+    **dict.fromkeys(("zip", "enumerate"), _zipped),
     **dict.fromkeys(("int", "float", "str", "bool"), _converted),
     "len": _length,
     "max": _extreme,
@@ -720,7 +720,7 @@ BUILTINS: dict[str, Handler] = {
     ),
     "getattr": _attribute_of,
     "setattr": _attribute_of,
-    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "any", "all"), _truth),
+    **dict.fromkeys(("issubclass", "hasattr", "any", "all"), _truth),
     "callable": _callable,
     "abs": _rounded,
     "round": _rounded,

@@ -606,8 +606,9 @@ def _known_protocol(
 
 def _method_of(it: Interpreter, value: Unknown, name: str) -> Unknown:
     found = child(it, value, name)
-    assert isinstance(found, Unknown)
-    return found
+    if isinstance(found, Unknown):
+        return found
+    return it.unknown(name, dtypes.V_ANY, assume.CALL)  # named like a keyword of its class
 
 
 def _special_method(

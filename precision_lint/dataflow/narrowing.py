@@ -158,6 +158,10 @@ def _comparison(
         if isinstance(first, DtypeValue) and (first.source is not None or not turned):
             _dtype_is(it, left, first, second, equal is holds, stated)
             return
+        wanted = _wanted(it, second) if isinstance(first, Scalar) and equal is holds else None
+        if wanted is not None:  # no flag or text, though its default is
+            keep(it, left, DtypeValue(wanted, None, it.module))
+            return
         if isinstance(second, DtypeValue) and (kind is ast.Eq or kind is ast.NotEq):
             _dtype_is(it, right, second, first, equal is holds, stated)
             return
@@ -229,6 +233,8 @@ def _dtype_is(
             kept.append(has)
             continue
         left = has & asks & dtypes.ANY if holds else has & ~asks & dtypes.ANY
+        if has & dtypes.OTHER and left & dtypes.LOW and left & ~dtypes.LOW:
+            left = has  # one of several dtypes: half as little as before
         if not left and assumed:
             left = asks  # what was assumed is not so
         if not left:

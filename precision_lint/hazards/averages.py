@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     DtypeValue,
     Instance,
     Scalar,
+    Sequence,
     Special,
     Symbol,
     Tensor,
@@ -304,7 +305,10 @@ def rounds(
     if kept is not None:  # ``kept.get(name, 0.0)``
         began = [one for one in began if getattr(one.node, "lineno", 0) != kept.lineno]
     function = it.function
-    own = function is None or any(_within(one, function.node, it.module) for one in began)
+    inside = [one for one in began if function and _within(one, function.node, it.module)]
+    once = [one for one in inside if function and _begun_once(function.node, one, target)]
+    began = [one for one in began if one not in once]
+    own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
     found = [
         _rounds_of(loop.source)
         for loop in it.nest
@@ -313,6 +317,20 @@ def rounds(
         and not _begins_entry(loop.node, target)
     ]
     return min((one for one in found if one is not None), default=None)
+
+
+def _begun_once(body: ast.AST, one: Any, target: ast.expr | None) -> bool:
+    """Whether a total begins where it is found missing: ``if self.total is None: self.total = ...``"""
+    name = getattr(target, "attr", None) or getattr(target, "id", None)
+    row = getattr(one.node, "lineno", 0)
+    return name is not None and any(
+        node.body[0].lineno <= row <= (node.body[-1].end_lineno or 0)
+        and name in (getattr(node.test.left, "attr", ""), getattr(node.test.left, "id", ""))
+        for node in ast.walk(body)
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Compare)
+        and isinstance(node.test.ops[0], ast.Is)
+    )
 
 
 def _begins_entry(loop: Any, target: ast.expr | None) -> bool:
@@ -520,6 +538,15 @@ def _distinct(index: Value | None) -> bool:
     )
 
 
+def _as_many(total: Tensor, applied: Applied) -> bool:
+    """Whether what is added has the total's own shape: a place gets one term in the mean."""
+    source = applied["source"] or applied["src"] or applied["values"]
+    made = total.operands[0] if total.op in ("zeros_like", "zeros", "new_zeros") else None
+    sizes = made.items[-1] if isinstance(made, Sequence) and made.items else made
+    of = sizes.fields.get("of") if isinstance(sizes, Special) else sizes
+    return _is_symbol(of, source) or (isinstance(of, Tensor) and same(of, source))
+
+
 def _adds(it: Interpreter, applied: Applied, total: Tensor) -> int | None:
     """What it takes to say that terms are added one by one in half: assumptions; None: they are not.
 
@@ -549,6 +576,7 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
         or not _starts_empty(total)
         or (it.depth and rounds(it, total) is None)
         or _distinct(applied["index"])
+        or _as_many(total, applied)
     ):
         return
     modes = dtypes.modes_of(total.dtypes, LOW)

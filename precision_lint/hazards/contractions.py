@@ -33,6 +33,7 @@ from precision_lint.hazards.magnitudes import half_modes, magnitude
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.rounding import FLOAT16_MAX
 from precision_lint.hazards.zeros import NORMS, transparent
+from precision_lint.torchmodel.operations import operation
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
 PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "addmm", "einsum", "mv", "addbmm")
@@ -121,13 +122,18 @@ def _before(value: Tensor, dim: int) -> int | None:
         return None
     if value.op in ("unsqueeze", "squeeze", "index", "expand", "select"):
         return dim if value.op in ("expand", "index") else None
-    keeps = value.op in ("cast", "relu", "sigmoid", "elu", "mul", "add", "sub", "div", "neg",
-                         "exp", "clamp", "dropout",
-                         "softmax", "masked_fill", "where", "gelu", "silu", "tanh", "clone", "square",
-                         "contiguous", "split", "chunk", "detach", "normalize", "pad", "softplus")  # fmt: skip
-    if value.op == "view" or (transparent(value) and value.op in ("element", "unbind", "output")):
-        return None
-    return dim if keeps else None
+    if value.op in ("element", "unbind"):  # iterating takes the first dimension; a piece keeps all
+        return dim if len(value.operands) == 1 else None
+    known = operation(value.op)
+    plain = known is not None and known.elementwise
+    return dim if plain or value.op in SHAPE_KEPT else None
+
+
+SHAPE_KEPT = frozenset({
+    "cast", "dropout", "softmax", "masked_fill", "where", "clone", "contiguous", "split", "chunk",
+    "detach", "normalize", "pad",
+})  # fmt: skip
+"""Besides arithmetic: operations whose results have the dimensions of their first operand."""
 
 
 def _transposed(value: Tensor, dim: int) -> int | None:

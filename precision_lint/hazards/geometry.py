@@ -102,7 +102,7 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
     inner = core(one)
     if not isinstance(inner, Tensor):
         return None
-    if _is_homogeneous(inner):
+    if _is_homogeneous(inner) and not _is_trained(core(other)):
         return "homogeneous coordinates"
     if inner.op in INVERSES and not any(
         part.flags & (LEARNED | PARAMETER) for part in behind(inner, 16)
@@ -121,6 +121,14 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
     if _is_column(one) and _is_data(core(other)):
         return "a matrix times one vector"
     return None
+
+
+def _is_trained(value: Any) -> bool:
+    """Whether a factor is made of trained weights: a column of ones beside it stands for a bias."""
+    return any(
+        part.flags & LEARNED or (part.flags & (PARAMETER | BUFFER) == PARAMETER)
+        for part in behind(value, 16)
+    )
 
 
 def _is_homogeneous(value: Tensor) -> bool:

@@ -47,6 +47,13 @@ def layer(name: str) -> Layer | None:
     )
 
 
+@functools.lru_cache(maxsize=1)
+def own() -> frozenset[str]:
+    """Attributes of layers that are weights or buffers."""
+    rows = table("layers").values()
+    return frozenset(name for row in rows for name in (*row["weights"], *row["buffers"]))
+
+
 def of_class(qualified: str) -> Layer | None:
     """A layer by its dotted name: ``torch.nn.Linear``, ``torch.nn.modules.linear.Linear``."""
     return layer(qualified.rpartition(".")[2]) if qualified.startswith("torch.nn.") else None
