@@ -518,7 +518,9 @@ def _unknown_method(
     """A method of an object of an unknown kind: a tensor's, if only tensors have it."""
     symbol = value.symbol
     if name in KEEPS or name in ("eval", "train", "requires_grad_", "detach", "clone"):
-        if name in ("detach", "clone", "contiguous"):
+        if name == "requires_grad_":
+            objects.freeze(symbol.attributes, arguments)
+        elif name in ("detach", "clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
             foreign = building.CLASS in symbol.attributes
