@@ -357,6 +357,13 @@ def _has_dimensions(node: ast.Subscript) -> bool:
     )
 
 
+def _is_integer(index: Value) -> bool:
+    """Whether an index takes one entry of a dimension: a number, or a tensor of one."""
+    if isinstance(index, Tensor):
+        return index.rank == 0 and index.dtypes == dtypes.V_INTEGER
+    return isinstance(index, Scalar) and index.kind in ("int", "number")
+
+
 def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) -> Value:
     """Part of a tensor: the same dtype and bounds, perhaps fewer dimensions."""
     parts = index.items if isinstance(index, Sequence) and index.items is not None else (index,)
@@ -364,13 +371,12 @@ def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) 
         if isinstance(one, Unknown):
             one.symbol.uses |= Symbol.INTEGER
     rank = value.rank
-    integers = sum(isinstance(p, Scalar) and p.kind in ("int", "number") for p in parts)
-    if rank > 0:
-        rank = (
-            max(rank - integers, 0)
-            if all(isinstance(p, (Scalar, Special)) for p in parts)
-            else UNKNOWN_RANK
-        )
+    integers = sum(_is_integer(part) for part in parts)
+    if rank == 1 and isinstance(index, Unknown):
+        rank = 0  # a step of a schedule; where it is one for each sample, the entries are reshaped
+    elif rank > 0:
+        plain = all(_is_integer(part) or isinstance(part, (Scalar, Special)) for part in parts)
+        rank = max(rank - integers, 0) if plain else UNKNOWN_RANK
     elif integers or rank == 0:
         rank = UNKNOWN_RANK
     result = value.but(
