@@ -37,6 +37,7 @@ from precision_lint.domains.values import (
     Tensor,
     Value,
 )
+from precision_lint.syntax.program import every
 from precision_lint.torchmodel import amp
 
 STORED: list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]] = []
@@ -156,7 +157,7 @@ def _mentions_version(test: ast.expr) -> bool:
     return any(
         (isinstance(one, ast.Name) and one.id == "hasattr")
         or (isinstance(one, ast.Attribute) and one.attr == "__version__")
-        for one in ast.walk(test)
+        for one in every(test)
     )
 
 
