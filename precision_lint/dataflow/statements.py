@@ -25,6 +25,7 @@ from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary
 from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
+from precision_lint.dataflow.training import wraps
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
     NONE,
@@ -68,6 +69,8 @@ def _expr(it: Interpreter, node: ast.Expr) -> bool:
 @statement(ast.Assign)
 def _assign(it: Interpreter, node: ast.Assign) -> bool:
     value = it.expr(node.value)
+    if node.value.__class__ is ast.Call:
+        wraps(node, value)
     for target in node.targets:
         for look in STORED:
             look(it, target, value, node)
