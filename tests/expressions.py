@@ -240,6 +240,7 @@ a.tanh() ** 2; (a.sigmoid() * (1 - a.sigmoid())); a.clamp(2, 1); a.clamp(a.min()
 a.softmax(-1).prod(); (a - a.max()).exp().sum(-1); (a - a.amax(0)).exp().sum(1)
 (a - a.amax(1, keepdim=True)).exp().sum(1); (a - a.amax(1, keepdim=True)).exp().T.sum(1)
 a.abs() / a.abs().sum(); a / a.norm(); a - a.logsumexp(-1, keepdim=True); a - a.min()
+F.relu(a) @ F.relu(b); torch.einsum("ij,jk->ik", a.abs(), b.abs()); F.elu(a) + 1
 F.elu(a, alpha=3.0); F.celu(a, 0.5); F.softplus(a, beta=0.5); F.leaky_relu(a, -2.0)
 F.dropout(a.sigmoid(), 0.9); F.pad(a, (1, 1), value=-50.0); a ** 3; a ** -2; 0.5 ** a; a % 3
 a.sigmoid() // 0.1; a.round(decimals=-1); (a * 3).int() * 1.0; a.abs().cumprod(0)

@@ -207,3 +207,9 @@ def test_ranges_that_matter_are_known() -> None:
     found = analysed()
     bounded = [e for e in EXPRESSIONS if (found[e].lo, found[e].hi) != (-math.inf, math.inf)]
     assert len(bounded) > 0.3 * len(EXPRESSIONS)
+    positive = (
+        "F.relu(a) @ F.relu(b)",
+        'torch.einsum("ij,jk->ik", a.abs(), b.abs())',
+        "F.elu(a) + 1",
+    )
+    assert [found[one].lo for one in positive] == [0, 0, 0]

@@ -46,10 +46,10 @@ import torch
 from pkg.model import Net
 
 
-def train(x):
+def train(stem, x):
     net = Net()
     with torch.autocast("cuda", dtype=torch.float16):
-        return net(x)
+        return net(stem(x))
 """
 
 
@@ -90,14 +90,13 @@ def lines(run: Run, text: str) -> list[str]:
 
 
 def test_a_line_of_a_region_in_another_file(run: Run) -> None:
-    dtypes = "unknown (code); float16 (amp-float16, float16); bfloat16 (amp-bfloat16, bfloat16)"
     assert lines(run, "p = ") == [
         "pkg/model.py:9 in Net.forward()",
         "  autocast: float16",
         "  in force: amp-float16 (autocast to float16 here)",
-        f"  torch.sigmoid(x)  tensor, {dtypes}, in [0, 1]",
-        "                    if float arguments follow the model's dtype",
-        f"  x                 tensor, {dtypes}",
+        "  torch.sigmoid(x)  tensor, float16, in [0, 1]",
+        "                    if what is called here is a model, and gives its dtype",
+        "  x                 tensor, float16",
     ]
 
 
@@ -105,8 +104,8 @@ def test_events_are_told_with_their_modes_and_assumptions(run: Run) -> None:
     said = lines(run, "q = ")
     at = said.index("  event log-guard (likely) at torch.log( p + EPS )")
     assert said[at + 1 :][:2] == [
-        "    in amp-float16, float16",
-        "    if float arguments follow the model's dtype",
+        "    in code, amp-float16, amp-bfloat16, float16, bfloat16",
+        "    if what is called here is a model, and gives its dtype",
     ]
 
 
@@ -170,7 +169,7 @@ def test_ranges_and_constants(run: Run) -> None:
     assert said["p + EPS"]["range"] == "[1e-12, 1]"
     assert said["EPS"]["range"] == "1e-12"
     assert said["p"]["dtypes"]["float16"] == "float16"
-    assert said["p"]["dtypes"]["amp-bfloat16"] == "bfloat16"
+    assert said["p"]["dtypes"]["amp-bfloat16"] == "float16"  # the region says so
 
 
 def test_json(run: Run) -> None:

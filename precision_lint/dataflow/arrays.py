@@ -34,6 +34,9 @@ def call(
 ) -> Value:
     """What a function of NumPy gives, by its dotted name."""
     plain = name.partition(".")[2]
+    if plain in arrays.GENERATORS:
+        return Reference("numpy.random")  # its methods are the functions of that module
+    plain = "random.randint" if plain == "random.integers" else plain
     if plain == "finfo":
         vector = dtype_of(it, arguments[0]) if arguments else None
         return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)

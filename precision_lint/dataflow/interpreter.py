@@ -228,10 +228,17 @@ class Interpreter:
         ) = frame  # fmt: skip
 
     def linked(self, symbol: Symbol, name: Any, value: Unknown) -> Unknown:
-        """Keep what refers back to the unknown object that it is of, as long as a file is analysed."""
+        """Keep what refers back to the unknown object that it is of, until ``unlink``."""
         symbol.attributes[name] = value
         self.kin.append((symbol, name))
         return value
+
+    def unlink(self) -> None:
+        for symbol, name in self.kin:
+            symbol.attributes.pop(name, None)
+            if name is None:
+                symbol.tensor = None
+        self.kin.clear()
 
     # nodes
 

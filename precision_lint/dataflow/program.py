@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
     libraries,
+    loading,
     methods,
     narrowing,
     processors,
@@ -114,7 +115,11 @@ class Program:
         self.modules.move_to_end(module.path)
 
     def evict(self) -> None:
-        """Let go of the files that were asked for longest ago and that no other one refers to."""
+        """Let go of the files that were asked for longest ago and that no other one refers to.
+
+        What was found out about unknown objects goes, too, which may be those of files that stay.
+        """
+        self.interpreter.unlink()
         held = set().union(*[self.used.get(home, ()) for home in self.modules])
         free = [path for path in self.modules if path not in held]
         for path in free[: max(len(free) - KEPT, 0)]:
@@ -272,11 +277,6 @@ class Program:
         self.touched.clear()
         self.built.clear()
         it = self.interpreter
-        for symbol, name in it.kin:
-            symbol.attributes.pop(name, None)
-            if name is None:
-                symbol.tensor = None
-        it.kin.clear()
         it.stored.clear()
         it.quiet.clear()
         it.notes = {key: value for key, value in it.notes.items() if not _of_function(key)}

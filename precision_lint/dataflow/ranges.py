@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from precision_lint.dataflow.graph import is_op, peel, same
@@ -213,6 +214,17 @@ def _leaky(values: list[Value | None]) -> Bounds:
     return min(lo, 0.0), max(hi, 0.0)
 
 
+def _bent(least: float, values: list[Value | None]) -> Bounds:
+    """Under an activation that is at least ``least``, and near its argument where that is positive."""
+    lo, hi = bounds_of(values[0])
+    return (least if lo < 0 else 0.0), max(hi, 0.0)
+
+
+def _elu(values: list[Value | None]) -> Bounds:
+    alpha = number(values[1]) if len(values) > 1 and values[1] is not None else 1.0
+    return _bent(-abs(alpha), values) if alpha is not None else _leaky(values)
+
+
 def _where(values: list[Value | None]) -> Bounds:
     return hull(bounds_of(values[1]), bounds_of(values[2])) if len(values) > 2 else ALL
 
@@ -246,8 +258,14 @@ def _norm(values: list[Value | None]) -> Bounds:
 
 
 def _contracted(values: list[Value | None]) -> Bounds:
-    parts = [bounds_of(value) for value in values[:2]]
-    return (0.0, INF) if all(lo >= 0 for lo, _ in parts) else ALL
+    """Bounds of a product of matrices; that of vectors of length 1 is a cosine."""
+    if all(_is_unit(one) for one in values[:2]):
+        return -1.0, 1.0
+    return (0.0, INF) if all(bounds_of(one)[0] >= 0 for one in values[:2]) else ALL
+
+
+def _equation(values: list[Value | None]) -> Bounds:
+    return (0.0, INF) if all(bounds_of(one)[0] >= 0 for one in values[1:]) else ALL
 
 
 def _square(values: list[Value | None]) -> Bounds:
@@ -302,11 +320,6 @@ def _is_unit(value: Any) -> bool:
     return value.op == "normalize"
 
 
-def _similarity(values: list[Value | None]) -> Bounds:
-    """A product of vectors of length 1 is a cosine."""
-    return (-1.0, 1.0) if all(_is_unit(one) for one in values[:2]) else ALL
-
-
 BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
     "add": _add,
     "sub": _subtract,
@@ -331,6 +344,13 @@ BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
     "relu": _relu,
     "leaky_relu": _leaky,
     "prelu": _leaky,
+    "elu": _elu,
+    "celu": _elu,
+    "selu": lambda v: multiply(_bent(-1.6733, v), (1.0507, 1.0508)),
+    "gelu": partial(_bent, -0.1701),
+    "silu": partial(_bent, -0.2785),
+    "mish": partial(_bent, -0.3089),
+    "hardswish": partial(_bent, -0.375),
     "clamp": _clamp,
     "clamp_min": _clamp_min,
     "clamp_max": _clamp_max,
@@ -353,9 +373,9 @@ BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
     "matmul": _contracted,
     "mm": _contracted,
     "bmm": _contracted,
+    "einsum": _equation,
     "pad": _pad,
     "lerp": _lerp,
-    **dict.fromkeys(("matmul", "mm", "bmm"), _similarity),
     **dict.fromkeys(
         (
             "mean", "nanmean", "amax", "amin", "max", "min", "median", "nanmedian", "floor", "ceil",

@@ -305,7 +305,10 @@ def rounds(
     if kept is not None:  # ``kept.get(name, 0.0)``
         began = [one for one in began if getattr(one.node, "lineno", 0) != kept.lineno]
     function = it.function
-    own = function is None or any(_within(one, function.node, it.module) for one in began)
+    inside = [one for one in began if function and _within(one, function.node, it.module)]
+    once = [one for one in inside if function and _begun_once(function.node, one, target)]
+    began = [one for one in began if one not in once]
+    own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
     found = [
         _rounds_of(loop.source)
         for loop in it.nest
@@ -314,6 +317,20 @@ def rounds(
         and not _begins_entry(loop.node, target)
     ]
     return min((one for one in found if one is not None), default=None)
+
+
+def _begun_once(body: ast.AST, one: Any, target: ast.expr | None) -> bool:
+    """Whether a total begins where it is found missing: ``if self.total is None: self.total = ...``"""
+    name = getattr(target, "attr", None) or getattr(target, "id", None)
+    row = getattr(one.node, "lineno", 0)
+    return name is not None and any(
+        node.body[0].lineno <= row <= (node.body[-1].end_lineno or 0)
+        and name in (getattr(node.test.left, "attr", ""), getattr(node.test.left, "id", ""))
+        for node in ast.walk(body)
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Compare)
+        and isinstance(node.test.ops[0], ast.Is)
+    )
 
 
 def _begins_entry(loop: Any, target: ast.expr | None) -> bool:

@@ -9,7 +9,14 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import alternatives, behind, is_square, may_be_number, peel
+from precision_lint.dataflow.graph import (
+    alternatives,
+    behind,
+    is_square,
+    may_be_number,
+    peel,
+    through,
+)
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_a
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -33,6 +40,7 @@ from precision_lint.hazards.magnitudes import half_modes, magnitude
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.rounding import FLOAT16_MAX
 from precision_lint.hazards.zeros import NORMS, transparent
+from precision_lint.torchmodel.operations import operation
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
 PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "addmm", "einsum", "mv", "addbmm")
@@ -121,13 +129,18 @@ def _before(value: Tensor, dim: int) -> int | None:
         return None
     if value.op in ("unsqueeze", "squeeze", "index", "expand", "select"):
         return dim if value.op in ("expand", "index") else None
-    keeps = value.op in ("cast", "relu", "sigmoid", "elu", "mul", "add", "sub", "div", "neg",
-                         "exp", "clamp", "dropout",
-                         "softmax", "masked_fill", "where", "gelu", "silu", "tanh", "clone", "square",
-                         "contiguous", "split", "chunk", "detach", "normalize", "pad", "softplus")  # fmt: skip
-    if value.op == "view" or (transparent(value) and value.op in ("element", "unbind", "output")):
-        return None
-    return dim if keeps else None
+    if value.op in ("element", "unbind"):  # iterating takes the first dimension; a piece keeps all
+        return dim if len(value.operands) == 1 else None
+    known = operation(value.op)
+    plain = known is not None and known.elementwise
+    return dim if plain or value.op in SHAPE_KEPT else None
+
+
+SHAPE_KEPT = frozenset({
+    "cast", "dropout", "softmax", "masked_fill", "where", "clone", "contiguous", "split", "chunk",
+    "detach", "normalize", "pad",
+})  # fmt: skip
+"""Besides arithmetic: operations whose results have the dimensions of their first operand."""
 
 
 def _transposed(value: Tensor, dim: int) -> int | None:
@@ -648,9 +661,11 @@ def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
 
 
 def _follows_weights(value: Tensor) -> bool:
-    return bool(peel(value).flags & PARAMETER)
+    return bool(through(value, MOVED).flags & PARAMETER)
 
 
+MOVED = frozenset({"transpose", "t", "view", "reshape", "permute", "index", "unsqueeze"})
+"""Operations that move a weight's dimensions."""
 THROUGH = frozenset({
     "transpose", "t", "view", "index", "normalize", "permute", "flatten", "reshape", "mul", "add",
     "sub", "div", "clone",

@@ -48,6 +48,7 @@ from precision_lint.hazards.arms import arms
 from precision_lint.hazards.places import function_places, made_at, operand_node
 from precision_lint.hazards.zeros import transparent
 from precision_lint.torchmodel import creation
+from precision_lint.torchmodel.operations import operation
 
 CREATED, NUMPY, NAMED, CAST, MASK, STORED, GIVEN, COMPUTED = (
     "created", "numpy", "named", "cast", "mask", "stored", "given", "computed",
@@ -674,10 +675,8 @@ def _other_place(it: Interpreter, applied: Applied, other: Tensor) -> Place | No
     return None
 
 
-KEEPS = frozenset({
-    "add", "sub", "mul", "div", "neg", "cat", "stack", "pow", "sqrt", "where", "join", "exp", "sum", "mean",
-    "clamp", "relu", "abs", "square", "index_put",
-})  # fmt: skip
+KEEPS = frozenset({"cat", "stack", "join", "sum", "mean", "where", "index_put"})
+"""Besides arithmetic and views: operations that go on with what they are given."""
 
 
 @hazard("cast")
@@ -703,7 +702,9 @@ def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
     pending = [peel(value)]
     while pending and len(found) < limit:
         one = pending.pop()
-        if isinstance(one, Tensor) and (one.op in KEEPS or transparent(one)):
+        known = operation(one.op) if isinstance(one, Tensor) else None
+        plain = known is not None and known.elementwise
+        if isinstance(one, Tensor) and (plain or one.op in KEEPS or transparent(one)):
             found.append(one)
             pending.extend(_parts(one))
     return found

@@ -27,7 +27,7 @@ from precision_lint.hazards.places import anchor, made_at, roots
 
 LISTED = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
 """Products that autocast runs in half."""
-MULTIPLIED = LISTED | {"mul", "outer"}
+MULTIPLIED = LISTED | {"mul", "outer", "div"}
 RESHAPED = frozenset({
     "cast", "cat", "stack", "transpose", "index", "expand", "clone", "detach", "flatten", "join",
     "element", "output", "repeat_interleave", "view", "reshape", "unsqueeze", "squeeze", "permute",
@@ -177,7 +177,7 @@ def turned(it: Interpreter, applied: Applied) -> None:
     """Angles whose cosine or sine is taken."""
     for product in _products(applied.tensor(1 if applied.name == "polar" else 0)):
         angle = angle_of(product)
-        if angle is not None:
+        if angle is not None and _half(product):
             _report(it, angle, made_at_turn(it, applied, product))
             continue
         for operand in product.operands[:2]:
