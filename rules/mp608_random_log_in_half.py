@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class RandomLogInHalf(Rule):
@@ -11,7 +11,8 @@ class RandomLogInHalf(Rule):
     ## What it flags
     `torch.log(u)` where `u` is `torch.rand_like(x)`, `torch.rand(..., dtype=x.dtype)` or
     `x.new_empty(...).uniform_()` and half: without an epsilon, or with one that is 0 in float16
-    (at most 2.98e-8). That is how Gumbel and exponential noise are made by hand.
+    (at most 2.98e-8). That is how Gumbel and exponential noise are made by hand. And random numbers
+    that are drawn in half (`torch.randn(shape, dtype=torch.float16)`) and cast to float32 behind.
 
     It stays silent for noise in float32 (`torch.rand(shape)` is, under autocast too), for
     `log(1 - u)` (`u` is never 1), for an epsilon that the dtype holds, and for `F.gumbel_softmax`
@@ -22,7 +23,8 @@ class RandomLogInHalf(Rule):
     1.9e-3 of all elements are exactly 0 (6e-8 in float32), and their logarithm is -inf. In a batch
     of 4,000 logits one is chosen by an infinite noise in every step, and its gradient is nan. The
     usual `+ 1e-8` or `+ 1e-20` rounds to 0 in float16. Autocast does not help: it takes the
-    logarithm in float32, of a noise that is 0.
+    logarithm in float32, of a noise that is 0. Normal numbers in bfloat16 keep 8 bits: what a sampler
+    computes in float32 of them shows their grid.
 
     ## Example
     ```python
@@ -52,11 +54,18 @@ class RandomLogInHalf(Rule):
     name = "random-log-in-half"
     severity = Severity.WARNING
     applicability = Applicability.SAFE
-    listens = ("log-noise",)
+    listens = ("log-noise", "coarse-noise")
     supersedes = ("MP301",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "coarse-noise":
+            yield Finding(
+                f"random numbers are drawn in {facts['half']} here and cast up then: they lie on its grid, "
+                "and float32 is not as fine as it seems",
+                related=(Link("cast up here", facts["cast"]),),
+            )
+            return
         yield Finding(
             "uniform numbers drawn in half are 0 once in 4096 (float16) or 512 (bfloat16) draws, "
             f"and {facts['operation']} of 0 is -inf",

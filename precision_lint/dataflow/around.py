@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 
 from precision_lint.dataflow import building, objects
@@ -18,6 +19,8 @@ from precision_lint.domains.values import (
     Reference,
     Scalar,
     Sequence,
+    Symbol,
+    Tensor,
     Unknown,
     Value,
     text,
@@ -135,6 +138,25 @@ def _made(it: Interpreter, name: str, keywords: Keywords, node: ast.AST) -> Valu
     return made
 
 
+def _to_picture(it: Interpreter, last: str, arguments: Arguments, node: ast.AST) -> None:
+    """``to_pil_image(x)``, which makes an array of a tensor if no mode is given."""
+    alone = last == "to_pil_image" and isinstance(node, ast.Call) and len(node.args) == 1
+    made = tensor_of(it, arguments[0]) if arguments and alone else None
+    if made is not None:
+        looked_at(it, "numpy", made, node)
+
+
+def _applied(it: Interpreter, arguments: Arguments) -> Value:
+    """What an ``autograd.Function`` of a library gives: a tensor of a dtype that it was given."""
+    given = [one for one in arguments if isinstance(one, Tensor)]
+    if not given:
+        return it.unknown("apply", dtypes.V_ANY, assume.CALL)
+    vector = functools.reduce(dtypes.join, [one.dtypes for one in given])
+    made = it.unknown("apply", vector, given[0].assumptions | assume.LIBRARY)
+    made.symbol.uses |= Symbol.TENSOR | Symbol.REAL
+    return made
+
+
 def call(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -142,6 +164,8 @@ def call(
     known = foreign.FUNCTIONS.get(name)
     if known is not None:
         return operate(it, known, arguments, keywords, node)
+    if name.endswith(".apply") and name.split(".")[-2][:1].isupper():
+        return _applied(it, arguments)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     for look in EXTERNAL:
         look(it, name, arguments, node)
@@ -150,10 +174,7 @@ def call(
     if name.startswith("torchvision."):
         if last == "ToPILImage":
             return Reference("torchvision.transforms.functional.to_pil_image")
-        if last == "to_pil_image" and isinstance(node, ast.Call) and len(node.args) == 1:
-            made = tensor_of(it, arguments[0]) if arguments else None
-            if made is not None:
-                looked_at(it, "numpy", made, node)
+        _to_picture(it, last, arguments, node)
     _settings(it, last, keywords, node)
     if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
         vector = dtype_of(it, asked)

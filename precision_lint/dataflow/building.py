@@ -605,6 +605,8 @@ def module_method(
         return owner
     if name in ("to", "type", "to_empty", "_apply"):
         return _moved(it, owner, arguments, keywords, node)
+    if name == "requires_grad_":
+        objects.freeze(owner.attributes, arguments)
     if name in (
         "cuda",
         "cpu",

@@ -430,7 +430,12 @@ def assign(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
 
 
 def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
-    """Give the place that an expression names another value, after a change in place."""
+    """Give the place that an expression names another value, after a change in place.
+
+    What changes in place gives back what it changed: ``x.mul_(2).add_(y)`` changes ``x`` twice.
+    """
+    while isinstance(target, ast.Call) and getattr(target.func, "attr", "").endswith("_"):
+        target = target.func.value  # type: ignore[attr-defined]
     if isinstance(target, ast.IfExp):  # one of two lists: either may have grown
         rebind(it, target.body, value)
         rebind(it, target.orelse, value)

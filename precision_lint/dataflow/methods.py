@@ -24,7 +24,7 @@ from precision_lint.dataflow.several import call_either, each, perhaps_made
 from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.dtypes import V_FLOAT32, Dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     DETACHED,
@@ -51,7 +51,7 @@ from precision_lint.domains.values import (
     counts,
     text,
 )
-from precision_lint.torchmodel import creation, operations
+from precision_lint.torchmodel import creation, foreign, operations
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -165,6 +165,9 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
         return value
     if name == "ndim":
         return Scalar(None, "int", 0)
+    if name in foreign.SCHEDULES:
+        made_by, known = foreign.SCHEDULES[name], assume.LIBRARY
+        return Tensor(V_FLOAT32, made_by, (), node, it.module, 0.0, 1.0, known, DETACHED)
     found = child(it, value, name)
     counts([found] if name in ("size", "itemsize", "nbytes") else ())  # of tensors, a method
     return found
@@ -515,7 +518,9 @@ def _unknown_method(
     """A method of an object of an unknown kind: a tensor's, if only tensors have it."""
     symbol = value.symbol
     if name in KEEPS or name in ("eval", "train", "requires_grad_", "detach", "clone"):
-        if name in ("detach", "clone", "contiguous"):
+        if name == "requires_grad_":
+            objects.freeze(symbol.attributes, arguments)
+        elif name in ("detach", "clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
             foreign = building.CLASS in symbol.attributes

@@ -7,6 +7,7 @@ branch that raises *state* a fact: it takes the place of what was assumed.
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -65,9 +66,63 @@ def narrow(it: Interpreter, test: ast.expr, holds: bool, stated: bool = False) -
                 narrow(it, part, holds, stated)
     elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         narrow(it, test.operand, not holds, stated)
+    elif isinstance(test, ast.Name):
+        _of_name(it, test.id, holds, stated)
     elif isinstance(test, ast.Attribute) and test.attr == "is_floating_point":
         if isinstance(test.value, ast.Attribute) and test.value.attr == "dtype":
             _floating(it, test.value.value, holds)
+
+
+HELD = "held"
+LASTING = frozenset({"dtype", "device", "is_cuda", "is_floating_point", "type"})
+"""Attributes of a tensor that stay as long as it does."""
+
+
+def is_test(node: ast.expr) -> bool:
+    """Whether an expression asks something that is true or false."""
+    if isinstance(node, ast.BoolOp):
+        return all(map(is_test, node.values))
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not) and is_test(node.operand)
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        return name == "isinstance" or str(name).startswith("is_")
+    return isinstance(node, ast.Compare)
+
+
+def held_test(it: Interpreter, value: Value, test: ast.expr) -> Value:
+    """The truth of a test of tensors, which a name is to hold, with what it was asked of."""
+    if isinstance(value, Scalar) and (value.value is not None or value.op not in ("", "join")):
+        return value
+    if not isinstance(value, Scalar) and not isinstance(test, ast.BoolOp):
+        return value  # a mask
+    for one in ast.walk(test):
+        if isinstance(one, ast.Attribute) and one.attr not in LASTING:
+            if not isinstance(_peek(it, one), (DtypeValue, Reference)):
+                return value  # it may be another one by then
+        elif isinstance(one, (ast.Subscript, ast.NamedExpr, ast.Lambda)):
+            return value
+    found = _asked_of(it, test)
+    if not any(isinstance(one, (Tensor, Unknown)) for one in found):
+        return value
+    return Scalar(None, "bool", node=test, home=it.module, op=HELD, operands=found)
+
+
+def _asked_of(it: Interpreter, test: ast.expr) -> tuple[Value, ...]:
+    """What the names in a test stand for here."""
+    names = [one.id for one in ast.walk(test) if isinstance(one, ast.Name)]
+    return tuple([it.variables[name] for name in names if name in it.variables])
+
+
+def _of_name(it: Interpreter, name: str, holds: bool, stated: bool) -> None:
+    """A name that holds the truth of a test: the test, of objects that are still the same."""
+    value = it.variables.get(name)
+    if not isinstance(value, Scalar) or value.op != HELD or value.home is not it.module:
+        return
+    test: ast.expr = value.node  # type: ignore[assignment]
+    now = _asked_of(it, test)
+    if len(now) == len(value.operands) and all(map(operator.is_, now, value.operands)):
+        narrow(it, test, holds, stated)
 
 
 EQUAL: dict[type, bool] = {
@@ -105,7 +160,8 @@ def _comparison(
             return
         wanted = _wanted(it, second) if isinstance(first, Scalar) and equal is holds else None
         if wanted is not None:  # no flag or text, though its default is
-            keep(it, left, DtypeValue(wanted, None, it.module))
+            one_kind = not (wanted[0] & dtypes.LOW and wanted[0] & ~dtypes.LOW)
+            keep(it, left, DtypeValue(wanted if one_kind else dtypes.V_ANY, None, it.module))
             return
         if isinstance(second, DtypeValue) and (kind is ast.Eq or kind is ast.NotEq):
             _dtype_is(it, right, second, first, equal is holds, stated)
@@ -339,7 +395,8 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
     elif name.startswith("torch.") and name.rpartition(".")[2] in TENSOR_CLASSES:
         dtype = TENSOR_CLASSES[name.rpartition(".")[2]]
         attribute = ast.copy_location(ast.Attribute(node, "dtype", ast.Load()), node)
-        known = it.expr(attribute)
+        tensor = tensor_of(it, value) if isinstance(value, Unknown) else None
+        known = it.expr(attribute) if tensor is None else DtypeValue(tensor.dtypes, source=tensor)
         if isinstance(known, DtypeValue):
             other = DtypeValue(dtypes.everywhere(dtype))
             _dtype_is(it, attribute, known, other, holds, stated)
@@ -348,7 +405,7 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
             value.symbol.uses |= Symbol.TENSOR
             _asked(it, value, Symbol.ASKED)
         elif name == "numpy.ndarray":
-            it.variables[node.id] = Array(dtypes.V_ANY, "input")
+            it.variables[node.id] = Array(dtypes.V_ANY, "input", (value,))
         elif name in NUMBERS:
             it.variables[node.id] = Scalar(None, name.rpartition(".")[2])
 

@@ -32,6 +32,7 @@ from precision_lint.domains.values import (
     Special,
     Table,
     Tensor,
+    Unknown,
     Value,
     text,
 )
@@ -588,6 +589,29 @@ def cast_module(
     show_cast(it, vector, node, not library, foreign)
     made = Cast(vector, it.clock, it.place(node), assumptions)
     it.weights = {**it.weights, (owner.root, owner.path): made}
+
+
+FROZEN = "requires_grad_"
+"""Where the attributes of an object tell whether all parameters that it had were frozen."""
+
+
+def freeze(attributes: dict[Any, Value], arguments: list[Value]) -> None:
+    """``module.requires_grad_(False)``, and what takes it back."""
+    if arguments and isinstance(arguments[0], Scalar) and arguments[0].value is False:
+        attributes[FROZEN] = arguments[0]
+    else:
+        attributes.pop(FROZEN, None)
+
+
+def is_frozen(owner: Value) -> bool:
+    """Whether all parameters of an object were frozen: what is trained of it was added since."""
+    if isinstance(owner, Instance):
+        return FROZEN in owner.attributes
+    while isinstance(owner, Unknown):
+        if FROZEN in owner.symbol.attributes:
+            return True
+        owner = owner.symbol.attributes.get(("cast of", ""))  # type: ignore[assignment]
+    return False
 
 
 def cast_some(it: Interpreter, owner: Instance, vector: Dtypes) -> None:

@@ -430,4 +430,12 @@ def _identity(op: ast.cmpop, left: Value, right: Value) -> Value:
     nothing = [isinstance(v, Scalar) and v.kind == "none" for v in (left, right)]
     if all(nothing):
         return Scalar(isinstance(op, ast.Is), "bool")
+    if any(nothing) and any(_is_scaler(one) for one in (left, right)):
+        return Scalar(isinstance(op, ast.IsNot), "bool")
     return Scalar(None, "bool")
+
+
+def _is_scaler(value: Value) -> bool:
+    """Whether a value is a scaler that was seen to be made, on every way."""
+    known = isinstance(value, Special) and value.kind == "scaler" and not value.assumptions
+    return known and not value.fields.get("optional")  # type: ignore[attr-defined]

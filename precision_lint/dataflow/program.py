@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
     libraries,
+    loading,
     methods,
     narrowing,
     processors,

@@ -21,6 +21,7 @@ from precision_lint.dataflow.interpreter import (
     merge,
     widen,
 )
+from precision_lint.dataflow.narrowing import held_test, is_test
 from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary
 from precision_lint.dataflow.protocol import RETURNED, note, noted
@@ -71,6 +72,8 @@ def _assign(it: Interpreter, node: ast.Assign) -> bool:
     value = it.expr(node.value)
     if node.value.__class__ is ast.Call:
         wraps(node, value)
+    if is_test(node.value):
+        value = held_test(it, value, node.value)
     for target in node.targets:
         for look in STORED:
             look(it, target, value, node)

@@ -119,6 +119,7 @@ def _mixed(a: Value, b: Value) -> Value:
 
 def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
     """The join of two values that are possible in some modes only (masks)."""
+    a, b = _cast_beside(a, b), _cast_beside(b, a)
     if a_live == b_live or not a_live or not b_live:
         return join(a, b) if a_live == b_live else a if a_live else b
     joined = join(a, b)
@@ -135,6 +136,17 @@ def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
             return joined.but(dtypes=vector) if joined.dtypes != vector else joined
         return DtypeValue(vector, a.node, a.home)
     return joined
+
+
+def _cast_beside(value: Value, other: Value) -> Value:
+    """What is a tensor in the other arm, as one, if it was used or cast as such."""
+    if isinstance(value, Unknown) and isinstance(other, Tensor):
+        symbol = value.symbol
+        if symbol.tensor is not None and (
+            symbol.uses & Symbol.TENSOR or ("cast of", "") in symbol.attributes
+        ):
+            return symbol.tensor
+    return value
 
 
 NULL = "contextlib.nullcontext"
@@ -197,6 +209,9 @@ def _or_number(tensor: Any, scalar: Any) -> Value:
 def _or_object(tensor: Any, other: Any) -> Value:
     """A tensor, or an unknown object that is one of known dtype if it is a tensor at all."""
     symbol = other.symbol
+    for array in tensor.operands:
+        if isinstance(array, Array) and other in array.operands:
+            return other  # type: ignore[no-any-return]  # made a tensor where it was an array
     if symbol.tensor is None or not symbol.uses & Symbol.TENSOR:
         return tensor  # type: ignore[no-any-return]
     return join(tensor, symbol.tensor)

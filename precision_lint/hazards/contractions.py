@@ -9,7 +9,14 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-from precision_lint.dataflow.graph import alternatives, behind, is_square, may_be_number, peel
+from precision_lint.dataflow.graph import (
+    alternatives,
+    behind,
+    is_square,
+    may_be_number,
+    peel,
+    through,
+)
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import is_a
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -654,9 +661,11 @@ def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
 
 
 def _follows_weights(value: Tensor) -> bool:
-    return bool(peel(value).flags & PARAMETER)
+    return bool(through(value, MOVED).flags & PARAMETER)
 
 
+MOVED = frozenset({"transpose", "t", "view", "reshape", "permute", "index", "unsqueeze"})
+"""Operations that move a weight's dimensions."""
 THROUGH = frozenset({
     "transpose", "t", "view", "index", "normalize", "permute", "flatten", "reshape", "mul", "add",
     "sub", "div", "clone",

@@ -11,7 +11,7 @@ from precision_lint.dataflow.around import CONSTRUCTED
 from precision_lint.dataflow.graph import factor, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SHARDED
-from precision_lint.dataflow.objects import assumed_of_weights, find_method, weights_of
+from precision_lint.dataflow.objects import assumed_of_weights, find_method, is_frozen, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -65,9 +65,11 @@ def _trained(
     With each where it was cast, and what it rests on.
     """
     for owner in owners_of(value) if value is not None else ():
-        yield _weights(it, owner)
+        if not is_frozen(owner):
+            yield _weights(it, owner)
     if isinstance(value, Tensor) and value.flags & PARAMETER:
-        yield value.dtypes, None, value.assumptions
+        if not (isinstance(value.data, Special) and any(map(is_frozen, owners_of(value.data)))):
+            yield value.dtypes, None, value.assumptions
     elif isinstance(value, Sequence) and depth:
         for item in value.items if value.items is not None else (value.element,):
             yield from _trained(it, item, depth - 1)

@@ -64,6 +64,8 @@ DTYPE_AT = {
     "linspace": 5, "logspace": 5, "geomspace": 4,
 }  # fmt: skip
 """The position of ``dtype`` among a function's arguments."""
+GENERATORS = frozenset({"random.default_rng", "random.RandomState", "random.Generator"})
+"""What draws random numbers by methods."""
 SIZES = frozenset({"minlength", "num", "axis", "ndmin"})
 """Arguments that are whole numbers."""
 SKIPPED = {"where": 1, "einsum": 1}

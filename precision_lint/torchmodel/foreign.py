@@ -55,6 +55,8 @@ SENSED = frozenset({
 """Arguments of processors that are given more than text."""
 IDS = frozenset({"encode", "apply_chat_template"})
 """Methods of theirs that give ids alone."""
+SCHEDULES = {"alphas_cumprod": "cumprod"}
+"""Attributes of the schedulers of ``diffusers`` that are tables in float32, from 0 to 1, and what made them."""
 TRANSFORMS = ("torchvision.transforms.v2.Transform",)
 """Classes of transformations of data, whatever derives from them."""
 SCALER_OWNERS = frozenset({"timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler"})

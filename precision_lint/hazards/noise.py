@@ -1,0 +1,49 @@
+"""Random numbers that are drawn in half, for a computation in float32."""
+
+from __future__ import annotations
+
+import ast
+
+from precision_lint.dataflow.graph import peel
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import FLOAT16, LOW, OTHER, WIDE
+from precision_lint.domains.values import DtypeValue, Tensor
+
+DRAWN = frozenset({"randn", "randn_like", "rand", "rand_like"})
+
+
+@hazard("cast")
+def coarse(it: Interpreter, applied: Applied) -> None:
+    """``torch.randn(shape, dtype=x.dtype).float()``: the numbers lie on the grid of half."""
+    value = peel(applied.tensor(0))
+    if not isinstance(value, Tensor) or value.op not in DRAWN or value.home is not it.module:
+        return
+    node = _named(it, value)
+    if node is None:
+        return
+    half = dtypes.surely(value.dtypes, LOW)
+    modes = half & dtypes.surely(applied.result.dtypes, WIDE)
+    assumptions = value.assumptions
+    if half == dtypes.ALL_MODES and all(one & OTHER for one in applied.result.dtypes):
+        modes, assumptions = half, assumptions | assume.BRANCH  # who asks for float32 gets half
+    if modes:
+        it.emit(
+            "coarse-noise",
+            node,
+            modes,
+            assumptions,
+            about=value,
+            half="float16" if any(one & FLOAT16 for one in value.dtypes) else "bfloat16",
+            cast=it.place(applied.node),
+        )
+
+
+def _named(it: Interpreter, value: Tensor) -> ast.AST | None:
+    """Where the dtype is written that numbers are drawn in; None: torch's own, or a mode's."""
+    for one in value.operands:
+        if isinstance(one, DtypeValue) and one.node is not None and one.home is it.module:
+            return one.node
+    return value.node if value.op.endswith("_like") else None
