@@ -471,23 +471,16 @@ class Context:
     def _device(self, operands: Sequence[ast.expr]) -> str | None:
         """The device type of the first operand that has a name."""
         for operand in operands:
-            node: ast.AST = operand
-            while isinstance(node, (ast.Call, ast.Subscript)) or (
-                isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "data")
+            node = operand
+            while (owner := _owner(node)) is not None:
+                node = owner
+            named = node.value if isinstance(node, ast.Subscript) else node
+            if isinstance(named, ast.Name) or (
+                isinstance(named, ast.Attribute) and isinstance(named.value, ast.Name)
             ):
-                if isinstance(node, ast.Call):
-                    if not isinstance(node.func, ast.Attribute):
-                        break
-                    node = node.func.value
-                else:
-                    node = node.value
-            if isinstance(node, ast.Name) or (
-                isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-            ):
-                if ast.unparse(node) not in ("torch", "F") and not ast.unparse(node).startswith(
-                    "torch."
-                ):
-                    return f"{ast.unparse(node)}.device.type"
+                text = self.source.text[self.edit.offset(node) : self.edit.end(node)]
+                if text not in ("torch", "F") and not text.startswith("torch."):
+                    return f"{text}.device.type"
         return None
 
     def _by_statement(
@@ -510,6 +503,18 @@ class Context:
                 return None
             edits += made
         return edits or None
+
+
+def _owner(node: ast.expr) -> ast.expr | None:
+    """The tensor that an expression is a method, a transpose or a part of; what an index picks out of a
+    list or a dict is a tensor of its own."""
+    if isinstance(node, ast.Call):
+        return node.func.value if isinstance(node.func, ast.Attribute) else None
+    if isinstance(node, ast.Subscript):
+        return node.value if isinstance(node.slice, (ast.Tuple, ast.Slice)) else None
+    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "data"):
+        return node.value
+    return None
 
 
 RESHAPES = frozenset({

@@ -33,7 +33,7 @@ from precision_lint.hazards.places import anchor, roots
 RESHAPED = frozenset({
     "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten",
     "expand", "index", "clone", "detach", "swapaxes", "select", "repeat", "element", "output",
-    "unflatten", "rearrange",
+    "unbind", "unflatten", "rearrange",
 })  # fmt: skip
 FEATURE_MAPS = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid", "gelu"})
 """What kernels and attention are made of."""
