@@ -98,6 +98,7 @@ class OpMissingInHalf(Rule):
     applicability = Applicability.SAFE
     listens = (
         "missing-kernel",
+        "missing-decomposition",
         "missing-kernel-elsewhere",
         "mixed-operands",
         "forgotten-operand",
@@ -116,7 +117,9 @@ class OpMissingInHalf(Rule):
             )
             return
         name = facts["operation"]
-        known = event.kind == "missing-kernel" or name.startswith("fft.") or name == "stft"
+        known = (
+            event.kind != "missing-kernel-elsewhere" or name.startswith("fft.") or name == "stft"
+        )
         if name in ("cdist", "pdist") or not known:
             return
         some = name.startswith("fft.") and facts["dtype"] == "float16"

@@ -409,3 +409,25 @@ def test_sizes_are_no_tensors(text: str) -> None:
     asked = text.replace("os.path.getsize(os", "measured(os").replace("layer.size", "layer.loss")
     found = lint_source(asked, precision=half, confidence="possible")
     assert [one.code for one in found] == ["MP406"]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("cell", []), ("(cell @ cell.mT)", ["MP505"]), ("self.proj(cell)", ["MP505"])],
+    ids=["an argument", "a product", "what a layer gives"],
+)
+def test_a_matrix_that_is_handed_in_is_data(given: str, shown: list[str]) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Box(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.proj = nn.Linear(3, 3)\n\n"
+        f"    def forward(self, cell):\n        return torch.linalg.inv({given})\n"
+    )
+    assert [one.code for one in lint_source(text, precision=["amp-float16"])] == shown
+    assert [one.code for one in lint_source(text, precision=["float16"])] == ["MP505"]
+
+
+def test_a_quotient_by_what_nothing_shows_to_be_of_floats() -> None:
+    text = "import torch\n\n\ndef mean(total, count):\n    return total / (count + 1e-9)\n"
+    assert lint_source(text, precision=["amp-float16", "float16"]) == []
+    floats = text.replace("(count + 1e-9)", "(count.abs().mean() + 1e-9)")
+    assert [one.code for one in lint_source(floats, precision=["float16"])] == ["MP305"]

@@ -101,13 +101,11 @@ def _spread(value: Value | None) -> tuple[float, float]:
 def is_instance(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """``isinstance(value, torch.Tensor)``: what is NumPy's is none, nor is a number of its own."""
+    """``isinstance(value, torch.Tensor)``: what is NumPy's is none."""
     if len(arguments) != 2:
         return Scalar(None, "bool")
     value, asked = arguments
     classes = asked.items or () if isinstance(asked, Sequence) else (asked,)
-    plain = isinstance(value, Array) or (
-        isinstance(value, Scalar) and value.value is not None and not value.assumptions
-    )
     tensors = [isinstance(one, Reference) and one.name.startswith("torch.") for one in classes]
-    return Scalar(False if plain and tensors and all(tensors) else None, "bool")
+    none = isinstance(value, Array) and tensors and all(tensors)
+    return Scalar(False if none else None, "bool")

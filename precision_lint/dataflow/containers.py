@@ -505,12 +505,17 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
             joined = item if joined is None else join(joined, item)
         found = joined if joined is not None else unknown()
     for i, target in enumerate(targets):
-        one = found
-        if isinstance(value, Tensor) and isinstance(found, Tensor):
-            one = found.but(op="unbind", operands=(value,), data=i)
-        elif isinstance(found, Tensor):
-            one = _piece(found, i)
-        assign(it, target, one, node)
+        assign(it, target, _one_of(it, value, found, i), node)
+
+
+def _one_of(it: Interpreter, whole: Value, item: Value, number: int) -> Value:
+    """The part with a number, where one value stands for all."""
+    if isinstance(item, Tensor):
+        if isinstance(whole, Tensor):
+            return item.but(op="unbind", operands=(whole,), data=number)
+        return _piece(item, number)
+    # unknown objects need not be one
+    return child(it, item, number) if isinstance(item, Unknown) else item
 
 
 def _filled(value: Value, targets: list[ast.expr]) -> list[Value] | None:

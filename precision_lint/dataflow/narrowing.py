@@ -160,7 +160,8 @@ def _comparison(
             return
         wanted = _wanted(it, second) if isinstance(first, Scalar) and equal is holds else None
         if wanted is not None:  # no flag or text, though its default is
-            keep(it, left, DtypeValue(wanted, None, it.module))
+            one_kind = not (wanted[0] & dtypes.LOW and wanted[0] & ~dtypes.LOW)
+            keep(it, left, DtypeValue(wanted if one_kind else dtypes.V_ANY, None, it.module))
             return
         if isinstance(second, DtypeValue) and (kind is ast.Eq or kind is ast.NotEq):
             _dtype_is(it, right, second, first, equal is holds, stated)

@@ -14,7 +14,9 @@ from precision_lint.domains.values import (
     NONE,
     Closure,
     Scalar,
+    Sequence,
     Special,
+    Symbol,
     Tensor,
     Unknown,
     Value,
@@ -114,6 +116,8 @@ def scaler_method(
 ) -> Value:
     """A method of a GradScaler."""
     first = arguments[0] if arguments else None
+    if name == "scale" and isinstance(first, Sequence):
+        return _each_scaled(it, owner, first, node)
     if name == "scale" and first is not None:
         note(it, "scale", node, owner, first)
         for look in SCALED:
@@ -140,6 +144,15 @@ def scaler_method(
             read(it, owner, node)
         return Special("state", node, it.module, of=owner)
     return unknown()
+
+
+def _each_scaled(it: Interpreter, owner: Special, losses: Sequence, node: ast.AST) -> Value:
+    """``scaler.scale([loss, other])``"""
+    parts = losses.items if losses.items is not None else (losses.element or unknown(),)
+    scaled = [scaler_method(it, owner, "scale", [one], node) for one in parts]
+    if losses.items is not None:
+        return Sequence(tuple(scaled), None, losses.kind)
+    return Sequence(None, scaled[0], losses.kind)
 
 
 def _handles(
@@ -188,12 +201,38 @@ def of_unknown(
     )
     known = value.symbol.attributes.get(("protocol", scaler))
     if known is None:
-        known = Special("scaler" if scaler else "optimizer", node, it.module, assume.FLAG, of=value)
+        behind = assume.FLAG | (assume.WRAPPED if _is_wrapper(value.symbol) else 0)
+        known = Special("scaler" if scaler else "optimizer", node, it.module, behind, of=value)
         value.symbol.attributes[("protocol", scaler)] = known
     assert isinstance(known, Special)
     if scaler:
         return scaler_method(it, known, name, arguments, node)
     return optimizer_method(it, known, name, arguments, node)
+
+
+WRAPS = "wraps", ""
+
+
+def wraps(node: ast.Assign, result: Value) -> None:
+    """What a call gives in the place of what it got may wrap it: ``model, opt = prepare(model, opt)``."""
+    if not isinstance(result, (Unknown, Sequence)) or not isinstance(node.value, ast.Call):
+        return
+    named = [getattr(target, "elts", (target,)) for target in node.targets]
+    targets = {dotted(one) for group in named for one in group} - {None}
+    given = [*node.value.args, *(one.value for one in node.value.keywords)]
+    if any(dotted(one) in targets for one in given):
+        parts = result.items or (result.element,) if isinstance(result, Sequence) else (result,)
+        for part in parts:
+            if isinstance(part, Unknown):
+                part.symbol.attributes[WRAPS] = NONE
+
+
+def _is_wrapper(symbol: Symbol | None) -> bool:
+    while symbol is not None:
+        if WRAPS in symbol.attributes:
+            return True
+        symbol = symbol.owner
+    return False
 
 
 def updates(it: Interpreter, value: Unknown, node: ast.Call) -> bool:

@@ -80,8 +80,10 @@ def _report(
     assumptions = 0
     for one in tensors:
         assumptions |= one.assumptions
+    matrix = applied.name.startswith("linalg.") or applied.name in ("logdet", "svd", "lu")
+    kind = "missing-decomposition" if matrix else "missing-kernel"
     it.emit(
-        "missing-kernel" if shown else "missing-kernel-elsewhere",
+        kind if shown else "missing-kernel-elsewhere",
         applied.node,
         modes,
         assumptions,

@@ -48,7 +48,7 @@ DOUBTED: dict[str, int] = {
     "left-half": assume.INPUT,
 }
 """By kind of event: usual assumptions that it must not rest on."""
-DATA = frozenset({"norm-by-hand", "slow-average"})
+DATA = frozenset({"norm-by-hand", "slow-average", "missing-decomposition"})
 """Events of operands that no layer makes so large, or gives: arguments of the kind are data or weights, float32
 under autocast."""
 STATED: dict[str, int] = {
@@ -57,8 +57,8 @@ STATED: dict[str, int] = {
     "fill-overflow": assume.KIND | assume.CALL,
     "late-scale": assume.CALL,
     **dict.fromkeys(
-        ("missing-kernel", "log-guard", "log-probability", "log-complement", "log-odds", "log-noise",
-         "late-cast-log", "weak-denominator", "weak-norm", "weak-root", "rotary-angle",
+        ("missing-kernel", "missing-decomposition", "log-guard", "log-probability", "log-complement",
+         "log-odds", "log-noise", "late-cast-log", "weak-norm", "weak-root", "rotary-angle",
          "wide-buffer"),
         assume.KIND,
     ),
