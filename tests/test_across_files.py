@@ -122,6 +122,25 @@ def test_what_is_loaded_is_data(tmp_path: Path) -> None:
     assert check(tmp_path) == ["grid.py:13 MP503"]
 
 
+def test_a_scaler_that_another_file_makes(tmp_path: Path) -> None:
+    made = (
+        "import torch\n\n\ndef prepare(model):\n"
+        "    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)\n"
+        "    return optimizer, torch.amp.GradScaler('cuda')\n"
+    )
+    train = (
+        "import torch\nfrom made import prepare\n\n\ndef main(model, batches):\n"
+        "    optimizer, scaler = prepare(model)\n    for x in batches:\n"
+        "        with torch.autocast('cuda', dtype=torch.bfloat16):\n"
+        "            loss = model(x).square().mean()\n        scaler.scale(loss).backward()\n"
+        "        scaler.step(optimizer)\n        scaler.update()\n        optimizer.zero_grad()\n"
+    )
+    projects.write(tmp_path, {"made.py": made, "train.py": train})
+    assert check(tmp_path) == ["made.py:6 MP112"]
+    projects.write(tmp_path, {"train.py": train.replace("bfloat16", "float16")})
+    assert "made.py:6 MP112" not in check(tmp_path)
+
+
 def test_another_project_says_nothing(tmp_path: Path) -> None:
     train = f"import torch\nfrom loss import loss\n\n\n{STEP.format(call='loss(model(x).half())')}"
     projects.write(tmp_path / "a", {"loss.py": LOSS})

@@ -14,6 +14,7 @@ from precision_lint.domains.values import (
     NONE,
     Closure,
     Scalar,
+    Sequence,
     Special,
     Tensor,
     Unknown,
@@ -114,6 +115,8 @@ def scaler_method(
 ) -> Value:
     """A method of a GradScaler."""
     first = arguments[0] if arguments else None
+    if name == "scale" and isinstance(first, Sequence):
+        return _each_scaled(it, owner, first, node)
     if name == "scale" and first is not None:
         note(it, "scale", node, owner, first)
         for look in SCALED:
@@ -140,6 +143,15 @@ def scaler_method(
             read(it, owner, node)
         return Special("state", node, it.module, of=owner)
     return unknown()
+
+
+def _each_scaled(it: Interpreter, owner: Special, losses: Sequence, node: ast.AST) -> Value:
+    """``scaler.scale([loss, other])``"""
+    parts = losses.items if losses.items is not None else (losses.element or unknown(),)
+    scaled = [scaler_method(it, owner, "scale", [one], node) for one in parts]
+    if losses.items is not None:
+        return Sequence(tuple(scaled), None, losses.kind)
+    return Sequence(None, scaled[0], losses.kind)
 
 
 def _handles(

@@ -281,11 +281,7 @@ def scaler_made(
 def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) -> None:
     """A loss of bfloat16 regions alone that is scaled."""
     flags, _ = _marks(loss)
-    if (
-        flags & (IN_FLOAT16 | IN_BFLOAT16) != IN_BFLOAT16
-        or owner.node is None
-        or owner.home is not it.module
-    ):
+    if flags & (IN_FLOAT16 | IN_BFLOAT16) != IN_BFLOAT16 or owner.node is None:
         return
     enabled = owner.fields.get("enabled", True)
     test = owner.fields.get("test")
@@ -297,9 +293,9 @@ def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) ->
         if not any(same(test, one) or test is one for one in switches):
             return
         assumptions = assume.FLAG
-    it.emit(
+    it.emit_at(
         "bfloat16-scaler",
-        owner.node,
+        it.place(owner.node, owner.home),
         ALL_MODES,
         assumptions,
         scaled=it.place(node),

@@ -33,6 +33,7 @@ from precision_lint.domains.values import (
     Instance,
     RegionValue,
     Scalar,
+    Sequence,
     Special,
     Symbol,
     Tensor,
@@ -607,7 +608,10 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special)
     operand = operand_node(node, it.module, 0) if isinstance(node, ast.Call) else None
     if isinstance(node, ast.Call) and node.args:
         operand = node.args[0]
+    named = it.variables.get(getattr(operand, "id", ""))
     fallback = (it.place(operand),) if operand is not None else ()
+    if isinstance(named, Sequence) or isinstance(operand, (ast.List, ast.Tuple, ast.ListComp)):
+        fallback = ()  # each of its items is to be cast
     it.emit(
         "half-scaled-loss",
         node,
