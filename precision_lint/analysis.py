@@ -21,7 +21,7 @@ from precision_lint.api import (
     Severity,
 )
 from precision_lint.context import Context
-from precision_lint.domains.dtypes import CODE
+from precision_lint.domains.dtypes import AMPBF, CODE, HALFBF
 from precision_lint.precision.confidence import (
     NOBODY,
     Callers,
@@ -33,6 +33,7 @@ from precision_lint.precision.confidence import (
 from precision_lint.precision.modes import MODES, Force
 from precision_lint.source import Source
 
+IN_BFLOAT16 = 1 << AMPBF | 1 << HALFBF
 Rules = Sequence[type[Rule]]
 Judged = tuple[Event, Verdict, Rules]
 """An event, how sure it is, and the rules that listen to it."""
@@ -116,7 +117,8 @@ def diagnostics(
     for event, verdict, rules in events:
         for rule in rules:
             try:
-                key = (*_key(event), id(verdict.variant), rule)
+                wide = bool(verdict.modes & ~IN_BFLOAT16)
+                key = (*_key(event), id(verdict.variant), wide, rule)
                 if key not in words:
                     words[key] = list(rule().check(event, at))
                 for finding in words[key]:
@@ -129,11 +131,12 @@ def diagnostics(
 
 
 def as_counts(event: Event, verdict: Verdict, superseded: Callers) -> Event:
-    """The event with the facts of the way that counts, and the places of a cure of all ways."""
+    """The event with the facts of the way that counts, of the modes that do, and the places of a cure of all
+    ways."""
     variants = list(counting(event, superseded))
-    if not any(one.facts for one in variants):
-        return event
     facts = {**event.facts, **verdict.variant.facts}
+    if not verdict.modes & ~IN_BFLOAT16:
+        facts = {name: "bfloat16" if one == "float16" else one for name, one in facts.items()}
     if "upcast" in facts:
         each = (one.facts.get("upcast", event.facts["upcast"]) for one in variants)
         facts["upcast"] = tuple(dict.fromkeys(place for places in each for place in places))

@@ -58,6 +58,26 @@ class Context:
             node = node.value
         return isinstance(node, ast.Name)
 
+    def is_known(self, place: Place, there: Place) -> bool:
+        """Whether a name, or an attribute of one, means the same in another place of the file."""
+        node, other = self.tree.expression(place), self.tree.node(there)
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        if not isinstance(node, ast.Name) or other is None:
+            return False
+        home, function = self.tree.function(node), self.tree.function(other)
+        if home is function or home in self.tree.around(function):
+            return True
+        classes = [self.tree.parent(one) for one in (home, function)]
+        if isinstance(classes[0], ast.ClassDef) and classes[0] is classes[1]:
+            return all(_first_parameter(one) == node.id for one in (home, function))
+        return not any(
+            one.arg == node.id
+            if isinstance(one, ast.arg)
+            else isinstance(one, ast.Name) and one.id == node.id and isinstance(one.ctx, ast.Store)
+            for one in ast.walk(home)
+        )
+
     def is_argument(self, inner: Place, call: Place) -> bool:
         """Whether an expression is all that a call is of: its argument, or what its method is of."""
         node, outer = self.tree.node(inner), self.tree.node(call)
@@ -608,3 +628,9 @@ def _only_reshapes(whole: ast.AST | None, part: ast.expr) -> bool:
         else:
             return False
     return whole is part
+
+
+def _first_parameter(function: ast.AST) -> str:
+    arguments = getattr(function, "args", None)
+    found = [*arguments.posonlyargs, *arguments.args] if arguments is not None else []
+    return found[0].arg if found else ""

@@ -72,7 +72,7 @@ def step_with_scaler(event: Event, at: Context) -> Fix | None:
     optimizer = at.receiver(event.place)
     if optimizer is None or not at.is_name(optimizer) or len(spelled) != 1:
         return None
-    if not all(at.is_name(place) for place in scalers):
+    if not all(at.is_known(place, event.place) for place in scalers):
         return None
     scaler = spelled.pop()
     edits = at.replace({event.place: f"{scaler}.step({at.text(optimizer)})"})

@@ -88,7 +88,8 @@ def _removed(event: Event, at: Context) -> Fix | None:
         return at.fix("update the scaler where the step is skipped", skipped)
     moved = None
     for step, scaler, optimizer in facts["steps"]:
-        if step.path == at.path and at.is_name(scaler) and at.is_name(optimizer):
+        known = all(at.is_known(one, event.place) for one in (scaler, optimizer))
+        if step.path == at.path and known:
             line = f"{at.text(scaler)}.unscale_({at.text(optimizer)})"
             moved = at.insert_in_branch(event.place, step, line)
             break

@@ -76,7 +76,9 @@ def _scaled(event: Event, at: Context) -> Fix | None:
     """Scale the loss whose backward it is."""
     steps = event.facts["steps"]
     loss = at.receiver(event.place)
-    if not steps or loss is None or steps[0][0].path != at.path or not at.is_name(steps[0][1]):
+    if not steps or loss is None or steps[0][0].path != at.path:
+        return None
+    if not at.is_known(steps[0][1], event.place):
         return None
     name = at.text(steps[0][1])
     return at.fix(f"scale the loss with {name}", at.rewrite({loss: f"{name}.scale(_)"}))

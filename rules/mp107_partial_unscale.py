@@ -70,7 +70,7 @@ def _unscaled(event: Event, at: Context) -> Fix | None:
     if missing is None or missing[0].path != at.path:
         return None
     step, scaler, optimizer = missing
-    if not at.is_name(scaler) or not at.is_name(optimizer):
+    if not at.is_known(scaler, event.place) or not at.is_known(optimizer, event.place):
         return None
     name = at.text(optimizer)
     line = f"{at.text(scaler)}.unscale_({name})"

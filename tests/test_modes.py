@@ -431,3 +431,17 @@ def test_a_quotient_by_what_nothing_shows_to_be_of_floats() -> None:
     assert lint_source(text, precision=["amp-float16", "float16"]) == []
     floats = text.replace("(count + 1e-9)", "(count.abs().mean() + 1e-9)")
     assert [one.code for one in lint_source(floats, precision=["float16"])] == ["MP305"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "dtype"),
+    [
+        (["bfloat16"], "bfloat16"),
+        (["float16", "bfloat16"], "float16"),
+        (["amp-bfloat16", "bfloat16"], "bfloat16"),
+    ],
+)
+def test_a_message_names_the_dtype_of_the_modes_that_count(modes: list[str], dtype: str) -> None:
+    text = "import torch\n\n\ndef match(a, b):\n    return torch.cdist(a, b, p=1)\n"
+    found = [one for one in lint_source(text, precision=modes) if one.code == "MP504"]
+    assert [one.message.partition(" tensors")[0] for one in found] == [f"cdist of {dtype}"]

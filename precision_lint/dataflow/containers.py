@@ -357,6 +357,13 @@ def _has_dimensions(node: ast.Subscript) -> bool:
     )
 
 
+def _is_integer(index: Value) -> bool:
+    """Whether an index takes one entry of a dimension: a number, or a tensor of one."""
+    if isinstance(index, Tensor):
+        return index.rank == 0 and index.dtypes == dtypes.V_INTEGER
+    return isinstance(index, Scalar) and index.kind in ("int", "number")
+
+
 def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) -> Value:
     """Part of a tensor: the same dtype and bounds, perhaps fewer dimensions."""
     parts = index.items if isinstance(index, Sequence) and index.items is not None else (index,)
@@ -364,13 +371,12 @@ def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) 
         if isinstance(one, Unknown):
             one.symbol.uses |= Symbol.INTEGER
     rank = value.rank
-    integers = sum(isinstance(p, Scalar) and p.kind in ("int", "number") for p in parts)
-    if rank > 0:
-        rank = (
-            max(rank - integers, 0)
-            if all(isinstance(p, (Scalar, Special)) for p in parts)
-            else UNKNOWN_RANK
-        )
+    integers = sum(_is_integer(part) for part in parts)
+    if rank == 1 and isinstance(index, Unknown):
+        rank = 0  # a step of a schedule; where it is one for each sample, the entries are reshaped
+    elif rank > 0:
+        plain = all(_is_integer(part) or isinstance(part, (Scalar, Special)) for part in parts)
+        rank = max(rank - integers, 0) if plain else UNKNOWN_RANK
     elif integers or rank == 0:
         rank = UNKNOWN_RANK
     result = value.but(
@@ -499,12 +505,17 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
             joined = item if joined is None else join(joined, item)
         found = joined if joined is not None else unknown()
     for i, target in enumerate(targets):
-        one = found
-        if isinstance(value, Tensor) and isinstance(found, Tensor):
-            one = found.but(op="unbind", operands=(value,), data=i)
-        elif isinstance(found, Tensor):
-            one = _piece(found, i)
-        assign(it, target, one, node)
+        assign(it, target, _one_of(it, value, found, i), node)
+
+
+def _one_of(it: Interpreter, whole: Value, item: Value, number: int) -> Value:
+    """The part with a number, where one value stands for all."""
+    if isinstance(item, Tensor):
+        if isinstance(whole, Tensor):
+            return item.but(op="unbind", operands=(whole,), data=number)
+        return _piece(item, number)
+    # unknown objects need not be one
+    return child(it, item, number) if isinstance(item, Unknown) else item
 
 
 def _filled(value: Value, targets: list[ast.expr]) -> list[Value] | None:

@@ -34,7 +34,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Event, Link, Place, Sign, Variant, differing
-from precision_lint.syntax.program import Class, Function, Module, spelled
+from precision_lint.syntax.program import Class, Function, Module, every, spelled
 
 Environment = dict[Any, Value]
 Expression = Callable[["Interpreter", Any], Value]
@@ -571,7 +571,7 @@ def asked_by(test: ast.expr, holds: bool = True) -> Asked:
         test, holds = test.operand, not holds
     known: tuple[str, frozenset[str]] | None = getattr(test, "asked", None)
     if known is None:
-        nodes = list(ast.walk(test))
+        nodes = list(every(test))
         owners = {id(one.value) for one in nodes if isinstance(one, ast.Attribute)}
         names = frozenset(
             one.attr if isinstance(one, ast.Attribute) else one.id

@@ -26,6 +26,7 @@ from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary
 from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
+from precision_lint.dataflow.training import wraps
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
     NONE,
@@ -38,6 +39,7 @@ from precision_lint.domains.values import (
     Tensor,
     Value,
 )
+from precision_lint.syntax.program import every
 from precision_lint.torchmodel import amp
 
 STORED: list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]] = []
@@ -68,6 +70,8 @@ def _expr(it: Interpreter, node: ast.Expr) -> bool:
 @statement(ast.Assign)
 def _assign(it: Interpreter, node: ast.Assign) -> bool:
     value = it.expr(node.value)
+    if node.value.__class__ is ast.Call:
+        wraps(node, value)
     if is_test(node.value):
         value = held_test(it, value, node.value)
     for target in node.targets:
@@ -159,7 +163,7 @@ def _mentions_version(test: ast.expr) -> bool:
     return any(
         (isinstance(one, ast.Name) and one.id == "hasattr")
         or (isinstance(one, ast.Attribute) and one.attr == "__version__")
-        for one in ast.walk(test)
+        for one in every(test)
     )
 
 

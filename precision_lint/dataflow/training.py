@@ -16,6 +16,7 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
+    Symbol,
     Tensor,
     Unknown,
     Value,
@@ -200,12 +201,38 @@ def of_unknown(
     )
     known = value.symbol.attributes.get(("protocol", scaler))
     if known is None:
-        known = Special("scaler" if scaler else "optimizer", node, it.module, assume.FLAG, of=value)
+        behind = assume.FLAG | (assume.WRAPPED if _is_wrapper(value.symbol) else 0)
+        known = Special("scaler" if scaler else "optimizer", node, it.module, behind, of=value)
         value.symbol.attributes[("protocol", scaler)] = known
     assert isinstance(known, Special)
     if scaler:
         return scaler_method(it, known, name, arguments, node)
     return optimizer_method(it, known, name, arguments, node)
+
+
+WRAPS = "wraps", ""
+
+
+def wraps(node: ast.Assign, result: Value) -> None:
+    """What a call gives in the place of what it got may wrap it: ``model, opt = prepare(model, opt)``."""
+    if not isinstance(result, (Unknown, Sequence)) or not isinstance(node.value, ast.Call):
+        return
+    named = [getattr(target, "elts", (target,)) for target in node.targets]
+    targets = {dotted(one) for group in named for one in group} - {None}
+    given = [*node.value.args, *(one.value for one in node.value.keywords)]
+    if any(dotted(one) in targets for one in given):
+        parts = result.items or (result.element,) if isinstance(result, Sequence) else (result,)
+        for part in parts:
+            if isinstance(part, Unknown):
+                part.symbol.attributes[WRAPS] = NONE
+
+
+def _is_wrapper(symbol: Symbol | None) -> bool:
+    while symbol is not None:
+        if WRAPS in symbol.attributes:
+            return True
+        symbol = symbol.owner
+    return False
 
 
 def updates(it: Interpreter, value: Unknown, node: ast.Call) -> bool:

@@ -50,7 +50,7 @@ NAMES = {
     OLDER: "the code runs on a torch before the release that brought this",
     ELSEWHERE: "nothing casts these weights in another place",
     ON_CPU: "this runs on the CPU",
-    WRAPPED: "what this optimizer is wrapped in keeps no float32 copy of the parameters",
+    WRAPPED: "what this optimizer is wrapped in keeps no float32 copy of parameters, and no loss scale",
     LIBRARY: "a library does what its documentation says",
 }
 

@@ -76,8 +76,8 @@ class Module:
         known: dict[str, set[str]] | None = self.facts.get("methods")
         if known is None:
             known = self.facts["methods"] = {}
-            for node in ast.walk(self.tree):
-                if isinstance(node, ast.Attribute) and (owner := dotted(node.value)) is not None:
+            for node in every(self.tree):
+                if node.__class__ is ast.Attribute and (owner := dotted(node.value)) is not None:
                     known.setdefault(owner, set()).add(node.attr)
         return known
 
@@ -89,7 +89,7 @@ class Module:
                 node.attr in TRAINING
                 if isinstance(node, ast.Attribute)
                 else isinstance(node, FunctionNode) and node.name == "training_step"
-                for node in ast.walk(self.tree)
+                for node in every(self.tree)
             )
         return known
 
@@ -301,16 +301,7 @@ class Scan:
                 self.generator = True
             elif isinstance(node, ast.stmt):
                 self.statements += 1
-            parts = PARTS.get(kind)
-            if parts is None:
-                parts = PARTS[kind] = tuple(name for name in kind._fields if name not in NAMELESS)
-            below = inside if own and kind in _INNER else pending
-            for name in parts:
-                part = getattr(node, name, None)
-                if part.__class__ is list:
-                    below.extend([one for one in part if isinstance(one, ast.AST)])
-                elif isinstance(part, ast.AST):
-                    below.append(part)
+            _below(node, inside if own and kind in _INNER else pending)
 
     def _attribute(self, node: ast.Attribute, me: str) -> None:
         self.names.add(node.attr)
@@ -318,6 +309,29 @@ class Scan:
             self.stores = True
             if node.value.__class__ is ast.Name and node.value.id == me:
                 self.stored.add(node.attr)
+
+
+def every(node: ast.AST) -> Iterator[Any]:
+    """A node and the statements and expressions below it, in no order."""
+    pending: list[Any] = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        _below(node, pending)
+
+
+def _below(node: Any, found: list[Any]) -> None:
+    """Add the statements and expressions that a node holds."""
+    kind = node.__class__
+    parts = PARTS.get(kind)
+    if parts is None:
+        parts = PARTS[kind] = tuple(name for name in kind._fields if name not in NAMELESS)
+    for name in parts:
+        part = getattr(node, name, None)
+        if part.__class__ is list:
+            found.extend([one for one in part if isinstance(one, ast.AST)])
+        elif isinstance(part, ast.AST):
+            found.append(part)
 
 
 NAMELESS = frozenset({

@@ -646,7 +646,8 @@ class Machine:
                 )
             foreign = done is None and self._foreign(used, optimizer)
             if not own and not foreign and not (unscaled and any(s.looked for s in used)):
-                extra = assume.BRANCH if unscaled else 0
+                wrapped = getattr(step.objects[0], "assumptions", 0) & assume.WRAPPED
+                extra = wrapped | assume.BRANCH * unscaled
                 given = len(step.objects) > 1
                 self.report("plain-step", step.place, used, extra, done=done, given=given)
         return [
