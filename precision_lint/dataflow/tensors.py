@@ -244,11 +244,12 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else real)
     for index in operation.operands:
         value = values[index] if index < len(values) else None
+        free = (operation.name, operation.parameters[index]) in NUMBERS
         if isinstance(value, Tensor):
-            _mark(value, use)
+            _mark(value, 0 if free else use)
             found.append(value)
         elif isinstance(value, Unknown):
-            if not index or (operation.floats and index in operation.strict):
+            if not index or (operation.floats and index in operation.strict and not free):
                 value.symbol.uses |= use
             made = tensor_of(it, value)
             if made is not None:
@@ -259,6 +260,10 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
             values[index] = made
             found.append(made)
     return found
+
+
+NUMBERS = frozenset({("lerp", "weight")})
+"""Parameters that take a tensor of the dtype of the others, or a number."""
 
 
 def _of_reals(operation: Operation) -> bool:

@@ -200,7 +200,8 @@ def updated(it: Interpreter, applied: Applied) -> None:
 
 def _is_fresh(it: Interpreter, applied: Applied) -> bool:
     """Whether what is updated was computed for that, so that nothing keeps it: ``a.mul(b).add_(c)``."""
-    if not it.nest and any(one.op in CREATED for one in behind(applied.values[0], 12)):
+    made = CREATED | {"one_hot"}
+    if not it.nest and any(one.op in made for one in behind(applied.values[0], 12)):
         return True  # made in this call, and updated once
     function = applied.node.func if isinstance(applied.node, ast.Call) else None
     node = function.value if isinstance(function, ast.Attribute) else None

@@ -11,6 +11,7 @@ from precision_lint.dataflow.graph import (
     behind,
     floats_behind,
     is_certain,
+    may_be_number,
     peel,
     typed,
 )
@@ -191,7 +192,10 @@ def _part_company(it: Interpreter, applied: Applied, strict: tuple[int, ...]) ->
 
 
 def _is_data(applied: Applied, index: int, value: Tensor) -> bool:
-    """Whether an operand is a loss's target as somebody handed it in: it does not follow a model."""
+    """Whether an operand is a loss's target as somebody handed it in, which does not follow a model; or
+    the weight of ``lerp``, where nothing shows that it is no number."""
+    if applied.name == "lerp" and applied.parameter(index) == "weight":
+        return may_be_number(value)
     return applied.parameter(index) == "target" and peel(value).op == "input"
 
 
