@@ -85,6 +85,8 @@ def _casts(tree: ast.Module, source: Source, old: set[str]) -> Iterator[Edit]:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if node.func.attr == "float" and not node.args:
                     upcast.add(node.func.value)
+            elif isinstance(node, ast.Attribute) and node.attr in ("device", "shape"):
+                upcast.add(node.value)  # the same of any dtype
         for statement in ast.walk(function):
             if not isinstance(statement, ast.Assign) or ast.dump(statement) in old:
                 continue

@@ -37,7 +37,7 @@ SECTIONS = {
     "What counts": ("since", "baseline", "fail_on", "exit_zero"),
     "Reports": ("output_format", "output_file", "reports", "statistics", "quiet"),
     "Configuration and speed": (
-        "config", "isolated", "show_settings", "jobs", "cache_dir", "no_cache",
+        "config", "isolated", "show_settings", "jobs", "executor", "scheduler", "cache_dir", "no_cache",
     ),
 }  # fmt: skip
 """Headings of a long help text, and the options below each."""

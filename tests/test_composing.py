@@ -73,7 +73,7 @@ import torch
 def project(points, depth, K):
     points = points.half()
     rays = points / (depth.half() + 1e-8)
-    return torch.matmul(torch.inverse(K.half()), rays)
+    return torch.matmul(torch.inverse(K.float()).half(), rays)
 """
     after = fixed(text)
     assert ".to(points.dtype)" not in after
@@ -130,9 +130,9 @@ TEXTS = [
 def test_the_order_of_select_does_not_matter() -> None:
     body = "".join(f"        loss = loss + torch.log({text} + 1e-8).sum()\n" for text in TEXTS)
     text = (
-        "import torch\n\n\ndef step(model, x, y):\n"
+        "import torch\n\n\ndef step(model, x):\n"
         "    with torch.autocast('cuda', dtype=torch.float16):\n"
-        f"        out, loss = model(x), 0\n{body}        return loss\n"
+        f"        out, y, loss = model(x), model(x), 0\n{body}        return loss\n"
     ).replace("\\\n", "\n")
     codes = sorted({d.code for d in lint_source(text, isolated=True)})
     assert len(codes) > 2

@@ -214,5 +214,5 @@ def test_the_collector_is_as_it_was_after_a_run(
     settings = Settings(no_cache=True)
     before = gc.isenabled()
     check([tmp_path], lambda _: settings, workers=1)
-    assert (False, (0,)) in collected
+    assert (False, ()) in collected
     assert gc.isenabled() is before

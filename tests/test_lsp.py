@@ -449,8 +449,8 @@ async def test_settings_of_the_client(editor: Editor) -> None:
 
 @talking
 async def test_reading_a_large_project_shows_progress(editor: Editor) -> None:
-    functions = "".join(f"def f{n}(x):\n    return torch.relu(x)\n\n\n" for n in range(1000))
-    for number in range(80):
+    functions = "".join(f"def f{n}(x):\n    return torch.relu(x)\n\n\n" for n in range(3000))
+    for number in range(120):
         (editor.root / f"m{number}.py").write_text(
             f"import torch\nimport loss  # {number}\n\n\n{functions}"
         )

@@ -152,6 +152,14 @@ class Code:
         """The text of a file."""
         return self.texts.get(name) or source.read(self.path(name), name)
 
+    def imports(self, name: str) -> list[Statement]:
+        """The imports of a file as they are written; none where it cannot be read."""
+        try:
+            text = self.text(name)
+        except Exception:  # as in ``tree``
+            return []
+        return list(statements(text.text)) if isinstance(text, Source) else []
+
     def data(self, name: str) -> bytes:
         """The bytes of a file; empty where it cannot be read."""
         text = self.texts.get(name)
@@ -208,9 +216,7 @@ class Imports:
             else:
                 new.append(name)
         for name in new:
-            text = self._code.text(name)
-            found = statements(text.text) if isinstance(text, Source) else ()
-            self._found[name] = tuple(sorted(set(self._resolved(name, found))))
+            self._found[name] = tuple(sorted(set(self._resolved(name, self._code.imports(name)))))
         if new and not self._code.texts and self._cache.remembers:
             self._remember(new)
 
