@@ -22,7 +22,7 @@ from precision_lint.project.contents import TENSORS, Index
 
 POOL_FROM = 64
 """Files to work on from which on processes pay for their start."""
-COLLECT_EVERY = 960
+COLLECT_EVERY = 480
 """Files after which all memory is searched; most of what a file leaves goes without that."""
 IMPORTERS = 64
 """Files that are interpreted besides those that were named, because they import them."""
