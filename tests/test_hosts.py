@@ -31,8 +31,6 @@ def test_an_executor_loses_only_what_failed(monkeypatch: pytest.MonkeyPatch) -> 
     with ThreadPoolExecutor(2) as threads, pool.through(threads):
         answers = pool.run(work, range(100), [7, 8], lost=lambda item: -item, workers=2)
     assert answers == [-item if item in (7, 8) else 2 * item for item in range(100)]
-    with pytest.raises(RuntimeError, match="shutdown"):
-        threads.submit(print)
     monkeypatch.setattr(threads, "submit", pytest.fail)
     assert pool.run(work, range(3), [], lost=int, workers=1) == [0, 2, 4]
 

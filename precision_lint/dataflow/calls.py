@@ -560,11 +560,12 @@ def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
 
 
 def _nested(it: Interpreter, function: Function) -> None:
-    """Functions that were defined inside and that nobody called there."""
+    """Functions that were defined inside and that nobody called there, which a context's key tells."""
     for value in list(it.variables.values()):
         if isinstance(value, Closure) and value.outer is not None and value.owner is None:
             inner = value.function
-            if not inner.contexts and inner.module is it.module and inner.kind != "lambda":
+            called = any(id(value.outer) in key for key in inner.contexts)
+            if not called and inner.module is it.module and inner.kind != "lambda":
                 it.run(inner, None, None, {}, inner.node, value.outer)
 
 

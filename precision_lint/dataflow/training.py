@@ -213,14 +213,19 @@ def of_unknown(
 WRAPS = "wraps", ""
 
 
+def replaces(node: ast.Assign, call: ast.Call) -> bool:
+    """Whether what a call gives takes the place of one of its arguments: ``a, b = place(a, b)``."""
+    named = [getattr(target, "elts", (target,)) for target in node.targets]
+    targets = {dotted(one) for group in named for one in group} - {None}
+    given = [*call.args, *(one.value for one in call.keywords)]
+    return any(dotted(one) in targets for one in given)
+
+
 def wraps(node: ast.Assign, result: Value) -> None:
     """What a call gives in the place of what it got may wrap it: ``model, opt = prepare(model, opt)``."""
     if not isinstance(result, (Unknown, Sequence)) or not isinstance(node.value, ast.Call):
         return
-    named = [getattr(target, "elts", (target,)) for target in node.targets]
-    targets = {dotted(one) for group in named for one in group} - {None}
-    given = [*node.value.args, *(one.value for one in node.value.keywords)]
-    if any(dotted(one) in targets for one in given):
+    if replaces(node, node.value):
         parts = result.items or (result.element,) if isinstance(result, Sequence) else (result,)
         for part in parts:
             if isinstance(part, Unknown):

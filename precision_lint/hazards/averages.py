@@ -187,8 +187,8 @@ def updated(it: Interpreter, applied: Applied) -> None:
     """``kept.mul_(decay).add_(new, alpha=1 - decay)`` and ``kept.lerp_(new, 1 - decay)``."""
     if not applied.inplace:
         return
-    found = [] if _is_fresh(it, applied) else blends(applied.result)
-    if found:
+    found = blends(applied.result)
+    if found and not _is_fresh(it, applied):
         share = found[0].share
         if applied.name == "lerp":
             weight = number(applied.values[2] if len(applied.values) > 2 else None)
@@ -200,8 +200,8 @@ def updated(it: Interpreter, applied: Applied) -> None:
 
 def _is_fresh(it: Interpreter, applied: Applied) -> bool:
     """Whether what is updated was computed for that, so that nothing keeps it: ``a.mul(b).add_(c)``."""
-    made = CREATED | {"one_hot"}
-    if not it.nest and any(one.op in made for one in behind(applied.values[0], 12)):
+    made = behind(applied.values[0], 12) if not it.nest else ()
+    if any(one.op in CREATED or one.op == "one_hot" for one in made):
         return True  # made in this call, and updated once
     function = applied.node.func if isinstance(applied.node, ast.Call) else None
     node = function.value if isinstance(function, ast.Attribute) else None

@@ -15,7 +15,7 @@ from precision_lint.dataflow.objects import assumed_of_weights, find_method, is_
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
 from precision_lint.dataflow.tensors import Applied, hazard
-from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED
+from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED, replaces
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OTHER
@@ -35,7 +35,6 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import dotted
 from precision_lint.torchmodel import optimizers
 
 VANISHES = 2.98e-8
@@ -161,13 +160,10 @@ def wrapped(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
 def _replaces(it: Interpreter, call: ast.AST) -> bool:
     """Whether the result of a call takes the place of one of its arguments."""
     body = it.function.node if it.function is not None else it.module.tree
-    parts = [*getattr(call, "args", ()), *(k.value for k in getattr(call, "keywords", ()))]
-    given = {dotted(one) for one in parts} - {None}
-    return any(
-        dotted(target) in given
+    return isinstance(call, ast.Call) and any(
+        replaces(one, call)
         for one in ast.walk(body)
         if isinstance(one, ast.Assign) and one.value is call
-        for target in one.targets
     )
 
 

@@ -18,7 +18,6 @@ OPEN: dict[str, set[str]] = {
         "mp305/soft_iou.py: +MP305",
         "mp113/lifetimes.py: -MP113",
         "mp113/script.py: -MP113",
-        "mp404/arrays.py: -MP404",
         "mp502/suppositions.py: +MP503",
         "mp403/blanket.py: -MP404",
         "mp409/negatives.py: +MP502",
