@@ -708,6 +708,7 @@ BUILTINS: dict[str, Handler] = {
     **dict.fromkeys(("zip", "enumerate"), _zipped),
     **dict.fromkeys(("int", "float", "str", "bool"), _converted),
     "len": _length,
+    "slice": lambda it, n, a, k, node: Special("slice", node, it.module, key=None),
     "max": _extreme,
     "min": _extreme,
     "sum": _sum,
