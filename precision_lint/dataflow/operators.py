@@ -188,9 +188,8 @@ def _perhaps_number(value: Any) -> bool:
     if value.op == "index":
         return isinstance(value.node, ast.Subscript) and not _has_slice(value.node.slice)
     if value.op.removeprefix("numpy.") in REDUCTIONS:
-        given = (
-            len(value.node.args + value.node.keywords) if isinstance(value.node, ast.Call) else 0
-        )
+        node = value.node
+        given = len(node.args) + len(node.keywords) if isinstance(node, ast.Call) else 0
         return given <= value.op.startswith("numpy.")
     if value.op in DRAWS:
         node = value.node
