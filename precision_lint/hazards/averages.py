@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.objects import drives
+from precision_lint.dataflow.regions import opens
 from precision_lint.dataflow.statements import STORED
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -30,6 +32,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.hazards.places import made_at, on_cpu
+from precision_lint.syntax.program import Function
 
 SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
 """From which share of what is kept on steps get lost."""
@@ -311,7 +314,7 @@ def rounds(
     began = [one for one in began if one not in once]
     own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
     found = [
-        _rounds_of(loop.source)
+        _rounds_of(loop.source, 0 if _over_batches(it, loop.function) else assume.SIZE)
         for loop in it.nest
         if (loop.function is function or not (own or isinstance(kept, ast.Name)))
         and not any(_within(one, loop.node, loop.home) for one in began)
@@ -357,34 +360,52 @@ def _within(value: Any, outer: Any, home: Any) -> bool:
     return value.home is home and outer.lineno < row <= last
 
 
-def _rounds_of(source: Any) -> int | None:
-    if isinstance(source, Tensor):
-        return 0
-    if isinstance(source, Array):
+def _over_batches(it: Interpreter, function: Function | None) -> bool:
+    """Whether what a function loops over, as it was handed in, are batches, and no list of a few things."""
+    return function is None or drives(it, function) or opens(function)
+
+
+def _rounds_of(source: Any, listed: int) -> int | None:
+    """listed: what it takes for what is handed in to be long, if nothing shows it."""
+    if isinstance(source, (Tensor, Array)):
         return 0
     if isinstance(source, Unknown):
         element = source.symbol.attributes.get("*")
         called = isinstance(element, Unknown) and element.symbol.uses & Symbol.CALLED
-        return None if called else 0
+        return None if called else 0 if _is_long(source) else listed
     if not isinstance(source, Special):
         return None
     if source.kind == "range":
         bound = source.fields.get("bound")
         if isinstance(bound, Scalar) and bound.hi <= MANY:
             return None
-        return 0 if _of_size(bound) else assume.SIZE
+        measured = _measured(bound)
+        long = bool(measured) and all(map(_is_long, measured))
+        return 0 if long else listed if measured else assume.SIZE
     if source.kind == "enumerate":
-        return _rounds_of(source.fields["of"])
+        return _rounds_of(source.fields["of"], listed)
     if source.kind == "zip":
-        found = [_rounds_of(part) for part in source.fields["of"]]
+        found = [_rounds_of(part, listed) for part in source.fields["of"]]
         return None if None in found else max((one or 0 for one in found), default=0)
     return None
 
 
-def _of_size(value: Any) -> bool:
-    if not isinstance(value, Scalar):
-        return False
-    return value.op in ("size", "numel", "len") or any(_of_size(one) for one in value.operands)
+def _is_long(value: Any) -> bool:
+    """Whether something is a tensor, or holds several things an item, as what gives batches does."""
+    if not isinstance(value, Unknown):
+        return True
+    element = value.symbol.attributes.get("*")
+    several = isinstance(element, Unknown) and element.symbol.attributes
+    return bool(several or value.symbol.uses & Symbol.TENSOR)
+
+
+def _measured(bound: Any) -> list[Any]:
+    """What a number is the size of."""
+    if not isinstance(bound, Scalar):
+        return []
+    if bound.op in ("size", "numel"):
+        return list(bound.operands[:1])
+    return [found for one in bound.operands for found in _measured(one)]
 
 
 def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
