@@ -198,6 +198,8 @@ class Interpreter:
         self.script = self.of_module = False
         self.steps = self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
+        self.kinds: set[str] = set()
+        """The kinds of events that were reported so far."""
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
@@ -367,6 +369,7 @@ class Interpreter:
         event = self.events.get(key)
         if event is None:
             event = self.events[key] = Event(kind, place, function, data)
+            self.kinds.add(kind)
         elif len(event.variants) >= 24:
             return
         calls: list[Place] = []
@@ -425,7 +428,7 @@ class Interpreter:
 
         In a function that others call as well, it stays for these.
         """
-        if value.node is None or value.home is None:
+        if kind not in self.kinds or value.node is None or value.home is None:
             return
         where = kind, self.place(value.node, value.home), key
         event = self.events.get(where)
