@@ -56,6 +56,46 @@ def test_a_region_of_another_file(tmp_path: Path, imports: str, call: str) -> No
     assert check(tmp_path) == []
 
 
+STARRED = {
+    "a file": ("from loss import *\n", {}),
+    "a file that has them so itself": ("from all import *\n", {"all.py": "from loss import *\n"}),
+    "one of two": (
+        "from loss import *\nfrom other import *\n",
+        {"other.py": "def rest(x): return x\n"},
+    ),
+    "two that import all of each other": (
+        "from all import *\n",
+        {"all.py": "from both import *\n", "both.py": "from all import *\nfrom loss import *\n"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "more"), STARRED.values(), ids=STARRED)
+def test_all_names_of_a_file(tmp_path: Path, line: str, more: dict[str, str]) -> None:
+    train = f"import torch\n{line}\n\n{STEP.format(call='loss(model(x).half())')}"
+    projects.write(tmp_path, {"loss.py": LOSS, "train.py": train, **more})
+    assert check(tmp_path) == FLAGGED
+    shadowed = train.replace("\n\n", "\n\ndef loss(x):\n    return x.float()\n\n\n", 1)
+    projects.write(tmp_path, {"train.py": shadowed})
+    assert check(tmp_path) == [], "the file's own function comes first"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from torch.nn import *\nfrom torch import *",
+        "from .imports import *",
+        "from fastai.basics import *",
+    ],
+)
+def test_all_names_of_a_library(tmp_path: Path, imports: str) -> None:
+    made = "Linear" if "torch.nn" in imports else "nn.Linear"
+    log = "log" if "torch.nn" in imports else "torch.log"
+    code = f"{imports}\n\nmodel = {made}(2, 2).half()\n\n\ndef loss(x):\n"
+    projects.write(tmp_path, {"a.py": f"{code}    return {log}(model(x).sigmoid() + 1e-8)\n"})
+    assert check(tmp_path) == [f"a.py:{code.count(chr(10)) + 1} MP301"]
+
+
 @pytest.mark.parametrize("line", ["from .loss import loss", "from pkg.loss import loss"])
 def test_packages(tmp_path: Path, line: str) -> None:
     train = f"import torch\n{line}\n\n\n{STEP.format(call='loss(model(x).half())')}"

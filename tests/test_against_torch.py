@@ -25,6 +25,7 @@ from precision_lint.harness.policy import cuda_policy
 from precision_lint.observing import Known, Observation
 from precision_lint.project.code import Code
 from precision_lint.source import Source
+from precision_lint.torchmodel import exports, layers, operations, optimizers
 from tests.expressions import TABLE
 
 NAMES = {
@@ -162,6 +163,17 @@ def test_dtypes_are_those_that_torch_computes(name: str, first: str, second: str
     known = {e for e in found if found[e] not in ("", "complex")} - WRONG
     assert {e: found[e] for e in known} == {e: wanted[e] for e in known}
     assert len(known) > 0.9 * len(wanted)
+
+
+@pytest.mark.parametrize("home", ["torch", "torch.nn", "torch.nn.functional", "torch.optim"])
+def test_names_that_a_star_binds(home: str) -> None:
+    bound: dict[str, object] = {}
+    exec(f"from {home} import *", bound)
+    everything = (*operations.names(), *layers.names(), *optimizers.names(), *dir(torch), "Module")
+    plain = {name for name in everything if "." not in name}
+    known = {name for name in plain if exports.exported(f"{home}.{name}")}
+    assert len(known) > 10
+    assert known - set(bound) <= {"HalfTensor", "BFloat16Tensor", "from_dlpack"}
 
 
 def test_what_is_mended_is_held_from_then_on() -> None:

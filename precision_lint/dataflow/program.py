@@ -32,11 +32,13 @@ from precision_lint.domains.values import (
     ModuleValue,
     Reference,
     Special,
+    Unknown,
     Value,
 )
 from precision_lint.events import Event
 from precision_lint.syntax.imports import Layout, is_test
 from precision_lint.syntax.program import Class, Function, Module, blocks
+from precision_lint.torchmodel import exports
 
 STEPS = 40_000
 """Calls that the analysis of one function may interpret."""
@@ -193,6 +195,8 @@ class Program:
             return value  # type: ignore[no-any-return]
         if not module.executed and name in module.facts.get("defined", ()):
             return None
+        if "stars" in module.facts and (value := self._starred(it, module, name)) is not None:
+            return value
         if name in BUILTINS:
             return Reference(f"builtins.{name}")
         for cls in module.classes:
@@ -202,6 +206,28 @@ class Program:
             if function.name == name:
                 return Closure(function)
         return None
+
+    def _starred(self, it: Interpreter, module: Module, name: str) -> Value | None:
+        """What a name means that a file has from ``from other import *``, if from any."""
+        stars, known = module.facts["stars"], module.facts.setdefault("starred", {})
+        if name.startswith("_") or name in known:
+            return known.get(name)  # type: ignore[no-any-return]
+        known[name] = None  # two files may import all of each other
+        found: Value | None = None
+        for star in reversed(stars):
+            if isinstance(star, Lazy):
+                found = self.resolved(it, Lazy(star.path, name), module.path)
+                if found.__class__ is Unknown or _is_builtin(found):
+                    found = None
+            elif exports.exported(f"{star.name}.{name}"):
+                found = self.member(f"{star.name}.{name}", module.tree, module)
+            if found is not None:
+                break
+        else:
+            if name in exports.CUSTOMARY:
+                found = Reference(exports.CUSTOMARY[name])
+        known[name] = found
+        return found
 
     def resolved(self, it: Interpreter, lazy: Lazy, home: str) -> Value:
         """What a name of the file ``home`` means that is imported from a file of the project."""
@@ -225,7 +251,9 @@ class Program:
         used = self.imports.setdefault(path, set())
         for alias in node.names:
             bound = alias.asname or alias.name
-            if isinstance(node, ast.ImportFrom):
+            if alias.name == "*" and isinstance(node, ast.ImportFrom):
+                it.module.facts.setdefault("stars", []).append(self._star(path, node))
+            elif isinstance(node, ast.ImportFrom):
                 it.variables[bound] = self._member_of(
                     it, node.module or "", alias.name, path, node.level, node
                 )
@@ -239,6 +267,12 @@ class Program:
             value = it.variables.get(bound)
             if value.__class__ is Lazy:
                 used.add(value.path)
+
+    def _star(self, path: str, node: ast.ImportFrom) -> Lazy | Reference:
+        """Where ``from module import *`` takes names from."""
+        module = node.module or ""
+        found = self.layout.find(module, path, node.level)
+        return Lazy(found, None) if found is not None else Reference("." * node.level + module)
 
     def _member_of(
         self, it: Interpreter, module: str, name: str, path: str, level: int, node: ast.AST
@@ -387,3 +421,7 @@ def _is_main(node: ast.stmt) -> bool:
 
 
 __all__ = ["Environment", "Program", "Special"]
+
+
+def _is_builtin(value: Value) -> bool:
+    return isinstance(value, Reference) and value.name.startswith("builtins.")
