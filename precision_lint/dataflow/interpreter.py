@@ -198,8 +198,7 @@ class Interpreter:
         self.script = self.of_module = False
         self.steps = self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
-        self.kinds: set[str] = set()
-        """The kinds of events that were reported so far."""
+        self.kinds: set[str] = set()  # of those that were reported
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
@@ -210,8 +209,7 @@ class Interpreter:
         self.emitted: list[Variant] = []
         self.at_call: list[Any] = []
         """What was reported in the function at hand, and in what it calls; and what of its callers."""
-        self.building = 0
-        """Objects whose ``__init__`` is being interpreted."""
+        self.building = 0  # objects whose ``__init__`` is being interpreted
 
     # state
 
