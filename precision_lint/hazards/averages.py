@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import drives
-from precision_lint.dataflow.regions import opens
 from precision_lint.dataflow.statements import STORED
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -32,7 +30,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.hazards.places import made_at, on_cpu
-from precision_lint.syntax.program import Function
+from precision_lint.syntax.program import Function, every
 
 SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
 """From which share of what is kept on steps get lost."""
@@ -310,11 +308,11 @@ def rounds(
         began = [one for one in began if getattr(one.node, "lineno", 0) != kept.lineno]
     function = it.function
     inside = [one for one in began if function and _within(one, function.node, it.module)]
-    once = [one for one in inside if function and _begun_once(function.node, one, target)]
+    once = [one for one in inside if function and _begun_once(function, one, target)]
     began = [one for one in began if one not in once]
     own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
     found = [
-        _rounds_of(loop.source, 0 if _over_batches(it, loop.function) else assume.SIZE)
+        _rounds_of(loop.source)
         for loop in it.nest
         if (loop.function is function or not (own or isinstance(kept, ast.Name)))
         and not any(_within(one, loop.node, loop.home) for one in began)
@@ -323,18 +321,31 @@ def rounds(
     return min((one for one in found if one is not None), default=None)
 
 
-def _begun_once(body: ast.AST, one: Any, target: ast.expr | None) -> bool:
+def _begun_once(function: Function, one: Any, target: ast.expr | None) -> bool:
     """Whether a total begins where it is found missing: ``if self.total is None: self.total = ...``"""
     name = getattr(target, "attr", None) or getattr(target, "id", None)
     row = getattr(one.node, "lineno", 0)
     return name is not None and any(
-        node.body[0].lineno <= row <= (node.body[-1].end_lineno or 0)
-        and name in (getattr(node.test.left, "attr", ""), getattr(node.test.left, "id", ""))
-        for node in ast.walk(body)
-        if isinstance(node, ast.If)
-        and isinstance(node.test, ast.Compare)
-        and isinstance(node.test.ops[0], ast.Is)
+        name in names and first <= row <= last for names, first, last in _where_missing(function)
     )
+
+
+def _where_missing(function: Function) -> list[tuple[tuple[str, str], int, int]]:
+    """What a function's branches ask to be None, and from which to which row they act on it."""
+    known: list[tuple[tuple[str, str], int, int]] | None = function.facts.get("missing")
+    if known is None:
+        known = function.facts["missing"] = [
+            (
+                (getattr(node.test.left, "attr", ""), getattr(node.test.left, "id", "")),
+                node.body[0].lineno,
+                node.body[-1].end_lineno or 0,
+            )
+            for node in every(function.node)
+            if isinstance(node, ast.If)
+            and isinstance(node.test, ast.Compare)
+            and isinstance(node.test.ops[0], ast.Is)
+        ]
+    return known
 
 
 def _begins_entry(loop: Any, target: ast.expr | None) -> bool:
@@ -360,52 +371,34 @@ def _within(value: Any, outer: Any, home: Any) -> bool:
     return value.home is home and outer.lineno < row <= last
 
 
-def _over_batches(it: Interpreter, function: Function | None) -> bool:
-    """Whether what a function loops over, as it was handed in, are batches, and no list of a few things."""
-    return function is None or drives(it, function) or opens(function)
-
-
-def _rounds_of(source: Any, listed: int) -> int | None:
-    """listed: what it takes for what is handed in to be long, if nothing shows it."""
-    if isinstance(source, (Tensor, Array)):
+def _rounds_of(source: Any) -> int | None:
+    if isinstance(source, Tensor):
+        return 0
+    if isinstance(source, Array):
         return 0
     if isinstance(source, Unknown):
         element = source.symbol.attributes.get("*")
         called = isinstance(element, Unknown) and element.symbol.uses & Symbol.CALLED
-        return None if called else 0 if _is_long(source) else listed
+        return None if called else 0
     if not isinstance(source, Special):
         return None
     if source.kind == "range":
         bound = source.fields.get("bound")
         if isinstance(bound, Scalar) and bound.hi <= MANY:
             return None
-        measured = _measured(bound)
-        long = bool(measured) and all(map(_is_long, measured))
-        return 0 if long else listed if measured else assume.SIZE
+        return 0 if _of_size(bound) else assume.SIZE
     if source.kind == "enumerate":
-        return _rounds_of(source.fields["of"], listed)
+        return _rounds_of(source.fields["of"])
     if source.kind == "zip":
-        found = [_rounds_of(part, listed) for part in source.fields["of"]]
+        found = [_rounds_of(part) for part in source.fields["of"]]
         return None if None in found else max((one or 0 for one in found), default=0)
     return None
 
 
-def _is_long(value: Any) -> bool:
-    """Whether something is a tensor, or holds several things an item, as what gives batches does."""
-    if not isinstance(value, Unknown):
-        return True
-    element = value.symbol.attributes.get("*")
-    several = isinstance(element, Unknown) and element.symbol.attributes
-    return bool(several or value.symbol.uses & Symbol.TENSOR)
-
-
-def _measured(bound: Any) -> list[Any]:
-    """What a number is the size of."""
-    if not isinstance(bound, Scalar):
-        return []
-    if bound.op in ("size", "numel"):
-        return list(bound.operands[:1])
-    return [found for one in bound.operands for found in _measured(one)]
+def _of_size(value: Any) -> bool:
+    if not isinstance(value, Scalar):
+        return False
+    return value.op in ("size", "numel", "len") or any(_of_size(one) for one in value.operands)
 
 
 def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:

@@ -572,15 +572,16 @@ def _parts(value: Tensor) -> list[Any]:
 @hazard(*PROMOTES)
 def widened(it: Interpreter, applied: Applied) -> None:
     """A tensor that was made wide, for no reason of its own, promotes a half one."""
-    parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
     if applied.inplace:
         _forget(it, applied.values[1] if len(applied.values) > 1 else None)  # it is cast back
         return
-    if len(parts) < 2:
-        return
+    parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
     for number, wide in enumerate(parts):
         for other in parts:
-            modes = _widening(it, wide, other) if wide is not other else 0
+            apart = wide is not other and (
+                wide.dtypes != other.dtypes or FLOAT32 in wide.dtypes[dtypes.HALF16 :]
+            )
+            modes = _widening(it, wide, other) if apart else 0
             if not modes:
                 continue
             came = origin(wide, _first(modes))
@@ -682,7 +683,7 @@ def brought_back(it: Interpreter, applied: Applied) -> None:
 
 def _forget(it: Interpreter, value: Any) -> None:
     """Withdraw that a tensor was widened on its way here."""
-    for one in _arithmetic(value):
+    for one in _arithmetic(value) if "widened" in it.kinds else ():
         _retract(it, one)
 
 
