@@ -30,7 +30,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
-from precision_lint.hazards.places import made_at, on_cpu
+from precision_lint.hazards.places import made_at, names_in, on_cpu
 from precision_lint.syntax.program import Function, every
 
 SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
@@ -375,17 +375,9 @@ def _begins_entry(loop: Any, target: ast.expr | None) -> bool:
     """Whether each round of a loop has a dict of its own, or another entry of it."""
     if not isinstance(target, ast.Subscript):
         return False
-    entry = _names(target.slice, ast.Load) & _names(getattr(loop, "target", loop), ast.Store)
+    entry = names_in(target.slice, ast.Load) & names_in(getattr(loop, "target", loop), ast.Store)
     kept = target.value.id if isinstance(target.value, ast.Name) else ""
-    return bool(entry) or kept in _names(loop, ast.Store)
-
-
-def _names(node: ast.AST, context: type) -> set[str]:
-    return {
-        one.id
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, context)
-    }
+    return bool(entry) or kept in names_in(loop, ast.Store)
 
 
 def _within(value: Any, outer: Any, home: Any) -> bool:
