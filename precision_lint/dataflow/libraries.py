@@ -708,8 +708,8 @@ BUILTINS: dict[str, Handler] = {
     **dict.fromkeys(("zip", "enumerate"), _zipped),
     **dict.fromkeys(("int", "float", "str", "bool"), _converted),
     "len": _length,
-    "max": _extreme,
-    "min": _extreme,
+    "slice": lambda it, n, a, k, node: Special("slice", node, it.module, key=None),
+    **dict.fromkeys(("max", "min"), _extreme),
     "sum": _sum,
     **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "frozenset"), _listed),
     "next": lambda it, n, a, k, node: _joined(elements(it, a[0], node)) if a else unknown(),
@@ -722,8 +722,7 @@ BUILTINS: dict[str, Handler] = {
     "setattr": _attribute_of,
     **dict.fromkeys(("issubclass", "hasattr", "any", "all"), _truth),
     "callable": _callable,
-    "abs": _rounded,
-    "round": _rounded,
+    **dict.fromkeys(("abs", "round"), _rounded),
     "pow": lambda it, n, a, k, node: (
         binary(it, "pow", a[0], a[1], node) if len(a) > 1 else unknown()
     ),

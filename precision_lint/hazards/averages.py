@@ -30,6 +30,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.hazards.places import made_at, on_cpu
+from precision_lint.syntax.program import Function, every
 
 SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
 """From which share of what is kept on steps get lost."""
@@ -307,7 +308,7 @@ def rounds(
         began = [one for one in began if getattr(one.node, "lineno", 0) != kept.lineno]
     function = it.function
     inside = [one for one in began if function and _within(one, function.node, it.module)]
-    once = [one for one in inside if function and _begun_once(function.node, one, target)]
+    once = [one for one in inside if function and _begun_once(function, one, target)]
     began = [one for one in began if one not in once]
     own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
     found = [
@@ -320,18 +321,31 @@ def rounds(
     return min((one for one in found if one is not None), default=None)
 
 
-def _begun_once(body: ast.AST, one: Any, target: ast.expr | None) -> bool:
+def _begun_once(function: Function, one: Any, target: ast.expr | None) -> bool:
     """Whether a total begins where it is found missing: ``if self.total is None: self.total = ...``"""
     name = getattr(target, "attr", None) or getattr(target, "id", None)
     row = getattr(one.node, "lineno", 0)
     return name is not None and any(
-        node.body[0].lineno <= row <= (node.body[-1].end_lineno or 0)
-        and name in (getattr(node.test.left, "attr", ""), getattr(node.test.left, "id", ""))
-        for node in ast.walk(body)
-        if isinstance(node, ast.If)
-        and isinstance(node.test, ast.Compare)
-        and isinstance(node.test.ops[0], ast.Is)
+        name in names and first <= row <= last for names, first, last in _where_missing(function)
     )
+
+
+def _where_missing(function: Function) -> list[tuple[tuple[str, str], int, int]]:
+    """What a function's branches ask to be None, and from which to which row they act on it."""
+    known: list[tuple[tuple[str, str], int, int]] | None = function.facts.get("missing")
+    if known is None:
+        known = function.facts["missing"] = [
+            (
+                (getattr(node.test.left, "attr", ""), getattr(node.test.left, "id", "")),
+                node.body[0].lineno,
+                node.body[-1].end_lineno or 0,
+            )
+            for node in every(function.node)
+            if isinstance(node, ast.If)
+            and isinstance(node.test, ast.Compare)
+            and isinstance(node.test.ops[0], ast.Is)
+        ]
+    return known
 
 
 def _begins_entry(loop: Any, target: ast.expr | None) -> bool:
