@@ -252,7 +252,9 @@ def _turned(value: Any) -> Any:
     return value
 
 
-TURNED = frozenset({"transpose", "t", "permute", "view", "reshape", "flatten", "conj", "contiguous"})
+TURNED = frozenset(
+    {"transpose", "t", "permute", "view", "reshape", "flatten", "conj", "contiguous"}
+)
 
 
 def _any_wide64(value: Tensor) -> bool:
