@@ -220,12 +220,7 @@ def call_instance(
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
-    names = (
-        ("__call__", "forward")
-        if not objects.is_module(it, callee.cls)
-        else ("forward", "__call__")
-    )
-    for name in names:
+    for name in ("__call__", "forward"):
         method = objects.find_method(it, callee.cls, name)
         if method is not None:
             return it.run(method, callee, arguments, keywords, node)

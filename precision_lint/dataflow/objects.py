@@ -111,6 +111,24 @@ def find_method(it: Interpreter, cls: Class | str, name: str) -> Function | None
     return None
 
 
+def inherited(it: Interpreter, cls: Class) -> list[Function]:
+    """Methods of a class's bases that come to what it defines itself, and that nothing in it calls."""
+    bases = [base for base in ancestry(it, cls)[1:] if isinstance(base, Class)]
+    rest: dict[str, Function] = {}
+    for base in bases:
+        for name, method in base.methods.items():
+            if name not in cls.methods and method.kind == "method" and method.parameters:
+                rest.setdefault(name, method)
+    found: list[Function] = []
+    own = {name for name in cls.methods if not name.startswith("__")}
+    while reached := [name for name, method in rest.items() if own & scan(method).asked]:
+        found += [rest.pop(name) for name in reached]
+        own.update(reached)
+    called = {name for method in cls.methods.values() for name in scan(method).names}
+    called |= {name for method in found for name in scan(method).asked if name != method.name}
+    return [method for method in found if method.name not in called]
+
+
 def next_method(it: Interpreter, cls: Class, after: Class, name: str) -> Function | None:
     """The method that ``super()`` gives in a method of ``after``."""
     line = ancestry(it, cls)
@@ -544,14 +562,20 @@ TRAINS = frozenset({"backward", "manual_backward", "zero_grad"})
 
 
 def drives(it: Interpreter, function: Function) -> bool:
-    """Whether a function trains or runs a model, so that its float arguments are data."""
+    """Whether a function trains or runs a model, so that its float arguments are data.
+
+    What calls such a method of its own object does so, too.
+    """
     known = function.facts.get("drives")
     if known is None:
-        used = scan(function).names
-        wanted = DRIVES
-        if function.cls is not None and is_module(it, function.cls):
-            wanted = TRAINS
-        known = function.facts["drives"] = not used.isdisjoint(wanted)
+        function.facts["drives"] = False
+        cls, seen = function.cls, scan(function)
+        module = cls is not None and is_module(it, cls)
+        known = not seen.names.isdisjoint(TRAINS if module else DRIVES)
+        if cls is not None and not module and not known:
+            methods = [find_method(it, cls, name) for name in sorted(seen.asked)]
+            known = any(drives(it, one) for one in methods if one is not None)
+        function.facts["drives"] = known
     return bool(known)
 
 
