@@ -112,21 +112,24 @@ def find_method(it: Interpreter, cls: Class | str, name: str) -> Function | None
 
 
 def inherited(it: Interpreter, cls: Class) -> list[Function]:
-    """Methods of a class's bases that come to what it defines itself, and that nothing in it calls."""
-    bases = [base for base in ancestry(it, cls)[1:] if isinstance(base, Class)]
-    rest: dict[str, Function] = {}
-    for base in bases:
-        for name, method in base.methods.items():
-            if name not in cls.methods and method.kind == "method" and method.parameters:
-                rest.setdefault(name, method)
-    found: list[Function] = []
-    own = {name for name in cls.methods if not name.startswith("__")}
-    while reached := [name for name, method in rest.items() if own & scan(method).asked]:
-        found += [rest.pop(name) for name in reached]
-        own.update(reached)
-    called = {name for method in cls.methods.values() for name in scan(method).names}
-    called |= {name for method in found for name in scan(method).asked if name != method.name}
-    return [method for method in found if method.name not in called]
+    """Methods of a class's bases that train by what it defines itself, and that nothing in it calls."""
+    line = [base for base in ancestry(it, cls) if isinstance(base, Class)]
+    methods = {name: one for base in reversed(line) for name, one in base.methods.items()}
+    scans = {
+        name: scan(one) for name, one in methods.items() if one.kind == "method" and one.parameters
+    }
+    training = {name for name, one in scans.items() if not one.names.isdisjoint(TRAINS)}
+    reached = {name for name in cls.methods if not name.startswith("__")} if training else set()
+    found: list[str] = []
+    while more := [
+        name for name, one in scans.items() if name not in reached and one.asked & reached
+    ]:
+        reached.update(more)
+        found += [name for name in more if name not in cls.methods]
+        training.update([name for name in more if scans[name].asked & training])
+    called = {name for one in cls.methods.values() for name in scan(one).names}
+    called |= {asked for name in found for asked in scans[name].asked - {name}}
+    return [methods[name] for name in found if name in training and name not in called]
 
 
 def next_method(it: Interpreter, cls: Class, after: Class, name: str) -> Function | None:
@@ -562,20 +565,14 @@ TRAINS = frozenset({"backward", "manual_backward", "zero_grad"})
 
 
 def drives(it: Interpreter, function: Function) -> bool:
-    """Whether a function trains or runs a model, so that its float arguments are data.
-
-    What calls such a method of its own object does so, too.
-    """
+    """Whether a function trains or runs a model, so that its float arguments are data."""
     known = function.facts.get("drives")
     if known is None:
-        function.facts["drives"] = False
-        cls, seen = function.cls, scan(function)
-        module = cls is not None and is_module(it, cls)
-        known = not seen.names.isdisjoint(TRAINS if module else DRIVES)
-        if cls is not None and not module and not known:
-            methods = [find_method(it, cls, name) for name in sorted(seen.asked)]
-            known = any(drives(it, one) for one in methods if one is not None)
-        function.facts["drives"] = known
+        used = scan(function).names
+        wanted = DRIVES
+        if function.cls is not None and is_module(it, function.cls):
+            wanted = TRAINS
+        known = function.facts["drives"] = not used.isdisjoint(wanted)
     return bool(known)
 
 
@@ -611,7 +608,9 @@ def cast_module(
     library = owner.cls if isinstance(owner.cls, str) else ""
     foreign = "." in library and not library.startswith("torch.")
     show_cast(it, vector, node, not library, foreign)
-    made = Cast(vector, it.clock, it.place(node), assumptions)
+    run = dtypes.run_in(vector)
+    assumptions |= assume.BRANCH if run != vector else 0
+    made = Cast(run, it.clock, it.place(node), assumptions)
     it.weights = {**it.weights, (owner.root, owner.path): made}
 
 

@@ -359,11 +359,14 @@ class Program:
         it.script = is_test((heir or function).module.path)
         it.of_module = cls is not None and serves_models(it, cls)
 
+        called = set(self.called) if heir is not None else self.called
+
         def work() -> None:
             me = unseen_object(it, heir) if heir is not None else None
             it.run(function, me, None, {}, function.node)
 
         self._guarded(lambda: _whole(it, work))
+        self.called = called  # an heir's own methods may be called from elsewhere, too
 
     def _main(self, module: Module) -> None:
         """Code that runs as a script: under ``if __name__ == "__main__"``, and the top level."""

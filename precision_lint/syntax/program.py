@@ -315,7 +315,7 @@ class Scan:
 
     def _attribute(self, node: ast.Attribute, me: str) -> None:
         self.names.add(node.attr)
-        mine = node.value.__class__ is ast.Name and node.value.id == me  # type: ignore[attr-defined]
+        mine = node.value.__class__ is ast.Name and node.value.id == me
         stores = node.ctx.__class__ is ast.Store
         self.stores |= stores
         if mine:
