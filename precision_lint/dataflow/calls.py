@@ -189,6 +189,7 @@ def run(
     keywords: dict[str, Value],
     node: ast.AST,
     outer: Environment | None = None,
+    trains: bool = False,
 ) -> Value:
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
@@ -197,7 +198,8 @@ def run(
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
-        driver = drives(it, function) or is_outside(it, function) or regions.opens(function)
+        driver = trains or drives(it, function) or is_outside(it, function)
+        driver = driver or regions.opens(function)
         region = regions_outside(it) if driver else _entry(it)
         if owner is None:
             me = _object_of(it, function)

@@ -363,7 +363,7 @@ class Program:
 
         def work() -> None:
             me = unseen_object(it, heir) if heir is not None else None
-            it.run(function, me, None, {}, function.node)
+            it.run(function, me, None, {}, function.node, trains=heir is not None)
 
         self._guarded(lambda: _whole(it, work))
         self.called = called  # an heir's own methods may be called from elsewhere, too
