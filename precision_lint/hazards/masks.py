@@ -143,7 +143,12 @@ def only_ranked(it: Interpreter, applied: Applied) -> None:
     value = peel(applied.tensor(0))
     while isinstance(value, Tensor) and value.op not in FILLED and transparent(value):
         value = peel(value.operands[0])
-    if not isinstance(value, Tensor) or value.op not in FILLED or value.op in RAISES or not value.node:
+    if (
+        not isinstance(value, Tensor)
+        or value.op not in FILLED
+        or value.op in RAISES
+        or not value.node
+    ):
         return
     event = it.events.get(("fill-overflow", it.place(value.node, value.home), None))
     if event is not None and applied.name in ("softmax", "log_softmax"):
