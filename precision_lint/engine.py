@@ -172,7 +172,7 @@ class Engine:
         program.parted.clear()
         program.long.clear()
         program.default_dtype = dtypes.V_FLOAT32
-        interpreter.events, interpreter.signs = {}, set()
+        interpreter.events, interpreter.signs, interpreter.kinds = {}, set(), set()
         try:
             program.analyse(name)
             interpreter.settle()

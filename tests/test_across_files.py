@@ -9,6 +9,7 @@ import pytest
 from precision_lint import runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
+from precision_lint.dataflow.program import STARS
 from precision_lint.engine import Engine, merged
 from precision_lint.events import Event, Place, Variant
 from precision_lint.jobs import Mode
@@ -78,6 +79,17 @@ def test_all_names_of_a_file(tmp_path: Path, line: str, more: dict[str, str]) ->
     shadowed = train.replace("\n\n", "\n\ndef loss(x):\n    return x.float()\n\n\n", 1)
     projects.write(tmp_path, {"train.py": shadowed})
     assert check(tmp_path) == [], "the file's own function comes first"
+
+
+def test_a_file_that_gathers_a_whole_package_is_not_searched(tmp_path: Path) -> None:
+    """What it lacks would load each of its files."""
+    for count, expected in ((STARS - 1, FLAGGED), (STARS, [])):
+        others = {f"one{i}.py": "x = 1\n" for i in range(count)}
+        gathered = "".join(f"from {name[:-3]} import *\n" for name in ("loss.py", *others))
+        train = f"import torch\nfrom all import loss\n\n{STEP.format(call='loss(model(x).half())')}"
+        texts = {"loss.py": LOSS, "all.py": gathered, "train.py": train, **others}
+        projects.write(tmp_path, texts)
+        assert check(tmp_path) == expected
 
 
 @pytest.mark.parametrize(

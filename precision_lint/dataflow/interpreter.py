@@ -198,6 +198,7 @@ class Interpreter:
         self.script = self.of_module = False
         self.steps = self.limit = 0
         self.events: dict[tuple[Any, ...], Event] = {}
+        self.kinds: set[str] = set()  # of those that were reported
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
@@ -208,8 +209,7 @@ class Interpreter:
         self.emitted: list[Variant] = []
         self.at_call: list[Any] = []
         """What was reported in the function at hand, and in what it calls; and what of its callers."""
-        self.building = 0
-        """Objects whose ``__init__`` is being interpreted."""
+        self.building = 0  # objects whose ``__init__`` is being interpreted
 
     # state
 
@@ -371,6 +371,7 @@ class Interpreter:
         event = self.events.get(key)
         if event is None:
             event = self.events[key] = Event(kind, place, function, data)
+            self.kinds.add(kind)
         elif len(event.variants) >= 24:
             return
         calls: list[Place] = []
@@ -429,7 +430,7 @@ class Interpreter:
 
         In a function that others call as well, it stays for these.
         """
-        if value.node is None or value.home is None:
+        if kind not in self.kinds or value.node is None or value.home is None:
             return
         where = kind, self.place(value.node, value.home), key
         event = self.events.get(where)

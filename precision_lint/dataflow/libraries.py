@@ -19,6 +19,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join, unknown
 from precision_lint.domains.values import (
+    DETACHED,
     INF,
     KEPT,
     NONE,
@@ -316,7 +317,9 @@ def _gradient(
     inputs = arguments[1] if len(arguments) > 1 else keywords.get("inputs", unknown())
     if isinstance(inputs, Tensor):
         return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
-    return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
+    found = it.unknown("gradient", dtypes.V_ANY, assume.CALL)
+    found.symbol.flags |= 0 if "create_graph" in keywords else DETACHED
+    return Sequence(None, found, "tuple")
 
 
 def _saved(
@@ -708,8 +711,8 @@ BUILTINS: dict[str, Handler] = {
     **dict.fromkeys(("zip", "enumerate"), _zipped),
     **dict.fromkeys(("int", "float", "str", "bool"), _converted),
     "len": _length,
-    "max": _extreme,
-    "min": _extreme,
+    "slice": lambda it, n, a, k, node: Special("slice", node, it.module, key=None),
+    **dict.fromkeys(("max", "min"), _extreme),
     "sum": _sum,
     **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "frozenset"), _listed),
     "next": lambda it, n, a, k, node: _joined(elements(it, a[0], node)) if a else unknown(),
@@ -718,15 +721,11 @@ BUILTINS: dict[str, Handler] = {
     "filter": lambda it, n, a, k, node: (
         Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
     ),
-    "getattr": _attribute_of,
-    "setattr": _attribute_of,
+    **dict.fromkeys(("getattr", "setattr"), _attribute_of),
     **dict.fromkeys(("issubclass", "hasattr", "any", "all"), _truth),
     "callable": _callable,
-    "abs": _rounded,
-    "round": _rounded,
-    "pow": lambda it, n, a, k, node: (
-        binary(it, "pow", a[0], a[1], node) if len(a) > 1 else unknown()
-    ),
+    **dict.fromkeys(("abs", "round"), _rounded),
+    "pow": lambda it, n, a, k, node: binary(it, "pow", a[0], a[1], node) if a[1:] else unknown(),
 }
 
 

@@ -187,8 +187,10 @@ def _perhaps_number(value: Any) -> bool:
         return value.__class__ is Scalar
     if value.op == "index":
         return isinstance(value.node, ast.Subscript) and not _has_slice(value.node.slice)
-    if value.op in REDUCTIONS:
-        return not isinstance(value.node, ast.Call) or not (value.node.args or value.node.keywords)
+    if value.op.removeprefix("numpy.") in REDUCTIONS:
+        node = value.node
+        given = len(node.args) + len(node.keywords) if isinstance(node, ast.Call) else 0
+        return given <= value.op.startswith("numpy.")
     if value.op in DRAWS:
         node = value.node
         return (
@@ -200,7 +202,7 @@ def _perhaps_number(value: Any) -> bool:
 
 
 REDUCTIONS = frozenset({"sum", "mean", "max", "min", "std", "var", "prod", "median"})
-"""Methods of arrays that give one number unless they are told an axis."""
+"""Methods of arrays, and functions, that give one number unless they are told an axis."""
 DRAWS = {
     "numpy.random.rand": 0, "numpy.random.randn": 0, "numpy.random.random": 0,
     "numpy.random.random_sample": 0, "numpy.random.uniform": 2, "numpy.random.normal": 2,
@@ -354,7 +356,7 @@ def negate(it: Interpreter, value: Value, node: ast.AST, op: str = "neg") -> Val
         known = -value.value if value.value is not None else None
         return Scalar(
             known, value.kind, -value.hi, -value.lo, value.assumptions, value.node, value.home,
-            f"-{value.op}" if value.op else "", value.operands,
+            f"-{value.op}", value.operands,
         )  # fmt: skip
     if isinstance(value, (Tensor, Unknown)):
         known_op = operation(op)

@@ -45,6 +45,8 @@ STEPS = 40_000
 """Calls that the analysis of one function may interpret."""
 KEPT = 48
 """Files that are kept, besides those that others refer to."""
+STARS = 16
+"""Files that one takes all names from, above which none is searched: it gathers a whole package."""
 MOST = 600
 """Files that are kept even where all refer to each other."""
 BUILTINS = frozenset(dir(builtins))
@@ -215,7 +217,7 @@ class Program:
             return known.get(name)  # type: ignore[no-any-return]
         known[name] = None  # two files may import all of each other
         found: Value | None = None
-        for star in reversed(stars):
+        for star in reversed(stars if len(stars) <= STARS else ()):
             if isinstance(star, Lazy):
                 found = self.resolved(it, Lazy(star.path, name), module.path)
                 if found.__class__ is Unknown or _is_builtin(found):

@@ -46,7 +46,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
-from precision_lint.hazards.places import function_places, made_at, operand_node
+from precision_lint.hazards.places import function_places, in_sight, made_at, operand_node
 from precision_lint.hazards.zeros import transparent
 from precision_lint.torchmodel import creation
 from precision_lint.torchmodel.operations import operation
@@ -207,7 +207,7 @@ def _mended_there(it: Interpreter, came: Origin) -> bool:
     if came.curved:
         return False
     if came.met is None:
-        return _in_sight(it, came.value)
+        return in_sight(it, came.value)
     place = made_at(it, came.met)
     events = [it.events.get(("widened", place, n)) for n in range(len(_parts(came.met)))]
     return any(event is not None and event.facts["in_place"] for event in events)
@@ -574,15 +574,16 @@ def _parts(value: Tensor) -> list[Any]:
 @hazard(*PROMOTES)
 def widened(it: Interpreter, applied: Applied) -> None:
     """A tensor that was made wide, for no reason of its own, promotes a half one."""
-    parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
     if applied.inplace:
         _forget(it, applied.values[1] if len(applied.values) > 1 else None)  # it is cast back
         return
-    if len(parts) < 2:
-        return
+    parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
     for number, wide in enumerate(parts):
         for other in parts:
-            modes = _widening(it, wide, other) if wide is not other else 0
+            apart = wide is not other and (
+                wide.dtypes != other.dtypes or FLOAT32 in wide.dtypes[dtypes.HALF16 :]
+            )
+            modes = _widening(it, wide, other) if apart else 0
             if not modes:
                 continue
             came = origin(wide, _first(modes))
@@ -633,7 +634,7 @@ def _widening_found(
         other_dtype=dtypes.describe(half.dtypes[mode]),
         other=_other_place(it, applied, other),
         float64=bool(wide.dtypes[mode] & FLOAT64),
-        in_place=_in_sight(it, came.value),
+        in_place=in_sight(it, came.value),
         key=number,
     )
 
@@ -645,15 +646,6 @@ def _half_part(value: Tensor, mode: int) -> Tensor:
         if isinstance(one, Tensor) and one.dtypes[mode] & LOW:
             return one
     return value
-
-
-def _in_sight(it: Interpreter, value: Any) -> bool:
-    """Whether a value was made in the function at hand, where names are the same."""
-    node = getattr(value, "node", None)
-    body = it.function.node if it.function is not None else None
-    if node is None or body is None or value.home is not it.module:
-        return False
-    return bool(body.lineno <= node.lineno <= (body.end_lineno or 0))
 
 
 def _named(value: Any) -> str:
@@ -693,7 +685,7 @@ def brought_back(it: Interpreter, applied: Applied) -> None:
 
 def _forget(it: Interpreter, value: Any) -> None:
     """Withdraw that a tensor was widened on its way here."""
-    for one in _arithmetic(value):
+    for one in _arithmetic(value) if "widened" in it.kinds else ():
         _retract(it, one)
 
 

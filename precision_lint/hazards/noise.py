@@ -11,6 +11,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, OTHER, WIDE
 from precision_lint.domains.values import DtypeValue, Tensor
+from precision_lint.hazards.places import in_sight
 
 DRAWN = frozenset({"randn", "randn_like", "rand", "rand_like"})
 
@@ -22,8 +23,8 @@ def coarse(it: Interpreter, applied: Applied) -> None:
     if not isinstance(value, Tensor) or value.op not in DRAWN or value.home is not it.module:
         return
     node = _named(it, value)
-    if node is None:
-        return
+    if node is None or not in_sight(it, value):
+        return  # who is handed numbers casts up what it is given
     half = dtypes.surely(value.dtypes, LOW)
     modes = half & dtypes.surely(applied.result.dtypes, WIDE)
     assumptions = value.assumptions

@@ -198,3 +198,21 @@ def is_given(it: Interpreter, node: ast.AST | None, value: Any) -> bool:
     made, body = made_at(it, value), it.place(function.node)
     within = made is not None and made.path == body.path and body.row <= made.row <= body.end_row
     return made is not None and not within
+
+
+def in_sight(it: Interpreter, value: Any) -> bool:
+    """Whether a value was made in the function at hand, where names are the same."""
+    node = getattr(value, "node", None)
+    body = it.function.node if it.function is not None else None
+    if node is None or body is None or value.home is not it.module:
+        return False
+    return bool(body.lineno <= node.lineno <= (body.end_lineno or 0))
+
+
+def names_in(node: ast.AST, context: type) -> set[str]:
+    """The names that a node reads (``ast.Load``) or gives values (``ast.Store``)."""
+    return {
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, context)
+    }

@@ -88,6 +88,8 @@ def loss_in_half(it: Interpreter, applied: Applied) -> None:
     value = applied.tensor(0)
     if value is None or not value.flags & REGIONAL or value.op == "cast":
         return
+    if applied.name == "nll_loss" and all(one.op != "log_softmax" for one in behind(value, 8)):
+        return  # a region gives log probabilities in float32, whoever took them
     vector = applied.seen.get(0, value.dtypes)
     if applied.name not in CLASSES and 1 in applied.seen:
         vector = dtypes.promote(vector, applied.seen[1])
@@ -556,8 +558,18 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
         return
     it.variables[(FIRST_WITH, slot)] = YES
     known = it.quiet.pop(slot, None)
-    if known is not None and known[1] is it.module:
+    if known is not None and known[1] is it.module and not _is_handed_a_model(it, node):
         it.emit("cached-cast", known[0], on, region.assumptions, again=it.place(node))
+
+
+def _is_handed_a_model(it: Interpreter, node: ast.AST) -> bool:
+    """Whether what is called is no model itself: it gets one, to do something to it."""
+    given = [one for one in getattr(node, "args", ()) if isinstance(one, (ast.Name, ast.Attribute))]
+    return any(
+        isinstance(value, Instance)
+        or (isinstance(value, Unknown) and value.symbol.uses & Symbol.CALLED)
+        for value in map(it.expr, given)
+    )
 
 
 def _identity(callee: Value) -> Any:
