@@ -356,7 +356,7 @@ def negate(it: Interpreter, value: Value, node: ast.AST, op: str = "neg") -> Val
         known = -value.value if value.value is not None else None
         return Scalar(
             known, value.kind, -value.hi, -value.lo, value.assumptions, value.node, value.home,
-            f"-{value.op}" if value.op else "", value.operands,
+            f"-{value.op}", value.operands,
         )  # fmt: skip
     if isinstance(value, (Tensor, Unknown)):
         known_op = operation(op)

@@ -137,6 +137,26 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
     )
 
 
+@hazard("argmax", "argmin", "max", "min", "amax", "amin", "softmax", "log_softmax")
+def only_ranked(it: Interpreter, applied: Applied) -> None:
+    """What is filled so that it is not chosen is not chosen if it is infinite, either."""
+    value = peel(applied.tensor(0))
+    while isinstance(value, Tensor) and value.op not in FILLED and transparent(value):
+        value = peel(value.operands[0])
+    if (
+        not isinstance(value, Tensor)
+        or value.op not in FILLED
+        or value.op in RAISES
+        or not value.node
+    ):
+        return
+    event = it.events.get(("fill-overflow", it.place(value.node, value.home), None))
+    if event is not None and applied.name in ("softmax", "log_softmax"):
+        event.facts["weighed"] = True  # a row of nothing else is nan
+    elif event is not None and not event.facts.get("weighed"):
+        it.retract("fill-overflow", value)
+
+
 def _in_bfloat16(applied: Applied, modes: int) -> bool:
     return not dtypes.modes_of(applied.result.dtypes, FLOAT16) & modes
 
