@@ -19,11 +19,14 @@ class EinsumUnderAutocast(Rule):
     over what is summed or divided by their sum, area or number, for bfloat16, and where autocast
     is switched off.
 
-    It is only `possible` for a functional convolution with a filter (`F.conv1d(x, basis)`) or with
-    modulated weights (`weight * style`), for a parameter or buffer as one operand, whose size is
-    fixed, for tokens of which nothing says attention, for softmax weights over all tokens, which
-    cannot overflow but lose digits, for attention scores that are scaled after the product, and
-    for float32 operands and power spectra in a project that makes models half but never autocasts.
+    It is only `possible` where the terms may have either sign and are not squares (they cancel, so
+    that the sum grows with the root of their number), and where both operands are at most 1 (the
+    sum then needs 65,504 terms). It is so, too, for a functional convolution with a filter
+    (`F.conv1d(x, basis)`) or with modulated weights (`weight * style`), for a parameter or buffer as
+    one operand, whose size is fixed, for tokens of which nothing says attention, for softmax weights
+    over all tokens, which cannot overflow but lose digits, for attention scores that are scaled
+    after the product, and for float32 operands and power spectra in a project that makes models half
+    but never autocasts.
 
     ## Why it breaks
     float16 ends at 65504. The products are accumulated in float32 and rounded once at the end, so

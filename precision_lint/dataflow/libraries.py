@@ -19,6 +19,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join, unknown
 from precision_lint.domains.values import (
+    DETACHED,
     INF,
     KEPT,
     NONE,
@@ -293,7 +294,8 @@ def _default_dtype(
         return DtypeValue(it.program.default_dtype, node, it.module)
     vector = dtype_of(it, arguments[0]) if arguments else None
     if vector is not None and not vector[0] & dtypes.OTHER:
-        it.program.default_dtype = vector
+        # a setting that may name half is hardly ever set to it
+        it.program.default_dtype = tuple([one & ~dtypes.LOW or one for one in vector])
     return NONE
 
 
@@ -316,7 +318,9 @@ def _gradient(
     inputs = arguments[1] if len(arguments) > 1 else keywords.get("inputs", unknown())
     if isinstance(inputs, Tensor):
         return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
-    return Sequence(None, it.unknown("gradient", dtypes.V_ANY, assume.CALL), "tuple")
+    found = it.unknown("gradient", dtypes.V_ANY, assume.CALL)
+    found.symbol.flags |= 0 if "create_graph" in keywords else DETACHED
+    return Sequence(None, found, "tuple")
 
 
 def _saved(
@@ -718,14 +722,11 @@ BUILTINS: dict[str, Handler] = {
     "filter": lambda it, n, a, k, node: (
         Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
     ),
-    "getattr": _attribute_of,
-    "setattr": _attribute_of,
+    **dict.fromkeys(("getattr", "setattr"), _attribute_of),
     **dict.fromkeys(("issubclass", "hasattr", "any", "all"), _truth),
     "callable": _callable,
     **dict.fromkeys(("abs", "round"), _rounded),
-    "pow": lambda it, n, a, k, node: (
-        binary(it, "pow", a[0], a[1], node) if len(a) > 1 else unknown()
-    ),
+    "pow": lambda it, n, a, k, node: binary(it, "pow", a[0], a[1], node) if a[1:] else unknown(),
 }
 
 

@@ -535,7 +535,8 @@ def _unknown_method(
     if known is not None:
         return known
     operation = operations.of_method(name)
-    if operation is not None or name in SHAPES or name.startswith("new_"):
+    tensors = operation is not None and operation.takes(len(arguments))
+    if tensors or name in SHAPES or name.startswith("new_"):
         return _as_tensor(it, value, name, arguments, keywords, node)
     if (name == "scale" and not keywords) or (
         name == "update" and training.updates(it, value, node)

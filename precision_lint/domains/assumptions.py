@@ -28,6 +28,8 @@ OLDER = 1 << 18
 ELSEWHERE = 1 << 19
 ON_CPU = 1 << 20
 WRAPPED = 1 << 21
+SIGN = 1 << 22
+MANY = 1 << 23
 
 NAMES = {
     INPUT: "float arguments follow the model's dtype",
@@ -51,6 +53,8 @@ NAMES = {
     ELSEWHERE: "nothing casts these weights in another place",
     ON_CPU: "this runs on the CPU",
     WRAPPED: "what this optimizer is wrapped in keeps no float32 copy of parameters, and no loss scale",
+    SIGN: "the terms of a sum do not cancel",
+    MANY: "there are tens of thousands of terms",
     LIBRARY: "a library does what its documentation says",
 }
 

@@ -12,9 +12,10 @@ from precision_lint.dataflow.statements import STORED
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import BFLOAT16, FLOAT16, LOW, MODES, OTHER
+from precision_lint.domains.dtypes import BFLOAT16, FLOAT16, FLOATS, LOW, MODES, OTHER
 from precision_lint.domains.values import (
     BUFFER,
+    DETACHED,
     GRADIENT,
     Array,
     DtypeValue,
@@ -29,7 +30,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
-from precision_lint.hazards.places import made_at, on_cpu
+from precision_lint.hazards.places import made_at, names_in, on_cpu
 from precision_lint.syntax.program import Function, every
 
 SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
@@ -295,12 +296,17 @@ CREATED = frozenset(
 
 
 def rounds(
-    it: Interpreter, total: Any = None, holder: Any = None, target: ast.expr | None = None
+    it: Interpreter,
+    total: Any = None,
+    holder: Any = None,
+    target: ast.expr | None = None,
+    term: Tensor | None = None,
 ) -> int | None:
     """What has to be assumed for a loop around to have many rounds; None: they have few.
 
-    total: what is added to, which begins before the loop.  holder: the object that holds it.  target: where
-    it is kept; a dict that each round makes anew begins with it, and so does an entry under a name of its own.
+    total: what is added to, which begins before the loop.  term: what is added.  holder: the object that
+    holds it.  target: where it is kept; a dict that each round makes anew begins with it, and so does an
+    entry under a name of its own.
     """
     began = [*_beginnings(total), *([holder.root] if isinstance(holder, Instance) else [])]
     kept = target.value if isinstance(target, ast.Subscript) else None
@@ -311,14 +317,31 @@ def rounds(
     once = [one for one in inside if function and _begun_once(function, one, target)]
     began = [one for one in began if one not in once]
     own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
+    keeps = term is not None and not it.no_grad and _has_gradient(term)
     found = [
-        _rounds_of(loop.source)
+        _rounds_of(loop.source, keeps and not _goes_backward(it, loop.node))
         for loop in it.nest
         if (loop.function is function or not (own or isinstance(kept, ast.Name)))
         and not any(_within(one, loop.node, loop.home) for one in began)
         and not _begins_entry(loop.node, target)
     ]
     return min((one for one in found if one is not None), default=None)
+
+
+def _has_gradient(term: Tensor) -> bool:
+    """Whether a term may have a gradient: adding it keeps all that it was computed of."""
+    return not term.flags & (DETACHED | GRADIENT) and bool(dtypes.modes_of(term.dtypes, FLOATS))
+
+
+def _goes_backward(it: Interpreter, loop: ast.AST) -> bool:
+    """Whether each round of a loop is a step of training, which lets go of what it kept."""
+    return _trained(it.trace) or any(
+        isinstance(one, ast.Attribute) and one.attr == "backward" for one in ast.walk(loop)
+    )
+
+
+def _trained(trace: list[Any]) -> bool:
+    return any("backward" in one.kind or any(map(_trained, one.blocks)) for one in trace)
 
 
 def _begun_once(function: Function, one: Any, target: ast.expr | None) -> bool:
@@ -352,17 +375,9 @@ def _begins_entry(loop: Any, target: ast.expr | None) -> bool:
     """Whether each round of a loop has a dict of its own, or another entry of it."""
     if not isinstance(target, ast.Subscript):
         return False
-    entry = _names(target.slice, ast.Load) & _names(getattr(loop, "target", loop), ast.Store)
+    entry = names_in(target.slice, ast.Load) & names_in(getattr(loop, "target", loop), ast.Store)
     kept = target.value.id if isinstance(target.value, ast.Name) else ""
-    return bool(entry) or kept in _names(loop, ast.Store)
-
-
-def _names(node: ast.AST, context: type) -> set[str]:
-    return {
-        one.id
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, context)
-    }
+    return bool(entry) or kept in names_in(loop, ast.Store)
 
 
 def _within(value: Any, outer: Any, home: Any) -> bool:
@@ -371,34 +386,42 @@ def _within(value: Any, outer: Any, home: Any) -> bool:
     return value.home is home and outer.lineno < row <= last
 
 
-def _rounds_of(source: Any) -> int | None:
-    if isinstance(source, Tensor):
-        return 0
-    if isinstance(source, Array):
+TENSORS = Symbol.TENSOR | Symbol.ARRAY | Symbol.SHAPED
+
+
+def _rounds_of(source: Any, kept: bool = False) -> int | None:
+    """kept: each term keeps what its gradient needs, so that a list of unknown length is a short one."""
+    if isinstance(source, (Tensor, Array)):
         return 0
     if isinstance(source, Unknown):
         element = source.symbol.attributes.get("*")
         called = isinstance(element, Unknown) and element.symbol.uses & Symbol.CALLED
-        return None if called else 0
+        return None if called or (kept and not source.symbol.uses & TENSORS) else 0
     if not isinstance(source, Special):
         return None
     if source.kind == "range":
         bound = source.fields.get("bound")
         if isinstance(bound, Scalar) and bound.hi <= MANY:
             return None
-        return 0 if _of_size(bound) else assume.SIZE
+        sizes = list(_sizes(bound))
+        if any(len(one) == 1 and _rounds_of(peel(one[0]), kept) is None for one in sizes):
+            return None  # of ``len(losses)``
+        return 0 if sizes else assume.SIZE
     if source.kind == "enumerate":
-        return _rounds_of(source.fields["of"])
+        return _rounds_of(source.fields["of"], kept)
     if source.kind == "zip":
-        found = [_rounds_of(part) for part in source.fields["of"]]
+        found = [_rounds_of(part, kept) for part in source.fields["of"]]
         return None if None in found else max((one or 0 for one in found), default=0)
     return None
 
 
-def _of_size(value: Any) -> bool:
-    if not isinstance(value, Scalar):
-        return False
-    return value.op in ("size", "numel", "len") or any(_of_size(one) for one in value.operands)
+def _sizes(value: Any) -> Iterator[tuple[Any, ...]]:
+    """What a number is the length, or some size, of, or computed of it."""
+    if isinstance(value, Scalar) and value.op in ("size", "numel", "len"):
+        yield value.operands
+    elif isinstance(value, Scalar):
+        for one in value.operands:
+            yield from _sizes(one)
 
 
 def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
@@ -429,7 +452,7 @@ def _added(
     if isinstance(target, (ast.Attribute, ast.Subscript)):
         part = target.value
         holder = it.expr(part.value if isinstance(part, ast.Attribute) else part)
-    needed = rounds(it, total, holder, target)
+    needed = rounds(it, total, holder, target, term)
     low = dtypes.modes_of(value.dtypes, LOW)
     modes = low & (dtypes.modes_of(term.dtypes, LOW) | dtypes.surely(value.dtypes, LOW))
     if not modes or needed is None:

@@ -15,6 +15,7 @@ from precision_lint.dataflow.graph import (
     is_square,
     may_be_number,
     peel,
+    same,
     through,
 )
 from precision_lint.dataflow.interpreter import Interpreter
@@ -220,6 +221,8 @@ def large_contraction(it: Interpreter, applied: Applied) -> None:
     if size < 1e-2:
         return
     needed = assume.SIZE | (assume.MAGNITUDE if size == INF else 0)
+    needed |= 0 if _add_up(parts) else assume.SIGN
+    needed |= assume.MANY if size <= 1 else 0
     it.emit(
         "large-contraction",
         applied.node,
@@ -234,6 +237,24 @@ def large_contraction(it: Interpreter, applied: Applied) -> None:
         device=it.region.device if it.region.explicit else "",
         region=bool(dtypes.regions_on(it.region.dtypes)),
     )
+
+
+def _add_up(parts: list[Factor]) -> bool:
+    """Whether the terms of a sum have one sign, or are squares on its diagonal: it grows with their number."""
+    first, second = (peel(part.value) for part in parts)
+    return any(part.value.lo >= 0 for part in parts) or same(_turned(first), _turned(second))
+
+
+def _turned(value: Any) -> Any:
+    """What a matrix is the transpose of, or a view."""
+    while isinstance(value, Tensor) and value.op in TURNED and value.operands:
+        value = peel(value.operands[0])
+    return value
+
+
+TURNED = frozenset(
+    {"transpose", "t", "permute", "view", "reshape", "flatten", "conj", "contiguous"}
+)
 
 
 def _any_wide64(value: Tensor) -> bool:

@@ -6,6 +6,7 @@ inverse of a matrix, the corner of a 4 x 4 matrix, frames that are chained.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -24,11 +25,12 @@ from precision_lint.domains.values import (
     Array,
     Sequence,
     Tensor,
+    Unknown,
     number,
 )
 from precision_lint.hazards.contractions import FEATURES, PRODUCTS, kind_of
 from precision_lint.hazards.contractions import factors as summed_over
-from precision_lint.hazards.places import anchor, roots
+from precision_lint.hazards.places import anchor, names_in, operand_node, roots
 
 RESHAPED = frozenset({
     "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten",
@@ -38,6 +40,9 @@ RESHAPED = frozenset({
 FEATURE_MAPS = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid", "gelu"})
 """What kernels and attention are made of."""
 INVERSES = frozenset({"linalg.inv", "inverse", "linalg.pinv", "pinverse", "linalg.inv_ex"})
+STARTS = {"einsum": 1, "baddbmm": 1, "addmm": 1}
+"""Where the factors of products begin, if not with the first operand."""
+SUMS = frozenset({"add", "sub", "sum", "mean", "cov", "corrcoef", "addmm", "baddbmm"})
 BOUNDED = frozenset({"clamp", "clamp_min", "maximum", "abs", "cast", "add", "where"})
 SPOKEN = re.compile(
     r"(?i:intrins|extrins|camera)|(^|_)K(_|$)|"
@@ -60,7 +65,7 @@ def pair(product: Tensor) -> tuple[Tensor, Tensor] | None:
     theta = peel(product.operands[0]) if product.op == "affine_grid" else None
     if isinstance(theta, Tensor):
         return theta, theta
-    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
+    start = STARTS.get(product.op, 0)
     parts = [peel(one) for one in product.operands[start : start + 2]]
     if len(parts) < 2 or not all(isinstance(one, Tensor) for one in parts):
         return None
@@ -80,9 +85,14 @@ def geometry_product(it: Interpreter, applied: Applied) -> None:
         kind_of(f.value, f.dims[0]) == FEATURES for f in summed_over(applied) if f.dims
     ):
         return  # a projection of features, which need no more than three digits
+    for one, other in (factors, factors[::-1]):
+        inner = core(one)
+        if isinstance(inner, Tensor) and inner.op in PRODUCTS and _is_form(inner, core(other)):
+            it.retract("geometry-product", inner)
+            return
     if reason is not None:
         _report(it, applied.result, reason)
-    elif _chained(applied.result, factors):
+    elif _chained(it, applied.result, factors):
         _report(it, applied.result, "frames that are chained")
     elif any(_is_spoken(one) for one in factors):
         _report(it, applied.result, SAID, assume.NAME)
@@ -104,10 +114,9 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
         return None
     if _is_homogeneous(inner) and not _is_trained(core(other)):
         return "homogeneous coordinates"
-    if inner.op in INVERSES and not any(
-        part.flags & (LEARNED | PARAMETER) for part in behind(inner, 16)
-    ):
-        return "an inverse"
+    if inner.op in INVERSES and not _is_statistic(core(inner.operands[0])):
+        if not any(part.flags & (LEARNED | PARAMETER) for part in behind(inner, 16)):
+            return "an inverse"
     if _is_corner(one):
         return "the rotation of a pose"
     if _is_precomputed(inner):
@@ -121,6 +130,17 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
     if _is_column(one) and _is_data(core(other)):
         return "a matrix times one vector"
     return None
+
+
+def _is_statistic(value: Any) -> bool:
+    """Whether a matrix that is inverted is a sum, as a covariance and its ridge, or a matrix of products.
+
+    Cameras and poses are chained, and never added.
+    """
+    if not isinstance(value, Tensor) or value.op in SUMS:
+        return isinstance(value, Tensor)
+    factors = pair(value) if value.op in PRODUCTS else None
+    return factors is not None and same(core(factors[0]), core(factors[1]))
 
 
 def _is_trained(value: Any) -> bool:
@@ -177,7 +197,18 @@ def _is_precomputed(value: Tensor) -> bool:
         return False
     if value.flags & BUFFER:
         return value.op == "from_numpy" or any(isinstance(part, Array) for part in value.operands)
-    return any(isinstance(part, Array) and part.op != "input" for part in value.operands)
+    return any(isinstance(part, Array) and not _holds_data(part) for part in value.operands)
+
+
+def _holds_data(value: Any, depth: int = 6) -> bool:
+    """Whether an array is made of what a function is given, not of numbers and sizes alone."""
+    if isinstance(value, Array):
+        return value.op == "input" or (
+            depth > 0 and any(_holds_data(one, depth - 1) for one in value.operands)
+        )
+    if isinstance(value, Sequence):
+        return any(_holds_data(one, depth - 1) for one in (*(value.items or ()), value.element))
+    return isinstance(value, (Tensor, Unknown))
 
 
 def _is_offset(value: Tensor) -> bool:
@@ -214,7 +245,13 @@ def _is_data(value: Any) -> bool:
     )
 
 
-def _chained(product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
+def _is_form(product: Tensor, vector: Any) -> bool:
+    """Whether a product with a vector is multiplied by it again: a quadratic form, which is no place."""
+    factors = [core(one) for one in pair(product) or ()]
+    return isinstance(vector, Tensor) and any(one is vector for one in factors)
+
+
+def _chained(it: Interpreter, product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
     """Whether a factor is the product of the round before (``frame = frame @ step``)."""
     for one in factors:
         inner = core(one)
@@ -224,8 +261,23 @@ def _chained(product: Tensor, factors: tuple[Tensor, Tensor]) -> bool:
                 for part in inner.operands
             ):
                 other = factors[1] if one is factors[0] else factors[0]
-                return _composes(factors) and not _made_of(other, product)
+                return (
+                    _composes(factors)
+                    and not _made_of(other, product)
+                    and not _is_constant(it, product, 1 if one is factors[0] else 0)
+                )
     return False
+
+
+def _is_constant(it: Interpreter, product: Tensor, index: int) -> bool:
+    """Whether each round of the loop multiplies by the same matrix: a power of it, no chain of frames."""
+    written = operand_node(product.node, it.module, STARTS.get(product.op, 0) + index)
+    loop = it.nest[-1].node if it.nest and it.nest[-1].home is it.module else None
+    return (
+        written is not None
+        and loop is not None
+        and not names_in(written, ast.Load) & names_in(loop, ast.Store)
+    )
 
 
 def _composes(factors: tuple[Tensor, Tensor]) -> bool:
@@ -336,7 +388,7 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
     )
     if not modes:
         return
-    start = {"einsum": 1, "baddbmm": 1, "addmm": 1}.get(product.op, 0)
+    start = STARTS.get(product.op, 0)
     it.emit(
         "geometry-product",
         product.node,

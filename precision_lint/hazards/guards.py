@@ -357,8 +357,12 @@ def _weak_divisor(it: Interpreter, applied: Applied, value: Tensor, kind: str) -
         kind = "weak-norm"
     fate = "zero" if vanishes else "overflow"
     numerator = applied.values[0] if applied.name == "div" else None
-    if not vanishes and (kind == "weak-norm" or vanish_together(numerator, guard.base)):
-        return
+    if not vanishes:
+        if kind == "weak-norm" or vanish_together(numerator, guard.base):
+            return
+        # that it comes to 0 where the numerator does not is more than whoever guards it says
+        more_assumed = least(guard.base, REFERENCE).assumptions & assume.ZERO
+        first = first._replace(assumptions=first.assumptions | more_assumed)
     top = operand_node(applied.node, it.module, 0)
     more: dict[str, Any] = {
         "numerator": it.place(top) if top is not None and isinstance(numerator, Tensor) else None,

@@ -207,3 +207,12 @@ def in_sight(it: Interpreter, value: Any) -> bool:
     if node is None or body is None or value.home is not it.module:
         return False
     return bool(body.lineno <= node.lineno <= (body.end_lineno or 0))
+
+
+def names_in(node: ast.AST, context: type) -> set[str]:
+    """The names that a node reads (``ast.Load``) or gives values (``ast.Store``)."""
+    return {
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, context)
+    }

@@ -36,6 +36,8 @@ ZEROS = frozenset({
     "triu", "threshold", "hardshrink", "softshrink", "relu6", "scatter",
 })  # fmt: skip
 """Operations that make exact zeros, or may cancel to one."""
+PRODUCTS = frozenset({"matmul", "mm", "bmm", "mv", "dot"})
+"""Zero where one of the operands is."""
 DRAWN = frozenset({"rand", "rand_like", "uniform"})
 REFERENCE = -1
 """In place of a mode: everything is computed in float32."""
@@ -181,12 +183,34 @@ def vanish_together(over: Any, under: Any, spread: bool = False, depth: int = 8)
     parts = [peel(one) for one in under.operands[:2]]
     if under.op == "add" and all(isinstance(one, Tensor) and one.lo >= 0 for one in parts):
         return any(vanish_together(over, one, spread, depth - 1) for one in parts)
+    if under.op == "sub":
+        found = list(_extremes(under))
+        return any(_is_part(over, one, way, depth) for one in found for way in (False, True))
     known = operation(under.op)
-    scaled = under.op in ("mul", "div") and number(under.operands[1]) is not None
+    scaled = under.op == "div" or (under.op == "mul" and number(under.operands[1]) is not None)
     if under.op in WHOLE or scaled or (known is not None and known.view):
         spread = spread or under.op in SPREADS
         return bool(parts) and vanish_together(over, parts[0], spread, depth - 1)
     return False
+
+
+def _extremes(value: Any, depth: int = 10) -> Iterator[Tensor]:
+    """The tensors of whose largest and smallest values a value is computed: the step of a quantisation."""
+    for one in alternatives(value) if depth else ():
+        inner = peel(one)
+        if not isinstance(inner, Tensor) or not inner.operands:
+            continue
+        first = peel(inner.operands[0])
+        if inner.op in ("max", "amax", "min", "amin") and isinstance(first, Tensor):
+            yield first
+        elif inner.op in SCALING or transparent(inner):
+            for part in inner.operands[:2]:
+                yield from _extremes(part, depth - 1)
+
+
+SCALING = frozenset({
+    "sub", "add", "mul", "div", "neg", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "index_put",
+})  # fmt: skip
 
 
 def _is_part(value: Any, base: Tensor, spread: bool, depth: int) -> bool:
@@ -203,6 +227,8 @@ def _is_part(value: Any, base: Tensor, spread: bool, depth: int) -> bool:
         )
     if value.op == "mul":
         return any(_is_part(one, base, spread, depth - 1) for one in value.operands[:2])
+    if value.op.startswith("clamp") and 0.0 in (value.lo, value.hi):
+        return _is_part(value.operands[0], base, spread, depth - 1)
     return (value.op in MULTIPLE or transparent(value)) and _is_part(
         value.operands[0], base, spread, depth - 1
     )
@@ -252,7 +278,7 @@ def _least(value: Any, mode: int, depth: int) -> Least:
         return inner._replace(bound=rounded(bound, low) if low else bound)
     if depth and value.op in ("div", "mul", "add") and len(value.operands) > 1:
         return _combined(value, low, mode, depth)
-    return _intrinsic(value, low)
+    return _intrinsic(value, low, depth)
 
 
 def _stated(value: Tensor, low: int) -> Least | None:
@@ -341,7 +367,7 @@ def _combined(value: Tensor, low: int, mode: int, depth: int) -> Least:
         bound = a.bound * b.bound
         return smaller._replace(bound=rounded(bound, low) if low else bound)
     if value.lo < 0 and not (_nonnegative(first) and _nonnegative(second)):
-        return _intrinsic(value, low)
+        return _intrinsic(value, low, depth)
     smaller = a if isinstance(a.base, Tensor) else b
     bound = a.bound + b.bound
     both = a.assumptions | b.assumptions
@@ -352,7 +378,7 @@ def _nonnegative(value: Any) -> bool:
     return isinstance(value, (Tensor, Scalar)) and value.lo >= 0
 
 
-def _intrinsic(value: Tensor, low: int) -> Least:
+def _intrinsic(value: Tensor, low: int, depth: int) -> Least:
     """How close to zero an operation's result comes by its nature."""
     if value.lo > 0:
         return Least(rounded(value.lo, low) if low else value.lo, value, None, 0)
@@ -366,4 +392,8 @@ def _intrinsic(value: Tensor, low: int) -> Least:
         return Least(0.0 if low else TINY, value, None, 0)
     if value.lo == 0 and value.op != "input":
         return Least(0.0, value, None, 0)
-    return Least(0.0, value, None, assume.ZERO)
+    supposed = assume.ZERO
+    if value.op in PRODUCTS:
+        for one in value.operands[:2]:
+            supposed &= least(one, REFERENCE, depth - 1).assumptions if depth else supposed
+    return Least(0.0, value, None, supposed)

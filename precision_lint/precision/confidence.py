@@ -70,6 +70,9 @@ of numbers, so that its operand is of the mode's dtype, as is what a call of els
 SHOWN = assume.MAGNITUDE | assume.SIZE
 """What is believed only where the file itself, or the user, says that it runs so; of a module that no file
 imports, also where the project runs so, since it is handed to what runs."""
+ENTERED = frozenset({"geometry-product"})
+"""Events of code that a region has to be seen to call, or a model's, even where the user states the mode: most
+products of inverses and constant matrices prepare something, or fit something else."""
 INSIDE = frozenset({"upcast-in-vain", "left-half", "distance-in-region"})
 """Events of code that is written for a region around it: it leaves the region, or casts up in vain."""
 
@@ -179,7 +182,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         if not variant.modes >> mode & 1:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
-        strange, says_so = assumptions & ~tolerated, event.kind in INSIDE
+        strange = assumptions & ~tolerated
         enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode != CODE and (force.of(mode) or Strength.PROJECT) < enough:
             strange |= assumptions & SHOWN
@@ -187,7 +190,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             strange |= assumptions & assume.FLAG
         if mode in (AMP16, AMPBF) and event.kind in DATA:
             strange |= assumptions & assume.INPUT
-        confidence, sign = _in_mode(mode, variant, assumptions, strange, force, says_so)
+        confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)
             if best is None or _order(found) > _order(best):
@@ -196,7 +199,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
 
 
 def _in_mode(
-    mode: int, variant: Variant, assumptions: int, strange: int, force: Force, says_so: bool
+    event: Event, mode: int, variant: Variant, assumptions: int, strange: int, force: Force
 ) -> tuple[Confidence | None, Sign | None]:
     if mode == CODE:
         if not assumptions:
@@ -204,21 +207,23 @@ def _in_mode(
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), None
     strength = force.of(mode)
     sign = force.modes[mode][1] if strength is not None else None
-    if strength is not None and _runs_it(mode, strength, variant, sign, says_so):
+    if strength is not None and _runs_it(event, mode, strength, variant, sign):
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
-    return (None if strange or force.stated else Confidence.POSSIBLE), sign
+    unstated = force.stated and strength is None
+    return (None if strange or unstated else Confidence.POSSIBLE), sign
 
 
 def _runs_it(
-    mode: int, strength: Strength, variant: Variant, sign: Sign | None, says_so: bool
+    event: Event, mode: int, strength: Strength, variant: Variant, sign: Sign | None
 ) -> bool:
     """Whether a mode that is in force for a file is that of a hazard in it.
 
     A region of autocast runs models and what they call: a function that no region was seen to call, and
     that is no model's, runs outside of it unless its code says so.
     """
-    says_so = says_so and strength is Strength.FILE
-    if strength is not Strength.STATED and mode in (AMP16, AMPBF) and not says_so:
+    says_so = strength is Strength.FILE and event.kind in INSIDE
+    stated = strength is Strength.STATED and event.kind not in ENTERED
+    if mode in (AMP16, AMPBF) and not stated and not says_so:
         outside = 0 if variant.regions else assume.INPUT
         if variant.assumptions & (assume.ENTRY | outside) and not variant.of_module:
             return False

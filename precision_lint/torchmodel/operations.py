@@ -70,6 +70,10 @@ class Operation:
     variadic: int = -1
     since: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
 
+    def takes(self, count: int) -> bool:
+        """Whether its method can be given so many positional arguments."""
+        return self.variadic >= 0 or count < len(self.parameters)
+
 
 _built: dict[str, Operation] = {}
 
