@@ -131,6 +131,8 @@ def _modes(applied: Applied, lacking: int) -> tuple[int, int]:
     """Modes in which an operand has one of these dtypes for sure, and the dtypes."""
     modes = found = 0
     vectors = list(applied.seen.values())
+    if applied.policy == "lower":  # a region lowers what it multiplies inside, not what it is given
+        vectors = [one.dtypes for i in applied.seen if (one := applied.tensor(i)) is not None]
     if not applied.operation.strict and len(vectors) > 1:
         vectors = [functools.reduce(dtypes.promote, vectors)]
     for mode in range(len(MODES)):

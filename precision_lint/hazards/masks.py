@@ -89,7 +89,7 @@ def _is_mask_value(fill: Scalar, applied: Applied) -> bool:
     if constant is None:
         return fill.op in EXTREMES
     if applied.name in ("add", "sub"):
-        return constant <= -FLOAT16_OVERFLOWS
+        return False  # a mask is added where it is, not everywhere
     other = applied.tensor(0) or applied.tensor(1)
     return constant <= -FLOAT16_OVERFLOWS or (other is not None and other.lo >= 0 and other.hi <= 1)
 
@@ -135,6 +135,26 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
         inplace=applied.inplace,
         within=None,
     )
+
+
+@hazard("argmax", "argmin", "max", "min", "amax", "amin", "softmax", "log_softmax")
+def only_ranked(it: Interpreter, applied: Applied) -> None:
+    """What is filled so that it is not chosen is not chosen if it is infinite, either."""
+    value = peel(applied.tensor(0))
+    while isinstance(value, Tensor) and value.op not in FILLED and transparent(value):
+        value = peel(value.operands[0])
+    if (
+        not isinstance(value, Tensor)
+        or value.op not in FILLED
+        or value.op in RAISES
+        or not value.node
+    ):
+        return
+    event = it.events.get(("fill-overflow", it.place(value.node, value.home), None))
+    if event is not None and applied.name in ("softmax", "log_softmax"):
+        event.facts["weighed"] = True  # a row of nothing else is nan
+    elif event is not None and not event.facts.get("weighed"):
+        it.retract("fill-overflow", value)
 
 
 def _in_bfloat16(applied: Applied, modes: int) -> bool:

@@ -378,10 +378,27 @@ def exponential_overflow(it: Interpreter, applied: Applied) -> None:
     modes = half_modes(applied.seen.get(0, value.dtypes))
     if not modes or value.hi <= limit or is_shifted(value) or _is_logarithm(value):
         return
+    if _sign(value) < 0:
+        return
     size = value.hi if value.hi < INF else magnitude(value)
     needed = unbounded(size, limit)
     if needed is not None:
         _report(it, "exponential-overflow", applied, value, modes, needed, limit=limit)
+
+
+def _sign(value: Any) -> int:
+    """1 or -1: what sign a value has, if each number is one of a width or a rate: ``exp(-rate * distance**2)``;
+    0: unknown."""
+    value = peel(value)
+    if isinstance(value, Scalar):
+        return -1 if value.hi <= 0 or value.op.startswith("-") else 1
+    if not isinstance(value, Tensor) or not value.operands:
+        return 0
+    if value.lo >= 0 or value.hi <= 0:
+        return 1 if value.lo >= 0 else -1
+    if value.op in ("mul", "div"):
+        return _sign(value.operands[0]) * _sign(value.operands[1])
+    return -_sign(value.operands[0]) if value.op == "neg" else 0
 
 
 def _is_logarithm(value: Tensor) -> bool:
