@@ -89,7 +89,8 @@ def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -
             for dtype in said.dtypes:
                 mode = MODE_OF_SETTING[(said.kind, dtype)]
                 words, at = f"{callee}({keyword}={one.value!r}) runs it so", _written(node, keyword)
-                flag, foreign = len(alternatives) > 1, said.kind == "half"  # the model that is made
+                flag = len(alternatives) > 1
+                foreign = said.kind == "half" and spellings.names_dtype(keyword)  # what is made
                 bound = foreign and not objects.runs_models(it)
                 it.sign(mode, words, at, flag=flag, bound=bound, foreign=foreign)
 

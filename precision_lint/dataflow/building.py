@@ -220,12 +220,7 @@ def call_instance(
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
-    names = (
-        ("__call__", "forward")
-        if not objects.is_module(it, callee.cls)
-        else ("forward", "__call__")
-    )
-    for name in names:
+    for name in ("__call__", "forward"):
         method = objects.find_method(it, callee.cls, name)
         if method is not None:
             return it.run(method, callee, arguments, keywords, node)
@@ -447,14 +442,15 @@ def _fed(it: Interpreter, weights: Dtypes, arguments: list[Value], node: ast.AST
     What is half by assumption follows the model, in whichever half the code makes that.
     """
     first = arguments[0] if arguments else None
-    if isinstance(first, Tensor) and dtypes.single(weights) & 1 << dtypes.CODE:
+    sure = dtypes.single(weights)
+    if isinstance(first, Tensor) and sure & (1 << dtypes.CODE | dtypes.HALF_MODES):
         if first.dtypes[dtypes.CODE] & dtypes.OTHER:
             own = [
                 w if mode >= dtypes.HALF16 and x & dtypes.LOW else x
                 for mode, (x, w) in enumerate(zip(first.dtypes, weights, strict=True))
             ]
             first = first.but(dtypes=tuple(own))
-        _meet(it, weights, first, node)
+        _meet(it, weights, first, node, 0 if sure & 1 << dtypes.CODE else assume.BRANCH)
 
 
 def _meet(
@@ -559,13 +555,14 @@ def call_unknown(
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
         if _transforms(it, symbol):
             return _transformed(it, symbol.label, given)
-        cast = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
-        if cast and ("cast of", "") in symbol.attributes and symbol.node is not None:
+        known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
+        cast = symbol.node is not None and ("cast of", "") in symbol.attributes
+        if known and cast and symbol.node is not None:
             foreign = CLASS in symbol.attributes
             objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
-        weights = symbol.vector if cast else dtypes.FOLLOWS
-        if cast and (("cast of", "") in symbol.attributes or symbol.label in FED):
-            _fed(it, weights, arguments, node)
+        weights = symbol.vector if known else dtypes.FOLLOWS
+        if cast or (known and symbol.label in FED):
+            _fed(it, symbol.vector, arguments, node)
         else:
             _fed_features(it, weights, given, node)
         return network(it, symbol.label, weights, given, node)
@@ -698,7 +695,7 @@ def cast_unknown(
 ) -> Value:
     """A tensor or a model that is cast: both are of that dtype from here on."""
     symbol = value.symbol
-    made = Unknown(Symbol(symbol.label, vector, 0, node, it.module))
+    made = Unknown(Symbol(symbol.label, dtypes.run_in(vector), 0, node, it.module))
     made.symbol.uses = symbol.uses
     made.symbol.attributes = {("cast of", ""): value}
     if symbol.uses & Symbol.TENSOR:

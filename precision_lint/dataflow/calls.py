@@ -189,6 +189,7 @@ def run(
     keywords: dict[str, Value],
     node: ast.AST,
     outer: Environment | None = None,
+    trains: bool = False,
 ) -> Value:
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
@@ -197,10 +198,9 @@ def run(
     told: list[tuple[Symbol, Symbol]] = []
     me = owner
     if arguments is None:
-        driver = drives(it, function) or is_outside(it, function) or regions.opens(function)
+        driver = trains or _leads(it, function)
         region = regions_outside(it) if driver else _entry(it)
-        if owner is None:
-            me = _object_of(it, function)
+        me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
         arguments = [_supposed(it, one, told) for one in arguments]
@@ -241,6 +241,11 @@ def run(
     values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+
+
+def _leads(it: Interpreter, function: Function) -> bool:
+    """Whether a function that nobody was seen to call is run outside of regions, or opens its own."""
+    return drives(it, function) or is_outside(it, function) or regions.opens(function)
 
 
 def _seen_called(it: Interpreter, function: Function) -> None:

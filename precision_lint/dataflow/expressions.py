@@ -16,7 +16,7 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     switched_by,
 )
-from precision_lint.dataflow.objects import is_module, next_method
+from precision_lint.dataflow.objects import find_method, is_module, next_method
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
@@ -450,6 +450,8 @@ def _super(it: Interpreter, inner: ast.Call, name: str, node: ast.Call) -> Value
     if cls is None or isinstance(cls, str):
         return unknown()
     method = next_method(it, cls, function.cls, name)
+    if method is None and name == "__call__":  # the module's own, which calls this
+        method = find_method(it, cls, "forward")
     if method is not None:
         return it.run(method, owner, arguments, keywords, node)
     if isinstance(owner, Instance) and is_module(it, cls):

@@ -269,9 +269,13 @@ class Interpreter:
         keywords: dict[str, Value],
         node: ast.AST,
         outer: Environment | None = None,
+        trains: bool = False,
     ) -> Value:
-        """What a function of the project gives; arguments None: nothing is known of them."""
-        return OPERATIONS["run"](self, function, owner, arguments, keywords, node, outer)  # type: ignore[no-any-return]
+        """What a function of the project gives; arguments None: nothing is known of them.
+
+        trains: it comes to code that trains, by what it calls.
+        """
+        return OPERATIONS["run"](self, function, owner, arguments, keywords, node, outer, trains)  # type: ignore[no-any-return]
 
     def evaluate_in(self, module: Module, node: ast.expr) -> Value:
         """An expression among the global names of a file."""

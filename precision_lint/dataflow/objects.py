@@ -111,6 +111,27 @@ def find_method(it: Interpreter, cls: Class | str, name: str) -> Function | None
     return None
 
 
+def inherited(it: Interpreter, cls: Class) -> list[Function]:
+    """Methods of a class's bases that train by what it defines itself, and that nothing in it calls."""
+    line = [base for base in ancestry(it, cls) if isinstance(base, Class)]
+    methods = {name: one for base in reversed(line) for name, one in base.methods.items()}
+    scans = {
+        name: scan(one) for name, one in methods.items() if one.kind == "method" and one.parameters
+    }
+    training = {name for name, one in scans.items() if not one.names.isdisjoint(TRAINS)}
+    reached = {name for name in cls.methods if not name.startswith("__")} if training else set()
+    found: list[str] = []
+    while more := [
+        name for name, one in scans.items() if name not in reached and one.asked & reached
+    ]:
+        reached.update(more)
+        found += [name for name in more if name not in cls.methods]
+        training.update([name for name in more if scans[name].asked & training])
+    called = {name for one in cls.methods.values() for name in scan(one).names}
+    called |= {asked for name in found for asked in scans[name].asked - {name}}
+    return [methods[name] for name in found if name in training and name not in called]
+
+
 def next_method(it: Interpreter, cls: Class, after: Class, name: str) -> Function | None:
     """The method that ``super()`` gives in a method of ``after``."""
     line = ancestry(it, cls)
@@ -587,7 +608,9 @@ def cast_module(
     library = owner.cls if isinstance(owner.cls, str) else ""
     foreign = "." in library and not library.startswith("torch.")
     show_cast(it, vector, node, not library, foreign)
-    made = Cast(vector, it.clock, it.place(node), assumptions)
+    run = dtypes.run_in(vector)
+    assumptions |= assume.BRANCH if run != vector else 0
+    made = Cast(run, it.clock, it.place(node), assumptions)
     it.weights = {**it.weights, (owner.root, owner.path): made}
 
 

@@ -20,7 +20,8 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
-from precision_lint.dataflow.objects import keep, serves_models
+from precision_lint.dataflow.objects import inherited, keep, serves_models
+from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import FINISHED, tells
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -298,6 +299,9 @@ class Program:
         if module is not None:
             for function in list(module.all_functions()):
                 self._root(function)
+            for cls in module.all_classes():
+                for method in inherited(self.interpreter, cls):
+                    self._root(method, cls)
             self._top_level(module)
             self._main(module)
             self._forget()
@@ -349,12 +353,22 @@ class Program:
             for look in FINISHED:
                 look(it, trace)
 
-    def _root(self, function: Function) -> None:
+    def _root(self, function: Function, heir: Class | None = None) -> None:
+        """Interpret a function that no caller was seen of; a method as that of a class that inherits it."""
         it = self.interpreter
+        cls = heir or function.cls
         it.root = (function.module.path, function.qualname)
-        it.script = is_test(function.module.path)
-        it.of_module = function.cls is not None and serves_models(it, function.cls)
-        self._guarded(lambda: _whole(it, lambda: it.run(function, None, None, {}, function.node)))
+        it.script = is_test((heir or function).module.path)
+        it.of_module = cls is not None and serves_models(it, cls)
+
+        called = set(self.called) if heir is not None else self.called
+
+        def work() -> None:
+            me = unseen_object(it, heir) if heir is not None else None
+            it.run(function, me, None, {}, function.node, trains=heir is not None)
+
+        self._guarded(lambda: _whole(it, work))
+        self.called = called  # an heir's own methods may be called from elsewhere, too
 
     def _main(self, module: Module) -> None:
         """Code that runs as a script: under ``if __name__ == "__main__"``, and the top level."""

@@ -252,6 +252,17 @@ def single(a: Dtypes) -> int:
     return sum(1 << i for i, x in enumerate(a) if x and not x & x - 1)
 
 
+def run_in(a: Dtypes) -> Dtypes:
+    """The dtypes of weights that take one of several: where the model is run in half, that half."""
+    return (
+        *a[:HALF16],
+        *[
+            half if x & half and not x & OTHER else x
+            for x, half in zip(a[HALF16:], (FLOAT16, BFLOAT16), strict=True)
+        ],
+    )
+
+
 def may_differ(a: Dtypes, b: Dtypes) -> int:
     """Mask of the modes in which two known float operands may have different dtypes."""
     found = 0

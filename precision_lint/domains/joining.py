@@ -355,6 +355,11 @@ def _unknowns(a: Any, b: Any) -> Value:
     vector = dtypes.join(first.vector, second.vector)
     made = Symbol(first.label, vector, first.assumptions | second.assumptions)
     made.uses, made.flags = first.uses & second.uses, first.flags | second.flags
+    for one, other in ((a, b), (b, a)):
+        before = one.symbol.attributes.get(("cast of", ""))
+        if before is not None and before.symbol is other.symbol:
+            made.node, made.home = one.symbol.node, one.symbol.home
+            made.attributes = {("cast of", ""): other}
     if first.tensor is not None and second.tensor is not None:
         tensor = _tensors(first.tensor, second.tensor)
         made.tensor = tensor if isinstance(tensor, Tensor) else None

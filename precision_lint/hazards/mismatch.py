@@ -345,6 +345,8 @@ def _by_branch(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | N
         for b in parts:
             if a.at == b.at or not dtypes.may_differ(a.dtypes, b.dtypes) & left:
                 continue
+            if b.value.assumptions & assume.BRANCH:
+                continue  # the same branch may cast both
             for arm in arms(it, a.value):
                 modes = dtypes.differing(arm.dtypes, b.dtypes) & dtypes.single(b.dtypes) & left
                 if modes:

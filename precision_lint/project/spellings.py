@@ -141,6 +141,11 @@ def is_setting(key: str) -> bool:
     )
 
 
+def names_dtype(key: str) -> bool:
+    """Whether a key says which dtype something is made in, not how a model is run."""
+    return _DTYPE.fullmatch(normal(key)) is not None
+
+
 def judge(path: tuple[str, ...], value: Value, *, code: bool = False) -> Said | None:
     """What one setting says; None: nothing, or that half precision is off.
 
@@ -209,7 +214,7 @@ def settings(
             continue
         if "loss_scale" in entry.path and not switches.keys().isdisjoint(outer):
             continue  # DeepSpeed's, where "enabled" decides
-        if weak and _DTYPE.fullmatch(normal(entry.path[-1])):
+        if weak and names_dtype(entry.path[-1]):
             said = said._replace(strength="flag")
         yield entry, said
 

@@ -117,6 +117,14 @@ class Module:
             known = self.definitions[node] = Class(node, self, qualname)
         return known
 
+    def all_classes(self) -> Iterator[Class]:
+        """Classes, and those inside of them, in the order of the text."""
+        pending = list(reversed(self.classes))
+        while pending:
+            cls = pending.pop()
+            yield cls
+            pending += reversed(cls.inner)
+
     def all_functions(self) -> Iterator[Function]:
         """Functions and methods, in the order of the text."""
         yield from self.functions
@@ -270,15 +278,17 @@ def blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
 class Scan:
     """What a function's code mentions, from one walk over it.
 
-    names: names and attributes.  generator: it has a ``yield`` of its own.  stored: attributes of its
-    first parameter that it assigns.  stores: it assigns attributes of anything.  statements: how many.
+    names: names and attributes.  generator: it has a ``yield`` of its own.  stored, asked: attributes of
+    its first parameter that it assigns, and that it reads.  stores: it assigns attributes of anything.
+    statements: how many.
     """
 
-    __slots__ = ("generator", "names", "statements", "stored", "stores")
+    __slots__ = ("asked", "generator", "names", "statements", "stored", "stores")
 
     def __init__(self, function: Function) -> None:
         self.names: set[str] = set()
         self.stored: set[str] = set()
+        self.asked: set[str] = set()
         self.generator = self.stores = False
         self.statements = 0
         parameters = function.parameters
@@ -305,10 +315,11 @@ class Scan:
 
     def _attribute(self, node: ast.Attribute, me: str) -> None:
         self.names.add(node.attr)
-        if node.ctx.__class__ is ast.Store:
-            self.stores = True
-            if node.value.__class__ is ast.Name and node.value.id == me:
-                self.stored.add(node.attr)
+        mine = node.value.__class__ is ast.Name and node.value.id == me
+        stores = node.ctx.__class__ is ast.Store
+        self.stores |= stores
+        if mine:
+            (self.stored if stores else self.asked).add(node.attr)
 
 
 def every(node: ast.AST) -> Iterator[Any]:
