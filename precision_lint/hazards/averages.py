@@ -559,6 +559,10 @@ def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
         return
     if peel(first.operands[0]) is not buffer and not same(first.operands[0], buffer):
         return
+    loop = it.nest[-1] if it.nest and it.nest[-1].function is it.function else None
+    began = list(_beginnings(buffer)) if loop is not None else []
+    if loop is not None and began and all(_within(one, loop.node, loop.home) for one in began):
+        return  # each round has one of its own
     modes = dtypes.modes_of(buffer.dtypes, LOW)
     if modes & 1:
         _report_total(it, node, modes, 0, target.value, buffer, None)
