@@ -257,7 +257,7 @@ def run_in(a: Dtypes) -> Dtypes:
     return (
         *a[:HALF16],
         *[
-            half if x & half and not x & OTHER else x
+            half if x & half else x
             for x, half in zip(a[HALF16:], (FLOAT16, BFLOAT16), strict=True)
         ],
     )
