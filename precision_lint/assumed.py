@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from precision_lint import registry, source
 from precision_lint.api import Applicability, Confidence, Diagnostic, Edit, Fix, Severity
-from precision_lint.dataflow import stated
 from precision_lint.events import Event
 from precision_lint.source import Source
+from precision_lint.syntax import stated
 from precision_lint.syntax.stated import Mistake, Range, Stated, read, speaks
 
 CODE = "MP005"

@@ -16,10 +16,8 @@ from typing import Any
 
 from precision_lint import analysis, assumed, registry, source
 from precision_lint.api import Confidence, Diagnostic, Position, Rule
-from precision_lint.dataflow.program import Program
 from precision_lint.domains import dtypes
 from precision_lint.events import Event, Link, Place, Sign, Variant, differing
-from precision_lint.hazards import operations
 from precision_lint.precision.confidence import NOBODY, Callers
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
@@ -157,6 +155,9 @@ class Engine:
     """
 
     def __init__(self, code: Code, kinds: Iterable[str] | None = None) -> None:
+        from precision_lint.dataflow.program import Program  # late: what is known needs none of it
+        from precision_lint.hazards import operations
+
         self.code = code
         self.program = Program(code.layout, code.tree)
         self.program.wanted = operations.wanted(listened() if kinds is None else kinds)

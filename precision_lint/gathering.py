@@ -15,7 +15,6 @@ from precision_lint.cache import Cache, digest
 from precision_lint.config import Settings
 from precision_lint.engine import Engine, Facts, Together, Told, deep_recursion
 from precision_lint.events import Sign
-from precision_lint.project import options
 from precision_lint.project import suggested as suggestions
 from precision_lint.project.code import Code, Imports, encoded
 from precision_lint.project.contents import TENSORS, Index
@@ -128,6 +127,8 @@ def _within(code: Code, importers: Sequence[str]) -> list[str]:
 
 def shown(root: Path, code: Code, cache: Cache, workers: int = 1) -> list[Sign]:
     """The places of a project that show modes: in its code, its configuration files, its options."""
+    from precision_lint.project import options  # late: its patterns take long to compile
+
     names = [name for name in sorted(code.names) if code.contents(name).flags & TENSORS]
     imports = {root: Imports(code, cache)}
     found = _facts({root: names}, {root: code}, {root: cache}, imports, workers)[root]

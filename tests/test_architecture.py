@@ -60,7 +60,7 @@ ROOMS: dict[str, set[str]] = {
     "context": {"api", "call_edits", "domains", "slices", "source", "syntax"},
     "analysis": {"api", "context", "domains", "precision", "source"},
     "project": {"cache", "domains", "events", "notebook", "patterns", "source", "syntax"},
-    "assumed": {"api", "dataflow", "events", "registry", "source", "syntax"},
+    "assumed": {"api", "events", "registry", "source", "syntax"},
     "engine": {
         "analysis", "api", "assumed", "dataflow", "domains", "events", "hazards", "precision", "project",
         "registry", "source",
@@ -318,6 +318,27 @@ def test_linting_needs_neither_torch_nor_libcst(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_is_known_is_told_without_the_interpreter(tmp_path: Path) -> None:
+    text = "import torch\n\n\ndef double(x):\n    return torch.add(x, x)\n"
+    paths = [tmp_path / name for name in ("a.py", "b.py")]
+    for path in paths:
+        path.write_text(text)
+    code = (
+        "import sys\n"
+        "from precision_lint.cli import main\n"
+        "main(['check', '--isolated', '--jobs', '1', '--cache-dir', 'kept', *sys.argv[1:]])\n"
+        "print(any(name.startswith('precision_lint.dataflow') for name in sys.modules))\n"
+    )
+    said = []
+    for named in (paths, paths[:1]):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *named], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert run.returncode == 0, run.stderr
+        said.append(run.stdout.splitlines()[-1])
+    assert said == ["True", "False"]
 
 
 # Each law above reads imports; these hold that the reading misses none.

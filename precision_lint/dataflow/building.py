@@ -402,8 +402,15 @@ def _call_container(
 def network(
     it: Interpreter, label: str, weights: Dtypes, arguments: list[Value], node: ast.AST
 ) -> Value:
-    """What an unknown model gives: the region's dtype, or that of its weights."""
+    """What an unknown model gives: the region's dtype, or that of its weights; float64 if all that it is
+    given is, which no region casts and no other weights take."""
     vector = []
+    known = not weights[0] & dtypes.OTHER
+    floats = [
+        one for v in arguments if isinstance(v, Tensor) and (one := v.dtypes)[0] & dtypes.FLOATS
+    ]
+    if floats and not known and all(one == dtypes.V_FLOAT64 for one in floats):
+        return it.unknown(label, dtypes.V_FLOAT64, assume.NETWORK)
     left = it.region.explicit and it.region.dtypes == dtypes.V_OFF and weights is dtypes.FOLLOWS
     for mode, (region, own) in enumerate(zip(it.region.dtypes, weights, strict=True)):
         if region:
@@ -413,7 +420,6 @@ def network(
             vector.append(dtypes.BATCHES[mode])
         else:
             vector.append(dtypes.HANDED_IN[mode] if left else own)
-    known = not weights[0] & dtypes.OTHER
     made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
     made.symbol.node, made.symbol.home = node, it.module
     made.symbol.uses |= Symbol.FLOAT if known else 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow import devices
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.operators import perhaps_number
 from precision_lint.dataflow.ranges import bounds_of, hull
 from precision_lint.dataflow.tensors import dtype_of, promoted
 from precision_lint.domains import assumptions as assume
@@ -279,10 +280,15 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         lo,
         hi,
         assumptions,
-        rank=0 if number else _data_rank(value),
+        rank=0 if number or _is_single(creation, value) else _data_rank(value),
         reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
         data=origin,
     )
+
+
+def _is_single(creation: Creation, value: Value | None) -> bool:
+    """Whether ``torch.tensor(np.log(x))`` is of one number."""
+    return isinstance(value, Array) and creation.name != "from_numpy" and perhaps_number(value)
 
 
 def _is_number(value: Tensor) -> bool:

@@ -158,7 +158,7 @@ def _beside(other: Any, value: Any) -> Value:
         tensor = not uses & Symbol.ARRAY and (uses & Symbol.TENSOR or _is_number(value))
     else:
         tensor = other.__class__ is Tensor
-    if tensor and (value.dtypes == dtypes.V_ANY or _perhaps_number(value)):
+    if tensor and (value.dtypes == dtypes.V_ANY or perhaps_number(value)):
         return Scalar(None, "float", value.lo, value.hi, 0, value.node, value.home)
     return value  # type: ignore[no-any-return]
 
@@ -179,7 +179,7 @@ def _by_element(value: Any) -> bool:
     return by_item and bool(value.operands)
 
 
-def _perhaps_number(value: Any) -> bool:
+def perhaps_number(value: Any) -> bool:
     """Whether something of NumPy may be one number, which promotes no tensor: ``rates[step]``."""
     if value.__class__ is Unknown:
         return not value.symbol.uses & (Symbol.ARRAY | Symbol.TENSOR)
@@ -197,8 +197,8 @@ def _perhaps_number(value: Any) -> bool:
             isinstance(node, ast.Call) and len(node.args) <= DRAWS[value.op] and not node.keywords
         )
     if value.op in ("element", "join"):
-        return value.op == "element" or any(map(_perhaps_number, value.operands))
-    return _by_element(value) and all(map(_perhaps_number, value.operands))
+        return value.op == "element" or any(map(perhaps_number, value.operands))
+    return _by_element(value) and all(map(perhaps_number, value.operands))
 
 
 REDUCTIONS = frozenset({"sum", "mean", "max", "min", "std", "var", "prod", "median"})

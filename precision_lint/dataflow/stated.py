@@ -35,15 +35,17 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.syntax.stated import Stated
+from precision_lint.syntax.stated import (
+    EVENT,
+    KNOWN,
+    NAMELESS,
+    NEW,
+    REFUTED,
+    UNFIT,
+    UNREADABLE,
+    Stated,
+)
 
-NEW, KNOWN, REFUTED, NAMELESS, UNFIT, UNREADABLE = (
-    "new", "known", "refuted", "nameless", "unfit", "unreadable",
-)  # fmt: skip
-"""What comes of a fact: it adds something, adds nothing, contradicts what is proved, speaks of a name that
-has no value, or of a value that has no dtype or no bounds, or is no known dtype."""
-EVENT = "stated"
-"""The kind of events that tell it."""
 ABOUT_SIZE = assume.MAGNITUDE | assume.SIZE | assume.ZERO | assume.NAME
 """Assumptions that do not concern a dtype."""
 AS_WRITTEN = assume.INPUT | assume.ENTRY | assume.WEIGHTS | assume.BATCH

@@ -559,6 +559,10 @@ def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
         return
     if peel(first.operands[0]) is not buffer and not same(first.operands[0], buffer):
         return
+    loop = it.nest[-1] if it.nest and it.nest[-1].function is it.function else None
+    name = target.value.id if isinstance(target.value, ast.Name) else ""
+    if loop is not None and name in names_in(loop.node, ast.Store):
+        return  # each round has one of its own
     modes = dtypes.modes_of(buffer.dtypes, LOW)
     if modes & 1:
         _report_total(it, node, modes, 0, target.value, buffer, None)

@@ -106,6 +106,9 @@ def kind_of(value: Any, dim: int, depth: int = 12) -> str:
         return FEATURES if dim == -1 else POSITIONS
     if value.op in MAPS:
         return POSITIONS if dim >= (-1 if value.op == "conv1d" else -2) else FEATURES
+    if value.op == "join":
+        kinds = {kind_of(one, dim, depth - 1) for one in value.operands}
+        return POSITIONS if POSITIONS in kinds else FEATURES if FEATURES in kinds else UNKNOWN
     moved = _before(value, dim)
     if moved is None:
         return POSITIONS if _flattens(value, dim) else UNKNOWN
@@ -240,13 +243,17 @@ def large_contraction(it: Interpreter, applied: Applied) -> None:
 
 
 def _add_up(parts: list[Factor]) -> bool:
-    """Whether the terms of a sum have one sign, or are squares on its diagonal: it grows with their number."""
-    first, second = (peel(part.value) for part in parts)
-    return any(part.value.lo >= 0 for part in parts) or same(_turned(first), _turned(second))
+    """Whether a sum grows with the number of its terms: they have one sign, or are squares over positions."""
+    if any(part.value.lo >= 0 for part in parts):
+        return True
+    first, second = (_turned(part.value) for part in parts)
+    kinds = [kind_of(part.value, part.dims[0]) for part in parts if len(part.dims) == 1]
+    return same(first, second) and (POSITIONS in kinds or not kinds)
 
 
 def _turned(value: Any) -> Any:
     """What a matrix is the transpose of, or a view."""
+    value = peel(value)
     while isinstance(value, Tensor) and value.op in TURNED and value.operands:
         value = peel(value.operands[0])
     return value

@@ -43,6 +43,8 @@ INVERSES = frozenset({"linalg.inv", "inverse", "linalg.pinv", "pinverse", "linal
 STARTS = {"einsum": 1, "baddbmm": 1, "addmm": 1}
 """Where the factors of products begin, if not with the first operand."""
 SUMS = frozenset({"add", "sub", "sum", "mean", "cov", "corrcoef", "addmm", "baddbmm"})
+EXACT = frozenset({"numpy.eye", "numpy.identity", "numpy.ones", "numpy.zeros"})
+"""Arrays of ones and zeros, of which half loses nothing."""
 BOUNDED = frozenset({"clamp", "clamp_min", "maximum", "abs", "cast", "add", "where"})
 SPOKEN = re.compile(
     r"(?i:intrins|extrins|camera)|(^|_)K(_|$)|"
@@ -197,7 +199,10 @@ def _is_precomputed(value: Tensor) -> bool:
         return False
     if value.flags & BUFFER:
         return value.op == "from_numpy" or any(isinstance(part, Array) for part in value.operands)
-    return any(isinstance(part, Array) and not _holds_data(part) for part in value.operands)
+    return any(
+        isinstance(part, Array) and part.op not in EXACT and not _holds_data(part)
+        for part in value.operands
+    )
 
 
 def _holds_data(value: Any, depth: int = 6) -> bool:

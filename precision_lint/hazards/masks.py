@@ -89,7 +89,7 @@ def _is_mask_value(fill: Scalar, applied: Applied) -> bool:
     if constant is None:
         return fill.op in EXTREMES
     if applied.name in ("add", "sub"):
-        return constant <= -FLOAT16_OVERFLOWS
+        return False  # a mask is added where it is, not everywhere
     other = applied.tensor(0) or applied.tensor(1)
     return constant <= -FLOAT16_OVERFLOWS or (other is not None and other.lo >= 0 and other.hi <= 1)
 

@@ -53,6 +53,7 @@ class Code:
         device: Callable[[Path], tuple[str, ...] | None] | None = None,
     ) -> None:
         self.root = root
+        self._start = _start(root)
         self.settings = tuple(settings)
         self.texts = dict(texts or {})
         self.names = frozenset({*names, *self.texts})
@@ -78,7 +79,7 @@ class Code:
     ) -> Code:
         """The project below a root, which may be a file, and what else was named."""
         home = root if root.is_dir() else root.parent
-        start = f"{home}{os.sep}".replace(f"{os.sep}{os.sep}", os.sep)
+        start = _start(home)
         found = files.names(root, settings, (*files.SUFFIXES, *files.CONFIGS))
         inside = (str(path) for path in named if str(path).startswith(start))
         names = {*found, *(path[len(start) :].replace(os.sep, "/") for path in inside)}
@@ -133,7 +134,10 @@ class Code:
         """What is in a file; nothing where it cannot be read."""
         if self.index is None or name in self.texts:
             return contents(name, self.data(name))
-        return self.index.of(str(self.path(name))) or NOTHING
+        below = name.replace("/", os.sep) if os.sep != "/" else name
+        return (
+            self.index.of(f"{self._start}{below}") or NOTHING
+        )  # no Path: each run asks for all files
 
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file, with the facts that its comments state; None where there is none."""
@@ -167,6 +171,11 @@ class Code:
             return text.text.encode("utf8", "surrogatepass")
         data = source.load(self.path(name), name)
         return b"" if isinstance(data, Failure) else data
+
+
+def _start(home: Path) -> str:
+    """How the path of what lies in a directory begins."""
+    return f"{home}{os.sep}".replace(f"{os.sep}{os.sep}", os.sep)
 
 
 def releases(root: Path | None, settings: Settings) -> Releases:

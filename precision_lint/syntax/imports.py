@@ -69,7 +69,7 @@ class Layout:
         if "__init__.py" in self.paths:
             self._packages.add(".")
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._starts: dict[PurePosixPath, tuple[str, ...]] = {}
+        self._starts: dict[str, tuple[str, ...]] = {}
 
     def package_of(self, path: str) -> str:
         """The dotted name of the package that a file lies in, from the outermost package on."""
@@ -101,29 +101,29 @@ class Layout:
         key = ("." * level + dotted, path.rpartition("/")[0])
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._find(dotted, PurePosixPath(path).parent, level)
+            known = self._known[key] = self._find(dotted, key[1] or ".", level)
         for found in known:
             if level or found != path:
                 return found
         return None
 
-    def _find(self, dotted: str, folder: PurePosixPath, level: int) -> tuple[str, ...]:
+    def _find(self, dotted: str, folder: str, level: int) -> tuple[str, ...]:
         """What an import in a folder may name, nearest first."""
         below = dotted.replace(".", "/")
         if level:
             for _ in range(level - 1):
-                folder = folder.parent
-            homes: tuple[str, ...] = (str(folder),)
+                folder = folder.rpartition("/")[0] or "."
+            homes: tuple[str, ...] = (folder,)
         else:
             homes = self._homes(folder)
         found = (self._at(home, below) for home in homes)
         return tuple(one for one in found if one is not None)
 
-    def _homes(self, folder: PurePosixPath) -> tuple[str, ...]:
+    def _homes(self, folder: str) -> tuple[str, ...]:
         """Directories that an absolute import may start from, nearest first."""
         known = self._starts.get(folder)
         if known is None:
-            outside = folder
+            outside = PurePosixPath(folder)
             while str(outside) in self._packages and str(outside) != ".":
                 outside = outside.parent
             above = [] if str(outside) == "." else outside.parents

@@ -24,6 +24,14 @@ from precision_lint.syntax.program import FunctionNode, dotted
 INF = float("inf")
 FORM = "`assume x float32`, `assume 0 <= x <= 1`, `assume |x| <= 10` or `assume x != 0`"
 
+NEW, KNOWN, REFUTED, NAMELESS, UNFIT, UNREADABLE = (
+    "new", "known", "refuted", "nameless", "unfit", "unreadable",
+)  # fmt: skip
+"""What comes of a fact: it adds something, adds nothing, contradicts what is proved, speaks of a name that
+has no value, or of a value that has no dtype or no bounds, or is no known dtype."""
+EVENT = "stated"
+"""The kind of events that tell it."""
+
 MARK = re.compile(r"#\s*precision-lint\s*:\s*assume(?![\w-])")
 """How a comment begins that states facts."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
