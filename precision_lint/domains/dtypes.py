@@ -256,10 +256,7 @@ def run_in(a: Dtypes) -> Dtypes:
     """The dtypes of weights that take one of several: where the model is run in half, that half."""
     return (
         *a[:HALF16],
-        *[
-            half if x & half and not x & OTHER else x
-            for x, half in zip(a[HALF16:], (FLOAT16, BFLOAT16), strict=True)
-        ],
+        *[half if x & half else x for x, half in zip(a[HALF16:], (FLOAT16, BFLOAT16), strict=True)],
     )
 
 
