@@ -188,8 +188,9 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             strange |= assumptions & SHOWN
         if mode in (HALF16, HALFBF):  # who casts the model may still switch the region on
             strange |= assumptions & assume.FLAG
-        if mode in (AMP16, AMPBF) and event.kind in DATA:
-            strange |= assumptions & assume.INPUT
+        if mode in (AMP16, AMPBF):
+            strange |= assumptions & (assume.INPUT if event.kind in DATA else 0)
+            strange |= assumptions & (assume.KIND if assumptions & assume.INPUT else 0)
         confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)
