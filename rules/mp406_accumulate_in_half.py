@@ -36,14 +36,16 @@ class AccumulateInHalf(Rule):
     ## Example
     ```python
     total = 0.0
-    for batch in loader:
-        total += model(batch).mean()
+    with torch.no_grad():
+        for batch in loader:
+            total += model(batch).mean()
     ```
     Use instead:
     ```python
     total = 0.0
-    for batch in loader:
-        total += model(batch).mean().float()
+    with torch.no_grad():
+        for batch in loader:
+            total += model(batch).mean().float()
     ```
 
     ## Fix safety

@@ -63,7 +63,8 @@ def complaints(text: str) -> list[str]:
          "x float32", "x float16"),
         ("MP404", "def f(x):  #\n    return torch.arange(100000).to(x.dtype) + x\n", "x float32", "x float16"),
         ("MP406",
-         "def f(xs):  #\n    total = 0\n    for x in xs:\n        total = total + x.mean()\n    return total\n",
+         "def f(xs):  #\n    total = 0\n    for x in xs:\n        total = total + x.mean().detach()\n"
+         "    return total\n",
          "xs float32", "xs float16"),
         ("MP502", "def f(x):  #\n    return x @ torch.randn(4, 4)\n", "x float32", "x float16"),
         ("MP505", "def f(x):  #\n    return torch.linalg.inv(x)\n", "x double", "x half"),

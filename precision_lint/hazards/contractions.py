@@ -224,7 +224,7 @@ def large_contraction(it: Interpreter, applied: Applied) -> None:
     if size < 1e-2:
         return
     needed = assume.SIZE | (assume.MAGNITUDE if size == INF else 0)
-    needed |= 0 if _add_up(parts) else assume.SIGN
+    needed |= 0 if reason == "dimensions" or _add_up(parts) else assume.SIGN
     needed |= assume.MANY if size <= 1 else 0
     it.emit(
         "large-contraction",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
@@ -43,6 +44,7 @@ from precision_lint.domains.values import (
     Symbol,
     Tensor,
     Unknown,
+    text,
 )
 from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
@@ -232,11 +234,22 @@ def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | 
 
 def _strict(applied: Applied) -> tuple[int, ...]:
     """The operands that must have one dtype."""
+    if applied.name == "einsum" and not _contracts(text(applied.values[0])):
+        return ()
     if applied.name in ("einsum", "chain_matmul", "linalg.multi_dot"):
         return tuple(applied.seen)
     if applied.name == "index_put":
         return (0, 2) if _picks(applied.values[1] if len(applied.values) > 1 else None) else ()
     return applied.operation.strict
+
+
+def _contracts(equation: str | None) -> bool:
+    """Whether operands of an ``einsum`` share an index that is summed over; if not, it multiplies."""
+    if equation is None or "->" not in equation:
+        return True
+    given, _, kept = equation.replace(" ", "").partition("->")
+    terms = [set(term) - set(kept) for term in given.split(",")]
+    return any(a & b for a, b in combinations(terms, 2))
 
 
 def _as_if_cast(applied: Applied, pair: Pair, narrow: Tensor) -> None:

@@ -26,7 +26,6 @@ OPEN: dict[str, set[str]] = {
         "mp502/kept.py: +MP502",
         "mp602/asked.py: +MP602",
         "mp105/objects.py: +MP109",
-        "mp406/meters.py: -MP406",
         "mp409/by_hand.py: -MP409",
     },
     "code in methods": {"mp206/negatives.py: +MP206"},
