@@ -314,6 +314,23 @@ def test_a_model_of_another_library_runs_what_is_called_with_its_output(
     assert check(tmp_path) == expected
 
 
+@pytest.mark.parametrize("after", [".eval()", ".eval().requires_grad_(False)"])
+def test_a_model_of_another_library_that_is_cast_later_is_that_librarys(
+    tmp_path: Path, after: str
+) -> None:
+    loads = (
+        "import torch\nfrom {library} import {cls}\nfrom loss import Loss\n\n\ndef load(device):\n"
+    )
+    loads += '    made = {cls}.from_pretrained("x").to(device, dtype=torch.float16)' + after + "\n"
+    loads += "    return made\n"
+    own = "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n"
+    texts = {"loss.py": MODULE, "net.py": own, "loads.py": loads.format(library="net", cls="Net")}
+    projects.write(tmp_path, texts)
+    assert check(tmp_path) == FLAGGED, "a model of the project may be trained with the loss"
+    projects.write(tmp_path, {"loads.py": loads.format(library="transformers", cls="AutoModel")})
+    assert check(tmp_path) == []
+
+
 TRAINS = (
     "import torch\n{imports}\n\n\ndef run(model, x):\n"
     "    with torch.autocast('cuda', dtype=torch.float16):\n        y = model(x)\n    y.backward()\n"

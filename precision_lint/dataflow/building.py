@@ -492,7 +492,7 @@ CLASS = ("class of", "")
 """Where the attributes of an unknown object hold the class of another library that it is of."""
 
 
-def _class_of(symbol: Symbol | None) -> str:
+def class_of(symbol: Symbol | None) -> str:
     """The class that an unknown model was loaded by, also if it was cast since."""
     while symbol is not None:
         cls, cast = symbol.attributes.get(CLASS), symbol.attributes.get(("cast of", ""))
@@ -504,7 +504,7 @@ def _class_of(symbol: Symbol | None) -> str:
 
 def _transforms(it: Interpreter, symbol: Symbol) -> bool:
     """Whether what is called transforms data: it is torchvision's, or called by such a class."""
-    if _class_of(symbol).startswith("torchvision.transforms."):
+    if class_of(symbol).startswith("torchvision.transforms."):
         return True
     cls = it.function.cls if it.function is not None else None
     return cls is not None and objects.is_a(it, cls, *TRANSFORMS)
@@ -549,7 +549,7 @@ def call_unknown(
     handed(it, node, callee, given)
     batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
     if batch is None and symbol.label == "generate":
-        batch = _generated(it, _class_of(symbol.owner), node)
+        batch = _generated(it, class_of(symbol.owner), node)
     if batch is not None:
         return batch
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
@@ -558,7 +558,7 @@ def call_unknown(
         known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         cast = symbol.node is not None and ("cast of", "") in symbol.attributes
         if known and cast and symbol.node is not None:
-            foreign = CLASS in symbol.attributes
+            foreign = bool(class_of(symbol))
             objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
         weights = symbol.vector if known else dtypes.FOLLOWS
         if cast or (known and symbol.label in FED):
@@ -707,7 +707,7 @@ def cast_unknown(
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
     if it.statement_value is node and isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, made)
-        objects.show_cast(it, vector, node, foreign=CLASS in symbol.attributes)
+        objects.show_cast(it, vector, node, foreign=bool(class_of(symbol)))
     return made
 
 

@@ -523,7 +523,7 @@ def _unknown_method(
         elif name in ("detach", "clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
-            foreign = building.CLASS in symbol.attributes
+            foreign = bool(building.class_of(symbol))
             objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
         return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
