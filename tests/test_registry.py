@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -230,8 +231,11 @@ def test_entries_are_remembered_beside_the_bytecode(
 
 
 def test_entry_points_of_others_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # what other tests imported may have left a finder or an archive behind
+    finders = [f for f in sys.meta_path if f is PathFinder or not hasattr(f, "find_distributions")]
+    monkeypatch.setattr(sys, "meta_path", finders)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert not registry._others()
-    monkeypatch.syspath_prepend(tmp_path)
     points = tmp_path / "rays-1.0.dist-info" / "entry_points.txt"
     points.parent.mkdir()
     points.write_text("[console_scripts]\nrays = rays:main\n")
