@@ -331,6 +331,54 @@ def test_a_model_of_another_library_that_is_cast_later_is_that_librarys(
     assert check(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ('Fabric(precision="16-true")', FLAGGED),
+        ('AutoModel.from_config(None, torch_dtype="float16")', []),
+    ],
+    ids=["a runner of the project's models", "a model of the library"],
+)
+def test_a_runner_in_half_runs_the_models_of_the_project(
+    tmp_path: Path, made: str, expected: list[str]
+) -> None:
+    runs = "import torch\nfrom lightning import Fabric\nfrom transformers import AutoModel\nimport loss\n\n\n"
+    runs += f"def main():\n    fabric = {made}\n    return fabric\n"
+    projects.write(tmp_path, {"loss.py": MODULE, "runs.py": runs})
+    assert check(tmp_path) == expected
+
+
+BASE = """\
+import torch
+
+
+class Recipe:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def step(self, batch):
+        loss = self.loss(self.model(batch.float()).float())
+        loss.backward()
+        self.optimizer.step()
+"""
+HEIR = """\
+import torch
+from base import Recipe
+
+
+class Logged(Recipe):
+    def loss(self, x):
+        return torch.log(x.sigmoid() + 1e-8).mean()
+"""
+
+
+def test_an_inherited_method_is_one_caller_of_many(tmp_path: Path) -> None:
+    projects.write(tmp_path, {"base.py": BASE, "heir.py": HEIR})
+    stated = Overrides(no_cache=True, precision=("float16",))
+    result = runner.check([tmp_path], Resolver(stated, isolated=True))
+    assert found(result) == ["heir.py:7 MP301"], "another caller may hand it half"
+
+
 TRAINS = (
     "import torch\n{imports}\n\n\ndef run(model, x):\n"
     "    with torch.autocast('cuda', dtype=torch.float16):\n        y = model(x)\n    y.backward()\n"

@@ -169,6 +169,35 @@ def test_a_file_that_others_refer_to_is_not_loaded_twice(monkeypatch: pytest.Mon
     assert names.count("base.py") == 2
 
 
+def test_who_takes_all_names_of_a_file_is_loaded_anew_with_it() -> None:
+    texts = {
+        "base.py": "import torch\n\n\ndef lowered(x):\n    return x.half()\n",
+        "all.py": "from base import *\n",
+        "use.py": "import torch\nfrom all import lowered\n\n\ndef loss(x):\n"
+        "    return torch.log(lowered(x.sigmoid()) + 1e-8)\n",
+    }
+    held = {name: Source(name, text) for name, text in texts.items()}
+    engine = Engine(Code(Path(), set(texts), texts=held))
+    assert "log-guard" in engine.facts("use.py").events["use.py"]
+    changed = texts["base.py"].replace("return x", "return x.detach().clamp(min=0.5)")
+    engine.code.texts["base.py"] = Source("base.py", changed)
+    engine.forget("base.py")
+    assert "log-guard" not in engine.facts("use.py").events.get("use.py", "")
+
+
+def test_a_name_of_python_that_torch_exports_is_that_of_torch() -> None:
+    texts = {
+        "use.py": "from torch import *\nfrom other import *\n",
+        "other.py": "def rest(x):\n    return x\n",
+    }
+    held = {name: Source(name, text) for name, text in texts.items()}
+    found = Engine(Code(Path(), set(texts), texts=held)).program
+    module = found.load("use.py")
+    assert module is not None
+    named = {name: found.global_of(found.interpreter, module, name) for name in ("abs", "len")}
+    assert [getattr(value, "name", "") for value in named.values()] == ["torch.abs", "builtins.len"]
+
+
 def test_trees_of_files_that_are_let_go_of_need_no_garbage_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

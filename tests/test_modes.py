@@ -446,3 +446,84 @@ def test_a_message_names_the_dtype_of_the_modes_that_count(modes: list[str], dty
     text = "import torch\n\n\ndef match(a, b):\n    return torch.cdist(a, b, p=1)\n"
     found = [one for one in lint_source(text, precision=modes) if one.code == "MP504"]
     assert [one.message.partition(" tensors")[0] for one in found] == [f"cdist of {dtype}"]
+
+
+SLICED = """\
+import torch
+
+
+def finish(rewards, start, end):
+    kept = torch.zeros(100, dtype=torch.float32)
+    part = {index}
+    kept[part] = rewards.double()
+    return kept
+"""
+
+
+@pytest.mark.parametrize(("index", "expected"), [("slice(start, end)", []), ("start", ["MP503"])])
+def test_a_slice_that_is_made_before_it_is_used_casts(index: str, expected: list[str]) -> None:
+    found = lint_source(SLICED.format(index=index), confidence="possible")
+    assert [one.code for one in found] == expected
+
+
+ENTERED = """\
+import torch
+
+
+def whitened(x, spread):
+    return x @ torch.linalg.inv(spread.float()){step}
+"""
+STEP = """
+
+
+def step(x, spread):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return whitened(x, spread).square()
+"""
+
+
+@pytest.mark.parametrize(("step", "expected"), [("", []), (STEP, ["MP501"])])
+def test_an_inverse_counts_where_a_region_is_seen_to_run_it(step: str, expected: list[str]) -> None:
+    text = ENTERED.format(step=step)
+    found = lint_source(text, precision=["amp-float16"], select=["MP501"])
+    assert [one.code for one in found] == expected
+    possible = lint_source(text, precision=["amp-float16"], select=["MP501"], confidence="possible")
+    assert [one.code for one in possible] == ["MP501"]
+
+
+UNKNOWN = """\
+import torch
+
+
+def pixels(batch):
+    return {start}.cpu().numpy()
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "mode", "expected"),
+    [
+        ("batch", "amp-bfloat16", []),
+        ("batch", "bfloat16", ["MP506"]),
+        ("torch.relu(batch)", "amp-bfloat16", ["MP506"]),
+        ("batch.masked_fill(batch[0] > 0, -1e32)", "amp-float16", ["MP310"]),
+    ],
+    ids=["of any kind, under autocast", "in a half model", "a tensor, under autocast", "a fill"],
+)
+def test_what_may_be_a_tensor_and_may_be_half(start: str, mode: str, expected: list[str]) -> None:
+    text = UNKNOWN.format(start=start)
+    assert [one.code for one in lint_source(text, precision=[mode])] == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [("torch.relu(self.l(x)).mean(-1, keepdim=True)", ["MP305"]), ("self.l(x).cos()", [])],
+    ids=["comes to 0 by its nature", "may come to 0"],
+)
+def test_a_guard_that_survives_needs_what_brings_it_to_zero(base: str, expected: list[str]) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Gain(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.l = nn.Linear(4, 4)\n\n    def forward(self, x):\n"
+        f"        return torch.tanh(self.l(x.flip(0))) / ({base} + 1e-6)\n"
+    )
+    assert [one.code for one in lint_source(text, precision=["amp-float16"])] == expected

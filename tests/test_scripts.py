@@ -183,3 +183,22 @@ def test_bless_of_one_folder_leaves_the_others(
         run(monkeypatch, "bless", "no_such_folder", "--root", blessed.parent)
     assert end.value.code == 2
     assert "no_such_folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "agree"),
+    [
+        ("a\nb", "a\nb", True),
+        ("a\nb", "a\nc", False),
+        ("a", "a\nb", False),
+        ("a\n...\nd", "a\nb\nc\nd", True),
+        ("a\n...\nd", "a\nd", True),
+        ("a\n...\nd", "a\nb\nc", False),
+        ("begins ...", "begins so", True),
+        ("begins ...", "does not", False),
+    ],
+)
+def test_what_the_page_of_modes_shows_is_what_is_printed(
+    expected: str, printed: str, agree: bool
+) -> None:
+    assert script("modes_page").agrees(expected.split("\n"), printed.split("\n")) is agree

@@ -255,7 +255,9 @@ class Program:
         for alias in node.names:
             bound = alias.asname or alias.name
             if alias.name == "*" and isinstance(node, ast.ImportFrom):
-                it.module.facts.setdefault("stars", []).append(self._star(path, node))
+                star = self._star(path, node)
+                it.module.facts.setdefault("stars", []).append(star)
+                used.update((star.path,) if isinstance(star, Lazy) else ())
             elif isinstance(node, ast.ImportFrom):
                 it.variables[bound] = self._member_of(
                     it, node.module or "", alias.name, path, node.level, node
@@ -436,8 +438,8 @@ def _is_main(node: ast.stmt) -> bool:
     return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
 
 
-__all__ = ["Environment", "Program", "Special"]
-
-
 def _is_builtin(value: Value) -> bool:
     return isinstance(value, Reference) and value.name.startswith("builtins.")
+
+
+__all__ = ["Environment", "Program", "Special"]

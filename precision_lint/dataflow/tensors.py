@@ -333,9 +333,8 @@ def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> 
     elif policy in ("fp32", "fp32_dtype", "banned"):
         seen = [dtypes.raised(one, region.dtypes) for one in seen]
     _record(applied, seen)
-    into = applied.tensor(0) if applied.inplace else None
-    if into is not None:
-        return into.dtypes
+    if applied.inplace and tensors:
+        return tensors[0].dtypes
     return _of_kind(applied, tensors, seen)
 
 

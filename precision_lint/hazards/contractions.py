@@ -224,7 +224,7 @@ def large_contraction(it: Interpreter, applied: Applied) -> None:
     if size < 1e-2:
         return
     needed = assume.SIZE | (assume.MAGNITUDE if size == INF else 0)
-    needed |= 0 if reason == "dimensions" or _add_up(parts) else assume.SIGN
+    needed |= 0 if _add_up(parts) else assume.SIGN
     needed |= assume.MANY if size <= 1 else 0
     it.emit(
         "large-contraction",
@@ -243,20 +243,16 @@ def large_contraction(it: Interpreter, applied: Applied) -> None:
 
 
 def _add_up(parts: list[Factor]) -> bool:
-    """Whether a sum grows with the number of its terms: they have one sign, or are squares over positions."""
-    if any(part.value.lo >= 0 for part in parts):
+    """Whether a sum grows with the number of its terms: they have one sign, or are squares over positions.
+
+    Masks and features share several dimensions in one place, features and weights do not.
+    """
+    spatial = len(parts[0].dims) > 1 and parts[0].dims == parts[1].dims
+    if spatial or any(part.value.lo >= 0 for part in parts):
         return True
-    first, second = (_turned(part.value) for part in parts)
+    first, second = (through(part.value, TURNED) for part in parts)
     kinds = [kind_of(part.value, part.dims[0]) for part in parts if len(part.dims) == 1]
     return same(first, second) and (POSITIONS in kinds or not kinds)
-
-
-def _turned(value: Any) -> Any:
-    """What a matrix is the transpose of, or a view."""
-    value = peel(value)
-    while isinstance(value, Tensor) and value.op in TURNED and value.operands:
-        value = peel(value.operands[0])
-    return value
 
 
 TURNED = frozenset(

@@ -73,6 +73,9 @@ imports, also where the project runs so, since it is handed to what runs."""
 ENTERED = frozenset({"geometry-product"})
 """Events of code that a region has to be seen to call, or a model's, even where the user states the mode: most
 products of inverses and constant matrices prepare something, or fit something else."""
+FILLED = frozenset({"fill-overflow"})
+"""Events that may rest, under autocast, on what may be a tensor and may be half: such numbers fill scores,
+as a rule."""
 INSIDE = frozenset({"upcast-in-vain", "left-half", "distance-in-region"})
 """Events of code that is written for a region around it: it leaves the region, or casts up in vain."""
 
@@ -190,7 +193,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             strange |= assumptions & assume.FLAG
         if mode in (AMP16, AMPBF):
             strange |= assumptions & (assume.INPUT if event.kind in DATA else 0)
-            strange |= assumptions & (assume.KIND if assumptions & assume.INPUT else 0)
+            if assumptions & assume.INPUT and event.kind not in FILLED:
+                strange |= assumptions & assume.KIND
         confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)
