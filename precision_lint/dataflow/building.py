@@ -558,8 +558,7 @@ def call_unknown(
         known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         cast = symbol.node is not None and ("cast of", "") in symbol.attributes
         if known and cast and symbol.node is not None:
-            foreign = bool(class_of(symbol))
-            objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
+            objects.show_cast(it, symbol.vector, symbol.node)
         weights = symbol.vector if known else dtypes.FOLLOWS
         if cast or (known and symbol.label in FED):
             _fed(it, symbol.vector, arguments, node)
@@ -707,7 +706,7 @@ def cast_unknown(
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
     if it.statement_value is node and isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, made)
-        objects.show_cast(it, vector, node, foreign=bool(class_of(symbol)))
+        objects.show_cast(it, vector, node)
     return made
 
 
