@@ -40,7 +40,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
-from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
+from precision_lint.torchmodel.foreign import TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
@@ -478,7 +478,7 @@ def foreign(
     """What a model of another library gives, called itself or by a method."""
     weights = objects.weights_of(it, owner)[0]
     cls = str(owner.cls)
-    ids = _generated(it, cls, node) if name == "generate" else None
+    ids: Tensor | None = OPERATIONS["generated"](it, cls, node) if name == "generate" else None
     if ids is not None:
         return ids
     if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
@@ -522,17 +522,6 @@ def _transformed(it: Interpreter, label: str, given: list[Value]) -> Value:
     return it.unknown(label, dtypes.V_FLOAT32, assume.BATCH)
 
 
-def _generated(it: Interpreter, cls: str, node: ast.AST) -> Tensor | None:
-    """The ids that ``generate`` of a language model gives; None: it is no such, or gives more."""
-    given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
-    speaks = cls.endswith(LANGUAGE_MODELS) or "input_ids" in given
-    if not speaks or "return_dict_in_generate" in given:
-        return None
-    return Tensor(
-        dtypes.V_INTEGER, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
-    )
-
-
 def call_unknown(
     it: Interpreter,
     callee: Unknown,
@@ -549,7 +538,7 @@ def call_unknown(
     handed(it, node, callee, given)
     batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
     if batch is None and symbol.label == "generate":
-        batch = _generated(it, class_of(symbol.owner), node)
+        batch = OPERATIONS["generated"](it, class_of(symbol.owner), node)
     if batch is not None:
         return batch
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
@@ -557,9 +546,7 @@ def call_unknown(
             return _transformed(it, symbol.label, given)
         known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         cast = symbol.node is not None and ("cast of", "") in symbol.attributes
-        if known and cast and symbol.node is not None:
-            foreign = bool(class_of(symbol))
-            objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
+        _show_cast_of(it, symbol if cast else symbol.owner)
         weights = symbol.vector if known else dtypes.FOLLOWS
         if cast or (known and symbol.label in FED):
             _fed(it, symbol.vector, arguments, node)
@@ -567,6 +554,14 @@ def call_unknown(
             _fed_features(it, weights, given, node)
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
+
+
+def _show_cast_of(it: Interpreter, symbol: Symbol | None) -> None:
+    """What was cast, and is called or has methods that no tensor has, is a model."""
+    if symbol is None or symbol.node is None or symbol.uses & Symbol.TENSOR:
+        return
+    if ("cast of", "") in symbol.attributes and not symbol.vector[0] & dtypes.OTHER:
+        objects.show_cast(it, symbol.vector, symbol.node, foreign=bool(class_of(symbol)))
 
 
 def call_class_of_layer(
@@ -610,16 +605,7 @@ def module_method(
         return _moved(it, owner, arguments, keywords, node)
     if name == "requires_grad_":
         objects.freeze(owner.attributes, arguments)
-    if name in (
-        "cuda",
-        "cpu",
-        "eval",
-        "train",
-        "requires_grad_",
-        "apply",
-        "share_memory",
-        "compile",
-    ):
+    if name in STAYS or name in ("apply", "share_memory", "compile"):
         return owner
     if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
         special = objects.parameters_of(owner, node, it)
@@ -705,10 +691,24 @@ def cast_unknown(
     inner = tensor_of(it, value, node)
     if inner is not None:
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
-    if it.statement_value is node and isinstance(node.func, ast.Attribute):
+    if isinstance(node.func, ast.Attribute) and _discarded(it, node):
         rebind(it, node.func.value, made)
         objects.show_cast(it, vector, node, foreign=bool(class_of(symbol)))
     return made
+
+
+def _discarded(it: Interpreter, node: ast.Call) -> bool:
+    """Whether nothing is done with what a cast gives, but to move it: only of a model is anything left."""
+    last = it.statement_value
+    while isinstance(last, ast.Call) and isinstance(last.func, ast.Attribute) and last is not node:
+        if last.func.attr not in STAYS:
+            return False
+        last = last.func.value
+    return last is node
+
+
+STAYS = frozenset({"cuda", "cpu", "to", "eval", "train", "requires_grad_"})
+"""Methods of models that change the model itself, and give it."""
 
 
 def _register(
