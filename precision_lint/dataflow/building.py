@@ -560,8 +560,7 @@ def call_unknown(
         known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         cast = symbol.node is not None and ("cast of", "") in symbol.attributes
         if known and cast and symbol.node is not None:
-            foreign = bool(class_of(symbol))
-            objects.show_cast(it, symbol.vector, symbol.node, foreign=foreign)
+            objects.show_cast(it, symbol.vector, symbol.node)
         weights = symbol.vector if known else dtypes.FOLLOWS
         if cast or (known and symbol.label in FED):
             _fed(it, symbol.vector, arguments, node)
@@ -710,7 +709,7 @@ def cast_unknown(
     changed = begins(node)
     if it.statement_value is not None and begins(it.statement_value) is changed:
         rebind(it, changed, made)
-        objects.show_cast(it, vector, node, foreign=bool(class_of(symbol)))
+        objects.show_cast(it, vector, node)
     return made
 
 
