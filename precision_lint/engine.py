@@ -69,7 +69,7 @@ class Facts:
         head = {
             "files": list(self.events),
             "signs": [
-                [s.mode, s.text, list(s.place), s.script, s.inside, s.flag, s.bound, s.foreign]
+                [s.mode, s.text, list(s.place), s.script, s.inside, s.flag, s.bound]
                 for s in self.signs
             ],
             "called": _by_file(self.called),
@@ -85,8 +85,8 @@ class Facts:
         try:
             head = json.loads(first)
             signs = tuple(
-                Sign(mode, said, Place(*place), script, inside, flag, bound, foreign=foreign)
-                for mode, said, place, script, inside, flag, bound, foreign in head["signs"]
+                Sign(mode, said, Place(*place), script, inside, flag, bound)
+                for mode, said, place, script, inside, flag, bound in head["signs"]
             )
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names

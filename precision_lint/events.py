@@ -34,9 +34,9 @@ class Sign:
 
     mode: index into ``domains.dtypes.MODES``.  script: it is in a test, or runs only as a script.
     inside: a module opens a region around parts of itself, or casts them, which says nothing of other
-    files.  flag: an option or a condition decides whether it is run so.  bound: the code around does not
-    train or evaluate, and so runs nothing that it is handed, but only what it calls.  foreign: the model
-    is another library's, which holds no module of the project.
+    files.  flag: an option or a condition decides whether it is run so.  bound: it is about what the
+    code around calls, not about other models and losses of the project: one model that is cast, or a
+    region in code that does not train or evaluate.
     setting: the folder whose code a setting of a trainer is about; None: it is no setting.
     """
 
@@ -48,7 +48,6 @@ class Sign:
     flag: bool = False
     bound: bool = False
     setting: str | None = None
-    foreign: bool = False
 
 
 @dataclass(slots=True, eq=False)

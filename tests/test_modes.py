@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import cli, lint_source
+from precision_lint import cli, lint_paths, lint_source
 from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
 
 MODEL = """\
@@ -527,3 +527,41 @@ def test_a_guard_that_survives_needs_what_brings_it_to_zero(base: str, expected:
         f"        return torch.tanh(self.l(x.flip(0))) / ({base} + 1e-6)\n"
     )
     assert [one.code for one in lint_source(text, precision=["amp-float16"])] == expected
+
+
+LOSS = """\
+import torch
+from torch import nn
+
+
+class Loss(nn.Module):
+    def forward(self, x):
+        return torch.log(x.sigmoid() + 1e-8)
+"""
+TEACHER = """\
+import torch
+import loss
+
+
+def distil(model, step, x):
+    model.half()
+    return step(model(x)).backward()
+"""
+USED = """\
+import torch
+import loss
+
+
+def main(x):
+    return loss.Loss().half()(x.half())
+"""
+
+
+@pytest.mark.parametrize(("text", "expected"), [(TEACHER, []), (USED, ["MP301"])])
+def test_a_cast_says_nothing_of_other_models(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    """A teacher that is made half is not the loss of another file, unless it is called from there."""
+    (tmp_path / "loss.py").write_text(LOSS)
+    (tmp_path / "main.py").write_text(text)
+    assert [one.code for one in lint_paths([tmp_path])] == expected

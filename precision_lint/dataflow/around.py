@@ -90,9 +90,8 @@ def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -
                 mode = MODE_OF_SETTING[(said.kind, dtype)]
                 words, at = f"{callee}({keyword}={one.value!r}) runs it so", _written(node, keyword)
                 flag = len(alternatives) > 1
-                foreign = said.kind == "half" and spellings.names_dtype(keyword)  # what is made
-                bound = foreign and not objects.runs_models(it)
-                it.sign(mode, words, at, flag=flag, bound=bound, foreign=foreign)
+                made = said.kind == "half" and spellings.names_dtype(keyword)
+                it.sign(mode, words, at, flag=flag, bound=made)
 
 
 def _written(node: ast.AST, keyword: str) -> ast.AST:
@@ -181,7 +180,7 @@ def call(
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:
             if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
-                objects.show_cast(it, vector, node, foreign=True)
+                objects.show_cast(it, vector, node)
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)

@@ -8,7 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
-from precision_lint.dataflow.containers import child, rebind
+from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.creation import beside_weights
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.parameters import unseen_object
@@ -40,7 +40,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
-from precision_lint.torchmodel.foreign import TRANSFORMS
+from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
 
 FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
@@ -441,7 +441,9 @@ def _fed(it: Interpreter, weights: Dtypes, arguments: list[Value], node: ast.AST
 
     What is half by assumption follows the model, in whichever half the code makes that.
     """
-    first = arguments[0] if arguments else None
+    first: Any = arguments[0] if arguments else None
+    if isinstance(first, Unknown) and ("cast of", "") in first.symbol.attributes:
+        first = first.symbol.tensor
     sure = dtypes.single(weights)
     if isinstance(first, Tensor) and sure & (1 << dtypes.CODE | dtypes.HALF_MODES):
         if first.dtypes[dtypes.CODE] & dtypes.OTHER:
@@ -478,7 +480,7 @@ def foreign(
     """What a model of another library gives, called itself or by a method."""
     weights = objects.weights_of(it, owner)[0]
     cls = str(owner.cls)
-    ids: Tensor | None = OPERATIONS["generated"](it, cls, node) if name == "generate" else None
+    ids = _generated(it, cls, node) if name == "generate" else None
     if ids is not None:
         return ids
     if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
@@ -522,6 +524,17 @@ def _transformed(it: Interpreter, label: str, given: list[Value]) -> Value:
     return it.unknown(label, dtypes.V_FLOAT32, assume.BATCH)
 
 
+def _generated(it: Interpreter, cls: str, node: ast.AST) -> Tensor | None:
+    """The ids that ``generate`` of a language model gives; None: it is no such, or gives more."""
+    given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
+    speaks = cls.endswith(LANGUAGE_MODELS) or "input_ids" in given
+    if not speaks or "return_dict_in_generate" in given:
+        return None
+    return Tensor(
+        dtypes.V_INTEGER, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
+    )
+
+
 def call_unknown(
     it: Interpreter,
     callee: Unknown,
@@ -538,7 +551,7 @@ def call_unknown(
     handed(it, node, callee, given)
     batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
     if batch is None and symbol.label == "generate":
-        batch = OPERATIONS["generated"](it, class_of(symbol.owner), node)
+        batch = _generated(it, class_of(symbol.owner), node)
     if batch is not None:
         return batch
     if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
@@ -561,7 +574,7 @@ def _show_cast_of(it: Interpreter, symbol: Symbol | None) -> None:
     if symbol is None or symbol.node is None or symbol.uses & Symbol.TENSOR:
         return
     if ("cast of", "") in symbol.attributes and not symbol.vector[0] & dtypes.OTHER:
-        objects.show_cast(it, symbol.vector, symbol.node, foreign=bool(class_of(symbol)))
+        objects.show_cast(it, symbol.vector, symbol.node)
 
 
 def call_class_of_layer(
@@ -589,6 +602,12 @@ CASTS = {
 }
 
 
+STAYS = frozenset({
+    "cuda", "cpu", "eval", "train", "requires_grad_", "apply", "share_memory", "compile",
+})  # fmt: skip
+"""Methods of modules that give the module."""
+
+
 def module_method(
     it: Interpreter,
     owner: Instance,
@@ -605,7 +624,7 @@ def module_method(
         return _moved(it, owner, arguments, keywords, node)
     if name == "requires_grad_":
         objects.freeze(owner.attributes, arguments)
-    if name in STAYS or name in ("apply", "share_memory", "compile"):
+    if name in STAYS:
         return owner
     if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
         special = objects.parameters_of(owner, node, it)
@@ -691,24 +710,11 @@ def cast_unknown(
     inner = tensor_of(it, value, node)
     if inner is not None:
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
-    if isinstance(node.func, ast.Attribute) and _discarded(it, node):
-        rebind(it, node.func.value, made)
-        objects.show_cast(it, vector, node, foreign=bool(class_of(symbol)))
+    changed = begins(node)
+    if it.statement_value is not None and begins(it.statement_value) is changed:
+        rebind(it, changed, made)
+        objects.show_cast(it, vector, node)
     return made
-
-
-def _discarded(it: Interpreter, node: ast.Call) -> bool:
-    """Whether nothing is done with what a cast gives, but to move it: only of a model is anything left."""
-    last = it.statement_value
-    while isinstance(last, ast.Call) and isinstance(last.func, ast.Attribute) and last is not node:
-        if last.func.attr not in STAYS:
-            return False
-        last = last.func.value
-    return last is node
-
-
-STAYS = frozenset({"cuda", "cpu", "to", "eval", "train", "requires_grad_"})
-"""Methods of models that change the model itself, and give it."""
 
 
 def _register(

@@ -469,11 +469,10 @@ class Interpreter:
         inside: bool = False,
         flag: bool = False,
         bound: bool = False,
-        foreign: bool = False,
     ) -> None:
         """Note a place that shows in which mode code is run, as ``Sign`` says."""
         place, flag = self.place(node, home), flag or bool(self.branches)
-        self.signs.add(Sign(mode, text, place, self.script, inside, flag, bound, foreign=foreign))
+        self.signs.add(Sign(mode, text, place, self.script, inside, flag, bound))
 
 
 OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)

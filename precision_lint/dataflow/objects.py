@@ -582,12 +582,11 @@ def runs_models(it: Interpreter) -> bool:
     return it.module.trains() or (function is not None and drives(it, function))
 
 
-def show_cast(
-    it: Interpreter, vector: Dtypes, node: ast.AST, built: bool = False, foreign: bool = False
-) -> None:
+def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
 
-    built: the code was seen to build it, so that what it runs is known.  foreign: it is another library's.
+    Who casts one model says nothing of the others of a project: in other files, only what is called from
+    here counts.
     """
     if _hands_on(node):
         return
@@ -595,9 +594,7 @@ def show_cast(
     for dtype, mode in HALVES:
         if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            chosen = written != dtype
-            bound = built or not runs_models(it)
-            it.sign(mode, said, node, None, of_own_parts(it), chosen, bound, foreign)
+            it.sign(mode, said, node, None, of_own_parts(it), written != dtype, bound=True)
 
 
 def cast_module(
@@ -605,9 +602,7 @@ def cast_module(
 ) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
-    library = owner.cls if isinstance(owner.cls, str) else ""
-    foreign = "." in library and not library.startswith("torch.")
-    show_cast(it, vector, node, not library, foreign)
+    show_cast(it, vector, node)
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)

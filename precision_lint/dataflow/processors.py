@@ -14,7 +14,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import Batch, Special, Table, Tensor, Unknown, Value, text
-from precision_lint.torchmodel.foreign import IDS, LANGUAGE_MODELS, PROCESSED, SENSED
+from precision_lint.torchmodel.foreign import IDS, PROCESSED, SENSED
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -38,17 +38,6 @@ def processed(it: Interpreter, label: str, keywords: Keywords, node: ast.AST) ->
     ):  # a tokenizer gives no features: they are there if they are asked for
         return _batch({k: v for k, v in made.items() if PROCESSED[k] == dtypes.INTEGER}, made)
     return _batch(made, made)
-
-
-def generated(it: Interpreter, cls: str, node: ast.AST) -> Tensor | None:
-    """The ids that ``generate`` of a language model gives; None: it is no such, or gives more."""
-    given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
-    speaks = cls.endswith(LANGUAGE_MODELS) or "input_ids" in given
-    if not speaks or "return_dict_in_generate" in given:
-        return None
-    return Tensor(
-        dtypes.V_INTEGER, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
-    )
 
 
 def _batch(items: dict[str, Value], asked: dict[str, Value]) -> Batch:
@@ -104,4 +93,3 @@ ATTRIBUTES[Batch] = _attribute
 METHODS[Batch] = _method
 OPERATIONS["processed"] = processed
 OPERATIONS["features"] = features
-OPERATIONS["generated"] = generated

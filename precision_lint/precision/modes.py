@@ -90,7 +90,7 @@ def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) 
     imports = sign.place.path in importers
     if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
         return Strength.PROJECT
-    if sign.bound or sign.foreign:
+    if sign.bound:
         return Strength.CALLER if imports else Strength.PROJECT
     if not imported:
         return Strength.HANDED
