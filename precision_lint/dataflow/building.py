@@ -8,7 +8,7 @@ from typing import Any
 
 from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
-from precision_lint.dataflow.containers import child, rebind
+from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.creation import beside_weights
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.parameters import unseen_object
@@ -441,7 +441,9 @@ def _fed(it: Interpreter, weights: Dtypes, arguments: list[Value], node: ast.AST
 
     What is half by assumption follows the model, in whichever half the code makes that.
     """
-    first = arguments[0] if arguments else None
+    first: Any = arguments[0] if arguments else None
+    if isinstance(first, Unknown) and ("cast of", "") in first.symbol.attributes:
+        first = first.symbol.tensor
     sure = dtypes.single(weights)
     if isinstance(first, Tensor) and sure & (1 << dtypes.CODE | dtypes.HALF_MODES):
         if first.dtypes[dtypes.CODE] & dtypes.OTHER:
@@ -704,8 +706,9 @@ def cast_unknown(
     inner = tensor_of(it, value, node)
     if inner is not None:
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
-    if it.statement_value is node and isinstance(node.func, ast.Attribute):
-        rebind(it, node.func.value, made)
+    changed = begins(node)
+    if it.statement_value is not None and begins(it.statement_value) is changed:
+        rebind(it, changed, made)
         objects.show_cast(it, vector, node)
     return made
 
