@@ -559,8 +559,7 @@ def call_unknown(
             return _transformed(it, symbol.label, given)
         known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         cast = symbol.node is not None and ("cast of", "") in symbol.attributes
-        if known and cast and symbol.node is not None:
-            objects.show_cast(it, symbol.vector, symbol.node)
+        _show_cast_of(it, symbol if cast else symbol.owner)
         weights = symbol.vector if known else dtypes.FOLLOWS
         if cast or (known and symbol.label in FED):
             _fed(it, symbol.vector, arguments, node)
@@ -568,6 +567,14 @@ def call_unknown(
             _fed_features(it, weights, given, node)
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
+
+
+def _show_cast_of(it: Interpreter, symbol: Symbol | None) -> None:
+    """What was cast, and is called or has methods that no tensor has, is a model."""
+    if symbol is None or symbol.node is None or symbol.uses & Symbol.TENSOR:
+        return
+    if ("cast of", "") in symbol.attributes and not symbol.vector[0] & dtypes.OTHER:
+        objects.show_cast(it, symbol.vector, symbol.node)
 
 
 def call_class_of_layer(
@@ -595,6 +602,12 @@ CASTS = {
 }
 
 
+STAYS = frozenset({
+    "cuda", "cpu", "eval", "train", "requires_grad_", "apply", "share_memory", "compile",
+})  # fmt: skip
+"""Methods of modules that give the module."""
+
+
 def module_method(
     it: Interpreter,
     owner: Instance,
@@ -611,16 +624,7 @@ def module_method(
         return _moved(it, owner, arguments, keywords, node)
     if name == "requires_grad_":
         objects.freeze(owner.attributes, arguments)
-    if name in (
-        "cuda",
-        "cpu",
-        "eval",
-        "train",
-        "requires_grad_",
-        "apply",
-        "share_memory",
-        "compile",
-    ):
+    if name in STAYS:
         return owner
     if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
         special = objects.parameters_of(owner, node, it)

@@ -279,6 +279,11 @@ class Machine:
         """``with``: its body runs once."""
         return self.run(step.blocks[0], states)
 
+    def apart(self, step: Step, states: States) -> Flow:
+        """A function that is handed on: who calls it, and when, is out of sight."""
+        self.run(step.blocks[0], frozenset({State()}))
+        return Flow(states)
+
     def guarded(self, step: Step, states: States) -> Flow:
         """``try``: its body, then handlers from anywhere in it, then what always runs."""
         body, final, *handlers = step.blocks
@@ -778,6 +783,7 @@ STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
     "if": Machine.branch, "match": Machine.either, "and": Machine.either, "or": Machine.either,
     "try": Machine.guarded, "call": Machine.called, "loop": Machine.loop,
     "unrolled": Machine.unrolled, "with": Machine.within,
+    "apart": Machine.apart,
 }  # fmt: skip
 ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,
