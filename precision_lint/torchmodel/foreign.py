@@ -30,6 +30,12 @@ WIDE = (
     "ldm.modules.diffusionmodules.util.timestep_embedding",
 )  # fmt: skip
 """Functions that compute in float32 whatever they are given, and give that."""
+RNN = "torch.nn.utils.rnn."
+PADDED = tuple([
+    RNN + name
+    for name in ("pack_padded_sequence", "pad_packed_sequence", "pad_sequence", "pack_sequence")
+])  # fmt: skip
+"""Functions that put sequences of different lengths into one tensor, or back."""
 INDICES = ("torchvision.ops.nms", "torchvision.ops.batched_nms", "torchvision.ops.boxes.nms")
 VIEWS = frozenset({"rearrange", "repeat", "asnumpy"})
 """Functions of einops that move numbers, and keep their dtype."""
