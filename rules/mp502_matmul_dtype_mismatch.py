@@ -106,7 +106,8 @@ def _fix(event: Event, at: Context) -> Fix | None:
     layer = at.callee(event.place) if facts["layer"] else None
     if layer is not None and layer.startswith("self."):
         first = f"next({layer}.parameters())"
-        follows: str | None = first if facts["among"] else f"{layer}.weight"
+        named = not facts["among"] and facts["operation"] != "recurrent"
+        follows: str | None = f"{layer}.weight" if named else first
     else:
         follows = at.text(narrow) if narrow is not None and at.is_name(narrow) else None
     if follows is None:

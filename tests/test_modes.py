@@ -488,7 +488,7 @@ def test_an_inverse_counts_where_a_region_is_seen_to_run_it(step: str, expected:
     found = lint_source(text, precision=["amp-float16"], select=["MP501"])
     assert [one.code for one in found] == expected
     possible = lint_source(text, precision=["amp-float16"], select=["MP501"], confidence="possible")
-    assert [one.code for one in possible] == ["MP501"]
+    assert [one.code for one in possible] == expected
 
 
 UNKNOWN = """\
@@ -505,7 +505,7 @@ def pixels(batch):
     [
         ("batch", "amp-bfloat16", []),
         ("batch", "bfloat16", ["MP506"]),
-        ("torch.relu(batch)", "amp-bfloat16", ["MP506"]),
+        ("torch.relu(batch)", "amp-bfloat16", []),
         ("batch.masked_fill(batch[0] > 0, -1e32)", "amp-float16", ["MP310"]),
     ],
     ids=["of any kind, under autocast", "in a half model", "a tensor, under autocast", "a fill"],
@@ -513,6 +513,36 @@ def pixels(batch):
 def test_what_may_be_a_tensor_and_may_be_half(start: str, mode: str, expected: list[str]) -> None:
     text = UNKNOWN.format(start=start)
     assert [one.code for one in lint_source(text, precision=[mode])] == expected
+
+
+REGION = """
+
+def evaluate(model, batch):
+    with torch.autocast("cuda", dtype=torch.{dtype}):
+        return {body}
+"""
+SCORES = """\
+import torch
+
+
+def scores(queries, keys):
+    return (torch.matmul(queries, keys.transpose(1, 2)) / 8).softmax(-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "dtype"),
+    [
+        (UNKNOWN.format(start="torch.relu(batch)"), "MP506", "bfloat16"),
+        (SCORES, "MP208", "float16"),
+    ],
+    ids=["what is handed in is half", "activations are large"],
+)
+def test_what_counts_where_the_file_itself_opens_a_region(text: str, code: str, dtype: str) -> None:
+    mode = "amp-bfloat16" if dtype == "bfloat16" else "amp-float16"
+    around = text + REGION.format(dtype=dtype, body="model(batch)")
+    for given, expected in ((text, []), (around, [code])):
+        assert [one.code for one in lint_source(given, precision=[mode], select=[code])] == expected
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,20 @@ def einops(
     return it.unknown(last, dtypes.V_ANY, assume.CALL)
 
 
+def padded(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """Sequences of different lengths in one tensor, or packed: all numbers as they were."""
+    first = next(iter((*arguments, *keywords.values())), unknown())
+    if name.endswith(".pad_packed_sequence"):
+        lengths = Tensor(dtypes.V_INTEGER, "processed", (), node, it.module)
+        return Sequence((_moved(it, first, node), lengths), None)
+    if name.endswith(".pack_padded_sequence"):
+        return _moved(it, first, node)
+    parts = elements(it, first, node)
+    return _moved(it, building.join_all([*parts]) if isinstance(parts, list) else parts, node)
+
+
 def _moved(it: Interpreter, value: Value | None, node: ast.AST) -> Value:
     """A tensor whose numbers einops put into another shape."""
     made = tensor_of(it, value) if value is not None else None

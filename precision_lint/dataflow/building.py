@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
-from precision_lint.dataflow.containers import child, rebind
+from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.creation import beside_weights
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.parameters import unseen_object
@@ -441,7 +441,9 @@ def _fed(it: Interpreter, weights: Dtypes, arguments: list[Value], node: ast.AST
 
     What is half by assumption follows the model, in whichever half the code makes that.
     """
-    first = arguments[0] if arguments else None
+    first: Any = arguments[0] if arguments else None
+    if isinstance(first, Unknown) and ("cast of", "") in first.symbol.attributes:
+        first = first.symbol.tensor
     sure = dtypes.single(weights)
     if isinstance(first, Tensor) and sure & (1 << dtypes.CODE | dtypes.HALF_MODES):
         if first.dtypes[dtypes.CODE] & dtypes.OTHER:
@@ -557,8 +559,7 @@ def call_unknown(
             return _transformed(it, symbol.label, given)
         known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER
         cast = symbol.node is not None and ("cast of", "") in symbol.attributes
-        if known and cast and symbol.node is not None:
-            objects.show_cast(it, symbol.vector, symbol.node)
+        _show_cast_of(it, symbol if cast else symbol.owner)
         weights = symbol.vector if known else dtypes.FOLLOWS
         if cast or (known and symbol.label in FED):
             _fed(it, symbol.vector, arguments, node)
@@ -566,6 +567,14 @@ def call_unknown(
             _fed_features(it, weights, given, node)
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
+
+
+def _show_cast_of(it: Interpreter, symbol: Symbol | None) -> None:
+    """What was cast, and is called or has methods that no tensor has, is a model."""
+    if symbol is None or symbol.node is None or symbol.uses & Symbol.TENSOR:
+        return
+    if ("cast of", "") in symbol.attributes and not symbol.vector[0] & dtypes.OTHER:
+        objects.show_cast(it, symbol.vector, symbol.node)
 
 
 def call_class_of_layer(
@@ -593,6 +602,12 @@ CASTS: Final = {
 }
 
 
+STAYS = frozenset({
+    "cuda", "cpu", "eval", "train", "requires_grad_", "apply", "share_memory", "compile",
+})  # fmt: skip
+"""Methods of modules that give the module."""
+
+
 def module_method(
     it: Interpreter,
     owner: Instance,
@@ -609,16 +624,7 @@ def module_method(
         return _moved(it, owner, arguments, keywords, node)
     if name == "requires_grad_":
         objects.freeze(owner.attributes, arguments)
-    if name in (
-        "cuda",
-        "cpu",
-        "eval",
-        "train",
-        "requires_grad_",
-        "apply",
-        "share_memory",
-        "compile",
-    ):
+    if name in STAYS:
         return owner
     if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
         special = objects.parameters_of(owner, node, it)
@@ -704,8 +710,9 @@ def cast_unknown(
     inner = tensor_of(it, value, node)
     if inner is not None:
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
-    if it.statement_value is node and isinstance(node.func, ast.Attribute):
-        rebind(it, node.func.value, made)
+    changed = begins(node)
+    if it.statement_value is not None and begins(it.statement_value) is changed:
+        rebind(it, changed, made)
         objects.show_cast(it, vector, node)
     return made
 

@@ -24,7 +24,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import SAVED, Step, tells
+from precision_lint.dataflow.protocol import SAVED, Step, noted, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -530,7 +530,7 @@ def _interpret(
         else:
             regions.decorated(it, body.decorator_list)
             ends = it.block(body.body)
-            _nested(it, function)
+            _nested(it, function, body)
             exits = it.returned if ends else [*it.returned, (NONE, it.weights)]
             it.weights = objects.weights_at_end(it, exits, start)
         objects.commit(it, it.variables, it.building > 0)
@@ -564,14 +564,18 @@ def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
     return Special("generator", None, it.module, element=element, region=region)
 
 
-def _nested(it: Interpreter, function: Function) -> None:
+def _nested(it: Interpreter, function: Function, node: ast.AST) -> None:
     """Functions that were defined inside and that nobody called there, which a context's key tells."""
+    trace, it.trace = it.trace, []
     for value in list(it.variables.values()):
         if isinstance(value, Closure) and value.outer is not None and value.owner is None:
             inner = value.function
             called = any(id(value.outer) in key for key in inner.contexts)
             if not called and inner.module is it.module and inner.kind != "lambda":
                 it.run(inner, None, None, {}, inner.node, value.outer)
+    inside, it.trace = it.trace, []
+    noted(it, "apart", node, inside)
+    it.trace += trace
 
 
 def _named(

@@ -460,6 +460,23 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
             _assign_item(it, target, value, target)  # ``lists[key].append(item)``
 
 
+SELVES = frozenset({
+    "half", "bfloat16", "float", "double", "to", "cuda", "cpu", "eval", "train", "requires_grad_",
+})  # fmt: skip
+"""Methods that give back the module that they changed."""
+
+
+def begins(node: ast.AST) -> ast.AST:
+    """What ``model.cuda().half()`` changes."""
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in SELVES
+    ):
+        node = node.func.value
+    return node
+
+
 STORES: Final[list[Any]] = []
 """Functions that look at an assignment to an attribute: (interpreter, owner, target, value, node)."""
 

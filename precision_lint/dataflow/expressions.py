@@ -307,6 +307,7 @@ def _generated(
     trace, live, region = it.trace, it.live, it.region
     it.trace = []
     it.depth += 1
+    it.loops += 1
     first = generators[0]
     element: Value | None = None
     source = elements(it, it.expr(first.iter), first.iter)
@@ -327,6 +328,7 @@ def _generated(
                 it.narrow(test, True)
         result = tuple([it.expr(part) for part in parts])
     it.depth -= 1
+    it.loops -= 1
     inner_trace, it.trace = it.trace, trace
     noted(it, "loop", node, inner_trace, objects=() if element is None else (element,))
     it.variables, it.live, it.region = outside, live, region

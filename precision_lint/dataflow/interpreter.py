@@ -430,18 +430,19 @@ class Interpreter:
 
         In a function that others call as well, it stays for these.
         """
-        if kind not in self.kinds or value.node is None or value.home is None:
-            return
-        where = kind, self.place(value.node, value.home), key
+        if kind in self.kinds and value.node is not None and value.home is not None:
+            self.retract_at(kind, value.node, value.home, key)
+
+    def retract_at(
+        self, kind: str, node: ast.AST, home: Module | None = None, key: Any = None
+    ) -> None:
+        """The same at a node."""
+        where = kind, self.place(node, home), key
         event = self.events.get(where)
         if event is not None:
             event.variants = [one for one in event.variants if one.root != self.root]
             if not event.variants:
                 del self.events[where]
-
-    def retract_at(self, kind: str, node: ast.AST) -> None:
-        """Withdraw a hazard at a node."""
-        self.events.pop((kind, self.place(node), None), None)
 
     def bounded(self, value: Tensor) -> None:
         """Note that the gradient of a logarithm is multiplied by what it is taken of."""

@@ -606,7 +606,19 @@ def cast_module(
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)
-    it.weights = {**it.weights, (owner.root, owner.path): made}
+    rest = _left(it, owner, vector)
+    it.weights = {**it.weights, **rest, (owner.root, owner.path): made}
+
+
+def _left(it: Interpreter, owner: Instance, vector: Dtypes) -> Weights:
+    """What the code builds and then casts a part of to half is not cast as a whole: the rest stays as made."""
+    root = owner.root
+    narrow = vector[dtypes.CODE] in (dtypes.FLOAT16, dtypes.BFLOAT16)
+    if not owner.path or root.made is not dtypes.MADE or not narrow:
+        return {}
+    if any((root, owner.path[:length]) in it.weights for length in range(len(owner.path))):
+        return {}
+    return {(root, ()): Cast(dtypes.V_FLOAT32, root.born, None)}
 
 
 FROZEN: Final = "requires_grad_"

@@ -499,6 +499,16 @@ def _function(it: Interpreter, node: ast.FunctionDef) -> bool:
     return False
 
 
+@statement(ast.Nonlocal, ast.Global)
+def _shared(it: Interpreter, node: ast.Nonlocal) -> bool:
+    """Numbers that a function counts outside of it: each call finds what the one before it left."""
+    for name in node.names:
+        value = it.expr(ast.copy_location(ast.Name(name, ast.Load()), node))
+        if isinstance(value, Scalar):
+            it.variables[name] = _top(value)
+    return False
+
+
 @statement(ast.ClassDef)
 def _class(it: Interpreter, node: ast.ClassDef) -> bool:
     prefix = f"{it.function.qualname}." if it.function is not None else ""

@@ -625,7 +625,7 @@ def looked_at(it: Interpreter, how: str, value: Tensor, node: ast.AST) -> None:
 
 def _needed(value: Tensor, vector: Dtypes) -> int:
     """Assumptions that are left once the dtype is stated."""
-    settled = FOLLOWING | assume.WEIGHTS
+    settled = FOLLOWING | assume.WEIGHTS | assume.KIND
     return value.assumptions & ~settled
 
 

@@ -276,6 +276,17 @@ def run_in(a: Dtypes) -> Dtypes:
     )
 
 
+def where_cast(a: Dtypes, cast: Dtypes) -> Dtypes:
+    """The dtypes of what one of two ways casts: where the model is run in that half, it came that way."""
+    return (
+        *a[:HALF16],
+        *[
+            half if own == half else x
+            for x, own, half in zip(a[HALF16:], cast[HALF16:], (FLOAT16, BFLOAT16), strict=True)
+        ],
+    )
+
+
 def may_differ(a: Dtypes, b: Dtypes) -> int:
     """Mask of the modes in which two known float operands may have different dtypes."""
     found = 0

@@ -359,6 +359,7 @@ def _unknowns(a: Any, b: Any) -> Value:
         before = one.symbol.attributes.get(("cast of", ""))
         if before is not None and before.symbol is other.symbol:
             made.node, made.home = one.symbol.node, one.symbol.home
+            made.vector = dtypes.where_cast(vector, one.symbol.vector)
             made.attributes = {("cast of", ""): other}
     if first.tensor is not None and second.tensor is not None:
         tensor = _tensors(first.tensor, second.tensor)

@@ -418,7 +418,7 @@ def _compare(it: Interpreter) -> None:
             )  # fmt: skip
     elif written:
         for _, node, _ in read:
-            it.retract_at("scaler-not-saved", node)
+            it.events.pop(("scaler-not-saved", it.place(node), None), None)
 
 
 def _states(value: Any, depth: int = 4) -> Iterator[Special]:

@@ -32,16 +32,22 @@ class Strength(enum.IntEnum):
 class Force:
     """The modes in force for one file, each with its strength and the place that shows it.
 
-    stated: whether the user says so, and no other mode is to be looked at.
+    stated: whether the user says so, and no other mode is to be looked at.  itself: mask of the modes that
+    the file itself shows, whatever the user says.
     """
 
     modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
     stated: bool = False
+    itself: int = 0
 
     def of(self, mode: int) -> Strength | None:
         """How strongly a mode is in force; None: it is not."""
         found = self.modes.get(mode)
         return found[0] if found is not None else None
+
+    def by_file(self, mode: int) -> bool:
+        """Whether the file itself shows a mode."""
+        return self.of(mode) is Strength.FILE or bool(self.itself >> mode & 1)
 
     def under(self, stated: Iterable[str] | None) -> Force:
         """What is in force where the user states modes; None: nothing is stated."""
@@ -49,7 +55,9 @@ class Force:
             return self
         modes = (MODES[name] for name in stated)
         signs = {mode: self.modes[mode][1] if mode in self.modes else None for mode in modes}
-        return Force({mode: (Strength.STATED, sign) for mode, sign in signs.items()}, stated=True)
+        found = {mode: (Strength.STATED, sign) for mode, sign in signs.items()}
+        own = [mode for mode in self.modes if self.by_file(mode)]
+        return Force(found, stated=True, itself=sum(1 << mode for mode in own))
 
 
 MODES = {

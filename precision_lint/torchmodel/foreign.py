@@ -32,7 +32,13 @@ WIDE: Final = (
     "ldm.modules.diffusionmodules.util.timestep_embedding",
 )  # fmt: skip
 """Functions that compute in float32 whatever they are given, and give that."""
-INDICES: Final = ("torchvision.ops.nms", "torchvision.ops.batched_nms", "torchvision.ops.boxes.nms")
+RNN = "torch.nn.utils.rnn."
+PADDED = tuple([
+    RNN + name
+    for name in ("pack_padded_sequence", "pad_packed_sequence", "pad_sequence", "pack_sequence")
+])  # fmt: skip
+"""Functions that put sequences of different lengths into one tensor, or back."""
+INDICES = ("torchvision.ops.nms", "torchvision.ops.batched_nms", "torchvision.ops.boxes.nms")
 VIEWS: Final = frozenset({"rearrange", "repeat", "asnumpy"})
 """Functions of einops that move numbers, and keep their dtype."""
 VIEWS_OF_MANY: Final = frozenset({"rearrange_many", "repeat_many", "unpack"})
