@@ -201,7 +201,7 @@ class Interpreter:
         self.kinds: set[str] = set()  # of those that were reported
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
-        self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
+        self.stored: dict[tuple[str, int, str], dict[Any, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.kin: list[tuple[Symbol, Any]] = []  # see ``linked``
         self.leaves: list[Tensor] = []

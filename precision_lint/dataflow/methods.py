@@ -137,12 +137,12 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
         return Special("device", node, it.module, of=value)
     if name == "param_groups" and objects.is_a(it, value.cls, *training.OPTIMIZER):
         return training.groups(it, node)
-    known = value.attributes.get(("unknown", name))  # type: ignore[call-overload]
+    known = value.attributes.get(("unknown", name))
     if known is None:
         assumed = assume.INPUT if objects.is_module(it, value.cls) else assume.BATCH
         known = it.unknown(name, dtypes.BATCHES, assumed)
-        value.attributes[("unknown", name)] = known  # type: ignore[index]
-    return known  # type: ignore[no-any-return]
+        value.attributes[("unknown", name)] = known
+    return known
 
 
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:

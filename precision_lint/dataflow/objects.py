@@ -153,7 +153,7 @@ def class_constant(it: Interpreter, cls: Class, name: str) -> Value | None:
 # attributes
 
 
-def slot(attributes: dict[str, Value], name: str) -> tuple[str, int, str]:
+def slot(attributes: dict[Any, Value], name: str) -> tuple[str, int, str]:
     """The variable under which a method keeps what it stored in an attribute."""
     return ("self", id(attributes), name)
 

@@ -360,7 +360,7 @@ class Closure(Value):
         self,
         function: Function,
         owner: Value | None = None,
-        outer: dict[str, Value] | None = None,
+        outer: dict[Any, Value] | None = None,
     ) -> None:
         self.function = function
         self.owner = owner
@@ -442,7 +442,7 @@ class Instance(Value):
     def __init__(
         self,
         cls: Class | str,
-        attributes: dict[str, Value],
+        attributes: dict[Any, Value],
         root: Root,
         path: tuple[str, ...] = (),
         arguments: Mapping[str, Value] | None = None,
