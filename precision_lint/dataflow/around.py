@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from precision_lint.dataflow import building, objects
 from precision_lint.dataflow.containers import elements
@@ -84,7 +85,7 @@ def _moved(it: Interpreter, value: Value | None, node: ast.AST) -> Value:
     return made.but(op="view", operands=(made,), node=node, home=it.module, rank=-1, symbol=None)
 
 
-MODE_OF_SETTING = {
+MODE_OF_SETTING: Final = {
     ("autocast", "float16"): dtypes.AMP16,
     ("autocast", "bfloat16"): dtypes.AMPBF,
     ("half", "float16"): dtypes.HALF16,
@@ -123,7 +124,7 @@ def _alternatives(value: Value) -> Iterator[Scalar]:
         yield value
 
 
-EXTERNAL: list[Callable[[Interpreter, str, Arguments, ast.AST], None]] = []
+EXTERNAL: Final[list[Callable[[Interpreter, str, Arguments, ast.AST], None]]] = []
 """What to look for where something of another library is called, by its dotted name (``hazards``)."""
 
 
@@ -139,7 +140,7 @@ def of_import(
             look(it, name, arguments, node)
 
 
-CONSTRUCTED: list[Callable[[Interpreter, str, Keywords, ast.AST], None]] = []
+CONSTRUCTED: Final[list[Callable[[Interpreter, str, Keywords, ast.AST], None]]] = []
 """What to look for where an object of another library is made, by its dotted name (``hazards``)."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.interpreter import OUTSIDE, Interpreter
@@ -18,7 +19,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class, Function
 
-LEFT = OUTSIDE._replace(explicit=True)
+LEFT: Final = OUTSIDE._replace(explicit=True)
 """The region of a backward pass: none, whatever region its forward ran in."""
 
 

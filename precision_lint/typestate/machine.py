@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import alternatives, behind
 from precision_lint.dataflow.interpreter import Interpreter
@@ -63,10 +63,10 @@ from precision_lint.typestate.traces import (
 
 MOST, FEW = 48, 12
 """States that are followed at once, and where a function takes long; beyond, what they know is forgotten."""
-ITERATIONS = 3
-PRECISE = 80_000
+ITERATIONS: Final = 3
+PRECISE: Final = 80_000
 """Steps that are followed with all conditions on the paths."""
-STEPS = 160_000
+STEPS: Final = 160_000
 """Steps that are followed in one function with all that it calls, each times its states."""
 States = frozenset[State]
 
@@ -153,7 +153,7 @@ class Machine:
             value = value.fields["of"]
         if isinstance(value, Unknown):
             number = value.symbol.number
-            for names in reversed(self.renamed):
+            for names in self.renamed[::-1]:
                 number = names.get(number, number)
             return ("?", number)
         if isinstance(value, Instance):
@@ -425,7 +425,7 @@ class Machine:
             updates=tuple(one.place for one in self.calls["update"]),
             scalers=tuple(self._written(one)[1] for one in self.calls["scale"]),
             framework=framework,
-            calls=tuple(frame.place for frame in reversed(self.frames)),
+            calls=tuple(frame.place for frame in self.frames[::-1]),
             **facts,
         )
         report()
@@ -779,13 +779,13 @@ class Machine:
         return self.key(step.objects[1] if len(step.objects) > 1 else None)
 
 
-STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
+STRUCTURES: Final[dict[str, Callable[[Machine, Step, States], Flow]]] = {
     "if": Machine.branch, "match": Machine.either, "and": Machine.either, "or": Machine.either,
     "try": Machine.guarded, "call": Machine.called, "loop": Machine.loop,
     "unrolled": Machine.unrolled, "with": Machine.within,
     "apart": Machine.apart,
 }  # fmt: skip
-ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
+ACTIONS: Final[dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,
     "framework-unscale": Machine.framework_unscale, "framework-clip": Machine.framework_unscale,
     "unscale": Machine.unscale,
@@ -796,5 +796,5 @@ ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
 }  # fmt: skip
 
 
-COVERING = frozenset({"unscale", "step"})
-ORDERED = frozenset({"backward", "update", "step", "unscale"})
+COVERING: Final = frozenset({"unscale", "step"})
+ORDERED: Final = frozenset({"backward", "update", "step", "unscale"})

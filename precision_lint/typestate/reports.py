@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import MODULES, ancestry
@@ -15,7 +15,7 @@ from precision_lint.typestate.machine import Machine
 from precision_lint.typestate.states import STEPPED, State
 from precision_lint.typestate.traces import once
 
-SCALED = frozenset({
+SCALED: Final = frozenset({
     "scale", "unscale", "step", "update", "framework-backward", "framework-unscale", "backward",
 })  # fmt: skip
 
@@ -105,9 +105,9 @@ def _calls(trace: list[Any]) -> Iterator[Any]:
                 yield from _calls(block)
 
 
-HOOKS = frozenset({"on_after_backward"})
+HOOKS: Final = frozenset({"on_after_backward"})
 """Methods that Lightning calls between a backward that it scaled and its own unscaling."""
-FRAMEWORK = ("LightningModule", "Callback")
+FRAMEWORK: Final = ("LightningModule", "Callback")
 
 
 def _start(it: Interpreter, trace: list[Any]) -> State:
