@@ -74,7 +74,10 @@ def padded(
     if name.endswith(".pack_padded_sequence"):
         return _moved(it, first, node)
     parts = elements(it, first, node)
-    return _moved(it, building.join_all([*parts]) if isinstance(parts, list) else parts, node)
+    whole: Value | None = building.join_all([*parts]) if isinstance(parts, list) else parts
+    if isinstance(whole, Unknown):  # data, as a rule, that is collated, if nothing casts it
+        whole = whole.symbol.tensor if ("cast of", "") in whole.symbol.attributes else None
+    return _moved(it, whole, node)
 
 
 def _moved(it: Interpreter, value: Value | None, node: ast.AST) -> Value:

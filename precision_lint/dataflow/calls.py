@@ -199,7 +199,7 @@ def run(
     me = owner
     if arguments is None:
         driver = trains or _leads(it, function)
-        region = regions_outside(it) if driver else _entry(it)
+        region = regions_outside(it) if driver else entry(it)
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
@@ -414,7 +414,7 @@ TENSOR_METHODS: Final = frozenset({
 """Names that only code about tensors mentions."""
 
 
-def _entry(it: Interpreter) -> Region:
+def entry(it: Interpreter) -> Region:
     """The region around a function that nobody was seen to call, on the device that is stated first."""
     devices = it.program.devices
     return ENTRY._replace(device=devices[0]) if devices else ENTRY

@@ -160,6 +160,8 @@ KNOWN: Final = frozenset({
     "conv2d", "conv3d", "relu", "gelu", "silu", "sigmoid", "tanh", "dropout", "weight", "exp",
     "log", "sqrt", "rsqrt", "cosine_similarity", "interpolate", "batch_norm", "group_norm",
     "matmul", "bmm", "mm", "mv", "baddbmm", "addmm", "einsum", "scaled_dot_product_attention", "cdist",
+    "cross_entropy", "nll_loss", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "mse_loss", "smooth_l1_loss", "huber_loss",
 })  # fmt: skip
 """Operations whose operand is a tensor of floats, or whose result is one whatever goes in."""
 

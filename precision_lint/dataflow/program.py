@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
+    functions,
     libraries,
     loading,
     methods,
@@ -368,6 +369,7 @@ class Program:
         def work() -> None:
             me = unseen_object(it, heir) if heir is not None else None
             it.run(function, me, None, {}, function.node, trains=heir is not None)
+            functions.applied_elsewhere(it, function)
 
         self._guarded(lambda: _whole(it, work))
         self.called = called  # an heir's own methods may be called from elsewhere, too

@@ -290,7 +290,7 @@ def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) ->
     switches = it.notes.get((it.module.path, SWITCHES), [])
     assumptions = 0
     if enabled is None:
-        if not any(same(test, one) or test is one for one in switches):
+        if not _of_device(test) and not any(same(test, one) or test is one for one in switches):
             return
         assumptions = assume.FLAG
     it.emit_at(
@@ -301,6 +301,11 @@ def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) ->
         scaled=it.place(node),
         taken=None,
     )
+
+
+def _of_device(test: Value | None) -> bool:
+    """Whether a switch is on wherever there is the device: ``enabled=torch.cuda.is_available()``."""
+    return isinstance(test, Unknown) and test.symbol.label == "is_available"
 
 
 BRAIN: Final = frozenset({"bf16", "bf16-mixed", "bf16-true", "bfloat16", "torch.bfloat16"})
