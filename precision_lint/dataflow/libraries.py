@@ -48,7 +48,7 @@ Keywords = dict[str, Value]
 Handler = Callable[[Interpreter, str, Arguments, Keywords, ast.AST], Value]
 SAME = frozenset({
     "torch.compile", "torch.jit.script", "torch.jit.trace", "torch.nn.DataParallel",
-    "torch.nn.parallel.DistributedDataParallel", "copy.deepcopy", "copy.copy", "torch.clone",
+    "torch.nn.parallel.DistributedDataParallel", "copy.copy", "torch.clone",
     "torch.nn.parallel.DataParallel", "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
     "torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm",
     "torch.nn.utils.parametrizations.weight_norm", "torch.jit.ignore", "typing.cast",
@@ -100,6 +100,8 @@ def library(
     handler = ROOTS.get(root)
     if name in SAME:
         return arguments[0] if arguments else unknown()
+    if name == "copy.deepcopy":
+        return objects.copied(it, arguments[0], node) if arguments else unknown()
     if name.rpartition(".")[2] == "FullyShardedDataParallel":
         return _sharded(it, arguments, keywords, node)
     if handler is not None:
