@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: differential fuzz test lint bless schema verify verify-cuda docs new-rule bench
+.PHONY: check-compiled compiled differential fuzz test lint bless schema verify verify-cuda docs new-rule bench
 
 test:
 	$(PYTHON) -m pytest -q
@@ -44,3 +44,11 @@ EXAMPLES ?= 20
 
 differential:
 	$(PYTHON) scripts/differential.py --examples $(EXAMPLES)
+
+compiled:
+	PRECISION_LINT_MYPYC=1 $(PYTHON) -m pip wheel --no-deps -w dist .
+
+PATHS ?= examples
+
+check-compiled:
+	$(PYTHON) scripts/check_compiled.py $(PATHS)

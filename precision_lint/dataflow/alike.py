@@ -7,7 +7,7 @@ context with the same dtypes gave, of which only kinds and dtypes are kept.
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.interpreter import Interpreter
@@ -25,7 +25,7 @@ from precision_lint.domains.values import (
     Value,
 )
 
-ITEMS = 24
+ITEMS: Final = 24
 """Items of a sequence that are looked at."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from precision_lint.dataflow import building, objects
 from precision_lint.dataflow.containers import elements
@@ -73,7 +74,10 @@ def padded(
     if name.endswith(".pack_padded_sequence"):
         return _moved(it, first, node)
     parts = elements(it, first, node)
-    return _moved(it, building.join_all([*parts]) if isinstance(parts, list) else parts, node)
+    whole: Value | None = building.join_all([*parts]) if isinstance(parts, list) else parts
+    if isinstance(whole, Unknown):  # data, as a rule, that is collated, if nothing casts it
+        whole = whole.symbol.tensor if ("cast of", "") in whole.symbol.attributes else None
+    return _moved(it, whole, node)
 
 
 def _moved(it: Interpreter, value: Value | None, node: ast.AST) -> Value:
@@ -84,7 +88,7 @@ def _moved(it: Interpreter, value: Value | None, node: ast.AST) -> Value:
     return made.but(op="view", operands=(made,), node=node, home=it.module, rank=-1, symbol=None)
 
 
-MODE_OF_SETTING = {
+MODE_OF_SETTING: Final = {
     ("autocast", "float16"): dtypes.AMP16,
     ("autocast", "bfloat16"): dtypes.AMPBF,
     ("half", "float16"): dtypes.HALF16,
@@ -123,7 +127,7 @@ def _alternatives(value: Value) -> Iterator[Scalar]:
         yield value
 
 
-EXTERNAL: list[Callable[[Interpreter, str, Arguments, ast.AST], None]] = []
+EXTERNAL: Final[list[Callable[[Interpreter, str, Arguments, ast.AST], None]]] = []
 """What to look for where something of another library is called, by its dotted name (``hazards``)."""
 
 
@@ -139,7 +143,7 @@ def of_import(
             look(it, name, arguments, node)
 
 
-CONSTRUCTED: list[Callable[[Interpreter, str, Keywords, ast.AST], None]] = []
+CONSTRUCTED: Final[list[Callable[[Interpreter, str, Keywords, ast.AST], None]]] = []
 """What to look for where an object of another library is made, by its dotted name (``hazards``)."""
 
 

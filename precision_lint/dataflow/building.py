@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow import declared, objects
 from precision_lint.dataflow.calls import CALLEES, Key
@@ -43,24 +43,24 @@ from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
 
-FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
-SHAPES_OF_CLASS = 8
+FUNCTION: Final = ("torch.autograd.Function", "torch.autograd.function.Function")
+SHAPES_OF_CLASS: Final = 8
 """Sets of constructor arguments of one class that are told apart."""
-RECURRENT = Operation(
+RECURRENT: Final = Operation(
     "recurrent", ("input", "weight", "hx", "cx"), (0, 1, 2, 3), result="promoted", strict=(0, 1, 2, 3),
     policy=dict.fromkeys(("cuda", "cpu", "xpu"), "lower"), missing={},
 )  # fmt: skip
 """What RNNs, attention and whole transformers of torch come to.  hx, cx: the state of an RNN, or the key
 and the value of attention."""
-MODEL = Operation(
+MODEL: Final = Operation(
     "model", ("input", "weight"), (0, 1), result="promoted", strict=(0, 1),
     policy=dict.fromkeys(("cuda", "cpu", "xpu"), "lower"), missing={},
 )  # fmt: skip
 """The first layer of a model that nobody saw."""
-ENUMS = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")
+ENUMS: Final = ("enum.Enum", "enum.IntEnum", "enum.StrEnum")
 
 
-OBJECTS: list[Callable[[Interpreter, Instance, ast.AST], None]] = []
+OBJECTS: Final[list[Callable[[Interpreter, Instance, ast.AST], None]]] = []
 """What to look for where an object of a class of the project is made (``hazards``)."""
 
 
@@ -140,14 +140,14 @@ def _fields(
             result.attributes[name] = value
 
 
-CALLED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+CALLED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
 """What to look for where a model is called (``hazards``)."""
 
 
 # layers of torch
 
 
-SIZES = (
+SIZES: Final = (
     "in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim",
     "num_features", "num_channels", "num_groups", "input_size", "hidden_size", "embed_dim",
     "num_heads", "d_model",
@@ -250,7 +250,7 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
     return value.but(dtypes=(value.dtypes[0], *own[1:]))
 
 
-TAKE_ANYTHING = frozenset({"Embedding", "EmbeddingBag", "Flatten", "Unflatten", "Identity"})
+TAKE_ANYTHING: Final = frozenset({"Embedding", "EmbeddingBag", "Flatten", "Unflatten", "Identity"})
 """Layers that are given integers as well."""
 
 
@@ -432,7 +432,7 @@ def network(
     return made
 
 
-FED = ("encode", "decode", "forward")
+FED: Final = ("encode", "decode", "forward")
 """Methods of models that are given activations first."""
 
 
@@ -490,7 +490,7 @@ def foreign(
     return network(it, name, weights, arguments, node)
 
 
-CLASS = ("class of", "")
+CLASS: Final = ("class of", "")
 """Where the attributes of an unknown object hold the class of another library that it is of."""
 
 
@@ -594,7 +594,7 @@ def call_class_of_layer(
 # methods of modules
 
 
-CASTS = {
+CASTS: Final = {
     "half": dtypes.V_FLOAT16,
     "bfloat16": dtypes.V_BFLOAT16,
     "float": dtypes.V_FLOAT32,

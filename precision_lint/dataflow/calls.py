@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow import alike, declared, objects, regions
 from precision_lint.dataflow.creation import of_array
@@ -52,16 +52,16 @@ from precision_lint.domains.values import (
 from precision_lint.events import Variant
 from precision_lint.syntax.program import Function, scan
 
-CONTEXTS = 12
+CONTEXTS: Final = 12
 """Contexts of one function that are told apart; further calls give something unknown."""
-DEPTH = 60
+DEPTH: Final = 60
 """Calls inside each other that are followed."""
-UNSEEN = "unseen"
+UNSEEN: Final = "unseen"
 """The context of a call that nobody saw."""
-REPEATS = 4
+REPEATS: Final = 4
 """Rounds in which a recursive function's result may still change."""
 
-ENTRY = Region((0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0), "cuda", assume.ENTRY)
+ENTRY: Final = Region((0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0), "cuda", assume.ENTRY)
 """The region of a function of a model that nobody was seen to call."""
 
 
@@ -133,7 +133,7 @@ class Key:
         if kind is Unknown:
             symbol: Symbol = value.symbol  # type: ignore[union-attr]
             self.objects[symbol.number] = symbol
-            bounds = ("bounds of", "") in symbol.attributes and facts(symbol.tensor)  # type: ignore[arg-type]
+            bounds = ("bounds of", "") in symbol.attributes and facts(symbol.tensor)
             return (
                 "?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions, bounds
             )  # fmt: skip
@@ -199,7 +199,7 @@ def run(
     me = owner
     if arguments is None:
         driver = trains or _leads(it, function)
-        region = regions_outside(it) if driver else _entry(it)
+        region = regions_outside(it) if driver else entry(it)
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
@@ -361,9 +361,9 @@ def _supposed_floats(value: Any, vector: Dtypes) -> Value:
     )
 
 
-SMALL = 6
+SMALL: Final = 6
 """Statements of a function of another file that is followed whatever it does."""
-CARRIERS = (Tensor, Array, DtypeValue, RegionValue, Special, Closure)
+CARRIERS: Final = (Tensor, Array, DtypeValue, RegionValue, Special, Closure)
 
 
 def _matters(it: Interpreter, function: Function, given: list[Value]) -> bool:
@@ -406,7 +406,7 @@ def _reaches_torch(function: Function, seen: set[Function]) -> bool:
     return False
 
 
-TENSOR_METHODS = frozenset({
+TENSOR_METHODS: Final = frozenset({
     "half", "bfloat16", "softmax", "log_softmax", "sigmoid", "matmul", "bmm", "backward",
     "masked_fill", "unscale_", "zero_grad", "autocast", "clamp", "rsqrt", "type_as", "new_zeros",
     "float16", "einsum", "register_buffer", "float", "to", "grad", "named_parameters", "state_dict",
@@ -414,7 +414,7 @@ TENSOR_METHODS = frozenset({
 """Names that only code about tensors mentions."""
 
 
-def _entry(it: Interpreter) -> Region:
+def entry(it: Interpreter) -> Region:
     """The region around a function that nobody was seen to call, on the device that is stated first."""
     devices = it.program.devices
     return ENTRY._replace(device=devices[0]) if devices else ENTRY
@@ -483,7 +483,7 @@ def _solve(
             old = summary.result
             _interpret(it, function, owner, arguments, keywords, outer, region, driver, summary)
             settled = old is not None and summary.result is not None
-            if not summary.recursive or (settled and facts(old) == facts(summary.result)):  # type: ignore[arg-type]
+            if not summary.recursive or (settled and facts(old) == facts(summary.result)):
                 break
     finally:
         it.calls = calls
@@ -672,7 +672,7 @@ def parameters_given(
     return given
 
 
-LEVELS = 6
+LEVELS: Final = 6
 """Operations between a result and a parameter that a caller can see through."""
 
 
@@ -753,7 +753,7 @@ def _renamed(it: Interpreter, value: Value, names: dict[int, int]) -> Value:
 # what can be called
 
 Callee = Callable[[Interpreter, Any, list[Value], dict[str, Value], ast.AST], Value]
-CALLEES: dict[type, Callee] = {}
+CALLEES: Final[dict[type, Callee]] = {}
 
 
 def call(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.interpreter import Asked, Interpreter, Region, asked_by
 from precision_lint.domains.values import (
@@ -26,9 +26,9 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Function, Module, blocks
 
-PURE = frozenset({"isinstance", "hasattr", "getattr", "bool", "callable"})
-MARKS = IN_FLOAT16 | IN_BFLOAT16 | REGIONAL
-MOST = 400
+PURE: Final = frozenset({"isinstance", "hasattr", "getattr", "bool", "callable"})
+MARKS: Final = IN_FLOAT16 | IN_BFLOAT16 | REGIONAL
+MOST: Final = 400
 """Variables that are remembered in one analysis."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
@@ -35,8 +35,10 @@ from precision_lint.domains.values import (
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.operations import Operation
 
-INDEX = Operation("index", ("input", "indices"), result="first", policy={}, missing={}, view=True)
-STORE = Operation(
+INDEX: Final = Operation(
+    "index", ("input", "indices"), result="first", policy={}, missing={}, view=True
+)
+STORE: Final = Operation(
     "index_put", ("input", "indices", "values"), (0, 2), result="first", policy={}, missing={}
 )
 
@@ -475,7 +477,7 @@ def begins(node: ast.AST) -> ast.AST:
     return node
 
 
-STORES: list[Any] = []
+STORES: Final[list[Any]] = []
 """Functions that look at an assignment to an attribute: (interpreter, owner, target, value, node)."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow import devices
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
@@ -135,7 +135,7 @@ def holds_floats(source: Tensor | None) -> None:
         source.symbol.uses |= Symbol.TENSOR | Symbol.FLOAT
 
 
-CREATED: list[Callable[[Interpreter, Tensor, Value | None], None]] = []
+CREATED: Final[list[Callable[[Interpreter, Tensor, Value | None], None]]] = []
 """What to look for at a tensor that is made (``hazards``)."""
 
 
@@ -389,13 +389,13 @@ def sampled(it: Interpreter, value: Special, shaped: bool, node: ast.AST) -> Val
     return made
 
 
-LIMITS: dict[str, tuple[float, float]] = {
+LIMITS: Final[dict[str, tuple[float, float]]] = {
     "min": (-INF, -65504.0), "max": (65504.0, INF), "eps": (0.0, 0.0078125), "resolution": (0.0, 0.01),
     "tiny": (0.0, 6.2e-5), "smallest_normal": (0.0, 6.2e-5), "bits": (8, 64),
 }  # fmt: skip
 
 
-FINFO: dict[int, dict[str, float]] = {
+FINFO: Final[dict[int, dict[str, float]]] = {
     dtype: {
         "eps": 2.0**-bits, "tiny": tiny, "smallest_normal": tiny, "max": most, "min": -most,
     }

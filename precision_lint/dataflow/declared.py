@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.interpreter import Interpreter
@@ -23,29 +24,29 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class, Function, Module, annotation
 
-SIZES = (2, 4, 8, 16, 32, 64)
-JAXTYPING: dict[str, int] = {
+SIZES: Final = (2, 4, 8, 16, 32, 64)
+JAXTYPING: Final[dict[str, int]] = {
     "Float16": dtypes.FLOAT16, "BFloat16": dtypes.BFLOAT16, "Float32": dtypes.FLOAT32,
     "Float64": dtypes.FLOAT64, "Bool": dtypes.BOOLEAN,
     **dict.fromkeys(("Complex", "Complex64", "Complex128"), dtypes.COMPLEX),
     **dict.fromkeys(("Int", "UInt", "Integer"), dtypes.INTEGER),
     **{f"{sign}{size}": dtypes.INTEGER for sign in ("Int", "UInt") for size in SIZES},
 }  # fmt: skip
-FLOATS = frozenset({"Float", "Inexact"})
+FLOATS: Final = frozenset({"Float", "Inexact"})
 """Annotations that say "some float"."""
-ANYTHING = frozenset({"Num", "Real", "Shaped"})
+ANYTHING: Final = frozenset({"Num", "Real", "Shaped"})
 """Annotations that say "a tensor"."""
-NUMBERS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "bytes": "bytes"}
-TENSOR_CLASSES = {
+NUMBERS: Final = {"int": "int", "float": "float", "bool": "bool", "str": "str", "bytes": "bytes"}
+TENSOR_CLASSES: Final = {
     "LongTensor": dtypes.INTEGER, "IntTensor": dtypes.INTEGER, "BoolTensor": dtypes.BOOLEAN,
     "ShortTensor": dtypes.INTEGER, "CharTensor": dtypes.INTEGER,
     "ByteTensor": dtypes.INTEGER, "HalfTensor": dtypes.FLOAT16,
     "BFloat16Tensor": dtypes.BFLOAT16, "DoubleTensor": dtypes.FLOAT64,
 }  # fmt: skip
 """``FloatTensor`` is not among them: much code says it of any tensor of floats."""
-PAIRED = frozenset({"tuple", "Tuple"})
-MANY = frozenset({"list", "List", "Sequence", "Iterable", "set"})
-EITHER = frozenset({"Optional", "Union"})
+PAIRED: Final = frozenset({"tuple", "Tuple"})
+MANY: Final = frozenset({"list", "List", "Sequence", "Iterable", "set"})
+EITHER: Final = frozenset({"Optional", "Union"})
 
 
 def parsed(node: ast.expr) -> ast.expr | None:
@@ -90,7 +91,7 @@ def single(node: ast.expr) -> ast.expr | None:
     return left[0] if len(left) == 1 else None
 
 
-WORDS = frozenset({*JAXTYPING, *FLOATS, *TENSOR_CLASSES})
+WORDS: Final = frozenset({*JAXTYPING, *FLOATS, *TENSOR_CLASSES})
 
 
 def states(node: ast.expr | None) -> ast.expr | None:

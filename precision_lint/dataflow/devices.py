@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from typing import Final
 
 from precision_lint.domains.values import (
     ON_CPU,
@@ -23,7 +24,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Module
 
-METHODS = {"cpu": ON_CPU, **dict.fromkeys(("cuda", "xpu", "mps", "npu"), ON_OTHER)}
+METHODS: Final = {"cpu": ON_CPU, **dict.fromkeys(("cuda", "xpu", "mps", "npu"), ON_OTHER)}
 """Methods that put a tensor on a device."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow import methods, regions
 from precision_lint.dataflow.choices import around
@@ -50,7 +50,13 @@ def expression(*kinds: type) -> Callable[[Expression], Expression]:
     return register
 
 
-KINDS: dict[type, str] = {int: "int", float: "float", bool: "bool", str: "str", bytes: "bytes"}
+KINDS: Final[dict[type, str]] = {
+    int: "int",
+    float: "float",
+    bool: "bool",
+    str: "str",
+    bytes: "bytes",
+}
 
 
 @expression(ast.Constant)

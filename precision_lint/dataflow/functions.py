@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.dataflow import objects
+from precision_lint.dataflow.calls import entry
 from precision_lint.dataflow.interpreter import OUTSIDE, Interpreter
+from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
@@ -17,8 +20,9 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.syntax.program import Class, Function
+from precision_lint.torchmodel import layers
 
-LEFT = OUTSIDE._replace(explicit=True)
+LEFT: Final = OUTSIDE._replace(explicit=True)
 """The region of a backward pass: none, whatever region its forward ran in."""
 
 
@@ -40,6 +44,25 @@ def apply(
     if backward is not None:
         _go_back(it, backward, context, result, node)
     return result
+
+
+def applied_elsewhere(it: Interpreter, forward: Function) -> None:
+    """A function that another file applies: to weights, and to what may be float32."""
+    cls = forward.cls
+    if cls is None or forward.name != "forward" or not objects.is_a(it, cls, *objects.FUNCTIONS):
+        return
+    needed = forward.parameters[1 : len(forward.parameters) - len(forward.node.args.defaults)]
+    weights = layers.own()
+    kinds = (dtypes.BATCHES, assume.CALL), (dtypes.FOLLOWS, assume.WEIGHTS)
+    given: list[Value] = []
+    for one in needed:
+        vector, assumptions = kinds[one.arg in weights]
+        given.append(Tensor(vector, "input", (), one, it.module, assumptions=assumptions))
+    called, outside = it.program.called, it.region
+    it.program.called = set(called)  # it may be applied to anything else as well
+    it.region = entry(it)
+    apply(it, cls, given, {}, forward.node)
+    it.program.called, it.region = called, outside
 
 
 def _go_back(

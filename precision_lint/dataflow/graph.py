@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.domains import dtypes
 from precision_lint.domains.values import (
@@ -18,11 +18,11 @@ from precision_lint.domains.values import (
 )
 from precision_lint.torchmodel.operations import operation
 
-PASSED = frozenset({"argument", "call"})
+PASSED: Final = frozenset({"argument", "call"})
 """Values that are another one, seen from the other side of a call."""
-COUNTING = frozenset({"add", "sub", "mul", "div", "floor_divide", "remainder", "pow", "neg"})
+COUNTING: Final = frozenset({"add", "sub", "mul", "div", "floor_divide", "remainder", "pow", "neg"})
 """Arithmetic that numbers of Python's have as well."""
-DEEP = 6
+DEEP: Final = 6
 """Levels of the graph that two values are compared on."""
 
 
@@ -111,7 +111,7 @@ def _sites(value: Any) -> list[int]:
     return found
 
 
-IMPURE = frozenset({
+IMPURE: Final = frozenset({
     "join", "dropout", "random", "unknown", "input", "element", "multinomial", "parameter",
     "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "normal", "uniform",
     "bernoulli", "empty", "empty_like", "new_empty", "gumbel_softmax", "poisson", "exponential",
@@ -148,18 +148,20 @@ def behind(value: Value | None, limit: int = 200) -> Iterator[Tensor]:
                 pending.append(peel(part))
 
 
-FIRST = frozenset({
+FIRST: Final = frozenset({
     "index", "gather", "index_select", "take_along_dim", "take", "cast", "sum", "mean", "view", "masked_select",
     "element", "output", "softmax", "clamp", "scatter", "masked_fill",
 })  # fmt: skip
 """Operations of which only the first operand is a tensor of floats."""
 
 
-KNOWN = frozenset({
+KNOWN: Final = frozenset({
     "mean", "std", "var", "softmax", "log_softmax", "norm", "normalize", "layer_norm", "linear", "conv1d",
     "conv2d", "conv3d", "relu", "gelu", "silu", "sigmoid", "tanh", "dropout", "weight", "exp",
     "log", "sqrt", "rsqrt", "cosine_similarity", "interpolate", "batch_norm", "group_norm",
     "matmul", "bmm", "mm", "mv", "baddbmm", "addmm", "einsum", "scaled_dot_product_attention", "cdist",
+    "cross_entropy", "nll_loss", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "mse_loss", "smooth_l1_loss", "huber_loss",
 })  # fmt: skip
 """Operations whose operand is a tensor of floats, or whose result is one whatever goes in."""
 
@@ -197,7 +199,7 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
         pending.extend(peel(part) for part in parts)
 
 
-ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
+ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div"})
 
 
 def is_certain(value: Value | None, depth: int = 16) -> bool:

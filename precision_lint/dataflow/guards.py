@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Final
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains.values import Reference
 
-ENABLED = frozenset({"torch.is_autocast_enabled", "torch.is_autocast_cpu_enabled"})
-DTYPE = frozenset({
+ENABLED: Final = frozenset({"torch.is_autocast_enabled", "torch.is_autocast_cpu_enabled"})
+DTYPE: Final = frozenset({
     "torch.get_autocast_dtype", "torch.get_autocast_gpu_dtype", "torch.get_autocast_cpu_dtype",
 })  # fmt: skip
-EXTREMES = {"min": "min", "amin": "min", "max": "max", "amax": "max"}
-PASSED = frozenset({"item", "all", "bool", "detach", "cpu"})
+EXTREMES: Final = {"min": "min", "amin": "min", "max": "max", "amax": "max"}
+PASSED: Final = frozenset({"item", "all", "bool", "detach", "cpu"})
 """Methods behind a result that has one element."""
-ABSOLUTE = frozenset({"torch.abs", "torch.absolute", "builtins.abs"})
+ABSOLUTE: Final = frozenset({"torch.abs", "torch.absolute", "builtins.abs"})
 
 
 def called(it: Interpreter, node: ast.Call) -> str:

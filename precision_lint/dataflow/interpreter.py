@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.graph import floats_behind
 from precision_lint.domains import assumptions as assume
@@ -40,11 +40,11 @@ Environment = dict[Any, Value]
 Expression = Callable[["Interpreter", Any], Value]
 Statement = Callable[["Interpreter", Any], bool]
 
-EXPRESSIONS: dict[type, Expression] = {}
-STATEMENTS: dict[type, Statement] = {}
-OPERATIONS: dict[str, Callable[..., Any]] = {}
+EXPRESSIONS: Final[dict[type, Expression]] = {}
+STATEMENTS: Final[dict[type, Statement]] = {}
+OPERATIONS: Final[dict[str, Callable[..., Any]]] = {}
 """What other modules do for the interpreter: ``call``, ``run``, ``load``."""
-ROUNDS = 8
+ROUNDS: Final = 8
 """Iterations of a loop after which what still changes is unknown."""
 
 
@@ -201,7 +201,7 @@ class Interpreter:
         self.kinds: set[str] = set()  # of those that were reported
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
-        self.stored: dict[tuple[str, int, str], dict[str, Value]] = {}
+        self.stored: dict[tuple[str, int, str], dict[Any, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.kin: list[tuple[Symbol, Any]] = []  # see ``linked``
         self.leaves: list[Tensor] = []
@@ -475,8 +475,8 @@ class Interpreter:
         self.signs.add(Sign(mode, text, place, self.script, inside, flag, bound))
 
 
-OUTSIDE = Region(dtypes.V_OFF, "cuda", 0)
-NOTHING: Mapping[Any, Mapping[Any, Value]] = {}
+OUTSIDE: Final = Region(dtypes.V_OFF, "cuda", 0)
+NOTHING: Final[Mapping[Any, Mapping[Any, Value]]] = {}
 
 
 def merge(

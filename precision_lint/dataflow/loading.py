@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import TORCH
@@ -21,7 +22,7 @@ from precision_lint.domains.values import (
     Value,
 )
 
-ORDER = (
+ORDER: Final = (
     "dataset",
     "batch_size",
     "shuffle",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow import (
     around,
@@ -55,24 +55,24 @@ from precision_lint.torchmodel import creation, foreign, operations
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
-CASTS: dict[str, Dtypes] = {
+CASTS: Final[dict[str, Dtypes]] = {
     "float": dtypes.V_FLOAT32, "half": dtypes.V_FLOAT16, "bfloat16": dtypes.V_BFLOAT16,
     "double": dtypes.V_FLOAT64, "bool": dtypes.V_BOOLEAN, "cfloat": dtypes.V_COMPLEX,
     "cdouble": dtypes.V_COMPLEX,
     **dict.fromkeys(("int", "long", "short", "byte", "char"), dtypes.V_INTEGER),
 }  # fmt: skip
-KEEPS = frozenset({
+KEEPS: Final = frozenset({
     "cuda", "cpu", "contiguous", "pin_memory", "requires_grad_", "share_memory_", "retain_grad",
     "xpu", "mps", "npu", "resolve_conj", "register_hook",
 })  # fmt: skip
 """Methods that give the tensor itself, or a copy on another device."""
 VIEWS_AS_ATTRIBUTES = {"T": "t", "mT": "transpose", "H": "t", "mH": "transpose", "real": "real"}
-NUMBERS = frozenset({
+NUMBERS: Final = frozenset({
     "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset",
     "get_device", "data_ptr", "__len__",
 })  # fmt: skip
 BOOLEANS = frozenset({"is_floating_point", "is_complex", "is_contiguous", "is_signed", "equal"})
-SHARED = frozenset({
+SHARED: Final = frozenset({
     "sum", "mean", "max", "min", "std", "var", "reshape", "transpose", "copy", "clip", "dot",
     "round", "all", "any", "argmax", "argmin", "flatten", "squeeze", "repeat", "sort", "take",
     "prod", "cumsum", "cumprod", "split", "item", "tolist", "view", "index", "count", "fill", "put",
@@ -137,12 +137,12 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
         return Special("device", node, it.module, of=value)
     if name == "param_groups" and objects.is_a(it, value.cls, *training.OPTIMIZER):
         return training.groups(it, node)
-    known = value.attributes.get(("unknown", name))  # type: ignore[call-overload]
+    known = value.attributes.get(("unknown", name))
     if known is None:
         assumed = assume.INPUT if objects.is_module(it, value.cls) else assume.BATCH
         known = it.unknown(name, dtypes.BATCHES, assumed)
-        value.attributes[("unknown", name)] = known  # type: ignore[index]
-    return known  # type: ignore[no-any-return]
+        value.attributes[("unknown", name)] = known
+    return known
 
 
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:
@@ -238,7 +238,7 @@ def _bound(it: Interpreter, value: Value, name: str, node: ast.AST) -> Value:
     return Special("method", node, it.module, of=value, name=name)
 
 
-ATTRIBUTES: dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]] = {
+ATTRIBUTES: Final[dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]]] = {
     Tensor: _of_tensor,
     Instance: _of_instance,
     Unknown: _of_unknown,
@@ -257,7 +257,7 @@ ATTRIBUTES: dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]] = {
 # methods
 
 
-REPEATED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+REPEATED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
 """What to look for where the backward of an ``autograd.Function`` calls a method (``hazards``)."""
 
 
@@ -335,7 +335,7 @@ def _cast(
     return cast(it, value, CASTS[name], node)
 
 
-DRAWS = {"uniform_": (0.0, 1.0), "normal_": (-INF, INF), "bernoulli_": (0.0, 1.0),
+DRAWS: Final = {"uniform_": (0.0, 1.0), "normal_": (-INF, INF), "bernoulli_": (0.0, 1.0),
          "exponential_": (0.0, INF), "random_": (-INF, INF), "fill_": (0, 0), "zero_": (0, 0)}  # fmt: skip
 """Methods that overwrite a tensor, and the range of what they write."""
 
@@ -547,9 +547,9 @@ def _unknown_method(
     return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
 
 
-OF_FRAMEWORK = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)
+OF_FRAMEWORK: Final = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)
 """The region of ``accelerator.autocast()``, which depends on how the framework was set up."""
-SHAPES = frozenset({
+SHAPES: Final = frozenset({
     "size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool",
 })  # fmt: skip
 """Methods of tensors that compute nothing."""
@@ -758,7 +758,7 @@ def _scalar_method(
     return unknown()
 
 
-METHODS: dict[type, Callable[..., Value]] = {
+METHODS: Final[dict[type, Callable[..., Value]]] = {
     Tensor: tensor_method,
     Instance: _instance_method,
     Unknown: _unknown_method,

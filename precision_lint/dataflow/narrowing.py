@@ -10,6 +10,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Final
 
 from precision_lint.dataflow import devices
 from precision_lint.dataflow.choices import recall
@@ -41,15 +42,15 @@ from precision_lint.domains.values import (
     text,
 )
 
-FLIP: dict[type, type] = {
+FLIP: Final[dict[type, type]] = {
     ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.NotEq: ast.NotEq,
 }  # fmt: skip
-NEGATED: dict[type, type] = {
+NEGATED: Final[dict[type, type]] = {
     ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq,
 }  # fmt: skip
-WHOLE = dtypes.INTEGER | dtypes.BOOLEAN | dtypes.COMPLEX
-NUMBERS = ("builtins.int", "builtins.float", "builtins.str", "builtins.bool")
-AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+WHOLE: Final = dtypes.INTEGER | dtypes.BOOLEAN | dtypes.COMPLEX
+NUMBERS: Final = ("builtins.int", "builtins.float", "builtins.str", "builtins.bool")
+AUTOCAST: Final = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 """Classes of context managers that switch autocast on."""
 
 
@@ -73,8 +74,8 @@ def narrow(it: Interpreter, test: ast.expr, holds: bool, stated: bool = False) -
             _floating(it, test.value.value, holds)
 
 
-HELD = "held"
-LASTING = frozenset({"dtype", "device", "is_cuda", "is_floating_point", "type"})
+HELD: Final = "held"
+LASTING: Final = frozenset({"dtype", "device", "is_cuda", "is_floating_point", "type"})
 """Attributes of a tensor that stay as long as it does."""
 
 
@@ -125,12 +126,12 @@ def _of_name(it: Interpreter, name: str, holds: bool, stated: bool) -> None:
         narrow(it, test, holds, stated)
 
 
-EQUAL: dict[type, bool] = {
+EQUAL: Final[dict[type, bool]] = {
     ast.Eq: True, ast.Is: True, ast.In: True, ast.NotEq: False, ast.IsNot: False, ast.NotIn: False,
 }  # fmt: skip
 
 
-SAME = frozenset({ast.Eq, ast.NotEq, ast.Is, ast.IsNot})
+SAME: Final = frozenset({ast.Eq, ast.NotEq, ast.Is, ast.IsNot})
 """Comparisons of two values; ``in`` says something of what one holds."""
 
 
@@ -410,10 +411,10 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
             it.variables[node.id] = Scalar(None, name.rpartition(".")[2])
 
 
-CONTAINERS = frozenset({
+CONTAINERS: Final = frozenset({
     "list", "tuple", "dict", "set", "Mapping", "MutableMapping", "Sequence", "Iterable", "UserDict",
 })  # fmt: skip
-MEANT: list[Callable[[Interpreter, Unknown], None]] = []
+MEANT: Final[list[Callable[[Interpreter, Unknown], None]]] = []
 """What to look for in what may be a tensor or hold some (``hazards``)."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
@@ -40,9 +40,9 @@ from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, scan
 from precision_lint.torchmodel import layers
 
-MODULES = ("torch.nn.Module", "torch.nn.modules.module.Module")
+MODULES: Final = ("torch.nn.Module", "torch.nn.modules.module.Module")
 """The base of all modules."""
-FRAMEWORK_MODULES = frozenset({
+FRAMEWORK_MODULES: Final = frozenset({
     "LightningModule", "PreTrainedModel", "ModelMixin", "BaseModule", "BaseModel", "PyTorchModelHubMixin",
     "FlashAttention", "MegatronModule", "FairseqModel", "BaseFairseqModel", "TorchModelV2",
     "ComposerModel", "GenerationMixin",
@@ -93,7 +93,7 @@ def is_module(it: Interpreter, cls: Class | str) -> bool:
     return bool(known)
 
 
-FUNCTIONS = ("torch.autograd.Function", "torch.autograd.function.Function")
+FUNCTIONS: Final = ("torch.autograd.Function", "torch.autograd.function.Function")
 
 
 def serves_models(it: Interpreter, cls: Class) -> bool:
@@ -153,7 +153,7 @@ def class_constant(it: Interpreter, cls: Class, name: str) -> Value | None:
 # attributes
 
 
-def slot(attributes: dict[str, Value], name: str) -> tuple[str, int, str]:
+def slot(attributes: dict[Any, Value], name: str) -> tuple[str, int, str]:
     """The variable under which a method keeps what it stored in an attribute."""
     return ("self", id(attributes), name)
 
@@ -296,7 +296,7 @@ def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
     return value.but(dtypes=cast, assumptions=assumed) if cast != value.dtypes else value
 
 
-NARROW_OR_WIDE = (dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.FLOAT64)
+NARROW_OR_WIDE: Final = (dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.FLOAT64)
 """Dtypes that a parameter has only if the code asks for them."""
 
 
@@ -308,7 +308,7 @@ def _layer_attribute(it: Interpreter, owner: Instance, name: str, node: ast.AST)
     """An attribute of a layer of torch."""
     assert isinstance(owner.cls, str)
     layer = layers.layer(owner.cls)
-    if layer is not None and name in (*layer.weights, *layer.buffers):
+    if layer is not None and (name in layer.weights or name in layer.buffers):
         vector, _ = weights_of(it, owner)
         assumptions = assumed_of_weights(it, owner)
         return Tensor(
@@ -370,7 +370,7 @@ class Cast(NamedTuple):
 Weights = dict[tuple[Root, tuple[str, ...]], Cast]
 
 
-PART = -1
+PART: Final = -1
 """The number of what an ``__init__`` builds, which goes with its object."""
 
 
@@ -552,7 +552,7 @@ def _is_plain(it: Interpreter, value: Value) -> bool:
     return isinstance(value, (Scalar, DtypeValue, Closure))
 
 
-HALVES = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
+HALVES: Final = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
 
 
 def _hands_on(node: ast.AST) -> bool:
@@ -572,12 +572,12 @@ def of_own_parts(it: Interpreter) -> bool:
     )
 
 
-DRIVES = frozenset({
+DRIVES: Final = frozenset({
     "backward", "zero_grad", "GradScaler", "manual_backward", "unscale_", "eval",
     "DataLoader", "clip_grad_norm_",
 })  # fmt: skip
 """Methods and classes of torch that only code which trains or evaluates a model uses."""
-TRAINS = frozenset({"backward", "manual_backward", "zero_grad"})
+TRAINS: Final = frozenset({"backward", "manual_backward", "zero_grad"})
 
 
 def drives(it: Interpreter, function: Function) -> bool:
@@ -637,7 +637,7 @@ def _left(it: Interpreter, owner: Instance, vector: Dtypes) -> Weights:
     return {(root, ()): Cast(dtypes.V_FLOAT32, root.born, None)}
 
 
-FROZEN = "requires_grad_"
+FROZEN: Final = "requires_grad_"
 """Where the attributes of an object tell whether all parameters that it had were frozen."""
 
 
@@ -649,14 +649,14 @@ def freeze(attributes: dict[Any, Value], arguments: list[Value]) -> None:
         attributes.pop(FROZEN, None)
 
 
-def is_frozen(owner: Value) -> bool:
+def is_frozen(owner: Value | None) -> bool:
     """Whether all parameters of an object were frozen: what is trained of it was added since."""
     if isinstance(owner, Instance):
         return FROZEN in owner.attributes
     while isinstance(owner, Unknown):
         if FROZEN in owner.symbol.attributes:
             return True
-        owner = owner.symbol.attributes.get(("cast of", ""))  # type: ignore[assignment]
+        owner = owner.symbol.attributes.get(("cast of", ""))
     return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.choices import answer
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
@@ -31,7 +31,7 @@ from precision_lint.domains.values import (
 from precision_lint.torchmodel.arrays import by_element
 from precision_lint.torchmodel.operations import operation
 
-BINARY: dict[type, str] = {
+BINARY: Final[dict[type, str]] = {
     ast.Add: "add",
     ast.Sub: "sub",
     ast.Mult: "mul",
@@ -47,7 +47,7 @@ BINARY: dict[type, str] = {
     ast.RShift: "bitwise_right_shift",
 }
 """Operators by the operation of torch that they are."""
-COMPARISONS: dict[type, str] = {
+COMPARISONS: Final[dict[type, str]] = {
     ast.Eq: "eq",
     ast.NotEq: "ne",
     ast.Lt: "lt",
@@ -55,7 +55,7 @@ COMPARISONS: dict[type, str] = {
     ast.Gt: "gt",
     ast.GtE: "ge",
 }
-FOLD: dict[str, Callable[[Any, Any], Any]] = {
+FOLD: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -74,11 +74,11 @@ FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "gt": operator.gt,
     "ge": operator.ge,
 }
-LARGEST = 1e300
+LARGEST: Final = 1e300
 """Numbers beyond are not folded."""
 
 
-TESTED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+TESTED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
 """What to look for where the truth of a value is asked (``hazards``)."""
 
 
@@ -201,9 +201,9 @@ def perhaps_number(value: Any) -> bool:
     return _by_element(value) and all(map(perhaps_number, value.operands))
 
 
-REDUCTIONS = frozenset({"sum", "mean", "max", "min", "std", "var", "prod", "median"})
+REDUCTIONS: Final = frozenset({"sum", "mean", "max", "min", "std", "var", "prod", "median"})
 """Methods of arrays, and functions, that give one number unless they are told an axis."""
-DRAWS = {
+DRAWS: Final = {
     "numpy.random.rand": 0, "numpy.random.randn": 0, "numpy.random.random": 0,
     "numpy.random.random_sample": 0, "numpy.random.uniform": 2, "numpy.random.normal": 2,
 }  # fmt: skip
@@ -215,7 +215,7 @@ def _has_slice(index: ast.expr) -> bool:
     return any(isinstance(part, ast.Slice) for part in parts)
 
 
-def owners_of(value: Value) -> list[Value]:
+def owners_of(value: Value | None) -> list[Value]:
     """Whose parameters a value is."""
     if not isinstance(value, Special) or value.kind != "parameters":
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.declared import (
     NUMBERS,
@@ -38,11 +38,13 @@ from precision_lint.domains.values import (
 from precision_lint.syntax.imports import is_test
 from precision_lint.syntax.program import Class, Function
 
-CONTAINERS = frozenset({"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"})
-MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict"})
+CONTAINERS: Final = frozenset(
+    {"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"}
+)
+MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict"})
 
 
-DATASETS = (
+DATASETS: Final = (
     "torch.utils.data.Dataset", "torch.utils.data.IterableDataset", "torch.utils.data.dataset.Dataset",
 )  # fmt: skip
 

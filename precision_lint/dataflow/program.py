@@ -6,11 +6,12 @@ import ast
 import builtins
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     expressions,
+    functions,
     libraries,
     loading,
     methods,
@@ -41,16 +42,16 @@ from precision_lint.syntax.imports import Layout, is_test
 from precision_lint.syntax.program import Class, Function, Module, blocks
 from precision_lint.torchmodel import exports
 
-STEPS = 40_000
+STEPS: Final = 40_000
 """Calls that the analysis of one function may interpret."""
-KEPT = 48
+KEPT: Final = 48
 """Files that are kept, besides those that others refer to."""
-STARS = 16
+STARS: Final = 16
 """Files that one takes all names from, above which none is searched: it gathers a whole package."""
-MOST = 600
+MOST: Final = 600
 """Files that are kept even where all refer to each other."""
-BUILTINS = frozenset(dir(builtins))
-CANONICAL = {"torch.nn.functional": "F"}
+BUILTINS: Final = frozenset(dir(builtins))
+CANONICAL: Final = {"torch.nn.functional": "F"}
 
 
 class Program:
@@ -368,6 +369,7 @@ class Program:
         def work() -> None:
             me = unseen_object(it, heir) if heir is not None else None
             it.run(function, me, None, {}, function.node, trains=heir is not None)
+            functions.applied_elsewhere(it, function)
 
         self._guarded(lambda: _whole(it, work))
         self.called = called  # an heir's own methods may be called from elsewhere, too

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains.values import (
@@ -42,7 +42,7 @@ class Step(NamedTuple):
     """At a call: the tensors that it passes, by parameter."""
 
 
-EXITS = frozenset({"return", "raise", "break", "continue"})
+EXITS: Final = frozenset({"return", "raise", "break", "continue"})
 
 
 def note(it: Interpreter, kind: str, node: ast.AST, *objects: Value | None) -> None:
@@ -77,13 +77,13 @@ def _moves(callee: Value) -> bool:
     return isinstance(callee, Reference) and callee.name.startswith("torch.distributed.")
 
 
-SAVED: list[Callable[[Interpreter, list[Value], ast.AST], None]] = []
+SAVED: Final[list[Callable[[Interpreter, list[Value], ast.AST], None]]] = []
 """What to look for where something is saved (``hazards``)."""
-RETURNED: list[Callable[[Interpreter, Value, ast.AST], None]] = []
+RETURNED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
 """What to look for in what a function gives back (``hazards``)."""
-HANDED_OVER: list[Callable[[Interpreter, ast.AST, list[Value]], None]] = []
+HANDED_OVER: Final[list[Callable[[Interpreter, ast.AST, list[Value]], None]]] = []
 """What to look for there (``hazards``)."""
-HANDED = frozenset({"scaler", "optimizer", "scaled", "parameters"})
+HANDED: Final = frozenset({"scaler", "optimizer", "scaled", "parameters"})
 
 
 def noted(
@@ -98,7 +98,7 @@ def noted(
         it.trace.append(Step(kind, node, it.place(node), objects, blocks))
 
 
-FINISHED: list[Callable[[Interpreter, list[Any]], None]] = []
+FINISHED: Final[list[Callable[[Interpreter, list[Any]], None]]] = []
 """What to look for in the trace of a function that was analysed by itself (``typestate``)."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import is_op, peel, same
 from precision_lint.domains.values import INF, Scalar, Sequence, Tensor, Value, number
@@ -299,7 +299,7 @@ def _in_base(base: float, values: list[Value | None]) -> Bounds:
     return lo / math.log(base), hi / math.log(base)
 
 
-VECTORS_KEPT = frozenset(
+VECTORS_KEPT: Final = frozenset(
     {"transpose", "t", "T", "mT", "detach", "cast", "index", "unsqueeze", "clone", "contiguous"}
 )
 """Operations behind which vectors of length 1 are no longer."""
@@ -320,7 +320,7 @@ def _is_unit(value: Any) -> bool:
     return value.op == "normalize"
 
 
-BOUNDS: dict[str, Callable[[list[Value | None]], Bounds]] = {
+BOUNDS: Final[dict[str, Callable[[list[Value | None]], Bounds]]] = {
     "add": _add,
     "sub": _subtract,
     "mul": _multiply,

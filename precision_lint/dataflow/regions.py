@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, computed, holds_inside
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
@@ -32,7 +32,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Function, Module, scan
 
-LEGACY = {
+LEGACY: Final = {
     "torch.cuda.amp.autocast": "cuda",
     "torch.cuda.amp.autocast_mode.autocast": "cuda",
     "torch.cuda.amp.autocast_mode.autocast.__init__": "cuda",
@@ -40,20 +40,24 @@ LEGACY = {
     "torch.cpu.amp.autocast_mode.autocast": "cpu",
 }
 """Spellings that fix the device: ``autocast(enabled, dtype, cache_enabled)``."""
-CURRENT = frozenset({
+CURRENT: Final = frozenset({
     "torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast",
     "torch.autocast_mode.autocast",
 })  # fmt: skip
 """``autocast(device_type, dtype, enabled, cache_enabled)``."""
-NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
-DEFAULTS = {"cpu": dtypes.BFLOAT16}
+NO_GRAD: Final = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+DEFAULTS: Final = {"cpu": dtypes.BFLOAT16}
 """What autocast casts to where no dtype is given; float16 elsewhere."""
-OFF_IN_HALF = (dtypes.HALF16, dtypes.HALFBF)
+OFF_IN_HALF: Final = (dtypes.HALF16, dtypes.HALFBF)
 
 
-BOUND: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
+BOUND: Final[
+    list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]]
+] = []
 """What to look for in the arguments of a region that is opened elsewhere (``hazards``)."""
-MADE: list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]] = []
+MADE: Final[
+    list[Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]]
+] = []
 """What to look for where a region is made (``hazards``)."""
 
 
@@ -141,7 +145,7 @@ def _enabled(value: Value | None) -> bool | None:
     return None
 
 
-MODE_OF = ((dtypes.FLOAT16, dtypes.AMP16), (dtypes.BFLOAT16, dtypes.AMPBF))
+MODE_OF: Final = ((dtypes.FLOAT16, dtypes.AMP16), (dtypes.BFLOAT16, dtypes.AMPBF))
 
 
 def entered(it: Interpreter, value: RegionValue) -> Region:
@@ -240,13 +244,13 @@ def _without_gradient(it: Interpreter) -> Callable[[], None]:
     return lambda: setattr(it, "no_grad", before)
 
 
-DROPPED: list[Callable[[Interpreter, ast.AST], None]] = []
+DROPPED: Final[list[Callable[[Interpreter, ast.AST], None]]] = []
 """What to look for where an expression gives up a region (``hazards``)."""
-NAMED: list[Callable[[Interpreter, str, ast.AST], None]] = []
+NAMED: Final[list[Callable[[Interpreter, str, ast.AST], None]]] = []
 """What to look for at a decorator, by its dotted name (``hazards``)."""
-EMPTIED: list[Callable[[Interpreter], None]] = []
+EMPTIED: Final[list[Callable[[Interpreter], None]]] = []
 """What to do where autocast's cache is emptied (``hazards``)."""
-ENTERED: list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]] = []
+ENTERED: Final[list[Callable[[Interpreter, RegionValue, Region, ast.AST], None]]] = []
 """What to look for where a region is entered (``hazards``)."""
 
 

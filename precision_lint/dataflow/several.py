@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from typing import Final
 
 from precision_lint.dataflow.containers import element_of
 from precision_lint.dataflow.interpreter import Asked, Interpreter
@@ -57,7 +58,7 @@ def perhaps_made(
     return made
 
 
-EACH = "torch._foreach_"
+EACH: Final = "torch._foreach_"
 """Functions that do something to each tensor of a list."""
 
 

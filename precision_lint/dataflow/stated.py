@@ -7,7 +7,7 @@ stays: a fact that contradicts it is told, and not applied.
 from __future__ import annotations
 
 import ast
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.graph import peel
@@ -46,9 +46,9 @@ from precision_lint.syntax.stated import (
     Stated,
 )
 
-ABOUT_SIZE = assume.MAGNITUDE | assume.SIZE | assume.ZERO | assume.NAME
+ABOUT_SIZE: Final = assume.MAGNITUDE | assume.SIZE | assume.ZERO | assume.NAME
 """Assumptions that do not concern a dtype."""
-AS_WRITTEN = assume.INPUT | assume.ENTRY | assume.WEIGHTS | assume.BATCH
+AS_WRITTEN: Final = assume.INPUT | assume.ENTRY | assume.WEIGHTS | assume.BATCH
 """Assumptions that say nothing of the code as it is written."""
 
 
@@ -169,7 +169,7 @@ def _each(value: Sequence | Table, state: Any) -> Outcome:
     return Outcome(made, worst.said, worst.proved)
 
 
-RANK = (REFUTED, NEW, KNOWN, UNFIT)
+RANK: Final = (REFUTED, NEW, KNOWN, UNFIT)
 
 
 # bounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, left
 from precision_lint.dataflow.containers import assign, elements
@@ -42,9 +42,9 @@ from precision_lint.domains.values import (
 from precision_lint.syntax.program import every
 from precision_lint.torchmodel import amp
 
-STORED: list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]] = []
+STORED: Final[list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]]] = []
 """What to look for where a value is stored (``hazards``)."""
-UNROLL = 8
+UNROLL: Final = 8
 """Items of a sequence that a loop is interpreted for one by one."""
 
 

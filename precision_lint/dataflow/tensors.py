@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
 from precision_lint.dataflow.ranges import reach_of, result_bounds
@@ -37,7 +37,7 @@ from precision_lint.torchmodel import creation
 from precision_lint.torchmodel.operations import Operation
 from precision_lint.torchmodel.operations import operation as known_operation
 
-KEYS = {
+KEYS: Final = {
     "float": dtypes.FLOAT32, "float32": dtypes.FLOAT32, "half": dtypes.FLOAT16,
     "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16, "double": dtypes.FLOAT64,
     "float64": dtypes.FLOAT64, "bool": dtypes.BOOLEAN, "bool_": dtypes.BOOLEAN,
@@ -53,11 +53,11 @@ KEYS = {
 """Names of dtypes."""
 
 
-FOLLOWING = assume.INPUT | assume.NETWORK | assume.BATCH | assume.CALL
+FOLLOWING: Final = assume.INPUT | assume.NETWORK | assume.BATCH | assume.CALL
 """Assumptions about the dtype of what comes in."""
 
 
-SCALELESS = frozenset({"sign", "sgn", "normalize", "argmax", "argmin", "argsort"})
+SCALELESS: Final = frozenset({"sign", "sgn", "normalize", "argmax", "argmin", "argsort"})
 """Operations whose result says nothing of the size of what goes in."""
 
 
@@ -105,7 +105,7 @@ class Applied:
 
 
 Hazard = Callable[[Interpreter, Applied], None]
-HAZARDS: dict[str, list[Hazard]] = {}
+HAZARDS: Final[dict[str, list[Hazard]]] = {}
 """What to look for at an operation, by its name; ``*``: at every operation."""
 
 
@@ -137,7 +137,7 @@ def aligned(
     return values
 
 
-_SYNONYMS = {"self": "input", "x": "input", "tensors": "input", "axis": "dim", "x1": "input"}
+_SYNONYMS: Final = {"self": "input", "x": "input", "tensors": "input", "axis": "dim", "x1": "input"}
 
 
 def _position(parameters: tuple[str, ...], name: str) -> int | None:
@@ -147,7 +147,7 @@ def _position(parameters: tuple[str, ...], name: str) -> int | None:
     return parameters.index(other) if other in parameters else None
 
 
-HANDED_ON = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | ON_DEVICE
+HANDED_ON: Final = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | ON_DEVICE
 """What a result has of its operands."""
 
 
@@ -158,7 +158,7 @@ def _product_dtype(it: Interpreter, applied: Applied, asked: Value, vector: Dtyp
     return dtype_of(it, asked) or vector
 
 
-VARIADIC = frozenset({"block_diag", "cartesian_prod"})
+VARIADIC: Final = frozenset({"block_diag", "cartesian_prod"})
 """Operations whose arguments are the items of what others take as one sequence."""
 
 
@@ -262,7 +262,7 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
     return found
 
 
-NUMBERS = frozenset({("lerp", "weight")})
+NUMBERS: Final = frozenset({("lerp", "weight")})
 """Parameters that take a tensor of the dtype of the others, or a number."""
 
 
@@ -288,7 +288,7 @@ def _factors(it: Interpreter, values: list[Value | None]) -> list[Tensor]:
     return found
 
 
-MARKED = frozenset({
+MARKED: Final = frozenset({
     "argument", "view", "index", "neg", "sub", "add", "mul", "div", "cast", "element", "unbind", "output",
     "transpose", "reshape", "permute", "flatten", "unsqueeze", "squeeze", "chunk", "split", "pow",
     "softmax", "masked_fill", "clone", "detach", "clamp", "abs", "expand", "call",
@@ -296,7 +296,7 @@ MARKED = frozenset({
 """Operations through which a use as a tensor of floats says something of the operand."""
 
 
-VIEWS = frozenset({
+VIEWS: Final = frozenset({
     "argument", "call", "index", "view", "reshape", "unsqueeze", "squeeze", "expand", "flatten", "repeat",
 })  # fmt: skip
 """Operations that leave an index an index."""
@@ -429,7 +429,7 @@ def promoted(tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
     return strong if weak is None else _above(strong, weak)
 
 
-_CATEGORY = {
+_CATEGORY: Final = {
     dtypes.BOOLEAN: 0,
     dtypes.INTEGER: 1,
     dtypes.BFLOAT16: 2,
@@ -457,7 +457,7 @@ def _above(strong: Dtypes, weak: Dtypes) -> Dtypes:
     return found
 
 
-_COMPLEX = dict.fromkeys(
+_COMPLEX: Final = dict.fromkeys(
     (dtypes.BOOLEAN, dtypes.INTEGER, dtypes.BFLOAT16, dtypes.FLOAT32, dtypes.COMPLEX),
     dtypes.COMPLEX,
 )
@@ -499,8 +499,10 @@ def _rank(operation: Operation, tensors: list[Tensor], values: list[Value | None
     return SOME_RANK if operation.listed else UNKNOWN_RANK
 
 
-KEEP_RANK = frozenset({"cumsum", "cumprod", "softmax", "log_softmax", "logcumsumexp", "softmin"})
-RESHAPES = frozenset({
+KEEP_RANK: Final = frozenset(
+    {"cumsum", "cumprod", "softmax", "log_softmax", "logcumsumexp", "softmin"}
+)
+RESHAPES: Final = frozenset({
     "view", "reshape", "flatten", "unsqueeze", "squeeze", "expand", "select", "unbind", "permute",
     "chunk", "split", "diag", "diagonal", "unflatten", "tile", "repeat", "take", "masked_select",
 })  # fmt: skip
@@ -528,7 +530,7 @@ def _outputs(operation: Operation, applied: Applied) -> Value:
     return Sequence(tuple(items), None, "tuple")
 
 
-SINGLE = frozenset({"max", "min", "median", "nanmedian", "unique"})
+SINGLE: Final = frozenset({"max", "min", "median", "nanmedian", "unique"})
 """Operations that give one tensor unless they are told a dimension."""
 
 
@@ -627,6 +629,6 @@ def _needed(value: Tensor, vector: Dtypes) -> int:
     return value.assumptions & ~settled
 
 
-CAST = Operation(
+CAST: Final = Operation(
     "cast", ("input", "dtype"), result="first", policy={}, missing={}, view=True, elementwise=True
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -23,7 +24,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import dotted
 
-SCALERS = frozenset({
+SCALERS: Final = frozenset({
     "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler",
     "torch.amp.grad_scaler.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler",
     "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
@@ -31,20 +32,20 @@ SCALERS = frozenset({
 })  # fmt: skip
 
 
-OPTIMIZERS_MADE: list[Callable[[Interpreter, Special], None]] = []
-HANDLED: list[Callable[[Interpreter, Special, Value, ast.AST], None]] = []
+OPTIMIZERS_MADE: Final[list[Callable[[Interpreter, Special], None]]] = []
+HANDLED: Final[list[Callable[[Interpreter, Special, Value, ast.AST], None]]] = []
 """What to look for where an optimizer is made, and where it steps (``hazards``)."""
 SCALERS_MADE: list[
     Callable[[Interpreter, str, list[Value], Mapping[str, Value], ast.AST], None]
 ] = []
-SCALED: list[Callable[[Interpreter, Value, ast.AST, Special], None]] = []
+SCALED: Final[list[Callable[[Interpreter, Value, ast.AST, Special], None]]] = []
 """What to look for where a scaler is made, and where it scales a loss (``hazards``)."""
-SCALES: list[Callable[[Interpreter, Special, Value, ast.AST], None]] = []
+SCALES: Final[list[Callable[[Interpreter, Special, Value, ast.AST], None]]] = []
 """The same, with the scaler."""
-BACKWARD: list[Callable[[Interpreter, Value, ast.AST], None]] = []
-STATE_LOADED: list[Callable[[Interpreter, Special, ast.AST], None]] = []
+BACKWARD: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
+STATE_LOADED: Final[list[Callable[[Interpreter, Special, ast.AST], None]]] = []
 """What to look for where a scaler gets its state back."""
-STEPPED: list[Callable[[Interpreter, Special, ast.AST], None]] = []
+STEPPED: Final[list[Callable[[Interpreter, Special, ast.AST], None]]] = []
 """What to look for at a backward pass, and where an optimizer moves the weights."""
 
 
@@ -103,7 +104,7 @@ def make_optimizer(
     return made
 
 
-OPTIMIZER = ("torch.optim.Optimizer", "torch.optim.optimizer.Optimizer")
+OPTIMIZER: Final = ("torch.optim.Optimizer", "torch.optim.optimizer.Optimizer")
 
 
 def groups(it: Interpreter, node: ast.AST) -> Special:
@@ -210,7 +211,7 @@ def of_unknown(
     return optimizer_method(it, known, name, arguments, node)
 
 
-WRAPS = "wraps", ""
+WRAPS: Final = "wraps", ""
 
 
 def replaces(node: ast.Assign, call: ast.Call) -> bool:
@@ -269,9 +270,9 @@ def steps(it: Interpreter, value: Unknown, arguments: list[Value], node: ast.Cal
     )
 
 
-SCALES_ONLY = frozenset({"scale", "unscale_", "get_scale"})
-OF_SCALERS = SCALES_ONLY | {"update"}
-OF_OPTIMIZERS = frozenset({"zero_grad", "param_groups", "add_param_group"})
+SCALES_ONLY: Final = frozenset({"scale", "unscale_", "get_scale"})
+OF_SCALERS: Final = SCALES_ONLY | {"update"}
+OF_OPTIMIZERS: Final = frozenset({"zero_grad", "param_groups", "add_param_group"})
 
 
 def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:

@@ -6,32 +6,34 @@ worth is decided in one place, ``precision.confidence``.
 
 from __future__ import annotations
 
-INPUT = 1 << 0
-ENTRY = 1 << 1
-NETWORK = 1 << 2
-BATCH = 1 << 3
-KIND = 1 << 4
-FLAG = 1 << 5
-DEFAULT = 1 << 6
-MAGNITUDE = 1 << 7
-SIZE = 1 << 8
-ZERO = 1 << 9
-CALL = 1 << 10
-NAME = 1 << 11
-BRANCH = 1 << 12
-WEIGHTS = 1 << 13
-LIBRARY = 1 << 14
-OUTSIDE = 1 << 15
-PATHS = 1 << 16
-AGAIN = 1 << 17
-OLDER = 1 << 18
-ELSEWHERE = 1 << 19
-ON_CPU = 1 << 20
-WRAPPED = 1 << 21
-SIGN = 1 << 22
-MANY = 1 << 23
+from typing import Final
 
-NAMES = {
+INPUT: Final = 1 << 0
+ENTRY: Final = 1 << 1
+NETWORK: Final = 1 << 2
+BATCH: Final = 1 << 3
+KIND: Final = 1 << 4
+FLAG: Final = 1 << 5
+DEFAULT: Final = 1 << 6
+MAGNITUDE: Final = 1 << 7
+SIZE: Final = 1 << 8
+ZERO: Final = 1 << 9
+CALL: Final = 1 << 10
+NAME: Final = 1 << 11
+BRANCH: Final = 1 << 12
+WEIGHTS: Final = 1 << 13
+LIBRARY: Final = 1 << 14
+OUTSIDE: Final = 1 << 15
+PATHS: Final = 1 << 16
+AGAIN: Final = 1 << 17
+OLDER: Final = 1 << 18
+ELSEWHERE: Final = 1 << 19
+ON_CPU: Final = 1 << 20
+WRAPPED: Final = 1 << 21
+SIGN: Final = 1 << 22
+MANY: Final = 1 << 23
+
+NAMES: Final = {
     INPUT: "float arguments follow the model's dtype",
     ENTRY: "autocast is as the mode says where this function is called",
     NETWORK: "what is called here is a model, and gives its dtype",

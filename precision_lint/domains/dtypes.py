@@ -12,26 +12,38 @@ a set that contains it comes from something unknown.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 Dtypes = tuple[int, ...]
 
-FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INTEGER, BOOLEAN, COMPLEX, OTHER = (1 << i for i in range(8))
-ANY = 255
-LOW = FLOAT16 | BFLOAT16
-WIDE = FLOAT32 | FLOAT64
-FLOATS = LOW | WIDE
-SYMBOL = 8
+FLOAT64: Final = 1 << 0
+FLOAT32: Final = 1 << 1
+FLOAT16: Final = 1 << 2
+BFLOAT16: Final = 1 << 3
+INTEGER: Final = 1 << 4
+BOOLEAN: Final = 1 << 5
+COMPLEX: Final = 1 << 6
+OTHER: Final = 1 << 7
+ANY: Final = 255
+LOW: Final = FLOAT16 | BFLOAT16
+WIDE: Final = FLOAT32 | FLOAT64
+FLOATS: Final = LOW | WIDE
+SYMBOL: Final = 8
 """Bits below a symbol's number."""
 
-MODES = ("code", "amp-float16", "amp-bfloat16", "float16", "bfloat16")
+MODES: Final = ("code", "amp-float16", "amp-bfloat16", "float16", "bfloat16")
 """How a program may be run.  ``code``: as it is written, nothing assumed; the others are the modes
 that users state: autocast over float32 weights, and weights and inputs in half."""
-CODE, AMP16, AMPBF, HALF16, HALFBF = range(5)
-ALL_MODES = (1 << len(MODES)) - 1
-AMP_MODES = 1 << AMP16 | 1 << AMPBF
-HALF_MODES = 1 << HALF16 | 1 << HALFBF
+CODE: Final = 0
+AMP16: Final = 1
+AMPBF: Final = 2
+HALF16: Final = 3
+HALFBF: Final = 4
+ALL_MODES: Final = (1 << HALFBF + 1) - 1
+AMP_MODES: Final = 1 << AMP16 | 1 << AMPBF
+HALF_MODES: Final = 1 << HALF16 | 1 << HALFBF
 
-NAMES = {
+NAMES: Final = {
     FLOAT64: "float64",
     FLOAT32: "float32",
     FLOAT16: "float16",
@@ -41,9 +53,9 @@ NAMES = {
     COMPLEX: "complex",
 }
 
-OFF = 0
+OFF: Final = 0
 """In a region vector: autocast is off.  Otherwise the set of dtypes it may cast to, and MAYBE."""
-MAYBE = 1 << 9
+MAYBE: Final = 1 << 9
 """In a region vector: autocast may be off as well."""
 
 
@@ -52,21 +64,25 @@ def everywhere(dtype: int) -> Dtypes:
     return (dtype,) * len(MODES)
 
 
-V_FLOAT64, V_FLOAT32, V_FLOAT16, V_BFLOAT16, V_INTEGER, V_BOOLEAN, V_COMPLEX = (
-    everywhere(d) for d in (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INTEGER, BOOLEAN, COMPLEX)
-)
-V_ANY = everywhere(ANY)
-V_OFF = everywhere(OFF)
-FOLLOWS = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
+V_FLOAT64: Final = everywhere(FLOAT64)
+V_FLOAT32: Final = everywhere(FLOAT32)
+V_FLOAT16: Final = everywhere(FLOAT16)
+V_BFLOAT16: Final = everywhere(BFLOAT16)
+V_INTEGER: Final = everywhere(INTEGER)
+V_BOOLEAN: Final = everywhere(BOOLEAN)
+V_COMPLEX: Final = everywhere(COMPLEX)
+V_ANY: Final = everywhere(ANY)
+V_OFF: Final = everywhere(OFF)
+FOLLOWS: Final[Dtypes] = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
 """Weights of a module that nobody was seen to build."""
-MADE = (FLOAT32, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
+MADE: Final[Dtypes] = (FLOAT32, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
 """Weights of a module that the code builds: float32 as written, half where the model is run in half."""
-INPUTS = (ANY, FLOAT16, BFLOAT16, FLOAT16, BFLOAT16)
+INPUTS: Final[Dtypes] = (ANY, FLOAT16, BFLOAT16, FLOAT16, BFLOAT16)
 """A float input inside a model: what an earlier layer gives."""
-BATCHES = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
+BATCHES: Final[Dtypes] = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
 """A float input of code that trains or runs a model."""
 
-HANDED_IN = (ANY, ANY, ANY, FLOAT16, BFLOAT16)
+HANDED_IN: Final[Dtypes] = (ANY, ANY, ANY, FLOAT16, BFLOAT16)
 """An argument where autocast was switched off: it may come from the region around, or be cast up."""
 
 
@@ -82,8 +98,8 @@ def describe(dtype: int) -> str:
     return " or ".join(name for bit, name in NAMES.items() if dtype & bit)
 
 
-_PAIRS: dict[tuple[int, int], int] = {}
-_RANK = (BOOLEAN, INTEGER, BFLOAT16, FLOAT16, FLOAT32, FLOAT64, COMPLEX)
+_PAIRS: Final[dict[tuple[int, int], int]] = {}
+_RANK: Final = (BOOLEAN, INTEGER, BFLOAT16, FLOAT16, FLOAT32, FLOAT64, COMPLEX)
 
 
 def _promoted(a: int, b: int) -> int:
@@ -115,7 +131,7 @@ def promote_sets(a: int, b: int) -> int:
     return known
 
 
-REMEMBERED = 8_192
+REMEMBERED: Final = 8_192
 """Results that a table keeps; vectors of symbols are many, and few of them come again."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -50,7 +50,7 @@ def join(a: Value, b: Value) -> Value:
     return _mixed(a, b)
 
 
-OPTIONS = 4
+OPTIONS: Final = 4
 """Functions and layers of which one is called; where there are more, nothing is known."""
 
 
@@ -149,7 +149,7 @@ def _cast_beside(value: Value, other: Value) -> Value:
     return value
 
 
-NULL = "contextlib.nullcontext"
+NULL: Final = "contextlib.nullcontext"
 
 
 def _or_nothing(a: Any, b: Any) -> Value:
@@ -324,7 +324,7 @@ def _is_loss(cls: Any) -> bool:
     return isinstance(cls, str) and cls.endswith("Loss")
 
 
-PASSING = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"})
+PASSING: Final = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"})
 """Layers that a module has in place of another one where there is nothing to do."""
 
 
@@ -381,7 +381,7 @@ def perhaps_cast(value: Value) -> Value:
     return value
 
 
-_SAME: dict[type, Any] = {
+_SAME: Final[dict[type, Any]] = {
     Tensor: _tensors,
     Scalar: _scalars,
     Closure: _one_of,
@@ -407,7 +407,7 @@ def any_of(sequence: Sequence) -> Value | None:
     return found
 
 
-def facts(value: Value) -> tuple[Any, ...]:
+def facts(value: Value | None) -> tuple[Any, ...]:
     """What two values must agree in to be equal: everything but where they were made."""
     if isinstance(value, Tensor):
         return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from precision_lint.domains.assumptions import NETWORK
 from precision_lint.domains.dtypes import V_ANY, Dtypes
@@ -17,37 +17,42 @@ from precision_lint.domains.dtypes import V_ANY, Dtypes
 if TYPE_CHECKING:
     from precision_lint.syntax.program import Class, Function, Module
 
-INF = float("inf")
+INF: Final = float("inf")
+LARGEST: Final = 1 << 1023
 
-PARAMETER = 1 << 0
+PARAMETER: Final = 1 << 0
 """A parameter or buffer: it follows the dtype of its module."""
-GRADIENT = 1 << 1
+GRADIENT: Final = 1 << 1
 """What ``.grad`` gives."""
-DETACHED = 1 << 2
+DETACHED: Final = 1 << 2
 """No gradient passes."""
-BUFFER = 1 << 3
+BUFFER: Final = 1 << 3
 """A parameter that is not trained."""
-LEARNED = 1 << 4
+LEARNED: Final = 1 << 4
 """An output of a layer with weights, or of a model."""
-REGIONAL = 1 << 5
+REGIONAL: Final = 1 << 5
 """Made half by an autocast region."""
-IN_FLOAT16, IN_BFLOAT16 = 1 << 6, 1 << 7
+IN_FLOAT16: Final = 1 << 6
+IN_BFLOAT16: Final = 1 << 7
 """Computed, by whatever it was made of, in a region that says float16, or bfloat16."""
-STATED_DTYPE, STATED_BOUNDS = 1 << 8, 1 << 9
+STATED_DTYPE: Final = 1 << 8
+STATED_BOUNDS: Final = 1 << 9
 """The user says so, and it holds in every mode."""
-NONZERO = 1 << 10
+NONZERO: Final = 1 << 10
 """It is not 0, as far as its dtype can tell."""
-ON_CPU, ON_OTHER = 1 << 11, 1 << 12
+ON_CPU: Final = 1 << 11
+ON_OTHER: Final = 1 << 12
 """On the CPU, or on another device, as far as the code says; both where branches differ."""
-ON_DEVICE = ON_CPU | ON_OTHER
-KEPT = 1 << 11
+ON_DEVICE: Final = ON_CPU | ON_OTHER
+KEPT: Final = 1 << 11
 """A parameter that was made beside weights which had been cast before: it keeps its own dtype."""
-EMPTY = 1 << 13
+EMPTY: Final = 1 << 13
 """Each of its sizes is 0: it stands for a cache that there is not."""
-SHARED = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO | EMPTY
+SHARED: Final = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO | EMPTY
 """Flags that both operands must have for a result to have them."""
 
-UNKNOWN_RANK, SOME_RANK = -2, -1
+UNKNOWN_RANK: Final = -2
+SOME_RANK: Final = -1
 """Ranks that are not known, or known not to be 0."""
 
 
@@ -78,11 +83,20 @@ class Symbol:
         "vector",
     )
 
-    TENSOR, FLOAT, ARRAY, INTEGER, CALLED, NUMBER, REAL, SHAPED = (1 << i for i in range(8))
-    ASKED, MEMBER, ENTRY = 1 << 8, 1 << 9, 1 << 10
+    TENSOR: Final = 1 << 0
+    FLOAT: Final = 1 << 1
+    ARRAY: Final = 1 << 2
+    INTEGER: Final = 1 << 3
+    CALLED: Final = 1 << 4
+    NUMBER: Final = 1 << 5
+    REAL: Final = 1 << 6
+    SHAPED: Final = 1 << 7
+    ASKED: Final = 1 << 8
+    MEMBER: Final = 1 << 9
+    ENTRY: Final = 1 << 10
     """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several;
     it was found under a name in what may be a dict, which holds sizes and indices as well."""
-    count = 0
+    count: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -241,7 +255,10 @@ class Scalar(Value):
         operands: tuple[Any, ...] = (),
     ) -> None:
         if value is not None and kind in ("int", "float", "number"):
-            lo = hi = value
+            if value.__class__ is int and not -LARGEST < value < LARGEST:
+                value = None  # more than bounds can say
+            else:
+                lo = hi = value
         self.value = value
         self.kind = kind
         self.lo = lo
@@ -257,7 +274,7 @@ class Scalar(Value):
         return self.kind in ("int", "float", "number")
 
 
-NONE = Scalar(None, "none")
+NONE: Final = Scalar(None, "none")
 
 
 class DtypeValue(Value):
@@ -343,7 +360,7 @@ class Closure(Value):
         self,
         function: Function,
         owner: Value | None = None,
-        outer: dict[str, Value] | None = None,
+        outer: dict[Any, Value] | None = None,
     ) -> None:
         self.function = function
         self.owner = owner
@@ -406,7 +423,7 @@ class Root:
         self.casts: dict[tuple[str, ...], Any] = {}
 
 
-ITEMS = "[]"
+ITEMS: Final = "[]"
 """Where the attributes of a container hold its items."""
 
 
@@ -425,7 +442,7 @@ class Instance(Value):
     def __init__(
         self,
         cls: Class | str,
-        attributes: dict[str, Value],
+        attributes: dict[Any, Value],
         root: Root,
         path: tuple[str, ...] = (),
         arguments: Mapping[str, Value] | None = None,
@@ -551,5 +568,5 @@ def unknown_tensor(op: str, node: ast.AST | None, home: Module | None, assumptio
     return Tensor(V_ANY, op, (), node, home, assumptions=assumptions)
 
 
-BOTTOM = Special("bottom")
+BOTTOM: Final = Special("bottom")
 """No value: the result of a call that does not return, or of which nothing is known yet."""

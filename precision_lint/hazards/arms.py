@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import Decision, Interpreter
 from precision_lint.domains.values import Tensor
 from precision_lint.torchmodel.operations import operation
 
-KEEPS = frozenset({"clone", "neg", "dropout", "index", "view", "element", "unbind", "output"})
+KEEPS: Final = frozenset(
+    {"clone", "neg", "dropout", "index", "view", "element", "unbind", "output"}
+)
 """Operations besides views that have the dtype of their first operand, and little else of it."""
 
 
@@ -23,7 +25,7 @@ def arms(it: Interpreter, value: Any) -> tuple[Tensor, ...]:
     if decision is None:
         return ()
     asked = decision.asked
-    for around in reversed(it.branches):
+    for around in it.branches[::-1]:
         if around.key == asked.key:
             return (decision.first if around.holds is asked.holds else decision.second,)
         if not around.names.isdisjoint(asked.names):

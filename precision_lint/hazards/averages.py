@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
@@ -33,14 +33,14 @@ from precision_lint.domains.values import (
 from precision_lint.hazards.places import made_at, names_in, on_cpu
 from precision_lint.syntax.program import Function, every
 
-SLOWEST = {FLOAT16: 0.99, BFLOAT16: 0.9}
+SLOWEST: Final = {FLOAT16: 0.99, BFLOAT16: 0.9}
 """From which share of what is kept on steps get lost."""
-LOOSE = frozenset({"cast", "view", "detach", "clone", "index", "element", "join"})
+LOOSE: Final = frozenset({"cast", "view", "detach", "clone", "index", "element", "join"})
 
-POSITIONS = frozenset({"nonzero", "argwhere", "randperm", "arange", "argsort"})
+POSITIONS: Final = frozenset({"nonzero", "argwhere", "randperm", "arange", "argsort"})
 """What gives each position once."""
 
-ARITHMETIC = frozenset(
+ARITHMETIC: Final = frozenset(
     {"input", "element", "index", "join", "cast", "add", "sub", "rsub", "mul", "div", "pow", "neg",
      "exp", "clamp", "maximum", "minimum", "max", "min", "full", "tensor"}
 )  # fmt: skip
@@ -288,9 +288,9 @@ STORED.append(stored)
 # totals
 
 
-MANY = 256
+MANY: Final = 256
 """So many rounds of a loop may lose terms."""
-CREATED = frozenset(
+CREATED: Final = frozenset(
     {"zeros", "zeros_like", "new_zeros", "full", "new_full", "full_like", "empty", "uniform"}
 )
 
@@ -386,7 +386,7 @@ def _within(value: Any, outer: Any, home: Any) -> bool:
     return value.home is home and outer.lineno < row <= last
 
 
-TENSORS = Symbol.TENSOR | Symbol.ARRAY | Symbol.SHAPED
+TENSORS: Final = Symbol.TENSOR | Symbol.ARRAY | Symbol.SHAPED
 
 
 def _rounds_of(source: Any, kept: bool = False) -> int | None:
@@ -568,7 +568,7 @@ def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
         _report_total(it, node, modes, 0, target.value, buffer, None)
 
 
-STORED += [summed, placed]
+STORED.extend([summed, placed])
 
 
 def _distinct(index: Value | None) -> bool:

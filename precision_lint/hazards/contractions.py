@@ -7,7 +7,7 @@ features, what was flattened or comes second to last are positions, of which the
 from __future__ import annotations
 
 import ast
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.graph import (
     alternatives,
@@ -43,11 +43,11 @@ from precision_lint.hazards.rounding import FLOAT16_MAX
 from precision_lint.hazards.zeros import NORMS, transparent
 from precision_lint.torchmodel.operations import operation
 
-FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function")
-PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "addmm", "einsum", "mv", "addbmm")
+FUNCTION: Final = ("torch.autograd.Function", "torch.autograd.function.Function")
+PRODUCTS: Final = ("matmul", "bmm", "mm", "baddbmm", "addmm", "einsum", "mv", "addbmm")
 FEATURES, POSITIONS, UNKNOWN = "features", "positions", "unknown"
-LAYERS = frozenset({"linear", "layer_norm", "rms_norm", "recurrent"})
-MAPS = frozenset({
+LAYERS: Final = frozenset({"linear", "layer_norm", "rms_norm", "recurrent"})
+MAPS: Final = frozenset({
     "conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose1d", "interpolate", "max_pool2d",
     "avg_pool2d", "batch_norm", "group_norm", "adaptive_avg_pool2d",
 })  # fmt: skip
@@ -140,7 +140,7 @@ def _before(value: Tensor, dim: int) -> int | None:
     return dim if plain or value.op in SHAPE_KEPT else None
 
 
-SHAPE_KEPT = frozenset({
+SHAPE_KEPT: Final = frozenset({
     "cast", "dropout", "softmax", "masked_fill", "where", "clone", "contiguous", "split", "chunk",
     "detach", "normalize", "pad",
 })  # fmt: skip
@@ -255,7 +255,7 @@ def _add_up(parts: list[Factor]) -> bool:
     return same(first, second) and (POSITIONS in kinds or not kinds)
 
 
-TURNED = frozenset(
+TURNED: Final = frozenset(
     {"transpose", "t", "permute", "view", "reshape", "flatten", "conj", "contiguous"}
 )
 
@@ -296,7 +296,7 @@ def _why_large(parts: list[Factor]) -> str | None:
     return None
 
 
-SHORT = 64
+SHORT: Final = 64
 """Terms of a sum that are few, whatever they are."""
 
 
@@ -397,7 +397,7 @@ def _is_share(value: Any) -> bool:
         if one.op == "div" and len(one.operands) > 1:
             below = peel(one.operands[1])
             if isinstance(below, Tensor) and any(
-                b.op in ("sum", "max", "amax", *NORMS) for b in behind(below, 6)
+                (b.op in ("sum", "max", "amax") or b.op in NORMS) for b in behind(below, 6)
             ):
                 return True
         if one.op not in ("cast", "index", "view", "masked_fill", "mul", "transpose", "flatten",
@@ -635,7 +635,7 @@ def _is_prepared(value: Tensor) -> bool:
 # casts that do nothing, and regions that are left too early
 
 
-LOWERED = (*PRODUCTS, "linear", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
+LOWERED: Final = (*PRODUCTS, "linear", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
 
 
 @hazard(*LOWERED)
@@ -688,9 +688,9 @@ def _follows_weights(value: Tensor) -> bool:
     return bool(through(value, MOVED).flags & PARAMETER)
 
 
-MOVED = frozenset({"transpose", "t", "view", "reshape", "permute", "index", "unsqueeze"})
+MOVED: Final = frozenset({"transpose", "t", "view", "reshape", "permute", "index", "unsqueeze"})
 """Operations that move a weight's dimensions."""
-THROUGH = frozenset({
+THROUGH: Final = frozenset({
     "transpose", "t", "view", "index", "normalize", "permute", "flatten", "reshape", "mul", "add",
     "sub", "div", "clone",
     "contiguous", "unsqueeze", "squeeze", "softmax", "neg", "bmm", "matmul", "detach",
@@ -736,7 +736,7 @@ def _holds_integers(value: Any) -> bool:
     return False
 
 
-INDEXED = frozenset({"scatter", "index_fill", "index_copy", "index_put"})
+INDEXED: Final = frozenset({"scatter", "index_fill", "index_copy", "index_put"})
 """Operations that keep the dtype of what they write into."""
 
 

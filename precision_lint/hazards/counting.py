@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
@@ -36,9 +36,9 @@ from precision_lint.domains.values import (
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.rounding import EXACT
 
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
-KEEPS = frozenset({
+COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
+POOLS: Final = ("max_pool1d", "max_pool2d", "max_pool3d")
+KEEPS: Final = frozenset({
     "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "index",
     "repeat_interleave", "gather", "index_select", "element", "expand", "transpose", "flatten",
     "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax",
@@ -272,7 +272,7 @@ def spread(it: Interpreter, applied: Applied) -> None:
 # tensors of any kind
 
 
-HALVED = "halved"
+HALVED: Final = "halved"
 
 
 @hazard("cast")
@@ -290,7 +290,7 @@ def whatever_it_holds(it: Interpreter, applied: Applied) -> None:
             among_others(it, Unknown(symbol))
 
 
-KNOWN = Symbol.FLOAT | Symbol.INTEGER | Symbol.NUMBER | Symbol.REAL
+KNOWN: Final = Symbol.FLOAT | Symbol.INTEGER | Symbol.NUMBER | Symbol.REAL
 
 
 def among_others(it: Interpreter, value: Unknown) -> None:
@@ -388,8 +388,8 @@ def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> No
 # soft targets
 
 
-REGRESSIONS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
-WHOLE = frozenset({"floor", "trunc", "ceil", "round"})
+REGRESSIONS: Final = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
+WHOLE: Final = frozenset({"floor", "trunc", "ceil", "round"})
 
 
 def _cut_off(value: Any) -> Tensor | None:
@@ -491,7 +491,7 @@ def _is_neighbour(value: Tensor, whole: Tensor) -> bool:
             or _shifts(value)
             or (value.op == "cast" and value.dtypes == dtypes.V_INTEGER)
         )
-        if value.op not in (*WHOLE, "cast", "clamp", "view") and not _shifts(value):
+        if not (value.op in WHOLE or value.op in ("cast", "clamp", "view")) and not _shifts(value):
             return False
         following = next(
             (peel(one) for one in value.operands[:2] if isinstance(peel(one), Tensor)), None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from precision_lint.dataflow import around, building, functions, methods, objects
 from precision_lint.dataflow.building import FUNCTION
@@ -226,7 +227,7 @@ around.EXTERNAL.append(kernel)
 # functions whose backward runs their forward again
 
 
-RUNS = "runs"
+RUNS: Final = "runs"
 
 
 def run_again(it: Interpreter, callee: Value, node: ast.AST) -> None:

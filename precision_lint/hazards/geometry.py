@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
@@ -32,21 +32,21 @@ from precision_lint.hazards.contractions import FEATURES, PRODUCTS, kind_of
 from precision_lint.hazards.contractions import factors as summed_over
 from precision_lint.hazards.places import anchor, names_in, operand_node, roots
 
-RESHAPED = frozenset({
+RESHAPED: Final = frozenset({
     "cast", "view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "flatten",
     "expand", "index", "clone", "detach", "swapaxes", "select", "repeat", "element", "output",
     "unbind", "unflatten", "rearrange",
 })  # fmt: skip
-FEATURE_MAPS = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid", "gelu"})
+FEATURE_MAPS: Final = frozenset({"relu", "elu", "exp", "softplus", "softmax", "sigmoid", "gelu"})
 """What kernels and attention are made of."""
-INVERSES = frozenset({"linalg.inv", "inverse", "linalg.pinv", "pinverse", "linalg.inv_ex"})
-STARTS = {"einsum": 1, "baddbmm": 1, "addmm": 1}
+INVERSES: Final = frozenset({"linalg.inv", "inverse", "linalg.pinv", "pinverse", "linalg.inv_ex"})
+STARTS: Final = {"einsum": 1, "baddbmm": 1, "addmm": 1}
 """Where the factors of products begin, if not with the first operand."""
-SUMS = frozenset({"add", "sub", "sum", "mean", "cov", "corrcoef", "addmm", "baddbmm"})
-EXACT = frozenset({"numpy.eye", "numpy.identity", "numpy.ones", "numpy.zeros"})
+SUMS: Final = frozenset({"add", "sub", "sum", "mean", "cov", "corrcoef", "addmm", "baddbmm"})
+EXACT: Final = frozenset({"numpy.eye", "numpy.identity", "numpy.ones", "numpy.zeros"})
 """Arrays of ones and zeros, of which half loses nothing."""
-BOUNDED = frozenset({"clamp", "clamp_min", "maximum", "abs", "cast", "add", "where"})
-SPOKEN = re.compile(
+BOUNDED: Final = frozenset({"clamp", "clamp_min", "maximum", "abs", "cast", "add", "where"})
+SPOKEN: Final = re.compile(
     r"(?i:intrins|extrins|camera)|(^|_)K(_|$)|"
     r"(^|_)(poses?|rots?|rotations?|homograph\w*|c2w|w2c|cam2\w+|\w+2cam)(_|$)"
 )
@@ -106,7 +106,7 @@ def sampled_grid(it: Interpreter, applied: Applied) -> None:
     _report(it, applied.result, "positions to sample at")
 
 
-COMPOSED = ("an inverse", "the rotation of a pose", "a matrix that was composed")
+COMPOSED: Final = ("an inverse", "the rotation of a pose", "a matrix that was composed")
 
 
 def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:

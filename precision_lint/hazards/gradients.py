@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.dataflow.containers import STORES
 from precision_lint.dataflow.graph import behind, peel
@@ -12,13 +13,13 @@ from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains.values import GRADIENT, Scalar, Special, Tensor, Value
 
-READS = frozenset({
+READS: Final = frozenset({
     "isnan", "isinf", "isfinite", "norm", "linalg.norm", "linalg.vector_norm", "histc", "histogram", "allclose",
     "abs", "square", "std", "var", "item", "format", "aminmax", "topk", "quantile", "count_nonzero",
 })  # fmt: skip
 """Operations that ask how large a gradient is."""
-CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
-FINITE = frozenset(
+CLAMPS: Final = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
+FINITE: Final = frozenset(
     {"isnan", "isinf", "isfinite", "eq", "ne", "logical_or", "logical_not", "bitwise_not"}
 )
 

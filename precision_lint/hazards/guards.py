@@ -7,7 +7,7 @@ no hazard of the precision.
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
@@ -33,8 +33,8 @@ from precision_lint.hazards.zeros import (
     vanish_together,
 )
 
-PROBABILITIES = frozenset({"sigmoid", "softmax", "hardsigmoid", "gumbel_softmax", "softmin"})
-STEP = 2.0**-11
+PROBABILITIES: Final = frozenset({"sigmoid", "softmax", "hardsigmoid", "gumbel_softmax", "softmin"})
+STEP: Final = 2.0**-11
 """Half the distance from 1 to the next smaller number of float16."""
 
 
@@ -184,7 +184,7 @@ def _expands(base: Any) -> bool:
     return isinstance(base, Tensor) and base.op not in {*UNSEEN, *SQUASHING}
 
 
-UNSEEN = frozenset({"", "input", "argument"})
+UNSEEN: Final = frozenset({"", "input", "argument"})
 """Operations of values whose making is not in sight."""
 
 
@@ -594,8 +594,8 @@ def _masked_logarithm(value: Any, mask: Tensor) -> Tensor | None:
     return None
 
 
-LOGARITHMS = frozenset({"log", "log2", "log10"})
-MASKING = frozenset({"cast", "index", "view", "unsqueeze", "bitwise_not", "logical_not"})
+LOGARITHMS: Final = frozenset({"log", "log2", "log10"})
+MASKING: Final = frozenset({"cast", "index", "view", "unsqueeze", "bitwise_not", "logical_not"})
 """What a test goes through to become a mask."""
 
 
@@ -689,7 +689,7 @@ def _unguarded(value: Any) -> Any:
     return guard.base if guard is not None else value
 
 
-COMPARISONS = frozenset(
+COMPARISONS: Final = frozenset(
     {"gt", "ge", "lt", "le", "eq", "ne", "logical_and", "logical_not", "isfinite"}
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Final
 
 from precision_lint.dataflow import devices
 from precision_lint.dataflow.graph import peel
@@ -102,7 +103,7 @@ def _report(
     return True
 
 
-ENOUGH = (2, 2)
+ENOUGH: Final = (2, 2)
 """The release from which the CPU multiplies and convolves in float16."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.around import EXTERNAL
 from precision_lint.dataflow.building import OBJECTS
@@ -35,7 +35,7 @@ from precision_lint.syntax.program import Function
 from precision_lint.torchmodel.foreign import SCALER_OWNERS
 
 HELD, KEPT, UNSCALED, SCALING, EMPTY = "held", "kept", "unscaled", "scaling", "empty"
-SWITCHES = "switches"
+SWITCHES: Final = "switches"
 
 
 def outermost(region: Region) -> Region | None:
@@ -290,7 +290,7 @@ def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) ->
     switches = it.notes.get((it.module.path, SWITCHES), [])
     assumptions = 0
     if enabled is None:
-        if not any(same(test, one) or test is one for one in switches):
+        if not _of_device(test) and not any(same(test, one) or test is one for one in switches):
             return
         assumptions = assume.FLAG
     it.emit_at(
@@ -303,7 +303,12 @@ def _in_bfloat16(it: Interpreter, owner: Special, loss: Value, node: ast.AST) ->
     )
 
 
-BRAIN = frozenset({"bf16", "bf16-mixed", "bf16-true", "bfloat16", "torch.bfloat16"})
+def _of_device(test: Value | None) -> bool:
+    """Whether a switch is on wherever there is the device: ``enabled=torch.cuda.is_available()``."""
+    return isinstance(test, Unknown) and test.symbol.label == "is_available"
+
+
+BRAIN: Final = frozenset({"bf16", "bf16-mixed", "bf16-true", "bfloat16", "torch.bfloat16"})
 """How settings spell bfloat16."""
 
 
@@ -326,10 +331,12 @@ def handed_over(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
                 )
 
 
-HALF = frozenset(
+HALF: Final = frozenset(
     {"fp16", "float16", "half", "16", "16-mixed", "16-true", "torch.float16", "torch.half"}
 )
-SINGLE = frozenset({"fp32", "float32", "float", "32", "32-true", "torch.float32", "torch.float"})
+SINGLE: Final = frozenset(
+    {"fp32", "float32", "float", "32", "32-true", "torch.float32", "torch.float"}
+)
 """How settings spell float16 and float32."""
 
 
@@ -467,10 +474,10 @@ def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST)
         it.notes.setdefault((it.module.path, SWITCHES), []).append(value.switch)
 
 
-BACKWARD += [went_back, backward_inside, unscaled]
-STEPPED += [stepped, weights_move]
+BACKWARD.extend([went_back, backward_inside, unscaled])
+STEPPED.extend([stepped, weights_move])
 EMPTIED.append(emptied)
-ENTERED += [left_region, switched]
+ENTERED.extend([left_region, switched])
 HANDED_OVER.append(handed_over)
 SCALES.append(scaled)
 SCALERS_MADE.append(scaler_made)

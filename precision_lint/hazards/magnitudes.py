@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import peel
 from precision_lint.domains import assumptions as assume
@@ -10,12 +10,12 @@ from precision_lint.domains.dtypes import ANY, FLOAT16, MODES, OTHER, Dtypes
 from precision_lint.domains.values import INF, Instance, Scalar, Tensor, number
 from precision_lint.hazards.zeros import below_own_maximum, transparent
 
-USUAL: dict[str, float] = {
+USUAL: Final[dict[str, float]] = {
     "layer_norm": 60.0, "rms_norm": 60.0, "group_norm": 60.0, "batch_norm": 60.0, "instance_norm": 60.0,
     "randn": 6.0, "randn_like": 6.0, "normal": 6.0, "weight": 16.0, "embedding": 16.0,
 }  # fmt: skip
 """Magnitudes that are hardly ever exceeded, though nothing forbids it."""
-KEEPS = frozenset(
+KEEPS: Final = frozenset(
     {
         "mul",
         "add",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.creation import CREATED
 from precision_lint.dataflow.graph import peel
@@ -16,21 +16,21 @@ from precision_lint.hazards.places import is_given, made_at, on_cpu, operand_nod
 from precision_lint.hazards.rounding import FLOAT16_OVERFLOWS
 from precision_lint.hazards.zeros import transparent
 
-FILLED: dict[str, tuple[int, int]] = {
+FILLED: Final[dict[str, tuple[int, int]]] = {
     "masked_fill": (0, 2), "index_fill": (0, 3), "fill": (0, 1), "pad": (0, 3), "scatter": (0, 3),
     "fill_diagonal": (0, 1), "masked_scatter": (0, 2), "clamp": (0, 1), "clamp_min": (0, 1),
     "clamp_max": (0, 1), "where": (-1, -1), "index_put": (0, 2), "mul": (0, 1), "add": (0, 1),
     "sub": (0, 1),
 }  # fmt: skip
 """Operations that write a number into a tensor: the indices of both."""
-RAISES = frozenset({
+RAISES: Final = frozenset({
     "masked_fill", "index_fill", "fill", "pad", "scatter", "fill_diagonal", "full", "full_like", "new_full",
     "clamp", "clamp_min", "clamp_max",
 })  # fmt: skip
 """Those that raise where the number does not fit; the others write an infinity."""
-BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max"})
+BOUNDS: Final = frozenset({"clamp", "clamp_min", "clamp_max"})
 """On CUDA a bound that does not fit is an infinity, which bounds nothing."""
-EXTREMES = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
+EXTREMES: Final = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
 
 
 @hazard(*FILLED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
 from precision_lint.dataflow.graph import (
@@ -59,28 +59,28 @@ CREATED, NUMPY, NAMED, CAST, MASK, STORED, GIVEN, COMPUTED = (
 """What made a tensor wide: a creation without dtype, an array of NumPy, a dtype that is written out, a
 cast of a float, a cast of a mask or of integers, a parameter or buffer, what was handed in, another
 operation."""
-WRITES = frozenset({
+WRITES: Final = frozenset({
     "index_put", "index_add", "index_copy", "index_reduce", "scatter", "scatter_add", "scatter_reduce",
     "masked_scatter", "put", "lerp",
 })  # fmt: skip
 """Operations that write one operand into another."""
-PROMOTES = (
+PROMOTES: Final = (
     "add", "sub", "mul", "div", "cat", "stack", "hstack", "vstack", "where", "maximum", "minimum",
 )  # fmt: skip
 
 
-USED = Symbol.FLOAT | Symbol.REAL
+USED: Final = Symbol.FLOAT | Symbol.REAL
 """Uses of an unknown object that show that it is a tensor of floats."""
-WEIGHTED = (dtypes.HALF16, dtypes.HALFBF)
+WEIGHTED: Final = (dtypes.HALF16, dtypes.HALFBF)
 
 
-PRODUCTS = frozenset({
+PRODUCTS: Final = frozenset({
     "matmul", "bmm", "mm", "mv", "einsum", "baddbmm", "addmm", "addbmm", "dot", "inner", "tensordot", "linear",
     "scaled_dot_product_attention", "conv1d", "conv2d", "conv3d", "bilinear", "linalg.multi_dot",
 })  # fmt: skip
 
 
-CURVES = frozenset({
+CURVES: Final = frozenset({
     "cos", "sin", "tan", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sqrt", "rsqrt",
     "reciprocal", "cumsum", "cumprod", "softmax", "log_softmax", "outer", "polar", "erf", "atan2",
     "special.expit", "norm", "linalg.norm", "linalg.vector_norm", "linalg.inv", "linalg.qr", "sinc",
@@ -376,7 +376,7 @@ def _ordered(a: Part, b: Part, modes: int, assumptions: int) -> Pair:
     return Pair(a, b, modes, assumptions) if wide_first else Pair(b, a, modes, assumptions)
 
 
-FROM_OUTSIDE = assume.INPUT | assume.BATCH
+FROM_OUTSIDE: Final = assume.INPUT | assume.BATCH
 
 
 def _into_input(applied: Applied, parts: list[Part]) -> Pair | None:
@@ -539,7 +539,7 @@ def _whole(value: Any) -> Any:
     return value if isinstance(value, Tensor) else None
 
 
-VIEWS = frozenset({"unsqueeze", "squeeze", "expand", "expand_as", "repeat"})
+VIEWS: Final = frozenset({"unsqueeze", "squeeze", "expand", "expand_as", "repeat"})
 """What masks go through on their way to what they hide."""
 
 
@@ -686,7 +686,7 @@ def _other_place(it: Interpreter, applied: Applied, other: Tensor) -> Place | No
     return None
 
 
-KEEPS = frozenset({"cat", "stack", "join", "sum", "mean", "where", "index_put"})
+KEEPS: Final = frozenset({"cat", "stack", "join", "sum", "mean", "where", "index_put"})
 """Besides arithmetic and views: operations that go on with what they are given."""
 
 

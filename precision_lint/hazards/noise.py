@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import Interpreter
@@ -13,7 +14,7 @@ from precision_lint.domains.dtypes import FLOAT16, LOW, OTHER, WIDE
 from precision_lint.domains.values import DtypeValue, Tensor
 from precision_lint.hazards.places import in_sight
 
-DRAWN = frozenset({"randn", "randn_like", "rand", "rand_like"})
+DRAWN: Final = frozenset({"randn", "randn_like", "rand", "rand_like"})
 
 
 @hazard("cast")

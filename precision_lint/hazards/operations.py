@@ -7,6 +7,7 @@ and ``bfloat16:log`` are those that compute in such a dtype, in the modes in whi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import Interpreter
@@ -15,7 +16,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.values import Tensor
 from precision_lint.hazards.places import operand_place
 
-PREFIXES = {
+PREFIXES: Final = {
     "operation": 0,
     "half": dtypes.LOW,
     "float16": dtypes.FLOAT16,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import behind, factor, is_square, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
@@ -29,8 +29,8 @@ from precision_lint.hazards.places import made_at, operand_node, operand_place, 
 from precision_lint.hazards.rounding import FLOAT16_MAX
 from precision_lint.hazards.zeros import NORMS, guard_of, transparent
 
-ROOT = FLOAT16_MAX**0.5
-EXPONENTS = {"exp": 11.09, "expm1": 11.09, "exp2": 16.0, "cosh": 11.78, "sinh": 11.78}
+ROOT: Final = FLOAT16_MAX**0.5
+EXPONENTS: Final = {"exp": 11.09, "expm1": 11.09, "exp2": 16.0, "cosh": 11.78, "sinh": 11.78}
 """From here on the exponential exceeds 65504."""
 
 
@@ -146,7 +146,7 @@ def _box_area(it: Interpreter, applied: Applied) -> None:
         _report(it, "box-area", applied, first, modes, needed, proof)
 
 
-CORNERS = Symbol.FLOAT | Symbol.TENSOR
+CORNERS: Final = Symbol.FLOAT | Symbol.TENSOR
 """Tensors of corners, which are subtracted from each other, are tensors of floats."""
 
 
@@ -158,12 +158,12 @@ def _is_difference(value: Tensor) -> bool:
     return isinstance(inner, Tensor) and inner.op == "sub"
 
 
-LIMITED = frozenset(
+LIMITED: Final = frozenset(
     {"clamp", "clamp_min", "relu", "maximum", "abs", "cast", "view", "unsqueeze", "squeeze"}
 )
 
 
-def _are_sides(first: Tensor, second: Tensor) -> bool:
+def _are_sides(first: Any, second: Any) -> bool:
     """Whether two values are different sides of one set of boxes."""
     a, b = _side(first), _side(second)
     if a is None or b is None:
@@ -243,7 +243,7 @@ def _is_corner(value: Tensor) -> bool:
 # sums
 
 
-SUMS = frozenset({"sum", "nansum", "cumsum"})
+SUMS: Final = frozenset({"sum", "nansum", "cumsum"})
 
 
 @hazard(*SUMS)
@@ -414,7 +414,7 @@ def _is_logarithm(value: Tensor) -> bool:
 # casts
 
 
-WIDER = dtypes.FLOAT32 | dtypes.FLOAT64
+WIDER: Final = dtypes.FLOAT32 | dtypes.FLOAT64
 
 
 @hazard("cast")
@@ -437,10 +437,10 @@ def late_cast(it: Interpreter, applied: Applied) -> None:
         it.retract(kind, value)
 
 
-GROWING = frozenset(
+GROWING: Final = frozenset(
     {"sum", "nansum", "square", "cdist", "exp", "cumsum", "prod", "pow", "mul", "pairwise_distance"}
 )
-SMALL = frozenset({"mean", "softmax", "sigmoid"})
+SMALL: Final = frozenset({"mean", "softmax", "sigmoid"})
 
 
 @hazard("cast")
@@ -592,7 +592,7 @@ def _is_of(measured: Tensor, value: Tensor) -> bool:
 # variances
 
 
-MEANS = frozenset({
+MEANS: Final = frozenset({
     "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "conv2d", "conv1d", "adaptive_avg_pool2d",
 })  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import alternatives, peel
 from precision_lint.dataflow.interpreter import Interpreter
@@ -75,12 +75,12 @@ def operand_place(it: Interpreter, value: Any, index: int, name: str = "") -> Pl
     return it.place(node, value.home) if node is not None else None
 
 
-VIEWS = frozenset({
+VIEWS: Final = frozenset({
     "transpose", "permute", "unsqueeze", "squeeze", "swapaxes", "t", "expand", "view", "reshape",
     "inverse", "pinverse",
 })  # fmt: skip
-ATTRIBUTES = frozenset({"T", "mT", "H", "mH"})
-INVERSES = frozenset({"inverse", "pinverse", "inv", "pinv"})
+ATTRIBUTES: Final = frozenset({"T", "mT", "H", "mH"})
+INVERSES: Final = frozenset({"inverse", "pinverse", "inv", "pinv"})
 
 
 def root_node(node: ast.expr, home: Module) -> ast.expr | None:
@@ -132,13 +132,13 @@ def made_at(it: Interpreter, value: Any) -> Place | None:
     return it.place(node, value.home) if node is not None and value.home is not None else None
 
 
-SQUASHING = frozenset({
+SQUASHING: Final = frozenset({
     "sigmoid", "softmax", "exp", "tanh", "erf", "erfc", "special.expit", "special.erfc", "normal_cdf",
     "cumprod", "prod", "reciprocal", "exp2", "expm1", "sparsemax", "logsigmoid", "softplus", "pow",
     "square", "mean", "mul", "div", "norm", "linalg.norm", "linalg.vector_norm",
 })  # fmt: skip
 """Operations whose result leaves the range of half: they have to run in float32 themselves."""
-SQUARES = frozenset({"mul", "pow", "square"})
+SQUARES: Final = frozenset({"mul", "pow", "square"})
 
 
 def upcast_places(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.graph import behind, peel
 from precision_lint.dataflow.interpreter import Interpreter
@@ -25,15 +25,15 @@ from precision_lint.events import Place
 from precision_lint.hazards.counting import integral_modes, report_integers, rounded_integers
 from precision_lint.hazards.places import anchor, made_at, roots
 
-LISTED = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
+LISTED: Final = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
 """Products that autocast runs in half."""
-MULTIPLIED = LISTED | {"mul", "outer", "div"}
-RESHAPED = frozenset({
+MULTIPLIED: Final = LISTED | {"mul", "outer", "div"}
+RESHAPED: Final = frozenset({
     "cast", "cat", "stack", "transpose", "index", "expand", "clone", "detach", "flatten", "join",
     "element", "output", "repeat_interleave", "view", "reshape", "unsqueeze", "squeeze", "permute",
     "t", "repeat", "tile", "select",
 })  # fmt: skip
-RANGES = frozenset({"arange", "range", "linspace"})
+RANGES: Final = frozenset({"arange", "range", "linspace"})
 
 
 class Angle(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.building import CALLED
 from precision_lint.dataflow.graph import behind, peel
@@ -46,14 +46,14 @@ from precision_lint.hazards.places import made_at, operand_node, upcast_places
 from precision_lint.syntax.program import Module, scan
 from precision_lint.torchmodel import amp
 
-LOSSES = (
+LOSSES: Final = (
     "cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
     "binary_cross_entropy_with_logits", "kl_div",
     "nll_loss", "gaussian_nll_loss", "cosine_embedding_loss", "triplet_margin_loss", "poisson_nll_loss",
     "margin_ranking_loss", "ctc_loss", "soft_margin_loss", "hinge_embedding_loss",
 )  # fmt: skip
 
-CLASSES = frozenset({"cross_entropy", "nll_loss"})
+CLASSES: Final = frozenset({"cross_entropy", "nll_loss"})
 """Losses whose target may be the numbers of classes."""
 
 # losses and distances
@@ -537,9 +537,9 @@ ASKED.append(asks_other_device)
 # the cache of casts
 
 
-FIRST_WITH = "run with gradient"
+FIRST_WITH: Final = "run with gradient"
 """Marks among the variables, as that depends on the branches that were taken, what a region ran so first."""
-YES = Scalar(True)
+YES: Final = Scalar(True)
 
 
 def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
@@ -594,8 +594,8 @@ EMPTIED.append(closed)
 # losses that are scaled in half
 
 
-GIVEN = frozenset({"input", "element", "output"})
-KEEPING = frozenset({"add", "div", "join", "mean", "mul", "stack", "sum"})
+GIVEN: Final = frozenset({"input", "element", "output"})
+KEEPING: Final = frozenset({"add", "div", "join", "mean", "mul", "stack", "sum"})
 """Operations that give a loss where losses go in."""
 
 

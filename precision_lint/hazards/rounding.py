@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import Final
 
 from precision_lint.domains.dtypes import BFLOAT16, FLOAT16, FLOAT32
 
-FLOAT16_MAX = 65504.0
-FLOAT16_OVERFLOWS = 65520.0
+FLOAT16_MAX: Final = 65504.0
+FLOAT16_OVERFLOWS: Final = 65520.0
 """From here on a number rounds to infinity in float16."""
-VANISHES = 2.0**-25
+VANISHES: Final = 2.0**-25
 """Up to here a number rounds to 0 in float16."""
-RECIPROCAL = 1 / 65520.0
+RECIPROCAL: Final = 1 / 65520.0
 """Below this the reciprocal of a number overflows in float16 (1.53e-5)."""
-EXACT = {FLOAT16: 2048.0, BFLOAT16: 256.0, FLOAT32: 2.0**24}
+EXACT: Final = {FLOAT16: 2048.0, BFLOAT16: 256.0, FLOAT32: 2.0**24}
 """Up to here every integer is represented."""
-MAXIMA = {FLOAT16: FLOAT16_MAX, BFLOAT16: 3.3895313892515355e38, FLOAT32: 3.4028234663852886e38}
+MAXIMA: Final = {
+    FLOAT16: FLOAT16_MAX,
+    BFLOAT16: 3.3895313892515355e38,
+    FLOAT32: 3.4028234663852886e38,
+}
 
 
 def rounded(value: float, dtype: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.around import CONSTRUCTED
 from precision_lint.dataflow.graph import factor, peel
@@ -37,9 +37,9 @@ from precision_lint.domains.values import (
 from precision_lint.events import Place
 from precision_lint.torchmodel import optimizers
 
-VANISHES = 2.98e-8
+VANISHES: Final = 2.98e-8
 """Up to here an epsilon is 0 in float16."""
-COARSE = {FLOAT16: 2e-4, BFLOAT16: 2e-3}
+COARSE: Final = {FLOAT16: 2e-4, BFLOAT16: 2e-3}
 """Learning rates up to which updates of weights near 1 are rounded away."""
 
 
@@ -193,9 +193,9 @@ def scaler_steps(it: Interpreter, scaler: Special | None, optimizer: Value, node
 
 
 HANDLED.append(scaler_steps)
-OTHERWISE = frozenset({"peft_config", "deepspeed", "fsdp"})
+OTHERWISE: Final = frozenset({"peft_config", "deepspeed", "fsdp"})
 """Settings of a trainer by which others than a scaler see to the gradients, or others are trained."""
-PACKED = frozenset({"quantization_config", "load_in_8bit", "load_in_4bit"})
+PACKED: Final = frozenset({"quantization_config", "load_in_8bit", "load_in_4bit"})
 """Keywords by which a model is loaded in fewer bits: its own weights are not trained."""
 
 
@@ -228,7 +228,7 @@ def trainer_made(it: Interpreter, name: str, keywords: Mapping[str, Value], node
 CONSTRUCTED.append(trainer_made)
 
 
-LEAVES_ALONE = frozenset({
+LEAVES_ALONE: Final = frozenset({
     "parameters", "named_parameters", "train", "eval", "to", "cuda", "half", "numel", "size", "state_dict",
     "gradient_checkpointing_enable", "resize_token_embeddings", "print_trainable_parameters", "compile",
     "save_pretrained", "get_input_embeddings", "num_parameters", "tie_weights", "modules", "generate",
@@ -322,7 +322,7 @@ def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
         )  # fmt: skip
 
 
-REPORTED = "states"
+REPORTED: Final = "states"
 SAVED.append(saved)
 
 

@@ -8,7 +8,7 @@ float16 below ``2**-25``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.graph import alternatives, peel, same
 from precision_lint.domains import assumptions as assume
@@ -17,32 +17,32 @@ from precision_lint.domains.values import INF, NONZERO, STATED_BOUNDS, Scalar, T
 from precision_lint.hazards.rounding import rounded
 from precision_lint.torchmodel.operations import operation
 
-UNDERFLOW = frozenset({
+UNDERFLOW: Final = frozenset({
     "sigmoid", "softmax", "exp", "hardsigmoid", "gumbel_softmax", "exp2", "softmin", "softplus",
 })  # fmt: skip
 """Operations whose results are positive, and round to 0 in half."""
-INNER = frozenset({
+INNER: Final = frozenset({
     "index", "element", "view", "output", "unbind", "cast", "clone", "mean", "amax", "max", "sum",
     "nansum", "cumsum", "dropout", "abs", "gather", "index_select", "median", "topk", "sort",
     "sqrt", "square", "std", "var", "norm", "linalg.norm", "linalg.vector_norm", "amin", "min",
     "interpolate", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d", "identity",
 })  # fmt: skip
 """Operations whose result is zero where (all of) their operand is, and positive where it is positive."""
-NORMS = frozenset({"norm", "linalg.norm", "linalg.vector_norm"})
-SPREADS = frozenset({"std", "var"})
+NORMS: Final = frozenset({"norm", "linalg.norm", "linalg.vector_norm"})
+SPREADS: Final = frozenset({"std", "var"})
 """Zero where all values are equal, whatever they are."""
-ZEROS = frozenset({
+ZEROS: Final = frozenset({
     "relu", "masked_fill", "dropout", "pad", "zeros", "zeros_like", "new_zeros", "sub", "one_hot", "tril",
     "triu", "threshold", "hardshrink", "softshrink", "relu6", "scatter",
 })  # fmt: skip
 """Operations that make exact zeros, or may cancel to one."""
-PRODUCTS = frozenset({"matmul", "mm", "bmm", "mv", "dot"})
+PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "mv", "dot"})
 """Zero where one of the operands is."""
-DRAWN = frozenset({"rand", "rand_like", "uniform"})
-REFERENCE = -1
+DRAWN: Final = frozenset({"rand", "rand_like", "uniform"})
+REFERENCE: Final = -1
 """In place of a mode: everything is computed in float32."""
-TINY = 1e-38
-SMALLEST = {FLOAT16: 2.0**-24, BFLOAT16: 2.0**-133}
+TINY: Final = 1e-38
+SMALLEST: Final = {FLOAT16: 2.0**-24, BFLOAT16: 2.0**-133}
 """The least positive numbers of the half dtypes."""
 
 
@@ -106,7 +106,7 @@ def _constant(value: Any) -> float | None:
     return None
 
 
-LIMITS = {"finfo.eps": 2.0**-23, "finfo.tiny": 2.0**-126, "finfo.smallest_normal": 2.0**-126}
+LIMITS: Final = {"finfo.eps": 2.0**-23, "finfo.tiny": 2.0**-126, "finfo.smallest_normal": 2.0**-126}
 
 
 def _limit(value: Scalar) -> float | None:
@@ -162,12 +162,12 @@ def transparent(value: Tensor) -> bool:
     return known is not None and known.view
 
 
-WHOLE = frozenset({
+WHOLE: Final = frozenset({
     "sum", "nansum", "mean", "amax", "max", "abs", "sqrt", "square", "cast", "clone", "neg", "identity", *NORMS,
     *SPREADS,
 })  # fmt: skip
 """Operations of whose operand all is zero where the result is, as far as a guard by ``+ eps`` believes."""
-MULTIPLE = frozenset({"div", "square", "pow", "sqrt", "neg", "masked_fill"})
+MULTIPLE: Final = frozenset({"div", "square", "pow", "sqrt", "neg", "masked_fill"})
 
 
 def vanish_together(over: Any, under: Any, spread: bool = False, depth: int = 8) -> bool:
@@ -208,7 +208,7 @@ def _extremes(value: Any, depth: int = 10) -> Iterator[Tensor]:
                 yield from _extremes(part, depth - 1)
 
 
-SCALING = frozenset({
+SCALING: Final = frozenset({
     "sub", "add", "mul", "div", "neg", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "index_put",
 })  # fmt: skip
 
@@ -290,7 +290,7 @@ def _stated(value: Tensor, low: int) -> Least | None:
     return Least(smallest, value, None, 0) if value.flags & NONZERO else None
 
 
-OWN = {
+OWN: Final = {
     "finfo.eps": {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7},
     "finfo.tiny": {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126},
     "finfo.smallest_normal": {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126},
@@ -329,7 +329,7 @@ def _sums_to_one(value: Tensor) -> bool:
     return inner.op == "exp" and bool(inner.operands) and below_own_maximum(inner.operands[0])
 
 
-MAXIMA = frozenset({"max", "amax", "logsumexp", "cummax"})
+MAXIMA: Final = frozenset({"max", "amax", "logsumexp", "cummax"})
 
 
 def below_own_maximum(value: Any) -> bool:

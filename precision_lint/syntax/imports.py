@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
+from typing import Final
 
 Statement = tuple[int, str, list[str]]
 """An import: dots in front, the module, and the names that are taken from it."""
-_TEXTS = re.compile(
+_TEXTS: Final = re.compile(
     r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
     r"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
     r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
@@ -17,12 +18,12 @@ _TEXTS = re.compile(
     re.DOTALL,
 )
 """Strings and comments."""
-_IMPORT = re.compile(
+_IMPORT: Final = re.compile(
     r"(?:from[ \t]*(\.[. \t]*|[ \t])[ \t]*([\w.]*)[ \t]*\bimport\b|import[ \t]+)"
     r"[ \t]*(\([^)]*|[^\n;]*)"
 )
 
-_TESTS = frozenset({"test", "tests"})
+_TESTS: Final = frozenset({"test", "tests"})
 
 
 def is_test(path: str) -> bool:

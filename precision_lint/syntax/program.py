@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, TypeVar
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-KINDS = {
+KINDS: Final = {
     "staticmethod": "static",
     "classmethod": "class",
     "property": "property",
@@ -17,10 +17,19 @@ KINDS = {
 }
 
 
-TRAINING = frozenset({"backward", "manual_backward", "training_step"})
+TRAINING: Final = frozenset({"backward", "manual_backward", "training_step"})
 """Methods that code calls, or a framework asks for, where a model is trained."""
 
 
+Anything = TypeVar("Anything")
+
+
+def referred_to_weakly(cls: Anything) -> Anything:
+    """A class that stays one of Python's where this package is compiled, whose own know no such references."""
+    return cls
+
+
+@referred_to_weakly
 class Module:
     """One Python file.
 
@@ -345,14 +354,14 @@ def _below(node: Any, found: list[Any]) -> None:
             found.append(part)
 
 
-NAMELESS = frozenset({
+NAMELESS: Final = frozenset({
     "arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "name",
     "names", "op", "ops", "simple", "type_comment",
 })  # fmt: skip
 """Fields of nodes that hold no expression and no statement."""
-PARTS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
+PARTS: Final[dict[type, tuple[str, ...]]] = {ast.Constant: ()}
 """The other fields of each type of node."""
-_INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
+_INNER: Final = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
 
 
 def scan(function: Function) -> Scan:

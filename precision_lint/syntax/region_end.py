@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
-TRAINING = frozenset({
+TRAINING: Final = frozenset({
     "backward", "scale", "step", "update", "zero_grad", "unscale_", "clip_grad_norm_",
     "clip_grad_value_", "parameters", "item", "append", "get_scale", "set_to_none", "format",
     "print", "detach", "set_postfix", "float", "is_enabled", "sum", "mean", "len", "get_last_lr",
 })  # fmt: skip
 """Calls that may stand behind the region as well as in it."""
-NEVER = (ast.MatMult, ast.FunctionDef, ast.ClassDef, ast.With, ast.Return)
+NEVER: Final = (ast.MatMult, ast.FunctionDef, ast.ClassDef, ast.With, ast.Return)
 
 
 def behind(body: list[ast.stmt], call: ast.AST) -> list[ast.stmt]:

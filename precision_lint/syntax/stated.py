@@ -17,32 +17,32 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.syntax.program import FunctionNode, dotted
 
-INF = float("inf")
-FORM = "`assume x float32`, `assume 0 <= x <= 1`, `assume |x| <= 10` or `assume x != 0`"
+INF: Final = float("inf")
+FORM: Final = "`assume x float32`, `assume 0 <= x <= 1`, `assume |x| <= 10` or `assume x != 0`"
 
 NEW, KNOWN, REFUTED, NAMELESS, UNFIT, UNREADABLE = (
     "new", "known", "refuted", "nameless", "unfit", "unreadable",
 )  # fmt: skip
 """What comes of a fact: it adds something, adds nothing, contradicts what is proved, speaks of a name that
 has no value, or of a value that has no dtype or no bounds, or is no known dtype."""
-EVENT = "stated"
+EVENT: Final = "stated"
 """The kind of events that tell it."""
 
-MARK = re.compile(r"#\s*precision-lint\s*:\s*assume(?![\w-])")
+MARK: Final = re.compile(r"#\s*precision-lint\s*:\s*assume(?![\w-])")
 """How a comment begins that states facts."""
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_NAME = r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*"
-_KIND = re.compile(rf"(?P<name>{_NAME})\s+(?:torch\.)?(?P<kind>[A-Za-z]\w*)")
-_BOUND = re.compile(
+_NUMBER: Final = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NAME: Final = r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*"
+_KIND: Final = re.compile(rf"(?P<name>{_NAME})\s+(?:torch\.)?(?P<kind>[A-Za-z]\w*)")
+_BOUND: Final = re.compile(
     rf"(?:(?P<first>{_NUMBER})\s*(?P<before>[<>]=?|!=)\s*)?"
     rf"(?P<bar>\|\s*)?(?P<name>{_NAME})(?(bar)\s*\|)"
     rf"(?:\s*(?P<behind>[<>]=?|!=)\s*(?P<second>{_NUMBER}))?"
 )
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!="}
+_FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!="}
 
 
 class Range(NamedTuple):

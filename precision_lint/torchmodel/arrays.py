@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from precision_lint.domains.dtypes import (
     ANY,
@@ -25,7 +26,7 @@ from precision_lint.domains.dtypes import (
 )
 from precision_lint.torchmodel.tables import table
 
-NAMED: dict[str, Dtypes] = {
+NAMED: Final[dict[str, Dtypes]] = {
     "float16": V_FLOAT16, "half": V_FLOAT16, "float32": V_FLOAT32, "single": V_FLOAT32,
     "float64": V_FLOAT64, "double": V_FLOAT64, "bool_": V_BOOLEAN, "bool": V_BOOLEAN,
     **dict.fromkeys(("complex64", "complex128", "csingle", "cdouble"), V_COMPLEX),
@@ -36,8 +37,8 @@ NAMED: dict[str, Dtypes] = {
     ),
 }  # fmt: skip
 """Scalar types, which are functions as well."""
-FIXED = {"float64": V_FLOAT64, "int": V_INTEGER, "bool": V_BOOLEAN, "complex": V_COMPLEX}
-BINARY = frozenset({
+FIXED: Final = {"float64": V_FLOAT64, "int": V_INTEGER, "bool": V_BOOLEAN, "complex": V_COMPLEX}
+BINARY: Final = frozenset({
     "add", "subtract", "multiply", "divide", "true_divide", "power", "pow", "maximum", "minimum", "fmax",
     "fmin", "arctan2", "atan2", "hypot", "mod", "remainder", "fmod", "floor_divide", "copysign",
     "where", "matmul",
@@ -46,13 +47,13 @@ BINARY = frozenset({
     "bitwise_and", "bitwise_or", "bitwise_xor", "einsum", "vecdot", "matvec", "vecmat", "gcd", "lcm",
 })  # fmt: skip
 """Functions whose first arguments are arrays that promote each other."""
-ELEMENTWISE = frozenset({
+ELEMENTWISE: Final = frozenset({
     "add", "subtract", "multiply", "power", "pow", "ceil", "floor", "trunc", "rint", "round", "around",
     "maximum", "minimum", "fmax", "fmin", "clip", "abs", "absolute", "sign", "square", "negative", "mod",
     "remainder", "floor_divide",
 })  # fmt: skip
 """Functions that keep the dtype and go element by element."""
-DTYPE_AT = {
+DTYPE_AT: Final = {
     **dict.fromkeys(
         ("zeros", "ones", "empty", "zeros_like", "ones_like", "empty_like", "array", "asarray",
          "asanyarray", "ascontiguousarray", "asfortranarray", "asarray_chkfinite", "identity",
@@ -64,13 +65,13 @@ DTYPE_AT = {
     "linspace": 5, "logspace": 5, "geomspace": 4,
 }  # fmt: skip
 """The position of ``dtype`` among a function's arguments."""
-GENERATORS = frozenset({"random.default_rng", "random.RandomState", "random.Generator"})
+GENERATORS: Final = frozenset({"random.default_rng", "random.RandomState", "random.Generator"})
 """What draws random numbers by methods."""
-SIZES = frozenset({"minlength", "num", "axis", "ndmin"})
+SIZES: Final = frozenset({"minlength", "num", "axis", "ndmin"})
 """Arguments that are whole numbers."""
-SKIPPED = {"where": 1, "einsum": 1}
+SKIPPED: Final = {"where": 1, "einsum": 1}
 """How many arguments come before those."""
-SAME = frozenset({
+SAME: Final = frozenset({
     "copy", "flatten", "ravel", "reshape", "transpose", "squeeze", "swapaxes", "repeat", "take",
     "clip", "round",
     "max", "min", "diagonal", "compress", "choose", "byteswap", "T", "flat", "view", "newbyteorder",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Final
 
 from precision_lint.domains.dtypes import NAMES
 from precision_lint.torchmodel.tables import INF, bounds, table, words
 
-UNKNOWN_RANK = -2
-BITS = {name: bit for bit, name in NAMES.items()}
+UNKNOWN_RANK: Final = -2
+BITS: Final = {name: bit for bit, name in NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from precision_lint.torchmodel import creation, layers, operations, optimizers
 
-CLASSES = frozenset({
+CLASSES: Final = frozenset({
     "torch.nn.Module", "torch.nn.Parameter", "torch.nn.Buffer", "torch.Tensor", "torch.optim.Optimizer",
 })  # fmt: skip
-CUSTOMARY = {
+CUSTOMARY: Final = {
     "torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim",
     "Tensor": "torch.Tensor", "np": "numpy", "math": "math",
 }  # fmt: skip

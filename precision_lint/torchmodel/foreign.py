@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from precision_lint.domains import dtypes
 from precision_lint.torchmodel.operations import Operation
 
-ATTENTION = (
+ATTENTION: Final = (
     "xformers.ops.memory_efficient_attention", "flash_attn.flash_attn_func",
     "flash_attn.flash_attn_interface.flash_attn_func", "sageattention.sageattn",
 )  # fmt: skip
 """Kernels that take query, key and value in one dtype, and that autocast does not know."""
-FIRST = (
+FIRST: Final = (
     "flash_attn.flash_attn_qkvpacked_func", "flash_attn.flash_attn_varlen_qkvpacked_func",
     "torchvision.ops.roi_align", "torchvision.ops.roi_pool", "torchvision.ops.ps_roi_align",
     "torchvision.ops.deform_conv2d", "torchvision.ops.box_convert", "torchvision.ops.drop_block2d",
@@ -22,7 +24,7 @@ FIRST = (
     "einops_exts.repeat_with_anon_dims",
 )  # fmt: skip
 """Functions whose result has the dtype of their first argument."""
-WIDE = (
+WIDE: Final = (
     "torchvision.ops.box_iou", "torchvision.ops.generalized_box_iou",
     "torchvision.ops.complete_box_iou", "torchvision.ops.distance_box_iou",
     "torchvision.ops.box_area",
@@ -37,13 +39,13 @@ PADDED = tuple([
 ])  # fmt: skip
 """Functions that put sequences of different lengths into one tensor, or back."""
 INDICES = ("torchvision.ops.nms", "torchvision.ops.batched_nms", "torchvision.ops.boxes.nms")
-VIEWS = frozenset({"rearrange", "repeat", "asnumpy"})
+VIEWS: Final = frozenset({"rearrange", "repeat", "asnumpy"})
 """Functions of einops that move numbers, and keep their dtype."""
-VIEWS_OF_MANY = frozenset({"rearrange_many", "repeat_many", "unpack"})
+VIEWS_OF_MANY: Final = frozenset({"rearrange_many", "repeat_many", "unpack"})
 """The same for several tensors, or for parts of one."""
 
 
-PROCESSED = {
+PROCESSED: Final = {
     **dict.fromkeys(
         ("pixel_values", "pixel_values_videos", "input_features", "input_values", "audio_values"),
         dtypes.FLOAT32,
@@ -55,19 +57,19 @@ PROCESSED = {
     ),
 }  # fmt: skip
 """What processors of ``transformers`` give with ``return_tensors="pt"``, by name."""
-SENSED = frozenset({
+SENSED: Final = frozenset({
     "images", "image", "videos", "audio", "audios", "raw_speech", "sampling_rate",
 })  # fmt: skip
 """Arguments of processors that are given more than text."""
-IDS = frozenset({"encode", "apply_chat_template"})
+IDS: Final = frozenset({"encode", "apply_chat_template"})
 """Methods of theirs that give ids alone."""
-SCHEDULES = {"alphas_cumprod": "cumprod"}
+SCHEDULES: Final = {"alphas_cumprod": "cumprod"}
 """Attributes of the schedulers of ``diffusers`` that are tables in float32, from 0 to 1, and what made them."""
-TRANSFORMS = ("torchvision.transforms.v2.Transform",)
+TRANSFORMS: Final = ("torchvision.transforms.v2.Transform",)
 """Classes of transformations of data, whatever derives from them."""
-SCALER_OWNERS = frozenset({"timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler"})
+SCALER_OWNERS: Final = frozenset({"timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler"})
 """Classes that own a GradScaler, which is on wherever they are made."""
-LANGUAGE_MODELS = (
+LANGUAGE_MODELS: Final = (
     "ForCausalLM",
     "ForSeq2SeqLM",
     "LMHeadModel",
@@ -91,10 +93,10 @@ def _made(name: str, result: str, strict: tuple[int, ...] = ()) -> Operation:
     return Operation(last, parameters, strict or (0,), result=result, strict=strict)
 
 
-FUNCTIONS = _table()
+FUNCTIONS: Final = _table()
 """Operations by their dotted name."""
 
-PLAIN = frozenset({
+PLAIN: Final = frozenset({
     "calendar", "csv", "datetime", "gc", "getpass", "glob", "hashlib", "json", "locale", "logging", "os",
     "pathlib", "platform", "psutil", "re", "resource", "secrets", "shutil", "socket", "statistics", "string",
     "struct", "subprocess", "sys", "tempfile", "textwrap", "time", "urllib", "uuid", "zlib",

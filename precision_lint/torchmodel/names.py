@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-ALIASES = {
+from typing import Final
+
+ALIASES: Final = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
     "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp", "concat": "cat",
     "concatenate": "cat", "divide": "div", "true_divide": "div", "fix": "trunc", "greater": "gt",
@@ -19,7 +21,7 @@ ALIASES = {
     "linalg.vecdot": "linalg.vecdot", "special_expit": "sigmoid",
 }  # fmt: skip
 """Other names of an operation."""
-HOMES = ("linalg", "fft")
+HOMES: Final = ("linalg", "fft")
 """Modules of torch whose name belongs to the operation's (``linalg.norm`` is not ``norm``)."""
 
 

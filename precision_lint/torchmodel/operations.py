@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Final
 
 from precision_lint.domains.dtypes import BFLOAT16, FLOAT16
 from precision_lint.torchmodel.tables import INF, bounds, table, words
 
-POLICIES = {"L": "lower", "F": "fp32", "D": "fp32_dtype", "W": "widest", "B": "banned"}
-HOMES = {
+POLICIES: Final = {"L": "lower", "F": "fp32", "D": "fp32_dtype", "W": "widest", "B": "banned"}
+HOMES: Final = {
     "nn.functional": "n", "functional": "t", "linalg": "l", "fft": "f", "special": "s", "Tensor": "m",
     "": "t",
 }  # fmt: skip
 """Modules below ``torch``, as the table abbreviates them."""
-DTYPES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
-PREFIXES = {"l": "linalg.", "f": "fft.", "s": "special."}
+DTYPES: Final = {"float16": FLOAT16, "bfloat16": BFLOAT16}
+PREFIXES: Final = {"l": "linalg.", "f": "fft.", "s": "special."}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import pkgutil
-from typing import Any
+from typing import Any, Final
 
-INF = float("inf")
+INF: Final = float("inf")
 
 
 @functools.cache

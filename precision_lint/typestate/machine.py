@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import alternatives, behind
 from precision_lint.dataflow.interpreter import Interpreter
@@ -45,8 +45,10 @@ from precision_lint.typestate.states import (
 from precision_lint.typestate.traces import (
     asked_by_loops,
     asked_until,
+    beside,
     clipped_owners,
     conditions_of,
+    function_of,
     is_on,
     is_part,
     looked_up,
@@ -61,10 +63,10 @@ from precision_lint.typestate.traces import (
 
 MOST, FEW = 48, 12
 """States that are followed at once, and where a function takes long; beyond, what they know is forgotten."""
-ITERATIONS = 3
-PRECISE = 80_000
+ITERATIONS: Final = 3
+PRECISE: Final = 80_000
 """Steps that are followed with all conditions on the paths."""
-STEPS = 160_000
+STEPS: Final = 160_000
 """Steps that are followed in one function with all that it calls, each times its states."""
 States = frozenset[State]
 
@@ -91,7 +93,8 @@ class Machine:
     """Follows one function's trace."""
 
     def __init__(self, it: Interpreter, trace: list[Step], start: State) -> None:
-        self.it = it
+        self.it, self.function = it, function_of(trace)
+        self.home = self.function.module if self.function is not None else it.module
         self.renamed: list[dict[int, int]] = []
         self.frames: list[Step] = []
         """Calls around the step at hand, outermost first."""
@@ -140,7 +143,7 @@ class Machine:
         """By condition: the number of the last step that may ask it, which is the last of its loop."""
         self.now = 0
         """The number of the step at hand in the order in which steps are written."""
-        self.run(trace, frozenset({start}))
+        self.ends = self.run(trace, frozenset({start}))
 
     # objects
 
@@ -150,7 +153,7 @@ class Machine:
             value = value.fields["of"]
         if isinstance(value, Unknown):
             number = value.symbol.number
-            for names in reversed(self.renamed):
+            for names in self.renamed[::-1]:
                 number = names.get(number, number)
             return ("?", number)
         if isinstance(value, Instance):
@@ -422,7 +425,7 @@ class Machine:
             updates=tuple(one.place for one in self.calls["update"]),
             scalers=tuple(self._written(one)[1] for one in self.calls["scale"]),
             framework=framework,
-            calls=tuple(frame.place for frame in reversed(self.frames)),
+            calls=tuple(frame.place for frame in self.frames[::-1]),
             **facts,
         )
         report()
@@ -592,16 +595,11 @@ class Machine:
 
     def _divided_elsewhere(self) -> bool:
         """Whether another function of the file unscales for those that step."""
-        module = self.it.module
-        known = module.facts.get("unscales")
+        known = self.home.facts.get("unscales")
         if known is None:
-            functions = [
-                *module.functions,
-                *(f for c in module.classes for f in c.methods.values()),
-            ]
-            known = module.facts["unscales"] = any(
+            known = self.home.facts["unscales"] = any(
                 "step" not in names and any("unscale" in name for name in names)
-                for names in (scan(one).names for one in functions)
+                for names in (scan(one).names for one in self.home.all_functions())
             )
         return bool(known)
 
@@ -629,10 +627,11 @@ class Machine:
             self.report(
                 "unscaled-backward", place, alone, assume.BRANCH, step=step.place, beside=False
             )
-        elif len(plain) == len(states) and not alone and not self.plain_steps:
-            beside = plain[0].plain
-            if beside is not None and all(s.waiting for s in plain):
-                self.report("unscaled-backward", beside, plain, step=step.place, beside=True)
+        elif plain and not alone and not self.plain_steps and all(s.waiting for s in plain):
+            some = assume.BRANCH if len(plain) < len(states) else 0
+            place = plain[0].plain or step.place
+            if not some or beside(self.order, self.loops, step, place):
+                self.report("unscaled-backward", place, plain, some, step=step.place, beside=True)
 
     def plain_step(self, step: Step, states: list[State]) -> Iterable[State]:
         """``optimizer.step()``"""
@@ -761,7 +760,8 @@ class Machine:
             return True
         known = self.optimizers.get(optimizer)
         if not isinstance(known, Special):
-            return False
+            # nobody saw of what it is: one model is set to zero, one optimizer steps
+            return cleared not in self.optimizers and len(self.cleared) == len(self.stepped) == 1
         return any(
             self.key(one) == cleared for one in owners_of(known.fields.get("parameters", known))
         )
@@ -779,13 +779,13 @@ class Machine:
         return self.key(step.objects[1] if len(step.objects) > 1 else None)
 
 
-STRUCTURES: dict[str, Callable[[Machine, Step, States], Flow]] = {
+STRUCTURES: Final[dict[str, Callable[[Machine, Step, States], Flow]]] = {
     "if": Machine.branch, "match": Machine.either, "and": Machine.either, "or": Machine.either,
     "try": Machine.guarded, "call": Machine.called, "loop": Machine.loop,
     "unrolled": Machine.unrolled, "with": Machine.within,
     "apart": Machine.apart,
 }  # fmt: skip
-ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
+ACTIONS: Final[dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,
     "framework-unscale": Machine.framework_unscale, "framework-clip": Machine.framework_unscale,
     "unscale": Machine.unscale,
@@ -796,5 +796,5 @@ ACTIONS: dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]] = {
 }  # fmt: skip
 
 
-COVERING = frozenset({"unscale", "step"})
-ORDERED = frozenset({"backward", "update", "step", "unscale"})
+COVERING: Final = frozenset({"unscale", "step"})
+ORDERED: Final = frozenset({"backward", "update", "step", "unscale"})

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import ancestry
+from precision_lint.dataflow.objects import MODULES, ancestry
 from precision_lint.dataflow.protocol import FINISHED
-from precision_lint.domains.values import Closure
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains.values import Closure, Special
+from precision_lint.syntax.program import dotted
 from precision_lint.typestate.machine import Machine
-from precision_lint.typestate.states import State
+from precision_lint.typestate.states import STEPPED, State
 from precision_lint.typestate.traces import once
 
-SCALED = frozenset({
+SCALED: Final = frozenset({
     "scale", "unscale", "step", "update", "framework-backward", "framework-unscale", "backward",
 })  # fmt: skip
 
@@ -50,12 +52,42 @@ def _is_whole(it: Interpreter, trace: list[Any], start: State, own: Any, root: b
         program.count("typestate")
         return False
     machine = Machine(it, trace, start)
+    if root:
+        _left_stepped(machine)
     whole = machine.budget > 0
     if not whole:
         program.long.add(own)
     if not root or not whole:
         program.parted[own] = machine.reports
     return whole
+
+
+def _left_stepped(machine: Machine) -> None:
+    """A scaler that outlives a function steps in it, and nothing in the file updates it."""
+    step = machine.calls["step"][-1] if machine.calls["step"] else None
+    if step is None or machine.calls["update"] or step.place.path != machine.home.path:
+        return
+    scaler, optimizer = step.objects[:2]
+    lasts = isinstance(scaler, Special) and "given" in scaler.fields
+    name = (dotted(step.node.func.value) or "").rpartition(".")[2]  # type: ignore[attr-defined]
+    asked = machine.home.methods_called().items()
+    if not lasts or machine.key(scaler) in machine.made or not name or _has_parents(machine):
+        return
+    if any("update" in names and owner.rpartition(".")[2] == name for owner, names in asked):
+        return
+    ends = machine.ends.next | machine.ends.returns
+    left = [s for s in ends if s.of(machine.key(optimizer)) == STEPPED and not s.lost]
+    if left:
+        machine.report("update-order", step.place, left, assume.AGAIN, how="second-step")
+
+
+def _has_parents(machine: Machine) -> bool:
+    """Whether the function is a method of a class with bases that nobody saw, which may do the rest."""
+    cls = machine.function.cls if machine.function is not None else None
+    line = ancestry(machine.it, cls) if cls is not None else []
+    named = sum(len(one.node.bases) for one in line if not isinstance(one, str))
+    seen = [one for one in line if not isinstance(one, str) or one in MODULES]
+    return named > len(seen) - 1 if line else False
 
 
 def _function(step: Any) -> Any:
@@ -73,9 +105,9 @@ def _calls(trace: list[Any]) -> Iterator[Any]:
                 yield from _calls(block)
 
 
-HOOKS = frozenset({"on_after_backward"})
+HOOKS: Final = frozenset({"on_after_backward"})
 """Methods that Lightning calls between a backward that it scaled and its own unscaling."""
-FRAMEWORK = ("LightningModule", "Callback")
+FRAMEWORK: Final = ("LightningModule", "Callback")
 
 
 def _start(it: Interpreter, trace: list[Any]) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precision_lint.events import Place
 from precision_lint.syntax.program import spelled
@@ -190,7 +190,7 @@ def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
         yield key, truth is holds
 
 
-OPPOSITE = {
+OPPOSITE: Final = {
     ast.NotEq: ast.Eq,
     ast.IsNot: ast.Is,
     ast.NotIn: ast.In,

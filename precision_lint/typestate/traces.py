@@ -21,7 +21,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import dotted
+from precision_lint.syntax.program import Function, dotted
 from precision_lint.typestate.states import conditions, lasts
 
 
@@ -67,6 +67,20 @@ def is_on(step: Step) -> bool:
     """Whether the scaler of a step is not switched off."""
     scaler = step.objects[0] if step.objects else None
     return not (isinstance(scaler, Special) and scaler.fields.get("enabled") is False)
+
+
+def function_of(trace: list[Step]) -> Function | None:
+    """The function that a trace is of."""
+    called = trace[0].objects[0] if trace and trace[0].kind == "call" else None
+    return called.function if isinstance(called, Closure) else None
+
+
+def beside(
+    steps: list[Step], loops: Mapping[int, tuple[int, ...]], step: Step, place: Place
+) -> bool:
+    """Whether a backward at a place is in the same loops as a step, not in front of them."""
+    backs = [one for one in steps if one.kind == "backward" and one.place == place]
+    return all(loops.get(id(one)) == loops.get(id(step)) for one in backs)
 
 
 def place_of(path: str, node: Any) -> Place:
