@@ -49,11 +49,10 @@ Handler = Callable[[Interpreter, str, Arguments, Keywords, ast.AST], Value]
 COPY = "copy.deepcopy"
 SAME = frozenset({
     "torch.compile", "torch.jit.script", "torch.jit.trace", "torch.nn.DataParallel",
-    "torch.nn.parallel.DistributedDataParallel", "copy.copy", COPY, "torch.clone",
-    "torch.nn.parallel.DataParallel", "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
-    "torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm",
-    "torch.nn.utils.parametrizations.weight_norm", "torch.jit.ignore", "typing.cast",
-    "torch.nn.utils.parametrizations.spectral_norm", "torch._dynamo.optimize",
+    "torch.nn.parallel.DistributedDataParallel", "torch.clone", "torch.nn.parallel.DataParallel",
+    "copy.copy", COPY, "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.utils.weight_norm",
+    "torch.nn.utils.spectral_norm", "torch.nn.utils.parametrizations.weight_norm", "torch.jit.ignore",
+    "torch.nn.utils.parametrizations.spectral_norm", "torch._dynamo.optimize", "typing.cast",
     "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
