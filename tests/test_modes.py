@@ -546,6 +546,22 @@ def test_what_counts_where_the_file_itself_opens_a_region(text: str, code: str, 
 
 
 @pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("torch.log(x.sigmoid() + 1e-8)", ["MP301"]),
+        ("torch.log(x + 1e-8)", []),
+        ("torch.zeros(4, 4).scatter_add_(0, at, x)", ["MP503"]),
+        ("torch.matmul(x, torch.zeros(4, 4))", []),
+    ],
+    ids=["a probability", "the argument as it is", "a write", "a product"],
+)
+def test_an_argument_that_is_half_under_autocast(body: str, expected: list[str]) -> None:
+    """Read alarms were right where a value is computed or written, hardly where it is data."""
+    text = f"import torch\n\n\ndef loss(x, at):\n    return {body}\n"
+    assert [one.code for one in lint_source(text, precision=["amp-float16"])] == expected
+
+
+@pytest.mark.parametrize(
     ("base", "expected"),
     [("torch.relu(self.l(x)).mean(-1, keepdim=True)", ["MP305"]), ("self.l(x).cos()", [])],
     ids=["comes to 0 by its nature", "may come to 0"],

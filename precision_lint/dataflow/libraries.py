@@ -46,13 +46,13 @@ from precision_lint.torchmodel import creation, foreign, operations
 Arguments = list[Value]
 Keywords = dict[str, Value]
 Handler = Callable[[Interpreter, str, Arguments, Keywords, ast.AST], Value]
+COPY = "copy.deepcopy"
 SAME = frozenset({
     "torch.compile", "torch.jit.script", "torch.jit.trace", "torch.nn.DataParallel",
-    "torch.nn.parallel.DistributedDataParallel", "copy.deepcopy", "copy.copy", "torch.clone",
-    "torch.nn.parallel.DataParallel", "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
-    "torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm",
-    "torch.nn.utils.parametrizations.weight_norm", "torch.jit.ignore", "typing.cast",
-    "torch.nn.utils.parametrizations.spectral_norm", "torch._dynamo.optimize",
+    "torch.nn.parallel.DistributedDataParallel", "torch.clone", "torch.nn.parallel.DataParallel",
+    "copy.copy", COPY, "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.utils.weight_norm",
+    "torch.nn.utils.spectral_norm", "torch.nn.utils.parametrizations.weight_norm", "torch.jit.ignore",
+    "torch.nn.utils.parametrizations.spectral_norm", "torch._dynamo.optimize", "typing.cast",
     "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
@@ -98,8 +98,8 @@ def library(
     """What calling something outside of the project gives, by its dotted name."""
     root = name.partition(".")[0]
     handler = ROOTS.get(root)
-    if name in SAME:
-        return arguments[0] if arguments else unknown()
+    if name in SAME and arguments:
+        return objects.copied(it, arguments[0], node) if name == COPY else arguments[0]
     if name.rpartition(".")[2] == "FullyShardedDataParallel":
         return _sharded(it, arguments, keywords, node)
     if handler is not None:

@@ -487,6 +487,22 @@ def cast_alike(it: Interpreter, made: Root, like: Root) -> None:
         it.weights = {**it.weights, **again}
 
 
+def copied(it: Interpreter, value: Value, node: ast.AST) -> Value:
+    """``copy.deepcopy(model)``: weights of its own, cast as those of the original are now."""
+    if not isinstance(value, Instance) or not is_module(it, value.cls):
+        return value
+    root, now, depth = new_root(_as_built(value), node, it), _last_cast(it, value), len(value.path)
+    made = {
+        (root, path[depth:]): one
+        for (of, path), one in it.weights.items()
+        if of is value.root and path[:depth] == value.path
+    }
+    if now is not None:
+        made[root, ()] = now
+    it.weights = {**it.weights, **made}
+    return Instance(value.cls, dict(value.attributes), root, (), value.arguments)
+
+
 def note_casts(casts: Weights) -> None:
     """A function ends that cast something which was kept before: it may have been called, or not."""
     for (root, path), entry in casts.items():

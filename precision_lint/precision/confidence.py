@@ -72,7 +72,7 @@ SHOWN = assume.MAGNITUDE | assume.SIZE
 does, and of a module that no file imports where the project runs so, since it is handed to what runs."""
 HANDED = frozenset({
     "dtype-mismatch", "log-guard", "log-complement", "log-probability", "lost-guard", "weak-denominator",
-    "fill-overflow", "distance-in-region", "integers-in-half", "flat-index",
+    "fill-overflow", "integers-in-half", "flat-index",
 })  # fmt: skip
 """Events that may rest, under autocast, on an argument that is half, also where no region is in the file: read
 in code that nobody had tuned to, 13 of 24 such alarms were right, of other kinds 5 of 70."""
@@ -193,9 +193,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange = assumptions & ~tolerated
         if mode in (AMP16, AMPBF):
-            strange |= assumptions & _doubted_in_region(
-                event.kind, assumptions, force.by_file(mode)
-            )
+            strange |= assumptions & _doubted_in_region(event, assumptions, force.by_file(mode))
         elif mode in (HALF16, HALFBF):
             strange |= (
                 assumptions & assume.FLAG
@@ -211,18 +209,25 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     return best
 
 
-def _doubted_in_region(kind: str, assumptions: int, by_file: bool) -> int:
+def _doubted_in_region(event: Event, assumptions: int, by_file: bool) -> int:
     """What is often wrong under autocast; by_file: the file itself opens a region.
 
     Elsewhere activations are rarely as large as they would have to be, and what a function is handed is
     data, or was computed in float32, more often than it is half.
     """
     doubted = 0 if by_file else SHOWN
-    if kind in DATA or not (by_file or kind in HANDED):
+    if event.kind in DATA or not (by_file or _handed(event)):
         doubted |= assume.INPUT
-    if assumptions & assume.INPUT and kind not in FILLED:
+    if assumptions & assume.INPUT and event.kind not in FILLED:
         doubted |= assume.KIND
     return doubted
+
+
+def _handed(event: Event) -> bool:
+    """Whether an event may rest on an argument that is half: no product, no guard of the bare argument."""
+    facts = event.facts
+    seen = facts.get("known", True) and facts.get("writes", True)
+    return event.kind in HANDED and bool(seen)
 
 
 def _in_mode(
