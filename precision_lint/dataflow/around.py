@@ -198,7 +198,7 @@ def call(
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:
             if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
-                objects.show_cast(it, vector, node)
+                objects.show_cast(it, vector, node, known=True)
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)

@@ -574,7 +574,7 @@ def _show_cast_of(it: Interpreter, symbol: Symbol | None) -> None:
     if symbol is None or symbol.node is None or symbol.uses & Symbol.TENSOR:
         return
     if ("cast of", "") in symbol.attributes and not symbol.vector[0] & dtypes.OTHER:
-        objects.show_cast(it, symbol.vector, symbol.node)
+        objects.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
 
 
 def call_class_of_layer(
@@ -713,7 +713,7 @@ def cast_unknown(
     changed = begins(node)
     if it.statement_value is not None and begins(it.statement_value) is changed:
         rebind(it, changed, made)
-        objects.show_cast(it, vector, node)
+        objects.show_cast(it, vector, node, bool(class_of(symbol)))
     return made
 
 

@@ -523,7 +523,7 @@ def _unknown_method(
         elif name in ("detach", "clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
-            objects.show_cast(it, symbol.vector, symbol.node)
+            objects.show_cast(it, symbol.vector, symbol.node, bool(building.class_of(symbol)))
         return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)

@@ -598,19 +598,27 @@ def runs_models(it: Interpreter) -> bool:
     return it.module.trains() or (function is not None and drives(it, function))
 
 
-def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST) -> None:
+def _teaches(it: Interpreter) -> bool:
+    """Whether code that trains runs a model without gradients: it is not the one that is trained."""
+    return it.no_grad and it.function is not None and not scan(it.function).names.isdisjoint(TRAINS)
+
+
+def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, known: bool = False) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
 
     Who casts one model says nothing of the others of a project: in other files, only what is called from
-    here counts.
+    here counts, unless the function at hand trains or evaluates what it casts.  known: the code builds it, or
+    another library does, so that what it runs is known.
     """
-    if _hands_on(node):
+    if _hands_on(node) or _teaches(it):
         return
     written = vector[dtypes.CODE]
     for dtype, mode in HALVES:
         if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            it.sign(mode, said, node, None, of_own_parts(it), written != dtype, bound=True)
+            runs = drives(it, it.function) if it.function is not None else it.module.trains()
+            bound = known or not runs
+            it.sign(mode, said, node, None, of_own_parts(it), written != dtype, bound)
 
 
 def cast_module(
@@ -618,7 +626,8 @@ def cast_module(
 ) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
-    show_cast(it, vector, node)
+    library = owner.cls if isinstance(owner.cls, str) else ""
+    show_cast(it, vector, node, not library or not library.startswith("torch."))
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)

@@ -173,6 +173,7 @@ def report_guard(
         passes=not applied.result.flags & DETACHED,
         direct=it.place(_of_complement(fallback)) if fallback is not None else None,
         known=isinstance(base, Tensor) and base.op not in ("input", "argument"),
+        of_probability=_is_probability(base),
         wide_at=made_at(it, found.wide) if found.wide is not None else None,
         **more,
     )

@@ -55,9 +55,9 @@ def is_spectrum(value: Any) -> bool:
         if not isinstance(value, Tensor) or not value.operands:
             return False
         if value.op == "pow":
-            return _of_range(value.operands[-1]) and not _of_range(value.operands[0])
+            return _is_even(value.operands[-1]) and not _of_range(value.operands[0])
         if value.op in ("exp", "exp2", "logspace"):
-            return value.op == "logspace" or _of_range(value.operands[0])
+            return value.op == "logspace" or _is_even(value.operands[0])
         if value.op == "div" and number(value.operands[0]) is not None:
             value = peel(value.operands[1])  # one over the powers
         elif value.op == "mul":
@@ -82,6 +82,11 @@ def is_spectrum(value: Any) -> bool:
 def _of_range(value: Any) -> bool:
     """Whether a value is computed of evenly spaced numbers, and of nothing else."""
     return any(one.op in RANGES for one in behind(value, 12))
+
+
+def _is_even(value: Any) -> bool:
+    """Whether a value is evenly spaced: a range, scaled and shifted, not its square as in a bell curve."""
+    return _of_range(value) and not any(one.op in ("pow", "square") for one in behind(value, 12))
 
 
 def _source(value: Any) -> Tensor | None:
@@ -112,9 +117,9 @@ def angle_of(product: Tensor) -> Angle | None:
     if len(operands) < 2 or not all(isinstance(one, Tensor) for one in operands):
         return None
     pair = (operands[0], operands[1])
-    for one in pair:
-        if is_spectrum(one):
-            return Angle(product, pair, one, True)
+    spectra = [one for one in pair if is_spectrum(one)]
+    if len(spectra) == 1:
+        return Angle(product, pair, spectra[0], True)
     for one, other in (pair, pair[::-1]):
         source = _source(one)
         if (

@@ -68,8 +68,8 @@ of numbers, so that its operand is of the mode's dtype, as is what a call of els
 
 
 SHOWN = assume.MAGNITUDE | assume.SIZE
-"""What is believed only where the file itself says that it runs so; in half weights also where the user
-does, and of a module that no file imports where the project runs so, since it is handed to what runs."""
+"""What is believed only where the file itself says that it runs so, and of a module that no file imports where
+the project runs so, since it is handed to what runs; in half weights also where the user says so."""
 HANDED = frozenset({
     "dtype-mismatch", "log-guard", "log-complement", "log-probability", "lost-guard", "weak-denominator",
     "fill-overflow", "integers-in-half", "flat-index",
@@ -79,6 +79,9 @@ in code that nobody had tuned to, 13 of 24 such alarms were right, of other kind
 ENTERED = frozenset({"geometry-product"})
 """Events of code that a region has to be seen to call, or a model's, even where the user states the mode: most
 products of inverses and constant matrices prepare something, or fit something else."""
+TAKEN = frozenset({"half-total", "geometry-product"})
+"""Events that must not rest, under autocast, on that what is called is a model: totals of times and counts, and
+products of coefficients, are as frequent."""
 FILLED = frozenset({"fill-overflow"})
 """Events that may rest, under autocast, on what may be a tensor and may be half: such numbers fill scores,
 as a rule."""
@@ -192,13 +195,14 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange = assumptions & ~tolerated
+        enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode in (AMP16, AMPBF):
-            strange |= assumptions & _doubted_in_region(event, assumptions, force.by_file(mode))
+            run = force.by_code(mode) >= enough
+            strange |= assumptions & _doubted_in_region(event, assumptions, run)
         elif mode in (HALF16, HALFBF):
             strange |= (
                 assumptions & assume.FLAG
             )  # who casts the model may still switch the region on
-            enough = Strength.HANDED if variant.of_module else Strength.FILE
             if (force.of(mode) or Strength.PROJECT) < enough:
                 strange |= assumptions & SHOWN
         confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
@@ -209,14 +213,14 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     return best
 
 
-def _doubted_in_region(event: Event, assumptions: int, by_file: bool) -> int:
-    """What is often wrong under autocast; by_file: the file itself opens a region.
+def _doubted_in_region(event: Event, assumptions: int, run: bool) -> int:
+    """What is often wrong under autocast; run: the code shows that it runs there.
 
     Elsewhere activations are rarely as large as they would have to be, and what a function is handed is
     data, or was computed in float32, more often than it is half.
     """
-    doubted = 0 if by_file else SHOWN
-    if event.kind in DATA or not (by_file or _handed(event)):
+    doubted = 0 if run else SHOWN | (assume.NETWORK if event.kind in TAKEN else 0)
+    if event.kind in DATA or not (run or _handed(event)):
         doubted |= assume.INPUT
     if assumptions & assume.INPUT and event.kind not in FILLED:
         doubted |= assume.KIND
@@ -224,10 +228,10 @@ def _doubted_in_region(event: Event, assumptions: int, by_file: bool) -> int:
 
 
 def _handed(event: Event) -> bool:
-    """Whether an event may rest on an argument that is half: no product, no guard of the bare argument."""
+    """Whether an event may rest on an argument that is half: a write, a fill, a guard of a probability."""
     facts = event.facts
-    seen = facts.get("known", True) and facts.get("writes", True)
-    return event.kind in HANDED and bool(seen)
+    seen = facts["of_probability"] if event.kind == "log-guard" else facts.get("writes", True)
+    return event.kind in HANDED and bool(seen) and facts.get("operation") not in ("mul", "add")
 
 
 def _in_mode(

@@ -32,22 +32,23 @@ class Strength(enum.IntEnum):
 class Force:
     """The modes in force for one file, each with its strength and the place that shows it.
 
-    stated: whether the user says so, and no other mode is to be looked at.  itself: mask of the modes that
-    the file itself shows, whatever the user says.
+    stated: whether the user says so, and no other mode is to be looked at.  shown: how strongly the
+    code shows each mode, whatever the user says.
     """
 
     modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
     stated: bool = False
-    itself: int = 0
+    shown: Mapping[int, Strength] = field(default_factory=dict)
 
     def of(self, mode: int) -> Strength | None:
         """How strongly a mode is in force; None: it is not."""
         found = self.modes.get(mode)
         return found[0] if found is not None else None
 
-    def by_file(self, mode: int) -> bool:
-        """Whether the file itself shows a mode."""
-        return self.of(mode) is Strength.FILE or bool(self.itself >> mode & 1)
+    def by_code(self, mode: int) -> Strength:
+        """How strongly the code shows a mode."""
+        found = self.shown.get(mode) if self.stated else self.of(mode)
+        return found or Strength.PROJECT
 
     def under(self, stated: Iterable[str] | None) -> Force:
         """What is in force where the user states modes; None: nothing is stated."""
@@ -56,8 +57,8 @@ class Force:
         modes = (MODES[name] for name in stated)
         signs = {mode: self.modes[mode][1] if mode in self.modes else None for mode in modes}
         found = {mode: (Strength.STATED, sign) for mode, sign in signs.items()}
-        own = [mode for mode in self.modes if self.by_file(mode)]
-        return Force(found, stated=True, itself=sum(1 << mode for mode in own))
+        shown = {mode: strength for mode, (strength, _) in self.modes.items()}
+        return Force(found, stated=True, shown=shown)
 
 
 MODES = {
