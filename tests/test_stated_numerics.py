@@ -270,6 +270,54 @@ def run(model, x):
     with torch.autocast("cuda", dtype=torch.float16):
         return model(x)
 """,
+    "gradients that are handed to backward": """\
+import torch
+
+def probe(net, images):
+    images = images.clone().requires_grad_()
+    scores = net.logits(images)
+    chosen = torch.zeros_like(scores)
+    for i in range(scores.shape[-1]):
+        chosen[:, i] = 1.0
+        scores.backward(chosen, retain_graph=True)
+        if images.grad.norm() > 1:
+            return i
+
+def engine(accelerator, model, x):
+    accelerator.backward(model(x).mean())
+    for p in model.parameters():
+        if p.grad.norm() > 1:  # MP101
+            return p
+""",
+    "equations that are made at run time": """\
+import torch
+
+def outer(a, b, dims):
+    names = "".join(chr(97 + i) for i in range(dims))
+    return torch.einsum(names + ",z->" + names + "z", a.half(), b.float())
+
+def product(a, b):
+    return torch.einsum("ij,jk->ik", a.half(), b.float())  # MP502
+""",
+    "numbers of NumPy in float64": """\
+import numpy as np
+import torch
+from torch import nn
+
+class Normal(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        size = 0.5 * np.prod(shape) * np.log(2 * np.pi)
+        self.register_buffer("log_z", torch.tensor(size, dtype=torch.float64))
+        self.register_buffer("steps", torch.tensor(np.linspace(0, 1, 4)))  # MP402
+        self.net = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.net(x - self.log_z), self.net(x - self.steps)
+
+def run():
+    return Normal([2, 2])(torch.randn(3, 4))
+""",
     "norms times a constant": """\
 import torch
 

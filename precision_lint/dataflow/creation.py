@@ -214,7 +214,7 @@ def _shape_rank(sizes: list[Value]) -> int:
 
 def _rank(creation: Creation, first: Value | None, rank: int) -> int:
     if creation.kind == "data":
-        return _data_rank(first)
+        return 0 if _is_single(creation, first) else _data_rank(first)
     return rank
 
 
@@ -280,7 +280,7 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         lo,
         hi,
         assumptions,
-        rank=0 if number or _is_single(creation, value) else _data_rank(value),
+        rank=0 if number else _rank(creation, value, UNKNOWN_RANK),
         reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
         data=origin,
     )

@@ -13,6 +13,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     NONE,
+    SOME_RANK,
     Closure,
     Scalar,
     Sequence,
@@ -283,8 +284,18 @@ def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
     return NONE
 
 
+def _has_dimensions(loss: Value) -> bool:
+    """Whether a tensor is known to be more than one number: parts of it are written, for one."""
+    if not isinstance(loss, Tensor):
+        return False
+    return loss.rank > 0 or loss.rank == SOME_RANK or loss.op == "index_put"
+
+
 def framework_backward(it: Interpreter, owner: Value, loss: Value, node: ast.AST) -> None:
-    """``accelerator.backward(loss)``"""
+    """``accelerator.backward(loss)``; what is no one number is the gradient of a tensor: ``y.backward(g)``."""
+    if _has_dimensions(loss):
+        backward(it, owner, node)
+        return
     note(it, "framework-backward", node, owner, loss)
     for look in BACKWARD:
         look(it, loss, node)

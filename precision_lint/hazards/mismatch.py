@@ -245,7 +245,9 @@ def _strict(applied: Applied) -> tuple[int, ...]:
 
 def _contracts(equation: str | None) -> bool:
     """Whether operands of an ``einsum`` share an index that is summed over; if not, it multiplies."""
-    if equation is None or "->" not in equation:
+    if equation is None:
+        return False  # it is made at run time: an outer product, for all that is known
+    if "->" not in equation:
         return True
     given, _, kept = equation.replace(" ", "").partition("->")
     terms = [set(term) - set(kept) for term in given.split(",")]
