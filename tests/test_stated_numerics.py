@@ -318,6 +318,23 @@ class Normal(nn.Module):
 def run():
     return Normal([2, 2])(torch.randn(3, 4))
 """,
+    "bell curves are no frequencies": """\
+import torch
+
+def bell(size, width, device):
+    at = torch.linspace(-3.0, 3.0, steps=size, device=device)
+    curve = torch.exp(-0.5 * (at / width).pow(2))
+    return curve / curve.sum()
+
+def blur(size, device):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return torch.einsum("i,j->ij", bell(size, 1.0, device), bell(size, 1.5, device))
+
+def angles(size, device):
+    rates = 1.0 / (10000 ** (torch.arange(0, size, 2, device=device).float() / size))
+    with torch.autocast("cuda", dtype=torch.float16):
+        return torch.einsum("i,j->ij", torch.arange(4096, device=device).float(), rates)  # MP405
+""",
     "norms times a constant": """\
 import torch
 
