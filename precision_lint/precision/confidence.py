@@ -200,9 +200,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             run = force.by_code(mode) >= enough
             strange |= assumptions & _doubted_in_region(event, assumptions, run)
         elif mode in (HALF16, HALFBF):
-            strange |= (
-                assumptions & assume.FLAG
-            )  # who casts the model may still switch the region on
+            # who casts the model may still switch the region on
+            strange |= assumptions & assume.FLAG
             if (force.of(mode) or Strength.PROJECT) < enough:
                 strange |= assumptions & SHOWN
         confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
