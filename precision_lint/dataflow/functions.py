@@ -19,8 +19,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.syntax.program import Class, Function
-from precision_lint.torchmodel import layers
+from precision_lint.syntax.program import Class, Function, dotted
 
 LEFT: Final = OUTSIDE._replace(explicit=True)
 """The region of a backward pass: none, whatever region its forward ran in."""
@@ -46,13 +45,27 @@ def apply(
     return result
 
 
+def _weights(forward: Function) -> set[str]:
+    """Arguments that are used as weights: matrices that ``t()`` transposes, what ``linear`` multiplies by."""
+    found = set()
+    for node in ast.walk(forward.node):
+        if not isinstance(node, ast.Call):
+            continue
+        called = dotted(node.func) or ""
+        if called.endswith(".t") and not node.args:
+            found.add(called[:-2])
+        elif called.rpartition(".")[2] == "linear" and len(node.args) > 1:
+            found.add(dotted(node.args[1]) or "")
+    return found
+
+
 def applied_elsewhere(it: Interpreter, forward: Function) -> None:
     """A function that another file applies: to weights, and to what may be float32."""
     cls = forward.cls
     if cls is None or forward.name != "forward" or not objects.is_a(it, cls, *objects.FUNCTIONS):
         return
     needed = forward.parameters[1 : len(forward.parameters) - len(forward.node.args.defaults)]
-    weights = layers.own()
+    weights = _weights(forward)
     kinds = (dtypes.BATCHES, assume.CALL), (dtypes.FOLLOWS, assume.WEIGHTS)
     given: list[Value] = []
     for one in needed:

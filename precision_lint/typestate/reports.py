@@ -10,7 +10,7 @@ from precision_lint.dataflow.objects import MODULES, ancestry
 from precision_lint.dataflow.protocol import FINISHED
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.values import Closure, Special
-from precision_lint.syntax.program import dotted
+from precision_lint.syntax.program import Module, dotted
 from precision_lint.typestate.machine import Machine
 from precision_lint.typestate.states import STEPPED, State
 from precision_lint.typestate.traces import once
@@ -65,20 +65,35 @@ def _is_whole(it: Interpreter, trace: list[Any], start: State, own: Any, root: b
 def _left_stepped(machine: Machine) -> None:
     """A scaler that outlives a function steps in it, and nothing in the file updates it."""
     step = machine.calls["step"][-1] if machine.calls["step"] else None
-    if step is None or machine.calls["update"] or step.place.path != machine.home.path:
+    if (
+        step is None
+        or machine.reports
+        or machine.calls["update"]
+        or step.place.path != machine.home.path
+    ):
         return
     scaler, optimizer = step.objects[:2]
     lasts = isinstance(scaler, Special) and "given" in scaler.fields
-    name = (dotted(step.node.func.value) or "").rpartition(".")[2]  # type: ignore[attr-defined]
-    asked = machine.home.methods_called().items()
+    name = dotted(step.node.func.value)  # type: ignore[attr-defined]
     if not lasts or machine.key(scaler) in machine.made or not name or _has_parents(machine):
         return
-    if any("update" in names and owner.rpartition(".")[2] == name for owner, names in asked):
+    if any(_may_be_of(owner, name) for owner in _updated(machine.home)):
         return
     ends = machine.ends.next | machine.ends.returns
     left = [s for s in ends if s.of(machine.key(optimizer)) == STEPPED and not s.lost]
     if left:
         machine.report("update-order", step.place, left, assume.AGAIN, how="second-step")
+
+
+def _updated(module: Module) -> list[str]:
+    """The dotted names of what is updated anywhere in a file."""
+    return [owner for owner, names in module.methods_called().items() if "update" in names]
+
+
+def _may_be_of(owner: str, name: str) -> bool:
+    """Whether two dotted names may be of one object: an attribute of one name, or any variables."""
+    (holder, _, last), (other, _, own) = owner.rpartition("."), name.rpartition(".")
+    return bool(holder) == bool(other) and (last == own or not other)
 
 
 def _has_parents(machine: Machine) -> bool:

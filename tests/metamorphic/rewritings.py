@@ -107,7 +107,8 @@ def renamed_definitions(tree: ast.Module) -> ast.Module | None:
             names[node.name] = f"f{len(names)}"
         elif isinstance(node, ast.ClassDef):
             names[node.name] = f"C{len(names)}"
-    kept = {"main"}  # and what is a text, or a variable of some function as well
+    kept = {"main", *(name for name in names if name.lstrip("_").startswith("test"))}
+    # and what is a text, or a variable of some function as well
     for one in ast.walk(tree):
         if isinstance(one, ast.Constant) and isinstance(one.value, str):
             kept.add(one.value)

@@ -10,11 +10,6 @@ from tests.metamorphic import comparing
 from tests.metamorphic.rewritings import NAMES, rewritten
 
 OPEN: dict[str, set[str]] = {
-    "locals renamed": {
-        "mp106/missing.py: +MP106",  # the second of two optimizers, as a finding of its own
-        "mp207/applied_elsewhere.py: -MP207",  # a parameter that is called weight
-    },
-    "definitions renamed": {"mp505/tried_out.py: -MP505"},  # pytest's test_ says that it is a test
     "methods as functions": {"mp201/mel_basis.py: +MP501"},
     "names inlined": {"mp213/behind.py: -MP213", "mp301/eps_names.py: -MP301"},
     "arms swapped": {"mp201/linear_attention.py: +MP201"},
