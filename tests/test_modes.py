@@ -529,14 +529,57 @@ def scores(queries, keys):
     return (torch.matmul(queries, keys.transpose(1, 2)) / 8).softmax(-1)
 """
 
+NEAR = """\
+import torch
+
+
+def near(a, b):
+    return torch.cdist(a, b)
+"""
+PENALTY = """\
+import torch
+
+
+def penalty(mask):
+    return mask.sigmoid() * -1e10
+"""
+DRIFT = """\
+import torch
+from torch import nn
+
+
+class Drift(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, spread):
+        return self.net(x) @ torch.linalg.inv(spread.float())
+"""
+TOTAL = """\
+import torch
+
+
+@torch.no_grad()
+def total(model, batches):
+    found = 0
+    for x in batches:
+        found = found + model(x)
+    return found
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "code", "dtype"),
     [
         (UNKNOWN.format(start="torch.relu(batch)"), "MP506", "bfloat16"),
         (SCORES, "MP208", "float16"),
+        (NEAR, "MP214", "float16"),
+        (PENALTY, "MP310", "float16"),
+        (DRIFT, "MP501", "float16"),
+        (TOTAL, "MP406", "bfloat16"),
     ],
-    ids=["what is handed in is half", "activations are large"],
+    ids=["handed in", "large activations", "distances", "a penalty", "coefficients", "a total"],
 )
 def test_what_counts_where_the_file_itself_opens_a_region(text: str, code: str, dtype: str) -> None:
     mode = "amp-bfloat16" if dtype == "bfloat16" else "amp-float16"
