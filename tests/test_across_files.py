@@ -410,19 +410,27 @@ class Whole(torch.nn.Module):
 
 
 def export(model, x):
-    whole = {made}.eval()
+    whole = {made}{ready}
     whole = whole.half()
     return whole(x)
 """
 
 
 @pytest.mark.parametrize(
-    ("made", "expected"), [("Whole(model)", []), ("model", FLAGGED), ("loss.Loss()", FLAGGED)]
+    ("made", "ready", "expected"),
+    [
+        ("Whole(model)", ".eval()", []),
+        ("model", ".eval()", FLAGGED),
+        ("model", "", []),
+        ("loss.Loss()", ".eval()", FLAGGED),
+    ],
+    ids=["built here", "evaluated here", "handed on", "the loss itself"],
 )
 def test_a_model_that_is_cast_says_nothing_of_other_modules(
-    tmp_path: Path, made: str, expected: list[str]
+    tmp_path: Path, made: str, ready: str, expected: list[str]
 ) -> None:
-    projects.write(tmp_path, {"loss.py": MODULE, "export.py": EXPORTS.format(made=made)})
+    text = EXPORTS.format(made=made, ready=ready)
+    projects.write(tmp_path, {"loss.py": MODULE, "export.py": text})
     assert check(tmp_path) == expected
 
 

@@ -330,6 +330,15 @@ def blur(size, device):
     with torch.autocast("cuda", dtype=torch.float16):
         return torch.einsum("i,j->ij", bell(size, 1.0, device), bell(size, 1.5, device))
 
+def spread(size, device):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return torch.einsum("i,j->ij", torch.arange(4096, device=device).float(), bell(size, 1.0, device))
+
+def weights(size, device):
+    rates = 0.5 ** torch.arange(0, size, device=device).float()
+    with torch.autocast("cuda", dtype=torch.float16):
+        return torch.einsum("i,j->ij", rates, rates)
+
 def angles(size, device):
     rates = 1.0 / (10000 ** (torch.arange(0, size, 2, device=device).float() / size))
     with torch.autocast("cuda", dtype=torch.float16):
