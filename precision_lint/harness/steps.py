@@ -150,6 +150,9 @@ class _Builder:
             self.turned = False
             body = self._block(self.body)
         if not self.turned:
+            if not any(calls(one, "zero_grad") for one in body):  # what calls the step clears them
+                cleared = [f"{name}.zero_grad()" for name in self.roles.optimizers.values()]
+                body = [*ast.parse("\n".join(cleared)).body, *body]
             body = [self._loop(ast.Name("turn", ast.Store()), body)]
         return self._assembled(body, overflow)
 
