@@ -499,6 +499,8 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         objects.store(it, owner, target.attr, value)
     elif isinstance(owner, Unknown):
         it.variables[("of", owner.symbol.number, target.attr)] = value
+        if it.script and it.function is None:  # settings of the whole file
+            owner.symbol.attributes[target.attr] = value
     elif isinstance(owner, Batch):
         rebind(it, target.value, Batch({**owner.items, target.attr: value}, owner.element))
     elif isinstance(owner, Special):
