@@ -203,6 +203,8 @@ def run(
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
+        if region.assumptions & assume.ENTRY and not region.explicit and regions.opens(function):
+            region = regions_outside(it)
         arguments = [_supposed(it, one, told) for one in arguments]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
@@ -560,8 +562,17 @@ def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
     element: Value | None = None
     for value, _ in yielded:
         element = value if element is None else join(element, value)
-    region = yielded[0][1] if len(yielded) == 1 else None
+    region = _at_yields([region for _, region in yielded])
     return Special("generator", None, it.module, element=element, region=region)
+
+
+def _at_yields(regions: list[Region]) -> Region | None:
+    """The region that is around what a generator function hands over to, perhaps: a branch may leave it out."""
+    opened = [one for one in regions if one.explicit and one.dtypes != dtypes.V_OFF] or regions
+    if len({one.dtypes for one in regions}) < 2:
+        return opened[0] if opened else None
+    kept = dtypes.perhaps(opened[0].dtypes)
+    return opened[0]._replace(dtypes=kept, assumptions=opened[0].assumptions | assume.FLAG)
 
 
 def _nested(it: Interpreter, function: Function, node: ast.AST) -> None:
