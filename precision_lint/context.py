@@ -154,9 +154,9 @@ class Context:
         """Where a value is upcast: where it is made, or where it is used if a half model has it, too."""
         origins: tuple[Place, ...] = event.facts["upcast"]
         direct: Place | None = event.facts["direct"]
-        if direct is None or _in_region(event) or not any(map(self._multiplied, origins)):
-            return origins
-        return (direct,)
+        if direct is not None and not _in_region(event) and any(map(self._multiplied, origins)):
+            origins = (direct,)
+        return (*origins, *event.facts.get("likes", ())) if direct in origins else origins
 
     def _multiplied(self, place: Place) -> bool:
         """Whether what the statement at a place assigns is an operand of a product or a layer."""

@@ -11,22 +11,22 @@ class ClipBeforeUnscale(Rule):
 
     ## What it flags
     `clip_grad_norm_`, `clip_grad_value_` and wrappers of them between
-    `scaler.scale(loss).backward()` and `scaler.step(optimizer)` without
-    `scaler.unscale_(optimizer)` before.
+    `scaler.scale(loss).backward()` and `scaler.step(optimizer)`, if no
+    `scaler.unscale_(optimizer)` comes before the clip.
 
-    The same with the torch function behind the backward of a framework that scales inside
-    (`accelerator.backward(loss)`, `fabric.backward`, `self.manual_backward`) and has a clip of
-    its own, where float16 is in force.
+    Some frameworks scale the loss themselves (`accelerator.backward(loss)`, `fabric.backward`,
+    `self.manual_backward`) and have a clip method that unscales first. In such code, torch's own
+    clip functions are flagged if the run uses float16.
 
-    It stays silent where any path to the clip unscales first (`if use_amp:`), on paths whose
-    backward is not scaled, for a scaler made with `enabled=False`, and for wrappers that
-    unscale by themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning).
+    It stays silent where any path to the clip unscales first (`if use_amp:`), where the loss is not
+    scaled, for a scaler made with `enabled=False`, and for methods that unscale by themselves
+    (`accelerator.clip_grad_norm_`, Fabric, Lightning).
 
     ## Why it breaks
     Nothing raises. With a scale of 65536 a `max_norm` of 1.0 acts as 1.5e-5: SGD stands still (loss
-    3.55 after 60 steps where it should be 0.01). Adam divides by the gradient's own size, so it
-    goes on, but as if every gradient had the same tiny norm. `clip_grad_value_` also turns inf into
-    a finite number, so the scaler does not skip the step that it should skip.
+    3.55 after 60 steps where it should be 0.01). Adam divides each gradient by its own size, so it
+    still trains, but as if every step had a gradient of the same tiny norm. `clip_grad_value_` also
+    turns inf into a finite number. The scaler then does not skip a step that overflowed.
 
     ## Example
     ```python
@@ -43,9 +43,8 @@ class ClipBeforeUnscale(Rule):
     ```
 
     ## Fix safety
-    Safe: without a scale (a disabled scaler) `unscale_` does nothing. With gradient
-    accumulation it goes into the branch that steps; where the clip itself is outside of that
-    branch there is no automatic fix.
+    Safe: `unscale_` of a disabled scaler does nothing. With gradient accumulation, `unscale_` is
+    added in the branch that steps. If the clip is outside of that branch, there is no automatic fix.
 
     ## How to silence
     `# precision-lint: ignore[MP102] reason` or `# noqa: MP102` on the line.

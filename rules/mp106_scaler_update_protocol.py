@@ -68,10 +68,10 @@ class ScalerUpdateProtocol(Rule):
         message = {
             "second-step": "the optimizer is stepped again without an update since its last step: this "
             "raises RuntimeError",
-            "between": "the scale is updated between two steps that share one backward: the second "
-            "divides its gradients by another scale than they carry",
-            "without-step": "the scale is updated where nothing was stepped: it changes between "
-            "gradients that are added up",
+            "between": "update() between two steps of one backward changes the scale: the second step "
+            "divides its gradients by the new scale, but they were multiplied by the old one",
+            "without-step": "the scale is updated although no optimizer stepped: gradients that are "
+            "accumulated across the update have different scales",
             "again": "the scale is updated a second time after one step: this raises",
         }[event.facts["how"]]
         how = event.facts["how"]

@@ -79,8 +79,8 @@ class ScalerNotCheckpointed(Rule):
         if name is not None:
             edits = at.add_entry(event.facts["state"], "scaler", f"{name}.state_dict()")
         yield Finding(
-            "the optimizer's state is saved without that of the scaler: the run that continues starts at "
-            "the initial scale again",
+            "the checkpoint has the optimizer's state, but not the scaler's: a resumed run starts again at "
+            "the initial scale",
             fix=at.fix(f"save the state of {name}", edits),
             related=() if made is None else (Link("the scaler is made here", made),),
         )

@@ -53,7 +53,7 @@ class ScalerTruthiness(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         name = at.text(event.place)
         yield Finding(
-            f"{name} is always true, also where it is disabled",
+            f"{name} is always true, even when the scaler is disabled",
             fix=at.fix(
                 f"ask {name}.is_enabled()",
                 at.rewrite({event.place: "_.is_enabled()"}),

@@ -61,13 +61,15 @@ class ScaledHalfLoss(Rule):
         facts = event.facts
         if event.kind == "scaled-loss-read":
             yield Finding(
-                "the loss was scaled: what is read is 65536 times as large",
+                "this loss is already scaled: the value that is read is 65536 times too large",
                 related=() if facts["scaled"] is None else (Link("scaled here", facts["scaled"]),),
                 severity=Severity.WARNING,
             )
             return
         what = (
-            "its gradient, 65536, is inf in float16" if facts["whole"] else "65536 times it is inf"
+            "its gradient, 65536, is inf in float16"
+            if facts["whole"]
+            else "multiplied by 65536, it is inf"
         )
         yield Finding(
             f"the scaled loss is float16: {what}",

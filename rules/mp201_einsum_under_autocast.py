@@ -6,34 +6,41 @@ from precision_lint.api import Applicability, Context, Event, Finding, Rule, Sev
 
 
 class EinsumUnderAutocast(Rule):
-    """Contraction over a large dimension that autocast runs in float16, where the sum overflows.
+    """Matrix product or einsum that sums over a large dimension in float16 and overflows.
 
     ## What it flags
-    `einsum`, `@`, `matmul`, `bmm` and `baddbmm` that run in float16 autocast and sum over a spatial
-    dimension (`bnhw,bchw->bnc`, a flattened `h * w`) or over all tokens of a linear attention
-    (its keys went through relu, elu + 1 or a named feature map), with operands that are not
-    normalised; and those that take a power spectrum to float16, as before a mel filterbank.
-    `.float()` on the operands does not silence it: autocast casts them down again.
+    `einsum`, `@`, `matmul`, `bmm` and `baddbmm` under float16 autocast that sum unnormalised values
+    over one of these:
 
-    It stays silent for contractions over a head or channel dimension, for weights from a softmax
-    over what is summed or divided by their sum, area or number, for bfloat16, and where autocast
-    is switched off.
+    - a spatial dimension (`bnhw,bchw->bnc`, or a flattened `h * w`);
+    - all tokens of a linear attention, whose keys went through relu, elu + 1 or a named feature map;
+    - the bins of a power spectrum, as before a mel filterbank.
 
-    It is only `possible` where the terms may have either sign and are not squares (they cancel, so
-    that the sum grows with the root of their number), and where both operands are at most 1 (the
-    sum then needs 65,504 terms). It is so, too, for a functional convolution with a filter
-    (`F.conv1d(x, basis)`) or with modulated weights (`weight * style`), for a parameter or buffer as
-    one operand, whose size is fixed, for tokens of which nothing says attention, for softmax weights
-    over all tokens, which cannot overflow but lose digits, for attention scores that are scaled
-    after the product, and for float32 operands and power spectra in a project that makes models half
-    but never autocasts.
+    `.float()` on the operands does not help: autocast casts them down again.
+
+    It stays silent for a sum over a head or channel dimension, for weights that come from a softmax
+    over the summed dimension or are divided by their sum, area or number, for bfloat16, and where
+    autocast is switched off.
+
+    It is only `possible` in these cases:
+
+    - The terms may have either sign and are not squares. They cancel, so the sum grows slowly.
+    - Both operands are at most 1. The sum then needs 65,504 terms.
+    - One operand is a parameter or a buffer, whose size is fixed, a filter of a functional convolution
+      (`F.conv1d(x, basis)`), or a modulated weight (`weight * style`).
+    - Nothing shows that the tokens are those of an attention.
+    - The weights are a softmax over all tokens. They cannot overflow, but lose digits.
+    - The operands are attention scores that are scaled after the product.
+    - The operands are float32, or a power spectrum, in a project that makes models half and never uses
+      autocast.
 
     ## Why it breaks
-    float16 ends at 65504. The products are accumulated in float32 and rounded once at the end, so
-    the error is small until the sum itself is out of range: 16,224 mask pixels times features up
-    to 16.7 make 270,000, which is inf, and the next layer turns inf into nan. Values uniform in
-    0 to 4 overflow from about 65,536 terms on. The power spectrum of a tone of amplitude 1 peaks at
-    65,536 in a Hann window of 1,024 samples, at 262,144 in one of 2,048.
+    float16 ends at 65504. The GPU accumulates the products in float32 and rounds once at the end, so
+    the error is small until the sum itself is out of range. Then it is inf, and the next layer turns
+    inf into nan. For example, 16,224 mask pixels times features up to 16.7 make 270,000. The product
+    of two values uniform in 0 to 1 sums to more than 65504 from about 262,000 terms on. The power
+    spectrum of a tone of amplitude 1 peaks at 65,536 in a Hann window of 1,024 samples, and at 262,144
+    in one of 2,048.
 
     ## Example
     ```python
@@ -46,12 +53,11 @@ class EinsumUnderAutocast(Rule):
     ```
 
     ## Fix safety
-    Safe: in float32 the region and the casts do nothing (float64 operands come down to
-    float32). Both are needed: disabling autocast alone does not upcast half operands, and
-    casting alone is undone by autocast. The result stays in float32, because casting it back
-    would bring the inf back; operations of the surrounding region take it as it is. In a half
-    model without autocast, where that result goes on into another product, the fix is unsafe:
-    the other operand has to come up as well.
+    Safe: in float32 the region and the casts do nothing (float64 operands are cast to float32). Both
+    are needed: without the cast, half operands stay half, and without the region, autocast casts them
+    down again. The result stays float32, because casting it back would bring the inf back. Operations
+    in the surrounding region accept it. The fix is unsafe in a half model without autocast if the
+    result goes into another product: the other operand would have to be float32 as well.
 
     ## How to silence
     `# precision-lint: ignore[MP201] reason` or `# noqa: MP201` on the line.

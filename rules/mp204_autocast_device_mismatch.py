@@ -62,7 +62,7 @@ class AutocastDeviceMismatch(Rule):
         facts = event.facts
         if event.kind == "asks-other-device":
             yield Finding(
-                "is_autocast_enabled() asks for CUDA alone; what is behind it is for the CPU",
+                "is_autocast_enabled() asks about CUDA only, but the code behind it runs under CPU autocast",
                 related=(Link("autocast of the CPU", facts["asked"]),),
             )
             return

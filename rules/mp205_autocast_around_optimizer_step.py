@@ -66,8 +66,8 @@ class AutocastAroundOptimizerStep(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         yield Finding(
-            "one autocast region around the training loop keeps the casts of the first iteration: "
-            "the steps change weights that no forward pass sees",
+            "the autocast region around the training loop caches the weights that it casts in the first "
+            "iteration: later forward passes do not see what the optimizer changes",
             fix=_fix(event, at),
             related=(
                 Link("the region is opened once, here", facts["region"]),

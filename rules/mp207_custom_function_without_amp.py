@@ -90,8 +90,8 @@ class CustomFunctionWithoutAmp(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         if event.kind == "run-again":
             yield Finding(
-                "backward runs outside of the region what forward ran in it: its weights are float32 there, "
-                "so that half inputs raise, and other activations come out than those of forward",
+                "backward runs forward again, but outside of the autocast region: its weights are float32 "
+                "there, so half inputs raise, and the activations differ from the first run",
                 fix=_decorated(event.facts["methods"], at),
                 related=(Link("it runs again here", event.facts["again"]),),
             )
@@ -100,9 +100,8 @@ class CustomFunctionWithoutAmp(Rule):
         if found is None:
             return
         yield Finding(
-            f"under autocast the gradient is {event.facts['narrow_dtype']} and what was saved is "
-            f"{event.facts['wide_dtype']}: {event.facts['operation']} in backward does not promote, this "
-            "raises",
+            f"under autocast the gradient is {event.facts['narrow_dtype']} and the saved tensor is "
+            f"{event.facts['wide_dtype']}: {event.facts['operation']} in backward raises on mixed dtypes",
             found[0],
             _decorated(found[1:], at),
             (Link("the gradient meets what was saved", event.place),),

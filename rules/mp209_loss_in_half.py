@@ -70,7 +70,7 @@ class LossInHalf(Rule):
         if facts["made"] is not None:
             related = (Link("made half in the region here", facts["made"]),)
         yield Finding(
-            f"{facts['operation']} behind the region computes in half",
+            f"{facts['operation']} after the autocast region computes in half",
             fix=at.fix("upcast the prediction", at.upcast(facts["upcast"])),
             related=related,
         )

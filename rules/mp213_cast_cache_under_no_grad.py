@@ -65,6 +65,7 @@ class CastCacheUnderNoGrad(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         yield Finding(
-            "weights that are cast without gradient stay cast so in this region, and get none",
+            "autocast caches the weights that it casts under no_grad: used again in this region, they get "
+            "no gradient",
             related=(Link("run with gradient here", event.facts["again"]),),
         )

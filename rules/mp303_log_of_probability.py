@@ -57,8 +57,8 @@ class LogOfProbability(Rule):
         if facts["base_at"] is not None:
             related = (Link("the value is made here", facts["base_at"]),)
         yield Finding(
-            f"{facts['operation']} of a {facts['base']} is -inf where that underflows in float16, "
-            "below 2**-25",
+            f"{facts['operation']} of a {facts['base']} is -inf where the {facts['base']} underflows in "
+            "float16, below 2**-25",
             fix=_stable(event, at),
             related=related,
         )

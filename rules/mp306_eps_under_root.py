@@ -68,7 +68,9 @@ class EpsUnderRoot(Rule):
         if facts["fate"] == "negative":
             what = "one minus the square of a cosine can be negative in half, and its root nan"
         else:
-            root = "its inverse root is inf" if facts["inverse"] else "the gradient of its root inf"
+            root = (
+                "its inverse root is inf" if facts["inverse"] else "the gradient of its root is inf"
+            )
             what = f"epsilon {facts['epsilon']:g} under a root rounds to 0 in float16, so {root}"
         yield Finding(
             what, fix=at.fix("upcast what is under the root", at.upcast(at.at_origin(event)))

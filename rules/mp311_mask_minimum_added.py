@@ -57,7 +57,9 @@ class MaskMinimumAdded(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         if facts["how"] == "two":
-            message = "two masks of the least half number add up to -inf, and a row of both to nan"
+            message = (
+                "two masks of the most negative half number add up to -inf, so a row of both is nan"
+            )
         else:
-            message = "a multiple of the least half number is -inf"
+            message = "a multiple of the most negative half number is -inf"
         yield Finding(message)

@@ -59,5 +59,7 @@ class MaskMultipliesInfinity(Rule):
         if facts["how"] == "mul":
             message = f"a {what} that is infinite{where} times a mask of 0 is nan"
         else:
-            message = f"a {what} that is infinite{where} has a nan gradient where it is not chosen"
+            message = (
+                f"a {what} that is infinite{where} has a nan gradient even where it is not selected"
+            )
         yield Finding(message, related=(Link("it is made here", facts["made"]),))

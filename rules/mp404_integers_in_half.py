@@ -63,8 +63,8 @@ class IntegersInHalf(Rule):
         facts = event.facts
         if event.kind == "tensors-in-half":
             yield Finding(
-                f"every tensor is made {facts['half']} here, whatever it holds: integers are exact up to "
-                f"{EXACT[facts['half']]}, ids and masks are no longer such; ask is_floating_point()"
+                f"every tensor becomes {facts['half']} here, ids and masks too: integers are exact only up to "
+                f"{EXACT[facts['half']]}; check is_floating_point() first"
             )
             return
         if event.kind == "flat-index":

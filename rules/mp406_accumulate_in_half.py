@@ -77,7 +77,7 @@ class AccumulateInHalf(Rule):
         edits = at.upcast((facts["term"],)) if facts["term"] is not None else None
         fix = at.fix("add up in float32", edits)
         yield Finding(
-            f"{at.text(facts['total'])} adds up in {facts['half']}: terms of 1 are lost from "
+            f"{at.text(facts['total'])} accumulates in {facts['half']}: terms of 1 are lost from "
             f"{EXACT[facts['half']]} on",
             fix=fix,
         )

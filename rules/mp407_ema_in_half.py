@@ -67,5 +67,5 @@ class EmaInHalf(Rule):
         stuck = "0.25" if facts["half"] == "float16" else "0.031"
         yield Finding(
             f"moving average {kept or 'of weights'} in {facts['half']} stops moving: with a decay "
-            f"of 0.9999 at {stuck} of the way",
+            f"of 0.9999 it gets only {stuck} of the way to a new value",
         )

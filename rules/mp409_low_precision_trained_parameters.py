@@ -58,11 +58,15 @@ class LowPrecisionTrainedParameters(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        rate = "the default" if facts["rate"] is None else f"{facts['rate']:g}"
+        rate = (
+            "the default learning rate"
+            if facts["rate"] is None
+            else f"a learning rate of {facts['rate']:g}"
+        )
         least = "0.0039" if facts["dtype"] == "bfloat16" else "0.00049"
         yield Finding(
             f"parameters are trained in {facts['dtype']}: at a weight of 1 updates below {least} are "
-            f"rounded away, such as those of a learning rate of {rate}",
+            f"rounded away, such as those of {rate}",
             related=()
             if facts["cast"] is None
             else (Link(f"they are made {facts['dtype']} here", facts["cast"]),),

@@ -31,32 +31,39 @@ class OpMissingInHalf(Rule):
     ## What it flags
     `torch.linalg.*` (inv, det, svd, eigh, qr, cholesky, solve, lstsq, pinv, ...) and their old
     names, `torch.fft.*`, `stft`, `quantile`, `histc`, `polar`, `complex`, `view_as_complex`,
-    `ctc_loss`, `torch.special.*`, where the operand is half: cast to it, or the output of a layer
-    or a product under autocast or in a half model. Which dtype is missing on which device is read
-    off torch by a script, not typed in.
+    `ctc_loss`, `torch.special.*`, where the operand is half: it is cast to half, or it is the
+    output of a layer or a product under autocast or in a half model. The tables that say which dtype is
+    missing on which device are generated from torch.
 
-    A gap of the CPU counts where the code puts a tensor there (`x.cpu()`, `x.device.type == "cpu"`), or
-    where `device` in the configuration names the CPU. So do kernels that came late: the CPU has `exp`,
-    `sigmoid` and 73 more of float16 from torch 2.1 on, `matmul`, `conv2d`, `topk` and 64 more from 2.2 on,
-    `layer_norm` from 2.3 on, `cross_entropy` from 2.4 on, and CUDA has `tril` of bfloat16 from 2.1 on.
-    These are shown where the least torch is older, by `torch-version` or the project's metadata; then
-    in files that cast something up because it is on the CPU as well. A tensor that is made float16 on a
-    device which the code itself lets be the CPU (`"cuda" if torch.cuda.is_available() else "cpu"`),
-    without a question for it, is a warning unless the least torch is 2.2.
+    A kernel that is missing on the CPU counts where the code puts a tensor there (`x.cpu()`,
+    `x.device.type == "cpu"`), or where `device` in the configuration names the CPU.
 
-    It stays silent where the operand is float32, where the device's autocast casts it up (CPU's
-    does so for most of linalg and fft, CUDA's only for `ctc_loss`), and for operations that exist
-    (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes). A gap that only
-    the CPU has is possible, and so is an operand of which only the caller knows the dtype, or of
-    what is called on complex tensors as a rule (`irfft`, `ifft`, `angle`). `fft` of
-    float16 is a warning: CUDA has it for sizes that are powers of two. It is likely in a module of
-    a project that runs whole models under autocast. In a project that makes models half and never
-    autocasts, the inputs of a `forward` are likely half.
+    Some kernels came late. On the CPU, float16 has `exp`, `sigmoid` and 73 more from torch 2.1 on,
+    `matmul`, `conv2d`, `topk` and 64 more from 2.2 on, `layer_norm` from 2.3 on, and `cross_entropy` from
+    2.4 on; on CUDA, bfloat16 has `tril` from 2.1 on. These are flagged where the project allows an older
+    torch (`torch-version`, or its metadata), and in files that cast something up because it is on the
+    CPU. Code that may run on the CPU (`"cuda" if torch.cuda.is_available() else "cpu"`) and makes a
+    float16 tensor there without a check gets a warning, unless the project requires torch 2.2.
 
-    It also flags operands of a compiled extension, or of an `autograd.Function` that runs one, of which
-    autocast makes some half and leaves others in float32 (a projection beside a `softmax`, weights apart),
-    and the one tensor that `forward` of an `autograd.Function` hands to a kernel as it came, beside two
-    or more that it casts to the dtype of another, if `backward` has a gradient for it.
+    It stays silent in these cases:
+
+    - The operand is float32.
+    - The device's autocast casts it up. CPU autocast does so for most of linalg and fft, CUDA autocast
+      only for `ctc_loss`.
+    - The kernel exists (`norm`, `cov`, `matrix_power`; `stft` with a float32 window, which promotes).
+
+    How sure it is, and how bad:
+
+    - A kernel that only the CPU lacks is `possible`. So is an operand whose dtype only the caller knows,
+      and an operation that is mostly called on complex tensors (`irfft`, `ifft`, `angle`).
+    - `fft` of float16 is a warning, because CUDA has it for sizes that are powers of two.
+    - It is `likely` in a module of a project that runs whole models under autocast. In a project that
+      makes models half and never uses autocast, the inputs of a `forward` are likely half.
+
+    It also flags operands of a compiled extension, or of an `autograd.Function` that runs one, if
+    autocast makes some of them half and leaves others float32 (a projection next to a `softmax`). And it
+    flags a tensor that `forward` of an `autograd.Function` hands to a kernel in its own dtype, while it
+    casts two or more others to one dtype, if `backward` returns a gradient for that tensor.
 
     A complex tensor made of float16 (`complex(x, y)`, `view_as_complex`) next to transforms and
     products is a warning as well.
@@ -79,8 +86,8 @@ class OpMissingInHalf(Rule):
     ```
 
     ## Fix safety
-    Safe: `.float()` on a float32 operand does nothing. The result stays in float32; where it goes
-    on into a layer of a half model, the fix casts it back.
+    Safe: `.float()` on a float32 operand does nothing. The result stays float32. Where it goes into a
+    layer of a half model, the fix casts it back.
 
     ## How to silence
     `# precision-lint: ignore[MP505] reason` or `# noqa: MP505` on the line.

@@ -58,7 +58,7 @@ class DowncastAfterUpcast(Rule):
         if facts["made"] is not None:
             related = (Link("computed in float32 here", facts["made"]),)
         yield Finding(
-            f"a cast to float16 of {facts['operation']}, which exceeds 65504 where values are large",
+            f"{facts['operation']} is cast to float16, but exceeds 65504 where values are large",
             fix=at.fix("keep float32", at.drop_call(event.place), _reason(event, at)),
             related=related,
         )

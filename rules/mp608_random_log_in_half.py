@@ -61,8 +61,8 @@ class RandomLogInHalf(Rule):
         facts = event.facts
         if event.kind == "coarse-noise":
             yield Finding(
-                f"random numbers are drawn in {facts['half']} here and cast up then: they lie on its grid, "
-                "and float32 is not as fine as it seems",
+                f"random numbers are drawn in {facts['half']} and cast up afterwards: they keep the "
+                f"coarse steps of {facts['half']}",
                 related=(Link("cast up here", facts["cast"]),),
             )
             return

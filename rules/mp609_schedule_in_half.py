@@ -56,8 +56,8 @@ class ScheduleInHalf(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        what = "one minus a table of products" if facts["table"] else "a cumulative product"
+        what = "table of products" if facts["table"] else "cumulative product"
         yield Finding(
-            f"{what} of a schedule in half: one minus it is 0 for the first steps",
+            f"the {what} of a schedule is in half: one minus it is 0 in the first steps",
             fix=at.fix("compute the schedule in float32", at.upcast(facts["upcast"])),
         )

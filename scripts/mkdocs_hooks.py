@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import posixpath
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from precision_lint import catalogue, registry
+from precision_lint.cli import cli
 
 LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(```.*?```|`[^`]*`)", re.DOTALL)
+FOLDED = ("It stays silent", "It is only `possible`", "How sure it is")
+"""How paragraphs begin that say where a rule is silent or unsure; their lists belong to them."""
 MENTION = re.compile(r"\bMP\d{3}\b")
 CODES = [
     *registry.ENGINE_CODES,
@@ -56,7 +61,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "rules/index.md", content=f"{listed}\n"))
     for code in CODES:
         files.append(File.generated(config, address(code), content=page(code)))
+    files.append(File.generated(config, "cli.md", content=options()))
     return files
+
+
+def options() -> str:
+    """The page of the command line: the help of each command, as the terminal shows it."""
+    parts = ["# Command line", _help(cli, "precision-lint")]
+    for name, command in sorted(cli.commands.items()):
+        parts += [f"## {name}", _help(command, f"precision-lint {name}")]
+        if isinstance(command, click.Group):
+            for inner, one in sorted(command.commands.items()):
+                parts += [f"### {name} {inner}", _help(one, f"precision-lint {name} {inner}")]
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(command: click.Command, name: str) -> str:
+    names = cli.context_settings["help_option_names"]
+    context = click.Context(command, info_name=name, terminal_width=100, help_option_names=names)
+    return f"```text\n{command.get_help(context)}\n```"
 
 
 def page(code: str) -> str:
@@ -64,9 +87,27 @@ def page(code: str) -> str:
     rule = catalogue.described(code)
     text = catalogue.explanation(rule)
     _, _, rest = text.partition("\n\n")
+    rest = folded(rest)
     parts = CODE.split(rest)
     parts[::2] = [MENTION.sub(lambda match: _linked(match[0], code), part) for part in parts[::2]]
     return f"# {code} {rule['name']}\n\n{''.join(parts)}\n"
+
+
+def folded(text: str) -> str:
+    """The documentation of a rule with its exceptions behind a line to click on."""
+    head, title, rest = text.partition("## What it flags\n\n")
+    section, following, tail = rest.partition("\n\n## ")
+    shown: list[str] = []
+    hidden: list[str] = []
+    into = shown
+    for block in section.split("\n\n"):
+        if not block.startswith("- "):
+            into = hidden if block.startswith(FOLDED) else shown
+        into.append(block)
+    if hidden:
+        inner = textwrap.indent("\n\n".join(hidden), "    ")
+        shown.append(f'??? note "Where it is silent, and how sure it is"\n\n{inner}')
+    return head + title + "\n\n".join(shown) + following + tail
 
 
 def _linked(mentioned: str, code: str) -> str:

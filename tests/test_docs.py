@@ -13,9 +13,11 @@ from html.parser import HTMLParser
 from itertools import groupby
 from pathlib import Path
 
+import click
 import pytest
 
 from precision_lint import registry
+from precision_lint.cli import cli
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -72,6 +74,24 @@ def test_a_page_is_the_docstring(site: Path, code: str) -> None:
         for title in registry.SECTIONS:
             assert f">{title}<" in text
         assert 'href="../mp302/"' in text  # a rule that it speaks of
+
+
+def test_exceptions_of_a_rule_are_folded(site: Path) -> None:
+    text = (site / "rules" / "mp201" / "index.html").read_text("utf8")
+    _, _, inner = text.partition('<details class="note">')
+    hidden, _, after = inner.partition("</details>")
+    assert "It stays silent for a sum over a head" in hidden and hidden.count("<li>") == 7
+    assert "power spectrum, as before a mel filterbank" in text.partition("<details")[0]
+    assert "Why it breaks" in after
+
+
+def test_every_option_is_on_the_page_of_the_command_line(site: Path) -> None:
+    text = (site / "cli" / "index.html").read_text("utf8")
+    for name, command in cli.commands.items():
+        assert f'<h2 id="{name}">' in text
+        for one in command.params:
+            if isinstance(one, click.Option) and not one.hidden:
+                assert max(one.opts, key=len) in text, (name, one.name)
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:

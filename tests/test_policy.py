@@ -282,6 +282,19 @@ def test_scalers_get_the_scale_under_test(make: Callable[[], Any]) -> None:
         assert float(explicit.scale(torch.tensor(1.0))) == 4.0
 
 
+def test_a_build_for_cuda_without_a_driver_names_no_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It raises as soon as it is asked anything; newer optimizers ask it where it is named."""
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda")
+    )
+    with redirected(HALF):
+        assert torch.cuda.is_available()
+        assert torch.accelerator.current_accelerator(check_available=True) is None
+    assert torch.accelerator.current_accelerator() is not None
+
+
 @pytest.mark.parametrize("legacy", [False, True])
 def test_custom_functions_follow_the_redirected_region(legacy: bool) -> None:
     with cuda_policy(), redirected(HALF), warnings.catch_warnings():

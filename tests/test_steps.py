@@ -132,6 +132,43 @@ def test_lines_of_the_user_are_kept(proven: dict[str, Verdict]) -> None:
     assert "log" not in text
 
 
+def test_gradients_are_cleared_where_the_function_leaves_that_to_its_caller(tmp_path: Path) -> None:
+    text = """\
+def step(model, batch, optimizer, scaler):
+    scaler.scale(F.mse_loss(*model(batch))).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    [found] = witnesses.search(plans(write(tmp_path, text), "MP102"), jobs=1)
+    assert found.outcome == "proven", found.reason
+    assert "optimizer.zero_grad()" in found.variant.original
+
+
+def test_fixed_code_takes_the_same_way_where_a_condition_cannot_run(tmp_path: Path) -> None:
+    """The fix takes the flagged line away; the other way has one of the same text."""
+    text = """\
+def train(config, model, loader, optimizer, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        if config.turn:
+            scaler.unscale_(optimizer)
+            scaler.unscale_(optimizer)
+        else:
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+"""
+    found = plans(write(tmp_path, text), "MP103")
+    assert found
+    for one in found:
+        for variant in one.variants:
+            for fixed in variant.fixed:
+                assert ("scaler.step" in fixed) == ("scaler.step" in variant.original)
+
+
 def test_the_right_order_is_not_reproduced(tmp_path: Path) -> None:
     """What was right is right in the step, too: only the finding is moved there."""
     [plan] = plans(write(tmp_path, STEPS["MP102"]), "MP102")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.dataflow.graph import may_be_number
-from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.operators import or_number
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import dtype_of
@@ -27,6 +28,8 @@ from precision_lint.torchmodel import arrays
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
+COPIES: Final = frozenset({"asarray", "array", "ascontiguousarray"})
+"""Functions that ask a tensor for its array."""
 
 
 def call(
@@ -44,6 +47,11 @@ def call(
     if at < len(arguments):
         keywords = {**keywords, "dtype": arguments[at]}
         arguments = arguments[:at] + arguments[at + 1 :]
+    first = arguments[0] if arguments else None
+    if plain in COPIES and isinstance(first, Unknown) and first.symbol.proven(Symbol.TENSOR):
+        first = tensor_of(it, first)
+    if plain in COPIES and isinstance(first, Tensor):
+        return it.call(Special("method", node, it.module, of=first, name="numpy"), [], {}, node)
     counts(value for key, value in keywords.items() if key in arrays.SIZES)
     arguments += [value for key, value in keywords.items() if key == "weights"]
     asked = dtype_of(it, keywords["dtype"]) if "dtype" in keywords else None
@@ -55,8 +63,6 @@ def call(
     first = arguments[0] if arguments else None
     if plain in ("float16", "float32", "float64", "int64", "int32") and isinstance(first, Scalar):
         return Array(vector, plain, (first,), node, it.module, first.lo, first.hi)
-    if plain in ("asarray", "array", "ascontiguousarray") and isinstance(first, Tensor):
-        return it.call(Special("method", node, it.module, of=first, name="numpy"), [], {}, node)
     lo, hi = _array_range(plain, arguments)
     return Array(vector, f"numpy.{plain}", tuple(arguments), node, it.module, lo, hi)
 

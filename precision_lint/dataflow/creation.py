@@ -343,6 +343,8 @@ def _range(
     """Bounds of the elements."""
     if creation.name in ("full", "full_like", "new_full"):
         return bounds_of(values.get("fill_value"))
+    if creation.kind == "data" or creation.name == "new_tensor":
+        return _data_range(values.get(creation.parameters[0 if creation.kind == "data" else 1]))
     if creation.name in ("linspace", "logspace"):
         ends = bounds_of(values.get("start")), bounds_of(values.get("end"))
         return hull(*ends) if creation.name == "linspace" else (0.0, INF)
@@ -370,7 +372,8 @@ def _between(creation: Creation, arguments: list[Value]) -> tuple[float, float]:
 
 def _reach(creation: Creation, lo: float, hi: float) -> float:
     """The largest magnitude, where the last element is known."""
-    if creation.kind == "range" or creation.name in ("full", "linspace", "ones", "full_like"):
+    whole = creation.kind in ("range", "data") or creation.name == "new_tensor"
+    if whole or creation.name in ("full", "linspace", "ones", "full_like"):
         return max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0
     return 0.0
 

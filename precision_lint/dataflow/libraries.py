@@ -53,7 +53,7 @@ SAME = frozenset({
     "copy.copy", COPY, "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.utils.weight_norm",
     "torch.nn.utils.spectral_norm", "torch.nn.utils.parametrizations.weight_norm", "torch.jit.ignore",
     "torch.nn.utils.parametrizations.spectral_norm", "torch._dynamo.optimize", "typing.cast",
-    "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused",
+    "torch.nn.utils.prune.remove", "functools.wraps", "torch.jit.unused", "builtins.staticmethod",
 })  # fmt: skip
 """Functions that give back their (first) argument, as far as dtypes go."""
 EAGER = frozenset({

@@ -26,6 +26,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    number,
     truth,
 )
 from precision_lint.torchmodel.arrays import by_element
@@ -102,6 +103,8 @@ def binary(
     """``left op right``"""
     for side in (left, right):
         if isinstance(side, Scalar) and side.op == "scale":
+            if op == "div" and side is left and number(right) is not None:
+                return side  # the next scale
             note(it, "scale-used", node)
     left, right = _plain(left, right), _plain(right, left)
     kinds = (left.__class__, right.__class__)
@@ -432,12 +435,14 @@ def _identity(op: ast.cmpop, left: Value, right: Value) -> Value:
     nothing = [isinstance(v, Scalar) and v.kind == "none" for v in (left, right)]
     if all(nothing):
         return Scalar(isinstance(op, ast.Is), "bool")
-    if any(nothing) and any(_is_scaler(one) for one in (left, right)):
+    if any(nothing) and any(_is_something(one) for one in (left, right)):
         return Scalar(isinstance(op, ast.IsNot), "bool")
     return Scalar(None, "bool")
 
 
-def _is_scaler(value: Value) -> bool:
-    """Whether a value is a scaler that was seen to be made, on every way."""
+def _is_something(value: Value) -> bool:
+    """Whether a value is a constant, or a scaler, that was seen to be made on every way: it is not None."""
+    if isinstance(value, Scalar):
+        return value.value is not None and not value.assumptions
     known = isinstance(value, Special) and value.kind == "scaler" and not value.assumptions
     return known and not value.fields.get("optional")  # type: ignore[attr-defined]

@@ -237,15 +237,20 @@ def _step(
 ) -> Variant:
     """A step, and what fixes make of it."""
     variant = Variant(one.text, [], [])
+    statement = slicing.statement_at(file.tree, place)
+    taken = steps.arms(file.tree, statement)
     for title, text in _fixes(file.source, finding, everything):
         with contextlib.suppress(CannotIsolate, SyntaxError):
             after = ast.parse(text)
-            flagged = _same(slicing.statement_at(file.tree, place), after)
+            flagged = _same(statement, after)
             with contextlib.suppress(CannotIsolate):  # the fix may replace the statement
                 flagged = flagged or slicing.statement_at(
                     after, slicing.follow(place, file.tree, after)
                 )
-            fixed = steps.step(after, flagged, place.function, overflow)
+            ways = steps.arms(after, flagged) if flagged is not None else {}
+            if any(taken.get(test, way) != way for test, way in ways.items()):
+                flagged = None  # that is another statement
+            fixed = steps.step(after, flagged, place.function, overflow, taken)
             if fixed.text != one.text and fixed.text not in variant.fixed:
                 variant.fixed.append(fixed.text)
                 variant.fixes.append(title)

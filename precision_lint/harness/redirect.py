@@ -174,6 +174,8 @@ def _patch_queries(patches: _Patches) -> None:
     patches.set(torch, "get_autocast_gpu_dtype", lambda: get_dtype("cpu"))
     patches.set(torch.cuda, "is_available", lambda: True)
     patches.set(torch.backends.cuda, "is_built", lambda: False)  # else optimizers ask the driver
+    if hasattr(torch, "accelerator"):  # since 2.6; newer optimizers ask this one
+        patches.set(torch.accelerator, "current_accelerator", lambda check_available=False: None)
     for name in ("custom_fwd", "custom_bwd"):
         plain = getattr(torch.amp, name)
         legacy = getattr(torch.cuda.amp, name)

@@ -9,6 +9,7 @@ parameters moved; without a scaler these are the true ones.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from precision_lint.harness.cutting import Cutter, Free
 from precision_lint.harness.inplace import (
@@ -35,14 +36,30 @@ NORM, MOVED = "norm of the gradients there", "movement of the parameters"
 """What a step returns."""
 
 
+def arms(tree: ast.Module, flagged: ast.stmt) -> dict[str, int]:
+    """By its condition, which way of an ``if`` a statement is in: 0, or 1 for ``else``."""
+    return {
+        ast.unparse(one.test): way
+        for one in ast.walk(tree)
+        if isinstance(one, ast.If)
+        for way, body in enumerate((one.body, one.orelse))
+        if any(inner is flagged for inner in every(body))
+    }
+
+
 def step(
-    tree: ast.Module, flagged: ast.stmt | None, home: tuple[str, ...], overflow: bool = False
+    tree: ast.Module,
+    flagged: ast.stmt | None,
+    home: tuple[str, ...],
+    overflow: bool = False,
+    taken: Mapping[str, int] | None = None,
 ) -> Slice:
     """The training step that a statement is in; raises `CannotIsolate`.
 
     ``flagged``: before it the norm of the gradients is noted, unless it changes them itself.
     ``home``: the path of the function around it.  ``overflow``: a gradient is infinite once, and
-    nothing is returned but that the step runs.
+    nothing is returned but that the step runs.  ``taken``: the ways that the step takes where a
+    condition cannot run and what is flagged is gone (`arms`).
     """
     scope = Scope(tree)
     methods = {path: (function, cls) for path, function, cls in functions(tree)}
@@ -62,7 +79,7 @@ def step(
         scaler = next(iter(Roles(scope, body).scalers), "")
         line = f"{scaler and f'{scaler}.scale'}(_objective(_models)).backward()"
         body = [*ast.parse(line).body, *body]
-    builder = _Builder(scope, cls, function, body, flagged)
+    builder = _Builder(scope, cls, function, body, flagged, taken or {})
     found_step = builder.build(overflow)
     if flagged is not None and not builder.met:
         raise CannotIsolate("what is flagged is no line of the step")
@@ -106,8 +123,9 @@ class _Builder:
         function: FunctionNode,
         body: Block,
         flagged: ast.stmt | None,
+        taken: Mapping[str, int],
     ) -> None:
-        self.scope, self.flagged = scope, flagged
+        self.scope, self.flagged, self.taken = scope, flagged, taken
         self.roles = Roles(scope, body)
         if not self.roles.scalers or not self.roles.optimizers:
             raise CannotIsolate("the step around it has no GradScaler and optimizer of its own")
@@ -132,6 +150,9 @@ class _Builder:
             self.turned = False
             body = self._block(self.body)
         if not self.turned:
+            if not any(calls(one, "zero_grad") for one in body):  # what calls the step clears them
+                cleared = [f"{name}.zero_grad()" for name in self.roles.optimizers.values()]
+                body = [*ast.parse("\n".join(cleared)).body, *body]
             body = [self._loop(ast.Name("turn", ast.Store()), body)]
         return self._assembled(body, overflow)
 
@@ -305,6 +326,10 @@ class _Builder:
         for way in ways:
             if any(origin(one) is self.flagged for one in every(way)):
                 return way
+        first = origin(statement)
+        text = ast.unparse(first.test) if isinstance(first, ast.If) else ""
+        if text in self.taken:
+            return ways[self.taken[text]]
         scaled = [way for way in ways if any(calls(one, "scale", "unscale_") for one in way)]
         leaves = (ast.Continue, ast.Break, ast.Return, ast.Raise)
         if not scaled and isinstance(statement.body[-1], leaves):

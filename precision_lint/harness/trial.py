@@ -137,7 +137,7 @@ class _Wide(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _wide(width: Width) -> Iterator[None]:
+def wide(width: Width) -> Iterator[None]:
     """Full precision in a reference run; half runs are as written."""
     if width == "half":
         yield
@@ -223,7 +223,7 @@ class Program:
             _seed()
             start = torch.default_generator.get_state()
             try:
-                with region, _wide(width), torch.set_grad_enabled(backward):
+                with region, wide(width), torch.set_grad_enabled(backward):
                     value = self.function(**given)
                 outcome.outputs = dict(flatten(value, "output"))
                 outcome.drew = not torch.equal(start, torch.default_generator.get_state())

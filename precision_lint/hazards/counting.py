@@ -472,9 +472,29 @@ def interpolated(it: Interpreter, applied: Applied) -> None:
             cut is not None
             and isinstance(other, Tensor)
             and other is not cut
-            and _is_neighbour(other, cut)
+            and (_is_neighbour(other, cut) or _cuts_the_same(other, cut))
         ):
             _report_cut(it, cut, "its interpolation is of nothing", applied.node)
+            return
+
+
+@hazard("mul")
+def weighted(it: Interpreter, applied: Applied) -> None:
+    """Log probabilities that are weighted by shares, which are cut off to 0 and 1."""
+    for index in (0, 1):
+        value = applied.tensor(index)
+        if value is None or value.dtypes != dtypes.V_INTEGER:
+            continue
+        cut, weighed = _cut_off(value), peel(applied.tensor(1 - index))
+        if cut is not None and is_op(weighed, "log", "log_softmax", "logsigmoid"):
+            if _is_share(cut.operands[0]):
+                _report_cut(it, cut, "all log probabilities but one are left out", applied.node)
+
+
+def _cuts_the_same(value: Tensor, whole: Tensor) -> bool:
+    """Whether two casts to integers are of the same value."""
+    other = _cut_off(value)
+    return other is not None and peel(other.operands[0]) is peel(whole.operands[0])
 
 
 def _is_neighbour(value: Tensor, whole: Tensor) -> bool:

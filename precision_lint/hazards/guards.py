@@ -16,10 +16,18 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, MODES
 from precision_lint.domains.values import DETACHED, Tensor, number
-from precision_lint.hazards.places import SQUASHING, made_at, on_cpu, operand_node, upcast_places
+from precision_lint.hazards.places import (
+    SQUASHING,
+    like_places,
+    made_at,
+    on_cpu,
+    operand_node,
+    upcast_places,
+)
 from precision_lint.hazards.rounding import RECIPROCAL, VANISHES, rounded
 from precision_lint.hazards.zeros import (
     DRAWN,
+    FILLED,
     NORMS,
     REFERENCE,
     UNDERFLOW,
@@ -169,6 +177,7 @@ def report_guard(
         base=base.op if isinstance(base, Tensor) else "",
         base_at=made_at(it, base),
         upcast=places,
+        likes=like_places(it, guard.source) if guard is not None else (),
         at_origin=fallback is None or it.place(fallback) not in places or _expands(base),
         passes=not applied.result.flags & DETACHED,
         direct=it.place(_of_complement(fallback)) if fallback is not None else None,
@@ -503,10 +512,11 @@ def lost_guard(it: Interpreter, applied: Applied) -> None:
     value = applied.result
     guard = guard_of(value)
     if guard is not None and guard.epsilon <= VANISHES:
-        reference = least(guard.base, REFERENCE)
+        reference, limit = least(guard.base, REFERENCE), peel(guard.source)
         modes = 0
         for mode in range(len(MODES)):
-            if low_dtype(value, mode) == FLOAT16 and least(guard.base, mode).bound <= guard.epsilon:
+            low = low_dtype(value, mode) == FLOAT16 or low_dtype(limit, mode) == FLOAT16
+            if low and least(guard.base, mode).bound <= guard.epsilon:
                 modes |= 1 << mode
         if reference.bound <= guard.epsilon or isinstance(guard.base, Tensor):
             _report_limit(it, applied, guard.base, guard.epsilon, 0.0, modes, guard.source)
@@ -522,7 +532,7 @@ def _lost_upper(it: Interpreter, applied: Applied) -> None:
     limit = number(applied.values[index])
     if limit is None:
         other = peel(applied.values[index])
-        if isinstance(other, Tensor) and other.op in ("full_like", "full", "new_full"):
+        if isinstance(other, Tensor) and other.op in FILLED:
             limit = other.lo if other.lo == other.hi else None
     if value is None or limit is None or not 0.99 < abs(limit) < 1 or value.hi <= limit:
         return
@@ -556,6 +566,7 @@ def _report_limit(
         becomes=becomes,
         limit_at=made_at(it, source),
         upcast=upcast_places(it, base, operand),
+        likes=like_places(it, source),
         direct=it.place(operand) if operand is not None else None,
         base=base.op,
     )

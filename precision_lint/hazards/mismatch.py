@@ -602,6 +602,8 @@ def widened(it: Interpreter, applied: Applied) -> None:
             if not modes:
                 continue
             came = origin(wide, _first(modes))
+            if came.kind == NAMED and came.curved:
+                continue
             if came.kind in (CREATED, NUMPY, NAMED, MASK) and came.direct:
                 _widening_found(it, applied, came, wide, other, modes, number)
                 break

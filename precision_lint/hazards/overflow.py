@@ -441,6 +441,8 @@ GROWING: Final = frozenset(
     {"sum", "nansum", "square", "cdist", "exp", "cumsum", "prod", "pow", "mul", "pairwise_distance"}
 )
 SMALL: Final = frozenset({"mean", "softmax", "sigmoid"})
+SCALED: Final = 0.25
+"""Factors from which a product is still about as large as what they are multiplied with."""
 
 
 @hazard("cast")
@@ -477,9 +479,12 @@ def _grows(value: Tensor) -> bool:
     """Whether an operation makes values that are much larger than what it is given."""
     if value.op in ("add", "sub"):  # |x|^2 - 2 x y + |y|^2
         return any(_sums_squares(one) for one in value.operands[: 2 if value.op == "add" else 1])
+    scaled = factor(value)
+    if scaled is not None and isinstance(scaled[0], Tensor) and abs(scaled[1]) >= SCALED:
+        return _grows(scaled[0])
     if value.op not in GROWING:
         return (
-            value.op in ("squeeze", "view", "index")
+            value.op in ("squeeze", "view", "index", "abs")
             and bool(value.operands)
             and _grows_inside(value)
         )

@@ -155,6 +155,19 @@ def upcast_places(
     return tuple(found)
 
 
+LIKE: Final = frozenset({"full_like", "new_full", "new_tensor"})
+"""What makes a tensor of a constant, in the dtype of another one."""
+
+
+def like_places(it: Interpreter, limit: Any) -> tuple[Place, ...]:
+    """What a limit has its dtype from, which is upcast with what it limits."""
+    limit = peel(limit)
+    if not isinstance(limit, Tensor) or limit.op not in LIKE:
+        return ()
+    like = operand_node(limit.node, limit.home, 0)
+    return (it.place(like),) if like is not None and limit.home is it.module else ()
+
+
 def _operands_of(it: Interpreter, value: Tensor) -> tuple[Place, ...]:
     """Where the operands of what squashed a value are written; none: nothing in this file did."""
     if value.home is not it.module:

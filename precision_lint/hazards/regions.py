@@ -183,7 +183,7 @@ def region_arguments(
         what = f"no dtype, where {decided} decides whether it is on and may be bfloat16"
         _report(it, node, what, None, assume.BRANCH, False)
     elif _lowers_nothing(it, given):
-        what = "dtype float32, with which autocast lowers nothing"
+        what = "dtype float32: autocast then casts nothing down"
         meant = assume.FLAG | (assume.OUTSIDE if _part_of_a_model(it, node) else 0)
         _report(it, node, what, None, meant, False, ALL_MODES & ~dtypes.HALF_MODES)
 

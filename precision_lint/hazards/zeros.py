@@ -88,13 +88,16 @@ def guard_of(value: Any) -> Guard | None:
     return None
 
 
+FILLED: Final = frozenset({"full", "full_like", "new_full", "tensor", "as_tensor", "new_tensor"})
+
+
 def _constant(value: Any) -> float | None:
     """The number that a scalar is, or that fills a whole tensor."""
     known = number(value)
     if known is not None:
         return known
     value = peel(value)
-    if isinstance(value, Tensor) and value.op in ("full", "full_like", "new_full", "tensor"):
+    if isinstance(value, Tensor) and value.op in FILLED:
         if value.lo == value.hi and abs(value.lo) < INF:
             return value.lo
     if isinstance(value, Scalar) and value.op in (

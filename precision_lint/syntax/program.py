@@ -172,8 +172,7 @@ class Class:
                     self.methods[node.name] = Function(node, self.module, self, qualname)
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        self.constants[target.id] = node.value
+                    self._bind(target, node.value)
             elif isinstance(node, ast.AnnAssign):
                 self._declare(node)
             elif isinstance(node, ast.ClassDef):
@@ -181,6 +180,14 @@ class Class:
             elif isinstance(node, (ast.If, ast.Try)):
                 for block in blocks(node):
                     self._collect(block)
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self.constants[target.id] = value
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            if len(target.elts) == len(value.elts):
+                for one, its in zip(target.elts, value.elts, strict=True):
+                    self._bind(one, its)
 
     def _declare(self, node: ast.AnnAssign) -> None:
         if isinstance(node.target, ast.Name):
