@@ -193,18 +193,16 @@ def run(
 ) -> Value:
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
-    region, driver = it.region, False
+    region, driver, me = it.region, False, owner
     unpacked, it.unpacked = it.unpacked and arguments is not None, False
     told: list[tuple[Symbol, Symbol]] = []
-    me = owner
     if arguments is None:
         driver = trains or _leads(it, function)
         region = regions_outside(it) if driver else entry(it)
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
-        if region.assumptions & assume.ENTRY and not region.explicit and regions.opens(function):
-            region = regions_outside(it)
+        region = _around(it, function)
         arguments = [_supposed(it, one, told) for one in arguments]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
@@ -426,6 +424,12 @@ def regions_outside(it: Interpreter) -> Region:
     return Region(dtypes.V_OFF, "cuda", 0)
 
 
+def _around(it: Interpreter, function: Function) -> Region:
+    """The region around a call; none was assumed rightly around what opens one itself."""
+    assumed = it.region.assumptions & assume.ENTRY and not it.region.explicit
+    return regions_outside(it) if assumed and regions.opens(function) else it.region
+
+
 def _given_up(it: Interpreter, function: Function, owner: Value | None, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
     result: Value = it.unknown(function.name, dtypes.V_ANY, assume.CALL)
@@ -562,17 +566,8 @@ def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
     element: Value | None = None
     for value, _ in yielded:
         element = value if element is None else join(element, value)
-    region = _at_yields([region for _, region in yielded])
+    region = regions.at_yields([region for _, region in yielded])
     return Special("generator", None, it.module, element=element, region=region)
-
-
-def _at_yields(regions: list[Region]) -> Region | None:
-    """The region that is around what a generator function hands over to, perhaps: a branch may leave it out."""
-    opened = [one for one in regions if one.explicit and one.dtypes != dtypes.V_OFF] or regions
-    if len({one.dtypes for one in regions}) < 2:
-        return opened[0] if opened else None
-    kept = dtypes.perhaps(opened[0].dtypes)
-    return opened[0]._replace(dtypes=kept, assumptions=opened[0].assumptions | assume.FLAG)
 
 
 def _nested(it: Interpreter, function: Function, node: ast.AST) -> None:

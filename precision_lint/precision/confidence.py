@@ -70,6 +70,8 @@ of numbers, so that its operand is of the mode's dtype, as is what a call of els
 SHOWN = assume.MAGNITUDE | assume.SIZE
 """What is believed only where the file itself says that it runs so, and of a module that no file imports where
 the project runs so, since it is handed to what runs; in half weights also where the user says so."""
+PIXELS = frozenset({"box-area"})
+"""Events of values that are large by their nature, whichever file makes them half."""
 HANDED = frozenset({
     "dtype-mismatch", "log-guard", "log-complement", "log-probability", "fill-overflow", "integers-in-half",
     "flat-index",
@@ -202,10 +204,12 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange = assumptions & ~tolerated
+        if mode == CODE and event.kind not in PIXELS and not _is_own(event, variant):
+            strange |= assumptions & SHOWN
         enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode in (AMP16, AMPBF):
             run = force.by_code(mode) >= enough
-            strange |= assumptions & _doubted_in_region(event, assumptions, run)
+            strange |= assumptions & _doubted_in_region(event, variant, assumptions, run)
         elif mode in (HALF16, HALFBF):
             # who casts the model may still switch the region on
             strange |= assumptions & assume.FLAG
@@ -219,23 +223,31 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     return best
 
 
-def _doubted_in_region(event: Event, assumptions: int, run: bool) -> int:
+def _is_own(event: Event, variant: Variant) -> bool:
+    """Whether an event's own file shows that values are half: it is analysed from there, or opens a region."""
+    paths = (variant.root[0], *(site.path for site in variant.regions))
+    return event.place.path in paths
+
+
+def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bool) -> int:
     """What is often wrong under autocast; run: the code shows that it runs there.
 
     Elsewhere activations are rarely as large as they would have to be, and what a function is handed is
     data, or was computed in float32, more often than it is half.
     """
     doubted = 0 if run else SHOWN | (assume.NETWORK if event.kind in TAKEN else 0)
-    if event.kind in DATA or not (run or _handed(event)):
+    if event.kind in DATA or not (run or _handed(event, variant)):
         doubted |= assume.INPUT
     if assumptions & assume.INPUT and event.kind not in FILLED:
         doubted |= assume.KIND
     return doubted
 
 
-def _handed(event: Event) -> bool:
-    """Whether an event may rest on an argument that is half: a write, a fill, a guard of a probability."""
+def _handed(event: Event, variant: Variant) -> bool:
+    """Whether an event may rest on an argument that is half: a model's write, a fill, a probability's guard."""
     facts = event.facts
+    if event.kind == "dtype-mismatch" and not variant.of_module:
+        return False
     seen = facts["of_probability"] if event.kind == "log-guard" else facts.get("writes", True)
     return event.kind in HANDED and bool(seen) and facts.get("operation") not in QUIET
 

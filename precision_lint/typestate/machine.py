@@ -366,10 +366,9 @@ class Machine:
         waiting, found = [element], dict[Any, None]()
         while waiting and len(found) < 64:
             one = waiting.pop()
-            key = self.key(one)
-            if key not in found and isinstance(one, Unknown):
+            if self.key(one) not in found and isinstance(one, Unknown):
                 waiting += reversed(one.symbol.attributes.values())
-            found[key] = None
+            found[self.key(one)] = None
         return list(found)
 
     def unrolled(self, step: Step, states: States) -> Flow:
