@@ -21,6 +21,7 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Symbol,
+    Table,
     Tensor,
     Unknown,
     Value,
@@ -152,10 +153,10 @@ CONSTRUCTED: Final[list[Callable[[Interpreter, str, Keywords, ast.AST], None]]] 
 
 
 def _made(it: Interpreter, name: str, keywords: Keywords, node: ast.AST) -> Value:
-    """An object of a library's class has what it is given by keyword as attributes."""
+    """An object of a library's class has what it is given, by keyword or in a dict, as attributes."""
     made = it.unknown(name, dtypes.V_ANY, assume.CALL)
     for keyword, value in keywords.items() if name[:1].isupper() else ():
-        if isinstance(value, (Scalar, Unknown)):
+        if isinstance(value, (Scalar, Table, Unknown)):
             made.symbol.attributes[keyword] = value
     return made
 
@@ -206,7 +207,9 @@ def call(
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)
-    result = _made(it, last, keywords, node)
+    whole = arguments[0] if arguments else None
+    entries = whole.items if isinstance(whole, Table) else {}
+    result = _made(it, last, {**entries, **keywords}, node)
     if isinstance(result, Unknown):
         loaded = last in ("from_pretrained", "from_config")
         cls = name.rpartition(".")[0] if loaded else name

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from precision_lint.dataflow import declared, objects
+from precision_lint.dataflow import objects, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.creation import beside_weights
@@ -38,7 +38,6 @@ from precision_lint.domains.values import (
     Value,
     counts,
 )
-from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
@@ -103,41 +102,15 @@ def _object(
         return Instance(cls, like.attributes, root)
     result = built[key] = Instance(cls, {}, root)
     init = objects.find_method(it, cls, "__init__")
+    if init is None:
+        settings.filled(it, cls, result, arguments, keywords)
+        init, arguments, keywords = objects.find_method(it, cls, "__post_init__"), [], {}
     if init is not None:
         outside = it.region
         it.region = it.region._replace(dtypes=dtypes.V_OFF)
         it.run(init, result, arguments, keywords, node)
         it.region = outside
-    else:
-        _fields(it, cls, result, arguments, keywords)
     return result
-
-
-def _fields(
-    it: Interpreter,
-    cls: Class,
-    result: Instance,
-    arguments: list[Value],
-    keywords: dict[str, Value],
-) -> None:
-    """Attributes of a dataclass or named tuple."""
-    said = {
-        statement.target.id: (base.module, statement.annotation)
-        for base in reversed([c for c in objects.ancestry(it, cls) if isinstance(c, Class)])
-        for statement in base.node.body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    }
-    given = {**dict(zip(said, arguments, strict=False)), **keywords}
-    for name, (module, annotation) in said.items():
-        value = given.get(name) or objects.class_constant(it, cls, name)
-        if name not in given and isinstance(value, Scalar) and value.is_number:
-            value = Scalar(
-                value.value, value.kind, value.lo, value.hi, assume.DEFAULT, value.node,
-                value.home,
-            )  # fmt: skip
-        value = declared.as_annotated(it, module, value or unknown(), annotation)
-        if name in given or not isinstance(value, Unknown):
-            result.attributes[name] = value
 
 
 CALLED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []

@@ -515,7 +515,7 @@ def _interpret(
     summary: Summary,
 ) -> None:
     frame = it.save()
-    building = function.name == "__init__"
+    building = function.name in ("__init__", "__post_init__")
     it.module, it.function, it.outer = function.module, function, outer
     it.region, it.loop, it.depth, it.driver = region, None, 0, driver
     it.returned, it.yielded, it.trace, it.missing = [], [], [], False

@@ -6,18 +6,17 @@ import ast
 import math
 from collections.abc import Callable
 
-from precision_lint.dataflow import around, arrays, building, objects, regions, training
+from precision_lint.dataflow import around, arrays, building, objects, regions, settings, training
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
-from precision_lint.dataflow.objects import show_cast
 from precision_lint.dataflow.operators import binary, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.several import each_of_list
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import join, unknown
+from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     DETACHED,
     INF,
@@ -114,9 +113,9 @@ def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: as
     """A model whose parameters and buffers are cast as ``mixed_precision`` says."""
     given = keywords.get("mixed_precision")
     if isinstance(given, Special) and given.kind == "mixed-precision":
-        show_cast(it, given.fields["dtypes"], node)
+        objects.show_cast(it, given.fields["dtypes"], node)
     elif isinstance(given, Scalar) and given.value is True:  # fairscale
-        show_cast(it, dtypes.V_FLOAT16, node)
+        objects.show_cast(it, dtypes.V_FLOAT16, node)
     return arguments[0] if arguments else unknown()
 
 
@@ -665,13 +664,7 @@ def _attribute_of(
             return unknown()
         return objects.load_made_up(it, owner, arguments[1]) or unknown()
     found = attribute(it, arguments[0], named, node)
-    return join(found, arguments[2]) if len(arguments) > 2 else found
-
-
-def _truth(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    return Scalar(None, "bool")
+    return settings.or_default(found, arguments[2]) if len(arguments) > 2 else found
 
 
 FUNCTIONS = (Closure, ClassValue)
@@ -723,8 +716,9 @@ BUILTINS: dict[str, Handler] = {
         Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
     ),
     **dict.fromkeys(("getattr", "setattr"), _attribute_of),
-    **dict.fromkeys(("issubclass", "hasattr", "any", "all"), _truth),
+    **dict.fromkeys(("issubclass", "hasattr", "any", "all"), lambda *of: Scalar(None, "bool")),
     "callable": _callable,
+    "vars": lambda it, n, a, k, node: settings.as_table(a[0]) if a else unknown(),
     **dict.fromkeys(("abs", "round"), _rounded),
     "pow": lambda it, n, a, k, node: binary(it, "pow", a[0], a[1], node) if a[1:] else unknown(),
 }
@@ -791,6 +785,7 @@ ROOTS: dict[str, Handler] = {
     "functools": _functools,
     "collections": _collections,
     "contextlib": _contextlib,
+    "dataclasses": settings.of_dataclass,
     "itertools": _itertools,
     "inspect": _inspect,
     "einops": around.einops,

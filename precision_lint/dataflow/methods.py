@@ -13,6 +13,7 @@ from precision_lint.dataflow import (
     devices,
     functions,
     objects,
+    settings,
     training,
 )
 from precision_lint.dataflow.calls import CALLEES
@@ -229,7 +230,9 @@ def _of_array(it: Interpreter, value: Array, name: str, node: ast.AST) -> Value:
 
 
 def _bound(it: Interpreter, value: Value, name: str, node: ast.AST) -> Value:
-    """A method that is not called at once."""
+    """A method that is not called at once, or an entry of a dict that has them as attributes."""
+    if isinstance(value, Table) and name in value.items and not hasattr(dict, name):
+        return value.items[name]
     if isinstance(value, Sequence) and name in ("values", "indices", "U", "S", "sign", "Q", "R"):
         items = value.items or ()
         fields = {"values": 0, "indices": 1, "U": 0, "S": 1, "sign": 0, "Q": 0, "R": 1}
@@ -544,7 +547,8 @@ def _unknown_method(
     if name == "step" and not keywords and training.steps(it, value, arguments, node):
         return training.of_unknown(it, value, name, arguments, node)
     around.of_import(it, value, name, arguments, node)
-    return building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
+    made = building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
+    return settings.of_parser(value, name, made, arguments, keywords)
 
 
 OF_FRAMEWORK: Final = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)

@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     Sequence,
     Special,
     Symbol,
+    Table,
     Tensor,
     Unknown,
     Value,
@@ -116,6 +117,8 @@ def binary(
         return _arrays(it, op, left, right, node)
     if isinstance(left, Sequence) or isinstance(right, Sequence):
         return _sequences(op, left, right)
+    if isinstance(left, Table) and isinstance(right, Table) and op == "bitwise_or":
+        return Table({**left.items, **right.items}, right.element or left.element)
     if Unknown in kinds:
         return _unknowns(it, op, left, right, node, inplace)
     if isinstance(left, Special) and isinstance(right, Special) and left.kind == "parameters":

@@ -21,7 +21,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     statements,
 )
 from precision_lint.dataflow.interpreter import OUTSIDE, Budget, Environment, Interpreter
-from precision_lint.dataflow.objects import inherited, keep, serves_models
+from precision_lint.dataflow.objects import commit, inherited, keep, serves_models
 from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import FINISHED, tells
 from precision_lint.domains import dtypes
@@ -173,6 +173,7 @@ class Program:
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
             it.block(body)
+            commit(it, it.variables, True)
             module.variables = it.variables
             module.executed = True
             module.facts["trace"] = it.trace

@@ -17,6 +17,7 @@ from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
     REGIONAL,
+    Closure,
     DtypeValue,
     Reference,
     RegionValue,
@@ -270,7 +271,7 @@ def opens(function: Function) -> bool:
     """Whether a function switches autocast on by itself, so that its callers do not."""
     known = function.facts.get("opens")
     if known is None:
-        speaks = not _spellings(function.module).isdisjoint(scan(function).names)
+        speaks = _speaks(function)
         calls = [*getattr(function.node, "decorator_list", ()), *function.body] if speaks else []
         known = function.facts["opens"] = any(
             _switches_on(node, function.module) for call in calls for node in _kept(call)
@@ -284,6 +285,11 @@ def _kept(node: ast.AST) -> Iterator[ast.AST]:
         yield node
         for inner in ast.iter_child_nodes(node):
             yield from _kept(inner)
+
+
+def _speaks(function: Function) -> bool:
+    """Whether a function names autocast."""
+    return not _spellings(function.module).isdisjoint(scan(function).names)
 
 
 def _spellings(module: Module) -> set[str]:
@@ -343,8 +349,9 @@ def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
         name = value.name if isinstance(value, Reference) else ""
         for look in NAMED:
             look(it, name, node)
-        if is_autocast(name):
-            region = it.expr(node) if isinstance(node, ast.Call) else None
+        makes = isinstance(value, Closure) and node is not target and _speaks(value.function)
+        region = it.expr(node) if makes or (is_autocast(name) and node is not target) else None
+        if is_autocast(name) or isinstance(region, RegionValue):
             if not isinstance(region, RegionValue):
                 region = make_region(it, name, [], {}, node)
             for enters in ENTERED:

@@ -186,7 +186,7 @@ def operate(
     """What an operation gives, with the hazards at it reported."""
     values = aligned(operation, _given(operation, arguments, keywords, node), keywords)
     applied = Applied(operation, values, node, inplace)
-    tensors = _operands(it, operation, values)
+    tensors = _operands(it, operation, values, node)
     _mark_index(applied["index"])
     vector = _result_dtypes(it, applied, tensors)
     if operation.dtype_argument and "dtype" in keywords:
@@ -234,7 +234,9 @@ def operate(
     return _outputs(operation, applied)
 
 
-def _operands(it: Interpreter, operation: Operation, values: list[Value | None]) -> list[Tensor]:
+def _operands(
+    it: Interpreter, operation: Operation, values: list[Value | None], node: ast.AST
+) -> list[Tensor]:
     """The tensors whose dtypes matter; unknown objects among them become tensors."""
     found: list[Tensor] = []
     if operation.name == "einsum":
@@ -253,11 +255,12 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
     floats = operation.floats or operation.policy.get("cuda") == "lower"
     real = Symbol.REAL if _of_reals(operation) else 0
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else real)
+    written = operation.elementwise and isinstance(node, OPERATORS)
     for index in operation.operands:
         value = values[index] if index < len(values) else None
         free = (operation.name, operation.parameters[index]) in NUMBERS
         if isinstance(value, Tensor):
-            _mark(value, 0 if free else use)
+            _mark(value, 0 if free or written else use)
             found.append(value)
         elif isinstance(value, Unknown):
             if not index or (operation.floats and index in operation.strict and not free):
@@ -273,6 +276,8 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
     return found
 
 
+OPERATORS: Final = (ast.BinOp, ast.AugAssign, ast.Compare)
+"""What numbers are given to as well."""
 NUMBERS: Final = frozenset({("lerp", "weight")})
 """Parameters that take a tensor of the dtype of the others, or a number."""
 
@@ -427,17 +432,34 @@ def _integral(one: int) -> int:
 
 
 def promoted(tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
-    """Promotion: tensors without dimensions count only where their category is higher."""
+    """Promotion: tensors without dimensions count only where their category is higher.
+
+    Nor do objects count, beside such a tensor, that nothing shows to be tensors: they may be numbers.
+    """
     strong: Dtypes | None = None
     weak: Dtypes | None = None
+    scalar = any(one.rank == 0 for one in tensors)
     for one, vector in zip(tensors, seen, strict=True):
-        if one.rank == 0:
+        if scalar and _may_be_number(one):
             weak = vector if weak is None else dtypes.promote(weak, vector)
         else:
             strong = vector if strong is None else dtypes.promote(strong, vector)
     if strong is None:
         return weak if weak is not None else dtypes.V_ANY
     return strong if weak is None else _above(strong, weak)
+
+
+ARITHMETIC: Final = frozenset({"join", "add", "sub", "mul", "div", "floor_divide", "remainder"})
+
+
+def _may_be_number(value: Value | None, depth: int = 4) -> bool:
+    """Whether something is a number, or arithmetic of objects that nothing shows to be tensors."""
+    if not isinstance(value, Tensor) or value.rank == 0:
+        return isinstance(value, (Scalar, Tensor))
+    if value.op in ARITHMETIC:
+        return depth > 0 and all(_may_be_number(one, depth - 1) for one in value.operands)
+    symbol = value.symbol if value.op == "input" else None
+    return symbol is not None and not symbol.proven(Symbol.TENSOR | Symbol.FLOAT)
 
 
 _CATEGORY: Final = {

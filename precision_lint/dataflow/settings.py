@@ -1,0 +1,119 @@
+"""What a program's settings are until somebody gives others: options of a command line, fields of classes."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from precision_lint.dataflow import declared, objects
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains.joining import join, unknown
+from precision_lint.domains.values import (
+    Instance,
+    Reference,
+    Scalar,
+    Sequence,
+    Table,
+    Unknown,
+    Value,
+    text,
+)
+from precision_lint.syntax.program import Class
+
+OPTION: Final = "option"
+"""What a parser's options are kept under, beside their names."""
+GROUPS: Final = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
+"""Methods of a parser that give a part of it."""
+DICTS: Final = ("builtins.dict", "collections.OrderedDict", "collections.UserDict")
+
+
+def usual(value: Value | None) -> Value | None:
+    """A number that is a default, which is assumed; None: it is not a fraction."""
+    if not isinstance(value, Scalar) or value.kind != "float" or value.value is None:
+        return None
+    return _assumed(value)
+
+
+def _assumed(value: Scalar) -> Scalar:
+    assumed = value.assumptions | assume.DEFAULT
+    return Scalar(value.value, value.kind, value.lo, value.hi, assumed, value.node, value.home)
+
+
+def of_parser(
+    parser: Unknown, name: str, made: Value, arguments: list[Value], keywords: dict[str, Value]
+) -> Value:
+    """What a method of a command line's parser gives; of another unknown object: what was made of it."""
+    options = parser.symbol.attributes
+    if name in GROUPS:
+        return parser
+    if name == "add_argument":
+        words = [one for one in (text(keywords.get("dest")), *map(text, arguments)) if one]
+        words.sort(
+            key=lambda one: one[:1] == "-" and one[:2] != "--"
+        )  # ``-e`` stands for ``--eps``
+        default = usual(keywords.get("default"))
+        if words and default is not None:
+            options[OPTION, words[0].lstrip("-").replace("-", "_")] = default
+    elif name in ("parse_args", "parse_known_args") and isinstance(made, Unknown):
+        for key in [one for one in options if one.__class__ is tuple and one[0] == OPTION]:
+            made.symbol.attributes[key[1]] = options[key]
+        return made if name == "parse_args" else Sequence((made, unknown()), None)
+    return made
+
+
+def or_default(found: Value, default: Value) -> Value:
+    """What ``getattr`` finds, or its default where nobody knows what there is."""
+    kept = usual(default) if isinstance(found, Unknown) else None
+    return kept or join(found, default)
+
+
+def of_dataclass(
+    it: Interpreter,
+    name: str,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """``field`` and ``asdict``."""
+    if name == "dataclasses.asdict" and arguments:
+        return as_table(arguments[0])
+    if name != "dataclasses.field":
+        return unknown()
+    made = keywords.get("default_factory")
+    return it.call(made, [], {}, node) if made is not None else keywords.get("default", unknown())
+
+
+def as_table(value: Value) -> Value:
+    """``vars(x)``, ``asdict(x)``: attributes by name."""
+    if not isinstance(value, Instance):
+        return value
+    return Table({k: v for k, v in value.attributes.items() if isinstance(k, str)}, unknown())
+
+
+def filled(
+    it: Interpreter,
+    cls: Class,
+    result: Instance,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+) -> None:
+    """What an object without an ``__init__`` holds: a dict's items, a dataclass's or named tuple's fields."""
+    if objects.is_a(it, cls, *DICTS):
+        items = it.call(Reference(DICTS[0]), arguments, keywords, cls.node)
+        if isinstance(items, Table):
+            result.items = items
+    said = {
+        statement.target.id: (base.module, statement.annotation)
+        for base in reversed([c for c in objects.ancestry(it, cls) if isinstance(c, Class)])
+        for statement in base.node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+    given = {**dict(zip(said, arguments, strict=False)), **keywords}
+    for name, (module, annotation) in said.items():
+        value = given.get(name) or objects.class_constant(it, cls, name)
+        if name not in given and isinstance(value, Scalar) and value.is_number:
+            value = _assumed(value)
+        value = declared.as_annotated(it, module, value or unknown(), annotation)
+        if name in given or not isinstance(value, Unknown):
+            result.attributes[name] = value
