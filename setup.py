@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from setuptools import setup
+from setuptools.command.sdist import sdist
 
 if TYPE_CHECKING:
     from setuptools import Extension
@@ -51,13 +55,44 @@ def extensions(folder: str) -> list[Extension]:
     )
 
 
+def without_times(path: Path, epoch: int) -> None:
+    """Write an archive again, so that it depends on what is in it only, and not on when it was made."""
+    packed = io.BytesIO()
+    with tarfile.open(path) as old, tarfile.open(fileobj=packed, mode="w") as new:
+        for one in sorted(old.getmembers(), key=lambda member: member.name):
+            one.mtime, one.uid, one.gid, one.uname, one.gname, one.pax_headers = (
+                epoch,
+                0,
+                0,
+                "",
+                "",
+                {},
+            )
+            one.mode = 0o755 if one.isdir() or one.mode & 0o100 else 0o644
+            new.addfile(one, old.extractfile(one) if one.isfile() else None)
+    path.write_bytes(gzip.compress(packed.getvalue(), mtime=epoch))
+
+
+class Reproducible(sdist):  # type: ignore[misc]
+    """A source distribution that is the same each time where ``SOURCE_DATE_EPOCH`` is set."""
+
+    def run(self) -> None:
+        super().run()
+        epoch = os.environ.get("SOURCE_DATE_EPOCH")
+        for name in self.archive_files if epoch is not None else ():
+            if name.endswith(".tar.gz"):
+                without_times(Path(name), int(epoch))
+
+
 if __name__ == "__main__":
+    commands = {"sdist": Reproducible}
     if asked():
         with tempfile.TemporaryDirectory() as folder:
             setup(
+                cmdclass=commands,
                 ext_modules=extensions(folder),
                 setup_requires=[COMPILER],
                 options={"build": {"build_base": folder}},
             )
     else:
-        setup()
+        setup(cmdclass=commands)

@@ -164,6 +164,8 @@ def _level(given: Confidence | str) -> Confidence:
 
 
 def _judge(source: str, filename: Name | None, mode: Mode, options: Options) -> runner.Result:
+    if filename is not None and not isinstance(filename, (str, PathLike)):
+        raise ConfigError(f"filename is {filename!r}; write the path of a file")
     if filename is None and "config" not in options:
         options = {**options, "isolated": True}
     path = None if filename is None else Path(filename)

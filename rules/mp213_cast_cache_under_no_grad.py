@@ -10,7 +10,7 @@ class CastCacheUnderNoGrad(Rule):
 
     ## What it flags
     A module that is called under `torch.no_grad()` and afterwards without it, in one autocast
-    region, in a project that allows torch before 2.10. Shown as info: it does not fail a run.
+    region, in a project that allows torch before 2.11. Shown as info: it does not fail a run.
 
     The first call may be in a method that `no_grad` decorates, and both in a module whose
     callers are in a region.
@@ -19,16 +19,16 @@ class CastCacheUnderNoGrad(Rule):
     autocast; a loop that has gradients in its last round only (`set_grad_enabled(i == n - 1)`,
     `requires_grad_` behind a condition), as recycling and truncated rollouts do.
 
-    Where the project's metadata (see MP212) do not name a torch release it is `possible`.
-
-    It stays silent where they say 2.10 or later, where the two calls have regions of their own, for
-    `cache_enabled=False`, and where `torch.clear_autocast_cache()` is called.
+    It stays silent where the configuration or the project's metadata require torch 2.11 or later, where
+    the two calls have regions of their own, for `cache_enabled=False`, and where
+    `torch.clear_autocast_cache()` is called.
 
     ## Why it breaks
     Autocast keeps the half copy of each weight until the region ends. Old versions kept the copy
     that was made under `no_grad` too, which has no history, and gave it to the forward pass with
-    gradients: those weights got none, without an error. Reported for torch 1.9 to 2.9, where a
-    teacher or an earlier frame goes through the same network; not reproducible with 2.13.
+    gradients: those weights got none, without an error. It was reported from torch 1.9 on, where a
+    teacher or an earlier frame goes through the same network. It happens on the CPU with torch 2.4 to
+    2.10, and no longer with 2.11.
 
     ## Example
     ```python
@@ -47,8 +47,8 @@ class CastCacheUnderNoGrad(Rule):
     ```
 
     ## Fix safety
-    There is no fix: emptying the cache costs one more cast of every weight, and no torch that
-    proofs run on shows what it cures.
+    There is no fix: emptying the cache costs one more cast of every weight, which newer torch does not
+    need.
 
     ## How to silence
     `# precision-lint: ignore[MP213] reason` or `# noqa: MP213` on the line.
@@ -64,6 +64,8 @@ class CastCacheUnderNoGrad(Rule):
     listens = ("cached-cast",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        if at.torch_version is not None and at.torch_version >= (2, 11):
+            return
         yield Finding(
             "autocast caches the weights that it casts under no_grad: used again in this region, they get "
             "no gradient",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +48,24 @@ def test_a_wheel_is_compiled_where_that_is_asked_for(
         monkeypatch.setenv("PRECISION_LINT_MYPYC", value)
     monkeypatch.setattr(sys, "argv", ["setup.py", command])
     assert build.asked() is compiles
+
+
+def test_archives_of_the_same_files_are_the_same(build: ModuleType, tmp_path: Path) -> None:
+    made = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        (folder / "inner").mkdir(parents=True)
+        for name in ("b.py", "inner/a.py")[:: 1 if number == 1 else -1]:
+            (folder / name).write_text(f"# {name}\n")
+            os.utime(folder / name, (number * 10**9, number * 10**9))
+        archive = tmp_path / f"{number}.tar.gz"
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(folder, "package-1.0")
+        build.without_times(archive, 1_700_000_000)
+        made.append(archive.read_bytes())
+    assert made[0] == made[1]
+    with tarfile.open(tmp_path / "1.tar.gz") as tar:
+        assert tar.extractfile("package-1.0/inner/a.py").read() == b"# inner/a.py\n"  # type: ignore
 
 
 def test_asking_what_a_build_needs_compiles_nothing(

@@ -102,6 +102,8 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="filename is 5; write the path of a file"):
+        lint_source("import torch", filename=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r'unknown rule "MP999"; '):
         lint_source(LOSS, select=["MP999"])
     with pytest.raises(ConfigError, match=r"no-such\.py: no such file"):

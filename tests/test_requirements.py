@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from precision_lint import lint_source
 from precision_lint.config import Overrides, Resolver
 from precision_lint.project.requirements import bound, minimum, newest, parse
 from precision_lint.runner import check
@@ -149,3 +150,18 @@ def test_the_setting_wins_over_metadata(tmp_path: Path) -> None:
 def test_a_version_that_is_none() -> None:
     assert parse("2.4.1+cu121") == (2, 4, 1)
     assert parse("nightly") is None
+
+
+@pytest.mark.parametrize("least, found", [("2.4", 1), ("2.10", 1), ("2.11", 0)])
+def test_what_newer_torch_mended_is_silent_there(least: str, found: int) -> None:
+    code = """\
+import torch
+
+
+def consistency(model: torch.nn.Module, clean, noisy):
+    with torch.autocast("cuda"):
+        with torch.no_grad():
+            target = model(clean)
+        return model(noisy) - target
+"""
+    assert len(lint_source(code, select="MP213", torch_version=least)) == found

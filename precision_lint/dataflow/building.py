@@ -102,13 +102,14 @@ def _object(
         return Instance(cls, like.attributes, root)
     result = built[key] = Instance(cls, {}, root)
     init = objects.find_method(it, cls, "__init__")
+    if init is None:
+        settings.filled(it, cls, result, arguments, keywords)
+        init, arguments, keywords = objects.find_method(it, cls, "__post_init__"), [], {}
     if init is not None:
         outside = it.region
         it.region = it.region._replace(dtypes=dtypes.V_OFF)
         it.run(init, result, arguments, keywords, node)
         it.region = outside
-    else:
-        settings.filled(it, cls, result, arguments, keywords)
     return result
 
 

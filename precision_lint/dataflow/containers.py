@@ -208,7 +208,7 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Table):
         return _chosen(_entry(it, value, index), value, node)
     if isinstance(value, Instance) and value.items is not None:
-        return _module_item(it, value, index)
+        return _module_item(it, value, index, node)
     if isinstance(value, Array):
         return Array(value.dtypes, "index", (value,), node, it.module, value.lo, value.hi)
     if isinstance(value, Special):
@@ -301,6 +301,8 @@ def _item(value: Sequence, index: Value, node: ast.Subscript) -> Value:
         if -len(value.items) <= position < len(value.items):
             return value.items[int(position)]
         return unknown()
+    if value.ends is not None and position is not None and 0 <= position < len(value.ends[0]):
+        return value.ends[0][int(position)]
     found = any_of(value)
     if isinstance(found, Tensor) and position is not None and position == int(position):
         return _piece(found, int(position))
@@ -316,7 +318,7 @@ def _constant(node: ast.expr | None) -> int | None:
     return None
 
 
-def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
+def _module_item(it: Interpreter, value: Instance, index: Value, node: ast.Subscript) -> Value:
     items = value.items
     if isinstance(items, Table):
         key = text(index)
@@ -327,8 +329,11 @@ def _module_item(it: Interpreter, value: Instance, index: Value) -> Value:
             found = item if found is None else join(found, item)
         return _some_item(it, value, found)
     assert items is not None
-    if isinstance(index, Special):
-        return value  # a slice
+    if isinstance(node.slice, ast.Slice):
+        parts = _parts(it, value)
+        items = Sequence(tuple(parts), None) if isinstance(parts, list) else items
+        some: Any = _item(items, index, node)
+        return Instance(value.cls, {}, value.root, (*value.path, "[:]"), items=some)
     position = number(index)
     if (
         items.items is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, computed, holds_inside
@@ -17,6 +17,7 @@ from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
     REGIONAL,
+    Closure,
     DtypeValue,
     Reference,
     RegionValue,
@@ -270,12 +271,25 @@ def opens(function: Function) -> bool:
     """Whether a function switches autocast on by itself, so that its callers do not."""
     known = function.facts.get("opens")
     if known is None:
-        speaks = not _spellings(function.module).isdisjoint(scan(function).names)
+        speaks = _speaks(function)
         calls = [*getattr(function.node, "decorator_list", ()), *function.body] if speaks else []
         known = function.facts["opens"] = any(
-            _switches_on(node, function.module) for call in calls for node in ast.walk(call)
+            _switches_on(node, function.module) for call in calls for node in _kept(call)
         )
     return bool(known)
+
+
+def _kept(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and what is in it, but not what a function returns."""
+    if not isinstance(node, ast.Return):
+        yield node
+        for inner in ast.iter_child_nodes(node):
+            yield from _kept(inner)
+
+
+def _speaks(function: Function) -> bool:
+    """Whether a function names autocast."""
+    return not _spellings(function.module).isdisjoint(scan(function).names)
 
 
 def _spellings(module: Module) -> set[str]:
@@ -317,6 +331,15 @@ def _names_autocast(node: ast.expr, module: Module) -> bool:
     return isinstance(value, Reference) and is_autocast(value.name)
 
 
+def at_yields(regions: list[Region]) -> Region | None:
+    """The region that is around what a generator function hands over to, perhaps: a branch may leave it out."""
+    opened = [one for one in regions if one.explicit and one.dtypes != dtypes.V_OFF] or regions
+    if len({one.dtypes for one in regions}) < 2:
+        return opened[0] if opened else None
+    kept = dtypes.perhaps(opened[0].dtypes)
+    return opened[0]._replace(dtypes=kept, assumptions=opened[0].assumptions | assume.FLAG)
+
+
 def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
     """Enter what the decorators of the function at hand enter; True: its region is its own."""
     own = False
@@ -326,8 +349,9 @@ def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
         name = value.name if isinstance(value, Reference) else ""
         for look in NAMED:
             look(it, name, node)
-        if is_autocast(name):
-            region = it.expr(node) if isinstance(node, ast.Call) else None
+        makes = isinstance(value, Closure) and node is not target and _speaks(value.function)
+        region = it.expr(node) if makes or (is_autocast(name) and node is not target) else None
+        if is_autocast(name) or isinstance(region, RegionValue):
             if not isinstance(region, RegionValue):
                 region = make_region(it, name, [], {}, node)
             for enters in ENTERED:

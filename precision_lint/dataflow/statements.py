@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, left
 from precision_lint.dataflow.containers import assign, elements
-from precision_lint.dataflow.declared import as_annotated, states
+from precision_lint.dataflow.declared import NUMBERS, as_annotated, last, states
 from precision_lint.dataflow.interpreter import (
     ROUNDS,
     STATEMENTS,
@@ -37,6 +37,7 @@ from precision_lint.domains.values import (
     Special,
     Table,
     Tensor,
+    Unknown,
     Value,
 )
 from precision_lint.syntax.program import every
@@ -86,6 +87,8 @@ def _annotated(it: Interpreter, node: ast.AnnAssign) -> bool:
     if node.value is not None:
         value = it.expr(node.value)
         said = states(node.annotation)
+        if said is None and isinstance(value, Unknown) and last(node.annotation) in NUMBERS:
+            said = node.annotation
         if said is not None:
             value = as_annotated(it, it.module, value, said)
         assign(it, node.target, value, node)

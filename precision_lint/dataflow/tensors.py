@@ -162,6 +162,19 @@ VARIADIC: Final = frozenset({"block_diag", "cartesian_prod"})
 """Operations whose arguments are the items of what others take as one sequence."""
 
 
+def _given(
+    operation: Operation, arguments: list[Value], keywords: Mapping[str, Value], node: ast.AST
+) -> list[Value]:
+    """All positional operands, also of a sequence of unknown length: ``mul(*values)``."""
+    if operation.name in VARIADIC:
+        return [Sequence(tuple(arguments), None)]
+    missing = max(operation.operands, default=-1) + 1 - len(arguments)
+    if missing <= 0 or keywords or not isinstance(node, ast.Call):
+        return arguments
+    spread = any(isinstance(one, ast.Starred) for one in node.args)
+    return arguments + arguments[-1:] * missing if spread else arguments
+
+
 def operate(
     it: Interpreter,
     operation: Operation,
@@ -171,11 +184,9 @@ def operate(
     inplace: bool = False,
 ) -> Value:
     """What an operation gives, with the hazards at it reported."""
-    if operation.name in VARIADIC:
-        arguments = [Sequence(tuple(arguments), None)]
-    values = aligned(operation, arguments, keywords)
+    values = aligned(operation, _given(operation, arguments, keywords, node), keywords)
     applied = Applied(operation, values, node, inplace)
-    tensors = _operands(it, operation, values)
+    tensors = _operands(it, operation, values, node)
     _mark_index(applied["index"])
     vector = _result_dtypes(it, applied, tensors)
     if operation.dtype_argument and "dtype" in keywords:
@@ -223,7 +234,9 @@ def operate(
     return _outputs(operation, applied)
 
 
-def _operands(it: Interpreter, operation: Operation, values: list[Value | None]) -> list[Tensor]:
+def _operands(
+    it: Interpreter, operation: Operation, values: list[Value | None], node: ast.AST
+) -> list[Tensor]:
     """The tensors whose dtypes matter; unknown objects among them become tensors."""
     found: list[Tensor] = []
     if operation.name == "einsum":
@@ -242,11 +255,12 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
     floats = operation.floats or operation.policy.get("cuda") == "lower"
     real = Symbol.REAL if _of_reals(operation) else 0
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else real)
+    written = operation.elementwise and isinstance(node, OPERATORS)
     for index in operation.operands:
         value = values[index] if index < len(values) else None
         free = (operation.name, operation.parameters[index]) in NUMBERS
         if isinstance(value, Tensor):
-            _mark(value, 0 if free else use)
+            _mark(value, 0 if free or written else use)
             found.append(value)
         elif isinstance(value, Unknown):
             if not index or (operation.floats and index in operation.strict and not free):
@@ -262,6 +276,8 @@ def _operands(it: Interpreter, operation: Operation, values: list[Value | None])
     return found
 
 
+OPERATORS: Final = (ast.BinOp, ast.AugAssign, ast.Compare)
+"""What numbers are given to as well."""
 NUMBERS: Final = frozenset({("lerp", "weight")})
 """Parameters that take a tensor of the dtype of the others, or a number."""
 
@@ -416,17 +432,34 @@ def _integral(one: int) -> int:
 
 
 def promoted(tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
-    """Promotion: tensors without dimensions count only where their category is higher."""
+    """Promotion: tensors without dimensions count only where their category is higher.
+
+    Nor do objects count, beside such a tensor, that nothing shows to be tensors: they may be numbers.
+    """
     strong: Dtypes | None = None
     weak: Dtypes | None = None
+    scalar = any(one.rank == 0 for one in tensors)
     for one, vector in zip(tensors, seen, strict=True):
-        if one.rank == 0:
+        if scalar and _may_be_number(one):
             weak = vector if weak is None else dtypes.promote(weak, vector)
         else:
             strong = vector if strong is None else dtypes.promote(strong, vector)
     if strong is None:
         return weak if weak is not None else dtypes.V_ANY
     return strong if weak is None else _above(strong, weak)
+
+
+ARITHMETIC: Final = frozenset({"join", "add", "sub", "mul", "div", "floor_divide", "remainder"})
+
+
+def _may_be_number(value: Value | None, depth: int = 4) -> bool:
+    """Whether something is a number, or arithmetic of objects that nothing shows to be tensors."""
+    if not isinstance(value, Tensor) or value.rank == 0:
+        return isinstance(value, (Scalar, Tensor))
+    if value.op in ARITHMETIC:
+        return depth > 0 and all(_may_be_number(one, depth - 1) for one in value.operands)
+    symbol = value.symbol if value.op == "input" else None
+    return symbol is not None and not symbol.proven(Symbol.TENSOR | Symbol.FLOAT)
 
 
 _CATEGORY: Final = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from precision_lint.domains import assumptions as assume
@@ -174,9 +174,8 @@ def _optional(value: Value) -> Value:
 
 def perhaps(region: RegionValue) -> RegionValue:
     """A region that a branch leaves out (``nullcontext()``): it is on where a flag says so."""
-    kept = [0 if i >= dtypes.HALF16 else x for i, x in enumerate(region.dtypes)]
     return RegionValue(
-        tuple(kept),
+        dtypes.perhaps(region.dtypes),
         region.device,
         region.assumptions | assume.FLAG,
         region.cache,
@@ -295,7 +294,16 @@ def _sequences(a: Any, b: Any) -> Value:
     x, y = any_of(a), any_of(b)
     if x is None or y is None:
         return Sequence(None, x or y, a.kind)
-    return Sequence(None, join(x, y), a.kind)
+    one = join(x, y)
+    front = [join(p, q) for p, q in zip(_front(a), _front(b), strict=False)]
+    return Sequence(None, one, a.kind, (front, one, []) if front else None)
+
+
+def _front(value: Sequence) -> Iterable[Value]:
+    """The first items of a tuple, as many as are known."""
+    if value.kind != "tuple" or value.items is None:
+        return value.ends[0] if value.ends is not None else ()
+    return value.items
 
 
 def _mappings(a: Any, b: Any) -> Value:

@@ -402,7 +402,7 @@ def _is_cast(value: Any) -> bool:
     value = peel(value)
     while isinstance(value, Tensor) and value.op != "cast" and transparent(value):
         value = peel(value.operands[0])
-    return isinstance(value, Tensor) and value.op in ("cast", "join")
+    return isinstance(value, Tensor) and value.op in ("cast", "bits", "join")
 
 
 def _first(modes: int) -> int:
