@@ -10,6 +10,7 @@ import pytest
 from precision_lint import cli, gathering
 from precision_lint.dataflow import calls, program
 from precision_lint.dataflow.protocol import Step
+from precision_lint.domains import dtypes
 from precision_lint.domains.values import Symbol, Unknown
 from precision_lint.engine import Engine
 from precision_lint.project.code import Code
@@ -254,3 +255,24 @@ def test_objects_of_a_file_go_without_a_garbage_collector() -> None:
     finally:
         gc.enable()
     assert left < 100  # of over 600
+
+
+@pytest.mark.parametrize("call", ["mul", "where", "cdist", "linear", "addmm", "pow"])
+def test_operands_that_a_sequence_holds(call: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``f(*values)`` gives all operands, however many there are."""
+    Path("m.py").write_text(
+        f"import torch\n\n\ndef f(values):\n    return torch.square(torch.{call}(*values).half().exp())\n"
+    )
+    cli.main(["--isolated", "--output-format", "concise", "--precision", "float16", "."])
+    assert "MP003" not in capsys.readouterr().out
+
+
+def test_an_object_that_is_found_in_itself() -> None:
+    """A long way around from an unknown object to itself ends."""
+    names = [f"part{n}" for n in range(2_000)]
+    symbols = [Unknown(Symbol(name, dtypes.V_ANY, 0)) for name in names]
+    for one, other in zip(symbols, symbols[1:] + symbols[:1], strict=True):
+        one.symbol.attributes["next"] = other
+    found = machine.Machine.__new__(machine.Machine)
+    found.renamed = []
+    assert len(found._all_of(symbols[0])) == 64

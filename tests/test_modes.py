@@ -593,10 +593,21 @@ def test_what_counts_where_the_file_itself_opens_a_region(text: str, code: str, 
     [
         ("torch.log(x.sigmoid() + 1e-8)", ["MP301"]),
         ("torch.log(x.var(0) + 1e-5)", []),
-        ("torch.zeros(4, 4).scatter_add_(0, at, x)", ["MP503"]),
+        ("torch.zeros(4, 4).scatter_add_(0, at, x)", []),
         ("torch.quantile(x, torch.full((1,), 0.5))", []),
+        ("x / (x.abs().amax() + 1e-8)", []),
+        ("x.masked_fill(at, -1e9)", ["MP310"]),
+        ("x.index_put_((at,), torch.tensor(-1e9))", []),
     ],
-    ids=["a probability", "another guard", "a write", "no write"],
+    ids=[
+        "a probability",
+        "another guard",
+        "a write",
+        "no write",
+        "a denominator",
+        "a fill",
+        "an infinity",
+    ],
 )
 def test_an_argument_that_is_half_under_autocast(body: str, expected: list[str]) -> None:
     """Read alarms were right where a value is computed or written, hardly where it is data."""
@@ -616,6 +627,70 @@ def test_a_guard_that_survives_needs_what_brings_it_to_zero(base: str, expected:
         f"        return torch.tanh(self.l(x.flip(0))) / ({base} + 1e-6)\n"
     )
     assert [one.code for one in lint_source(text, precision=["amp-float16"])] == expected
+
+
+PARTS = """\
+import torch
+from torch import nn
+
+
+class Matcher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(4, 4)
+
+    def forward(self, x):
+        {around}
+            return self.encoder(x)
+
+    def match(self, warp, points):
+        return torch.cdist(warp, points)
+"""
+
+
+@pytest.mark.parametrize(
+    ("around", "expected"),
+    [("with torch.autocast('cuda'):", []), ("if True:", [])],
+    ids=["a region around a part", "no region"],
+)
+def test_a_region_around_parts_of_a_module_says_nothing_of_its_other_methods(
+    around: str, expected: list[str]
+) -> None:
+    text = PARTS.format(around=around)
+    assert [one.code for one in lint_source(text)] == expected
+    outside = "\n\ndef train(x, y):\n    with torch.autocast('cuda'):\n        x @ y\n"
+    assert [one.code for one in lint_source(text + outside)] == ["MP214"]
+
+
+def test_what_calls_code_that_opens_a_region_is_outside_of_one() -> None:
+    text = (
+        "import torch\n\n\ndef near(a, b):\n    return torch.matmul(a.float(), b.float())\n\n\n"
+        "def run(net, x, y):\n    with torch.autocast('cuda'):\n        a, b = net(x), net(y)\n"
+        "    return near(a, b)\n\n\ndef main(net, x, y):\n    return run(net, x, y)\n"
+    )
+    assert [one.code for one in lint_source(text)] == []
+    inside = text.replace("    return near(a, b)", "        return near(a, b)")
+    assert [one.code for one in lint_source(inside)] == ["MP202"]
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"), [("nn.Module", ["MP503"]), ("torch.optim.Optimizer", [])]
+)
+def test_optimizers_work_on_float32(base: str, expected: list[str]) -> None:
+    text = (
+        f"import torch\nfrom torch import nn\n\n\nclass Lion({base}):\n    def step(self, x, at):\n"
+        "        return torch.zeros(4, 4).scatter_add_(0, at, x)\n"
+    )
+    found = lint_source(text, precision=["amp-float16"])
+    assert [one.code for one in found] == expected
+
+
+def test_one_model_that_is_loaded_in_half_says_nothing_of_others(tmp_path: Path) -> None:
+    (tmp_path / "loss.py").write_text(LOSS)
+    text = "import torch\nimport other\n\nmodel = other.AutoModel.{}\n"
+    main = tmp_path / "main.py"
+    main.write_text(text.format("from_pretrained('m', fp16=True)"))
+    assert [one.code for one in lint_paths([tmp_path])] == []
 
 
 LOSS = """\

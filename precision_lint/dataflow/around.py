@@ -97,6 +97,10 @@ MODE_OF_SETTING: Final = {
 }
 
 
+LOADING: Final = frozenset({"from_pretrained", "from_config", "from_single_file"})
+"""Methods that make one model."""
+
+
 def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -> None:
     """Keywords that tell a framework in which precision to run (``precision="16-mixed"``)."""
     for keyword, value in keywords.items():
@@ -110,7 +114,7 @@ def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -
                 words, at = f"{callee}({keyword}={one.value!r}) runs it so", _written(node, keyword)
                 flag = len(alternatives) > 1
                 made = said.kind == "half" and spellings.names_dtype(keyword)
-                it.sign(mode, words, at, flag=flag, bound=made)
+                it.sign(mode, words, at, flag=flag, bound=made or callee in LOADING)
 
 
 def _written(node: ast.AST, keyword: str) -> ast.AST:
@@ -195,7 +199,7 @@ def call(
             return Reference("torchvision.transforms.functional.to_pil_image")
         _to_picture(it, last, arguments, node)
     _settings(it, last, keywords, node)
-    if asked is not None and last in ("from_pretrained", "from_config", "from_single_file"):
+    if asked is not None and last in LOADING:
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:
             if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known

@@ -193,16 +193,16 @@ def run(
 ) -> Value:
     """Interpret a function in the context of a call, or look up what was found before."""
     key_of = Key(it)
-    region, driver = it.region, False
+    region, driver, me = it.region, False, owner
     unpacked, it.unpacked = it.unpacked and arguments is not None, False
     told: list[tuple[Symbol, Symbol]] = []
-    me = owner
     if arguments is None:
         driver = trains or _leads(it, function)
         region = regions_outside(it) if driver else entry(it)
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
+        region = _around(it, function)
         arguments = [_supposed(it, one, told) for one in arguments]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
@@ -424,6 +424,12 @@ def regions_outside(it: Interpreter) -> Region:
     return Region(dtypes.V_OFF, "cuda", 0)
 
 
+def _around(it: Interpreter, function: Function) -> Region:
+    """The region around a call; none was assumed rightly around what opens one itself."""
+    assumed = it.region.assumptions & assume.ENTRY and not it.region.explicit
+    return regions_outside(it) if assumed and regions.opens(function) else it.region
+
+
 def _given_up(it: Interpreter, function: Function, owner: Value | None, node: ast.AST) -> Value:
     """The result of a call that is not followed."""
     result: Value = it.unknown(function.name, dtypes.V_ANY, assume.CALL)
@@ -560,7 +566,7 @@ def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
     element: Value | None = None
     for value, _ in yielded:
         element = value if element is None else join(element, value)
-    region = yielded[0][1] if len(yielded) == 1 else None
+    region = regions.at_yields([region for _, region in yielded])
     return Special("generator", None, it.module, element=element, region=region)
 
 

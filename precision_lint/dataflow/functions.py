@@ -8,6 +8,7 @@ from typing import Final
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.calls import entry
 from precision_lint.dataflow.interpreter import OUTSIDE, Interpreter
+from precision_lint.dataflow.parameters import returns_to_region
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
@@ -87,8 +88,8 @@ def _go_back(
     )
     gradients = [_gradient(one) for one in outputs]
     before = it.region
-    if not _restores(backward):
-        it.region = LEFT
+    if not returns_to_region(it, backward):
+        it.region = LEFT._replace(sites=before.sites)
     saved, it.backward = it.backward, backward.cls
     try:
         it.run(backward, None, [context, *gradients], {}, node)
@@ -100,12 +101,3 @@ def _gradient(value: Value) -> Value:
     if isinstance(value, Tensor):
         return value.but(op="input", operands=(), lo=-float("inf"), hi=float("inf"), symbol=None)
     return value if isinstance(value, Unknown) else unknown()
-
-
-def _restores(backward: Function) -> bool:
-    """Whether a decorator runs ``backward`` in the state that ``forward`` ran in."""
-    if isinstance(backward.node, ast.Lambda):
-        return False
-    names = [one.func if isinstance(one, ast.Call) else one for one in backward.node.decorator_list]
-    last = [one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in names]
-    return any(name in ("custom_bwd", "amp_bwd") for name in last)

@@ -260,7 +260,7 @@ ATTRIBUTES: Final[dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]]]
 # methods
 
 
-REPEATED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
+REPEATED: Final[list[Callable[[Interpreter, Value, ast.AST, str], None]]] = []
 """What to look for where the backward of an ``autograd.Function`` calls a method (``hazards``)."""
 
 
@@ -274,7 +274,7 @@ def call_method(
 ) -> Value:
     """``value.name(...)``"""
     for look in REPEATED if it.backward is not None else ():
-        look(it, value, node)
+        look(it, value, node, name)
     handler = METHODS.get(value.__class__)
     if handler is not None:
         return handler(it, value, name, arguments, keywords, node)

@@ -449,11 +449,12 @@ def _entered(value: RegionValue) -> RegionValue:
 def _autocast(it: Interpreter, holds: bool, stated: bool) -> None:
     """Autocast is on, or off, from here on: what a script runs outside of regions is never on."""
     region = it.region
-    on = dtypes.regions_on(region.dtypes)
+    on, code = dtypes.regions_on(region.dtypes), 1 << dtypes.CODE
     if region.explicit or (holds and not on and not region.assumptions):
-        it.live &= on if holds else dtypes.ALL_MODES & ~on | 1
+        now = region.dtypes[dtypes.CODE]
+        doubt = code if region.assumptions or not now or now & dtypes.MAYBE else 0
+        it.live &= on if holds else dtypes.ALL_MODES & ~on | doubt
         return
-    code = 1 << dtypes.CODE
     known = region.assumptions & ~assume.ENTRY
     if holds:
         it.live &= on | code

@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     EMPTY,
     Array,
     ClassValue,
+    Closure,
     DtypeValue,
     Instance,
     Reference,
@@ -44,14 +45,16 @@ CONTAINERS: Final = frozenset(
 MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict"})
 
 
-DATASETS: Final = (
+APART: Final = (
     "torch.utils.data.Dataset", "torch.utils.data.IterableDataset", "torch.utils.data.dataset.Dataset",
+    "torch.optim.Optimizer", "torch.optim.optimizer.Optimizer",
 )  # fmt: skip
+"""Classes whose methods run outside of regions, on what is float32 there: data, parameters and gradients."""
 
 
 def is_outside(it: Interpreter, function: Function) -> bool:
-    """Whether autocast never reaches a function: tests, data sets, constructors of modules, and backward,
-    which has left the region."""
+    """Whether autocast never reaches a function: tests, data sets, optimizers, constructors of modules, and
+    backward, which has left the region."""
     known = function.facts.get("outside")
     if known is None:
         cls = function.cls
@@ -60,24 +63,21 @@ def is_outside(it: Interpreter, function: Function) -> bool:
             made = function.name == "__init__" and is_module(it, cls)
             known = (
                 made
-                or is_a(it, cls, *DATASETS)
+                or is_a(it, cls, *APART)
                 or (
                     function.name == "backward"
                     and is_a(it, cls, *FUNCTIONS)
-                    and not _returns_to_region(cls)
+                    and not _returns_to_region(it, cls)
                 )
             )
         function.facts["outside"] = known
     return bool(known)
 
 
-def _returns_to_region(cls: Class) -> bool:
+def _returns_to_region(it: Interpreter, cls: Class) -> bool:
     """Whether ``custom_bwd`` brings back the region of a forward that casts nothing up."""
     forward, backward = cls.methods.get("forward"), cls.methods.get("backward")
-    if forward is None or backward is None or not getattr(backward.node, "decorator_list", []):
-        return False
-    texts = [ast.dump(one) for one in getattr(backward.node, "decorator_list", [])]
-    if not any("custom_bwd" in text for text in texts):
+    if forward is None or backward is None or not returns_to_region(it, backward):
         return False
     keywords = [
         k.arg
@@ -86,6 +86,25 @@ def _returns_to_region(cls: Class) -> bool:
         for k in one.keywords
     ]
     return "cast_inputs" not in keywords
+
+
+RETURNS: Final = frozenset({"custom_bwd", "amp_bwd"})
+
+
+def returns_to_region(it: Interpreter, backward: Function) -> bool:
+    """Whether a decorator runs ``backward`` in the state that ``forward`` ran in: ``custom_bwd``, or a
+    function of the project that applies it."""
+    for node in getattr(backward.node, "decorator_list", ()):
+        named = node.func if isinstance(node, ast.Call) else node
+        if last(named) in RETURNS:
+            return True
+        made = it.evaluate_in(backward.module, named)
+        if isinstance(made, Reference) and made.name.rpartition(".")[2] in RETURNS:
+            return True
+        inside = ast.walk(made.function.node) if isinstance(made, Closure) else ()
+        if any(isinstance(one, ast.expr) and last(one) in RETURNS for one in inside):
+            return True
+    return False
 
 
 def unseen(

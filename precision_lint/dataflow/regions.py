@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, computed, holds_inside
@@ -274,9 +274,17 @@ def opens(function: Function) -> bool:
         speaks = _speaks(function)
         calls = [*getattr(function.node, "decorator_list", ()), *function.body] if speaks else []
         known = function.facts["opens"] = any(
-            _switches_on(node, function.module) for call in calls for node in ast.walk(call)
+            _switches_on(node, function.module) for call in calls for node in _kept(call)
         )
     return bool(known)
+
+
+def _kept(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and what is in it, but not what a function returns."""
+    if not isinstance(node, ast.Return):
+        yield node
+        for inner in ast.iter_child_nodes(node):
+            yield from _kept(inner)
 
 
 def _speaks(function: Function) -> bool:
@@ -321,6 +329,15 @@ def _names_autocast(node: ast.expr, module: Module) -> bool:
         return node.attr == "autocast"
     value = module.variables.get(node.id) if isinstance(node, ast.Name) else None
     return isinstance(value, Reference) and is_autocast(value.name)
+
+
+def at_yields(regions: list[Region]) -> Region | None:
+    """The region that is around what a generator function hands over to, perhaps: a branch may leave it out."""
+    opened = [one for one in regions if one.explicit and one.dtypes != dtypes.V_OFF] or regions
+    if len({one.dtypes for one in regions}) < 2:
+        return opened[0] if opened else None
+    kept = dtypes.perhaps(opened[0].dtypes)
+    return opened[0]._replace(dtypes=kept, assumptions=opened[0].assumptions | assume.FLAG)
 
 
 def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:

@@ -162,6 +162,19 @@ VARIADIC: Final = frozenset({"block_diag", "cartesian_prod"})
 """Operations whose arguments are the items of what others take as one sequence."""
 
 
+def _given(
+    operation: Operation, arguments: list[Value], keywords: Mapping[str, Value], node: ast.AST
+) -> list[Value]:
+    """All positional operands, also of a sequence of unknown length: ``mul(*values)``."""
+    if operation.name in VARIADIC:
+        return [Sequence(tuple(arguments), None)]
+    missing = max(operation.operands, default=-1) + 1 - len(arguments)
+    if missing <= 0 or keywords or not isinstance(node, ast.Call):
+        return arguments
+    spread = any(isinstance(one, ast.Starred) for one in node.args)
+    return arguments + arguments[-1:] * missing if spread else arguments
+
+
 def operate(
     it: Interpreter,
     operation: Operation,
@@ -171,9 +184,7 @@ def operate(
     inplace: bool = False,
 ) -> Value:
     """What an operation gives, with the hazards at it reported."""
-    if operation.name in VARIADIC:
-        arguments = [Sequence(tuple(arguments), None)]
-    values = aligned(operation, arguments, keywords)
+    values = aligned(operation, _given(operation, arguments, keywords, node), keywords)
     applied = Applied(operation, values, node, inplace)
     tensors = _operands(it, operation, values, node)
     _mark_index(applied["index"])

@@ -256,24 +256,17 @@ def steps(it: Interpreter, value: Unknown, arguments: list[Value], node: ast.Cal
     given = arguments[0] if arguments else None
     if given is None or isinstance(given, Closure):
         return True
-    if isinstance(given, Special):
-        return given.kind == "optimizer"
-    if len(arguments) > 1 or not isinstance(given, Unknown):
+    known = isinstance(given, Special) and given.kind == "optimizer"
+    if not known and (len(arguments) > 1 or not isinstance(given, Unknown)):
         return False
     if ("protocol", True) in value.symbol.attributes:
         return True
-    called = it.module.methods_called()
     receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    optimizer = dotted(node.args[0]) if node.args else None
-    return bool(
-        called.get(receiver or "", set()) & OF_SCALERS
-        or called.get(optimizer or "", set()) & OF_OPTIMIZERS
-    )
+    return bool(it.module.methods_called().get(receiver or "", set()) & OF_SCALERS)
 
 
 SCALES_ONLY: Final = frozenset({"scale", "unscale_", "get_scale"})
 OF_SCALERS: Final = SCALES_ONLY | {"update"}
-OF_OPTIMIZERS: Final = frozenset({"zero_grad", "param_groups", "add_param_group"})
 
 
 def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:

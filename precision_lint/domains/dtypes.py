@@ -254,6 +254,11 @@ def regions_on(region: Dtypes) -> int:
     return sum(1 << i for i, x in enumerate(region) if x)
 
 
+def perhaps(region: Dtypes) -> Dtypes:
+    """What autocast casts to in a region that a branch leaves out: it is on where a flag says so."""
+    return tuple([0 if i >= HALF16 else x for i, x in enumerate(region)])
+
+
 def differing(a: Dtypes, b: Dtypes) -> int:
     """Mask of the modes in which two float operands surely have different dtypes."""
     found = 0

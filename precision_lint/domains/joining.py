@@ -174,9 +174,8 @@ def _optional(value: Value) -> Value:
 
 def perhaps(region: RegionValue) -> RegionValue:
     """A region that a branch leaves out (``nullcontext()``): it is on where a flag says so."""
-    kept = [0 if i >= dtypes.HALF16 else x for i, x in enumerate(region.dtypes)]
     return RegionValue(
-        tuple(kept),
+        dtypes.perhaps(region.dtypes),
         region.device,
         region.assumptions | assume.FLAG,
         region.cache,

@@ -230,9 +230,12 @@ around.EXTERNAL.append(kernel)
 RUNS: Final = "runs"
 
 
-def run_again(it: Interpreter, callee: Value, node: ast.AST) -> None:
-    """What ``forward`` ran in a region, and ``backward`` runs again outside of it."""
-    identity = _identity(callee)
+def run_again(it: Interpreter, callee: Value, node: ast.AST, method: str = "") -> None:
+    """What ``forward`` ran in a region, and ``backward`` runs again outside of it.
+
+    callee: the owner, where it is a method.
+    """
+    identity = _identity(callee, method)
     if identity is None:
         return
     forward = _forward(it)
@@ -240,7 +243,7 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST) -> None:
     if forward is not None and on:
         it.notes.setdefault((RUNS, forward.cls), {})[identity] = on, it.region.assumptions
     cls = it.backward
-    if cls is None or it.region != functions.LEFT:
+    if cls is None or it.region._replace(sites=()) != functions.LEFT:
         return
     known = it.notes.get((RUNS, cls), {}).get(identity)
     places = function_places(it, cls)
@@ -252,13 +255,16 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST) -> None:
         )  # fmt: skip
 
 
-def _identity(callee: Value) -> tuple[str, int] | None:
-    """An object that runs as a model, or as a part of one: by the outermost that is known."""
+def _identity(callee: Value, method: str) -> tuple[str, int] | None:
+    """An object that runs as a model, by the outermost that is known; other methods do not."""
     if isinstance(callee, Instance):
         return None if _is_alike(callee) else ("object", id(callee.root))
     if not isinstance(callee, Unknown):
         return None
     symbol = callee.symbol
+    name = method or (symbol.label if symbol.owner is not None else "")
+    if name.isidentifier() and name not in ("forward", "__call__"):
+        return None
     while symbol.owner is not None:
         symbol = symbol.owner
     return "unknown", symbol.number

@@ -548,7 +548,7 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
     on = dtypes.regions_on(region.dtypes)
     if not on or not region.cache or not region.sites:
         return
-    key = _identity(callee)
+    key = _identity(it, callee)
     if key is None:
         return
     slot = (region.sites[0], key)
@@ -572,12 +572,16 @@ def _is_handed_a_model(it: Interpreter, node: ast.AST) -> bool:
     )
 
 
-def _identity(callee: Value) -> Any:
+def _identity(it: Interpreter, callee: Value) -> Any:
+    """What is called; an unknown part of an object is one part of that object."""
     if isinstance(callee, Instance) and callee.cls not in ("Dropout", "ReLU"):
         return ("object", id(callee.root), callee.path)
-    if isinstance(callee, Unknown):
-        return ("unknown", callee.symbol.number)
-    return None
+    if not isinstance(callee, Unknown):
+        return None
+    first = it.function.parameters[:1] if it.function is not None else ()
+    owner = it.variables.get(first[0].arg) if first else None
+    whose = (id(owner.root), owner.path) if isinstance(owner, Instance) else None
+    return ("unknown", callee.symbol.number, whose)
 
 
 def closed(it: Interpreter) -> None:

@@ -70,12 +70,16 @@ of numbers, so that its operand is of the mode's dtype, as is what a call of els
 SHOWN = assume.MAGNITUDE | assume.SIZE
 """What is believed only where the file itself says that it runs so, and of a module that no file imports where
 the project runs so, since it is handed to what runs; in half weights also where the user says so."""
+PIXELS = frozenset({"box-area"})
+"""Events of values that are large by their nature, whichever file makes them half."""
 HANDED = frozenset({
-    "dtype-mismatch", "log-guard", "log-complement", "log-probability", "lost-guard", "weak-denominator",
-    "fill-overflow", "integers-in-half", "flat-index",
+    "dtype-mismatch", "log-guard", "log-complement", "log-probability", "fill-overflow", "integers-in-half",
+    "flat-index",
 })  # fmt: skip
 """Events that may rest, under autocast, on an argument that is half, also where no region is in the file: read
 in code that nobody had tuned to, 13 of 24 such alarms were right, of other kinds 5 of 70."""
+QUIET = ("mul", "add", "index_put")
+"""Operations of masks that raise nothing: an infinity is what a softmax or a minimum takes as well."""
 ENTERED = frozenset({"geometry-product"})
 """Events of code that a region has to be seen to call, or a model's, even where the user states the mode: most
 products of inverses and constant matrices prepare something, or fit something else."""
@@ -85,8 +89,13 @@ products of coefficients, are as frequent."""
 FILLED = frozenset({"fill-overflow"})
 """Events that may rest, under autocast, on what may be a tensor and may be half: such numbers fill scores,
 as a rule."""
-INSIDE = frozenset({"upcast-in-vain", "left-half", "distance-in-region"})
-"""Events of code that is written for a region around it: it leaves the region, or casts up in vain."""
+SAID = {
+    "upcast-in-vain": (Strength.PARTS, Strength.FILE),
+    "left-half": (Strength.PARTS, Strength.FILE),
+    "distance-in-region": (Strength.FILE,),
+}
+"""Events of code that is written for a region around it, since it leaves the region or casts up in vain, and
+what of the file shows that there is one."""
 
 
 @dataclass(frozen=True)
@@ -195,10 +204,12 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange = assumptions & ~tolerated
+        if mode == CODE and event.kind not in PIXELS and not _is_own(event, variant):
+            strange |= assumptions & SHOWN
         enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode in (AMP16, AMPBF):
             run = force.by_code(mode) >= enough
-            strange |= assumptions & _doubted_in_region(event, assumptions, run)
+            strange |= assumptions & _doubted_in_region(event, variant, assumptions, run)
         elif mode in (HALF16, HALFBF):
             # who casts the model may still switch the region on
             strange |= assumptions & assume.FLAG
@@ -212,25 +223,33 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     return best
 
 
-def _doubted_in_region(event: Event, assumptions: int, run: bool) -> int:
+def _is_own(event: Event, variant: Variant) -> bool:
+    """Whether an event's own file shows that values are half: it is analysed from there, or opens a region."""
+    paths = (variant.root[0], *(site.path for site in variant.regions))
+    return event.place.path in paths
+
+
+def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bool) -> int:
     """What is often wrong under autocast; run: the code shows that it runs there.
 
     Elsewhere activations are rarely as large as they would have to be, and what a function is handed is
     data, or was computed in float32, more often than it is half.
     """
     doubted = 0 if run else SHOWN | (assume.NETWORK if event.kind in TAKEN else 0)
-    if event.kind in DATA or not (run or _handed(event)):
+    if event.kind in DATA or not (run or _handed(event, variant)):
         doubted |= assume.INPUT
     if assumptions & assume.INPUT and event.kind not in FILLED:
         doubted |= assume.KIND
     return doubted
 
 
-def _handed(event: Event) -> bool:
-    """Whether an event may rest on an argument that is half: a write, a fill, a guard of a probability."""
+def _handed(event: Event, variant: Variant) -> bool:
+    """Whether an event may rest on an argument that is half: a model's write, a fill, a probability's guard."""
     facts = event.facts
+    if event.kind == "dtype-mismatch" and not variant.of_module:
+        return False
     seen = facts["of_probability"] if event.kind == "log-guard" else facts.get("writes", True)
-    return event.kind in HANDED and bool(seen) and facts.get("operation") not in ("mul", "add")
+    return event.kind in HANDED and bool(seen) and facts.get("operation") not in QUIET
 
 
 def _in_mode(
@@ -256,20 +275,22 @@ def _runs_it(
     A region of autocast runs models and what they call: a function that no region was seen to call, and
     that is no model's, runs outside of it unless its code says so.
     """
-    says_so = strength is Strength.FILE and event.kind in INSIDE
+    says_so = strength in SAID.get(event.kind, ())
     stated = strength is Strength.STATED and event.kind not in ENTERED
     if mode in (AMP16, AMPBF) and not stated and not says_so:
         outside = 0 if variant.regions else assume.INPUT
         if variant.assumptions & (assume.ENTRY | outside) and not variant.of_module:
             return False
-    return strength > Strength.IMPORTER or _reached(strength, variant, sign)
+    return says_so or strength > Strength.IMPORTER or _reached(strength, variant, sign)
 
 
 def _reached(strength: Strength, variant: Variant, sign: Sign | None) -> bool:
     """Whether what a file runs in a mode comes to a hazard in another file that it imports.
 
-    It runs models, and calls what it calls.
+    It runs models, and calls what it calls.  A module's region around parts of itself runs these.
     """
+    if strength is Strength.PARTS:
+        return sign is not None and sign.place in variant.regions
     if strength < Strength.CALLER or sign is None:
         return False
     by_call = variant.root[0] == sign.place.path

@@ -15,16 +15,18 @@ class Strength(enum.IntEnum):
 
     PROJECT = 1
     """Something elsewhere in the project runs so."""
-    CALLER = 2
+    PARTS = 2
+    """A module of the file opens a region around parts of itself."""
+    CALLER = 3
     """A file that imports this one runs what it calls so."""
-    IMPORTER = 3
+    IMPORTER = 4
     """A file that imports this one runs so, or a setting says that the project is trained so."""
-    HANDED = 4
+    HANDED = 5
     """Something in the project runs so, and this file is imported by none: what is in it is handed to
     what runs, by name or from outside."""
-    FILE = 5
+    FILE = 6
     """The file itself runs so."""
-    STATED = 6
+    STATED = 7
     """The user says so."""
 
 
@@ -95,7 +97,8 @@ def force(
 
 def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) -> Strength:
     if sign.place.path == path:
-        return Strength.FILE
+        region = sign.mode in (AMP16, AMPBF)
+        return Strength.PARTS if sign.inside and region else Strength.FILE
     imports = sign.place.path in importers
     if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
         return Strength.PROJECT

@@ -363,13 +363,13 @@ class Machine:
 
     def _all_of(self, element: Value | None) -> list[Any]:
         """The keys of an unknown object and of everything that was found in it."""
-        if not isinstance(element, Unknown):
-            return [self.key(element)]
-        found = [self.key(element)]
-        for part in element.symbol.attributes.values():
-            if part is not element and len(found) < 64:
-                found += self._all_of(part) if isinstance(part, Unknown) else [self.key(part)]
-        return found
+        waiting, found = [element], dict[Any, None]()
+        while waiting and len(found) < 64:
+            one = waiting.pop()
+            if self.key(one) not in found and isinstance(one, Unknown):
+                waiting += reversed(one.symbol.attributes.values())
+            found[self.key(one)] = None
+        return list(found)
 
     def unrolled(self, step: Step, states: States) -> Flow:
         """A loop over a few known items."""
