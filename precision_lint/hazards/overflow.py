@@ -282,7 +282,9 @@ def _one_sign(value: Tensor) -> bool:
 def _adds_up_to_one(value: Any) -> bool:
     """Whether values are all shares of 1, not one share of many."""
     value = peel(value)
-    while isinstance(value, Tensor) and transparent(value) and value.op not in (*SUMS, "index"):
+    while isinstance(value, Tensor) and transparent(value):
+        if value.op == "index" or value.op in SUMS:
+            break
         value = peel(value.operands[0])
     return isinstance(value, Tensor) and value.op in ("softmax", "gumbel_softmax", "softmin")
 

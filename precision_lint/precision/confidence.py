@@ -70,8 +70,6 @@ of numbers, so that its operand is of the mode's dtype, as is what a call of els
 SHOWN = assume.MAGNITUDE | assume.SIZE
 """What is believed only where the file itself says that it runs so, and of a module that no file imports where
 the project runs so, since it is handed to what runs; in half weights also where the user says so."""
-PIXELS = frozenset({"box-area"})
-"""Events of values that are large by their nature, whichever file makes them half."""
 HANDED = frozenset({
     "dtype-mismatch", "log-guard", "log-complement", "log-probability", "fill-overflow", "integers-in-half",
     "flat-index",
@@ -204,8 +202,6 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange = assumptions & ~tolerated
-        if mode == CODE and event.kind not in PIXELS and not _is_own(event, variant):
-            strange |= assumptions & SHOWN
         enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode in (AMP16, AMPBF):
             run = force.by_code(mode) >= enough
@@ -221,12 +217,6 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             if best is None or _order(found) > _order(best):
                 best = found
     return best
-
-
-def _is_own(event: Event, variant: Variant) -> bool:
-    """Whether an event's own file shows that values are half: it is analysed from there, or opens a region."""
-    paths = (variant.root[0], *(site.path for site in variant.regions))
-    return event.place.path in paths
 
 
 def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bool) -> int:
