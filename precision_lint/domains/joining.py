@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from precision_lint.domains import assumptions as assume
@@ -294,16 +294,26 @@ def _sequences(a: Any, b: Any) -> Value:
     x, y = any_of(a), any_of(b)
     if x is None or y is None:
         return Sequence(None, x or y, a.kind)
-    one = join(x, y)
     front = [join(p, q) for p, q in zip(_front(a), _front(b), strict=False)]
-    return Sequence(None, one, a.kind, (front, one, []) if front else None)
+    if not front:
+        return Sequence(None, join(x, y), a.kind)
+    middle: Value | None = None
+    for one in (*_behind(a, len(front)), *_behind(b, len(front))):
+        middle = one if middle is None else join(middle, one)
+    return Sequence(None, join(x, y), a.kind, (front, middle or x, []))
 
 
-def _front(value: Sequence) -> Iterable[Value]:
+def _front(value: Sequence) -> list[Value]:
     """The first items of a tuple, as many as are known."""
     if value.kind != "tuple" or value.items is None:
-        return value.ends[0] if value.ends is not None else ()
-    return value.items
+        return value.ends[0] if value.ends is not None else []
+    return list(value.items)
+
+
+def _behind(value: Sequence, count: int) -> list[Value]:
+    """What stands for the items behind the first ones, of which so many are known at least."""
+    rest = value.ends[1:2] if value.ends is not None else ()
+    return [*_front(value)[count:], *rest]
 
 
 def _mappings(a: Any, b: Any) -> Value:

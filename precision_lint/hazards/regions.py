@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow.building import CALLED
-from precision_lint.dataflow.graph import behind, peel
+from precision_lint.dataflow.graph import behind, may_be_number, peel
 from precision_lint.dataflow.guards import called
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
@@ -604,8 +604,8 @@ KEEPING: Final = frozenset({"add", "div", "join", "mean", "mul", "stack", "sum"}
 
 
 def _as_given(value: Value) -> bool:
-    """Whether all that is half in a loss is what unknown calls gave."""
-    if not isinstance(value, Tensor) or not half_modes(value.dtypes):
+    """Whether all that is half in a loss is what unknown calls gave, or may be a number beside that."""
+    if not isinstance(value, Tensor) or not half_modes(value.dtypes) or may_be_number(value):
         return True
     if value.op in KEEPING:
         return all(_as_given(peel(one)) for one in value.operands)
