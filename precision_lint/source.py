@@ -34,11 +34,11 @@ _USERS = re.compile(
 )
 """Imports by which a file may handle tensors that never says torch."""
 _OTHERS = re.compile(
-    rb"^[ \t]*(?:from|import)[ \t]+(?:chainer|flax|jax|keras|megengine|mindspore|mlx|mxnet|oneflow|paddle"
-    rb"|tensorflow|tinygrad)\b",
+    rb"^[ \t]*(?:from|import)[ \t]+(?:[\w.]*\.)?(?:chainer|flax|jax|keras|megengine|mindspore|mlx"
+    rb"|mxnet|oneflow|paddle|tensorflow|tinygrad)\b",
     re.MULTILINE,
 )
-"""Imports of other frameworks, whose tensors have methods of the same names."""
+"""Imports of other frameworks, or of a project's part for one, whose tensors have methods of the same names."""
 _METHODS = re.compile(
     rb"\.(?:backward|clamp(?:_(?:min|max))?_?|detach|masked_fill_?|permute|requires_grad_|unscale_"
     rb"|unsqueeze_?|zero_grad)\("

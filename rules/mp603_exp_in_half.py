@@ -36,7 +36,8 @@ class ExpInHalf(Rule):
 
     ## Fix safety
     Safe where the exponential ends in a loss or a metric: `.float()` on float32 does nothing.
-    Elsewhere unsafe: it stays in float32, and a layer in half would not take it.
+    Elsewhere unsafe: it stays in float32, and a layer in half would not take it. The gradient is the
+    exponential itself. It is finite in half only while loss scale times gradient stays below 65504.
 
     ## How to silence
     `# precision-lint: ignore[MP603] reason` or `# noqa: MP603` on the line; or clamp the argument.

@@ -184,7 +184,7 @@ def test_double_unscale_is_what_raises(
         ("MP301", "Why it breaks", ["clamp(min=1e-6)", "leaves the gradient infinite"]),
         ("MP501", "Why it breaks", ["K.to(points.dtype)", "13 pixels", "goes up to float32"]),
         ("MP501", "Why it breaks", ["`.float()` on the operands alone does nothing"]),
-        ("MP201", "Fix safety", ["casting it back", "stays in float32"]),
+        ("MP201", "Fix safety", ["casting it back", "stays float32"]),
         ("MP504", "Fix safety", ["above 65504 would be inf in half"]),
         ("MP103", "Why it breaks", ["naive repair of MP101"]),
     ],

@@ -662,17 +662,6 @@ def test_a_region_around_parts_of_a_module_says_nothing_of_its_other_methods(
     assert [one.code for one in lint_source(text + outside)] == ["MP214"]
 
 
-def test_what_calls_code_that_opens_a_region_is_outside_of_one() -> None:
-    text = (
-        "import torch\n\n\ndef near(a, b):\n    return torch.matmul(a.float(), b.float())\n\n\n"
-        "def run(net, x, y):\n    with torch.autocast('cuda'):\n        a, b = net(x), net(y)\n"
-        "    return near(a, b)\n\n\ndef main(net, x, y):\n    return run(net, x, y)\n"
-    )
-    assert [one.code for one in lint_source(text)] == []
-    inside = text.replace("    return near(a, b)", "        return near(a, b)")
-    assert [one.code for one in lint_source(inside)] == ["MP202"]
-
-
 @pytest.mark.parametrize(
     ("base", "expected"), [("nn.Module", ["MP503"]), ("torch.optim.Optimizer", [])]
 )

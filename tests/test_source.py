@@ -386,6 +386,9 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("def bounded(x):\n    return x.clamp(min=1e-8).log()\n", True),
         ("import jax\n\n\ndef cut(x):\n    return x.detach().clamp(0)\n", False),
         ("import paddle.nn as nn\n\n\ndef cut(x):\n    return x.unsqueeze(0)\n", False),
+        ("from acme.mindspore import ops\n\n\ndef cut(x):\n    return x.unsqueeze(0)\n", False),
+        ("from ..jax.nets import Net\n\n\ndef cut(x):\n    return x.detach()\n", False),
+        ("from acme.ajax import page\n\n\ndef cut(x):\n    return x.detach()\n", True),
     ],
 )
 def test_which_files_are_judged(text: str, expected: bool) -> None:

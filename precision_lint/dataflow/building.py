@@ -107,7 +107,8 @@ def _object(
         init, arguments, keywords = objects.find_method(it, cls, "__post_init__"), [], {}
     if init is not None:
         outside = it.region
-        it.region = it.region._replace(dtypes=dtypes.V_OFF)
+        if objects.is_module(it, cls):
+            it.region = it.region._replace(dtypes=dtypes.V_OFF)
         it.run(init, result, arguments, keywords, node)
         it.region = outside
     return result
@@ -372,11 +373,14 @@ def _call_container(
 # models that nobody saw
 
 
+HALVES: Final = (dtypes.V_FLOAT16, dtypes.V_BFLOAT16)
+
+
 def network(
     it: Interpreter, label: str, weights: Dtypes, arguments: list[Value], node: ast.AST
 ) -> Value:
     """What an unknown model gives: the region's dtype, or that of its weights; float64 if all that it is
-    given is, which no region casts and no other weights take."""
+    given is, which no region casts and no other weights take; half outside of a region if that is."""
     vector = []
     known = not weights[0] & dtypes.OTHER
     floats = [
@@ -384,11 +388,14 @@ def network(
     ]
     if floats and not known and all(one == dtypes.V_FLOAT64 for one in floats):
         return it.unknown(label, dtypes.V_FLOAT64, assume.NETWORK)
+    alike = bool(floats) and floats[0] in HALVES and all(one == floats[0] for one in floats)
     left = it.region.explicit and it.region.dtypes == dtypes.V_OFF and weights is dtypes.FOLLOWS
     for mode, (region, own) in enumerate(zip(it.region.dtypes, weights, strict=True)):
         if region:
             cast = region & dtypes.FLOATS
             vector.append(cast | (own & dtypes.ANY if region & dtypes.MAYBE else 0))
+        elif alike and mode and not known:
+            vector.append(floats[0][mode])
         elif own & dtypes.OTHER and mode:
             vector.append(dtypes.BATCHES[mode])
         else:

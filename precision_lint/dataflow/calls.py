@@ -202,7 +202,6 @@ def run(
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
-        region = _around(it, function)
         arguments = [_supposed(it, one, told) for one in arguments]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
@@ -422,12 +421,6 @@ def entry(it: Interpreter) -> Region:
 
 def regions_outside(it: Interpreter) -> Region:
     return Region(dtypes.V_OFF, "cuda", 0)
-
-
-def _around(it: Interpreter, function: Function) -> Region:
-    """The region around a call; none was assumed rightly around what opens one itself."""
-    assumed = it.region.assumptions & assume.ENTRY and not it.region.explicit
-    return regions_outside(it) if assumed and regions.opens(function) else it.region
 
 
 def _given_up(it: Interpreter, function: Function, owner: Value | None, node: ast.AST) -> Value:

@@ -334,6 +334,8 @@ def _arrays(it: Interpreter, op: str, left: Value, right: Value, node: ast.AST) 
     vector = vectors[0] if len(vectors) == 1 else dtypes.promote(*vectors)
     if any(isinstance(v, Unknown) for v in (left, right)):
         vector = dtypes.V_ANY
+    elif any(isinstance(v, Scalar) and v.kind == "complex" for v in (left, right)):
+        vector = dtypes.V_COMPLEX
     if op == "div" or any(isinstance(v, Scalar) and v.kind == "float" for v in (left, right)):
         vector = tuple(
             [dtypes.FLOAT64 if x in (dtypes.INTEGER, dtypes.BOOLEAN) else x for x in vector]

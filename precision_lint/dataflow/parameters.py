@@ -98,13 +98,24 @@ def returns_to_region(it: Interpreter, backward: Function) -> bool:
         named = node.func if isinstance(node, ast.Call) else node
         if last(named) in RETURNS:
             return True
-        made = it.evaluate_in(backward.module, named)
-        if isinstance(made, Reference) and made.name.rpartition(".")[2] in RETURNS:
-            return True
-        inside = ast.walk(made.function.node) if isinstance(made, Closure) else ()
-        if any(isinstance(one, ast.expr) and last(one) in RETURNS for one in inside):
+        if _applies(it, it.evaluate_in(backward.module, named), 2):
             return True
     return False
+
+
+def _applies(it: Interpreter, decorator: Value, depth: int) -> bool:
+    """Whether a decorator is ``custom_bwd``, or a function of the project that calls it, directly or not."""
+    if isinstance(decorator, Reference):
+        return decorator.name.rpartition(".")[2] in RETURNS
+    if not isinstance(decorator, Closure) or not depth:
+        return False
+    function = decorator.function
+    calls = [one.func for one in ast.walk(function.node) if isinstance(one, ast.Call)]
+    return any(last(one) in RETURNS for one in calls) or any(
+        _applies(it, it.evaluate_in(function.module, one), depth - 1)
+        for one in calls
+        if isinstance(one, ast.Name)
+    )
 
 
 def unseen(

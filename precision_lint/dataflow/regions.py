@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, computed, holds_inside
@@ -274,17 +274,9 @@ def opens(function: Function) -> bool:
         speaks = _speaks(function)
         calls = [*getattr(function.node, "decorator_list", ()), *function.body] if speaks else []
         known = function.facts["opens"] = any(
-            _switches_on(node, function.module) for call in calls for node in _kept(call)
+            _switches_on(node, function.module) for call in calls for node in ast.walk(call)
         )
     return bool(known)
-
-
-def _kept(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and what is in it, but not what a function returns."""
-    if not isinstance(node, ast.Return):
-        yield node
-        for inner in ast.iter_child_nodes(node):
-            yield from _kept(inner)
 
 
 def _speaks(function: Function) -> bool:

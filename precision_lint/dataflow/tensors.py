@@ -521,6 +521,8 @@ def _rank(operation: Operation, tensors: list[Tensor], values: list[Value | None
         return UNKNOWN_RANK if dims else 0
     if operation.elementwise or operation.view:
         ranks = [one.rank for one in tensors]
+        if 0 in ranks:
+            ranks = [0 if _may_be_number(one) else one.rank for one in tensors]
         if operation.view and operation.name in RESHAPES:
             return SOME_RANK
         if not ranks:

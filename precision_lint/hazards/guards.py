@@ -358,7 +358,8 @@ def _weak_divisor(it: Interpreter, applied: Applied, value: Tensor, kind: str) -
         if not vanishes and low_dtype(applied.result, mode) != FLOAT16:
             continue  # the quotient has the range of float32
         found = least(value, mode)
-        if found.bound < RECIPROCAL:
+        held = found.guard is None or low_dtype(found.guard.made, mode) != FLOAT16
+        if found.bound < RECIPROCAL and not held:
             modes |= 1 << mode
             first = first or found
     if first is None or first.guard is None:
