@@ -629,6 +629,24 @@ def test_a_guard_that_survives_needs_what_brings_it_to_zero(base: str, expected:
     assert [one.code for one in lint_source(text, precision=["amp-float16"])] == expected
 
 
+SPREAD = """\
+import torch
+
+
+def advantages(critic, states):
+    values = critic(states)
+    return (values - values.mean()) / (values.std() + 1e-8)
+"""
+
+
+def test_what_is_called_may_be_no_model() -> None:
+    """A spread of what something gives is half where the file opens a region, else it is data as a rule."""
+    around = SPREAD + REGION.format(dtype="float16", body="model(batch)")
+    for text, expected in ((SPREAD, []), (around, ["MP305"])):
+        found = lint_source(text, precision=["amp-float16"], select=["MP305"])
+        assert [one.code for one in found] == expected
+
+
 PARTS = """\
 import torch
 from torch import nn

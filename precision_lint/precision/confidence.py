@@ -81,9 +81,9 @@ QUIET = ("mul", "add", "index_put")
 ENTERED = frozenset({"geometry-product"})
 """Events of code that a region has to be seen to call, or a model's, even where the user states the mode: most
 products of inverses and constant matrices prepare something, or fit something else."""
-TAKEN = frozenset({"half-total", "geometry-product"})
-"""Events that must not rest, under autocast, on that what is called is a model: totals of times and counts, and
-products of coefficients, are as frequent."""
+TAKEN = frozenset({"half-total", "geometry-product", "weak-denominator"})
+"""Events that must not rest, under autocast, on that what is called is a model: totals of times and counts,
+products of coefficients, and spreads of rewards are as frequent."""
 FILLED = frozenset({"fill-overflow"})
 """Events that may rest, under autocast, on what may be a tensor and may be half: such numbers fill scores,
 as a rule."""
