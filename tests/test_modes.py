@@ -683,10 +683,11 @@ def test_a_region_around_parts_of_a_module_says_nothing_of_its_other_methods(
 @pytest.mark.parametrize(
     ("base", "expected"), [("nn.Module", ["MP503"]), ("torch.optim.Optimizer", [])]
 )
-def test_optimizers_work_on_float32(base: str, expected: list[str]) -> None:
+@pytest.mark.parametrize("write", ["out.scatter_add_(0, at, x)", "out[at > 0] = x"])
+def test_optimizers_work_on_float32(base: str, write: str, expected: list[str]) -> None:
     text = (
         f"import torch\nfrom torch import nn\n\n\nclass Lion({base}):\n    def step(self, x, at):\n"
-        "        return torch.zeros(4, 4).scatter_add_(0, at, x)\n"
+        f"        out = torch.zeros(4, 4)\n        {write}\n        return out\n"
     )
     found = lint_source(text, precision=["amp-float16"])
     assert [one.code for one in found] == expected

@@ -238,8 +238,10 @@ def _handed(event: Event, variant: Variant) -> bool:
     facts = event.facts
     if event.kind == "dtype-mismatch" and not variant.of_module:
         return False
+    if event.kind == "fill-overflow" and facts.get("operation") in QUIET:
+        return False
     seen = facts["of_probability"] if event.kind == "log-guard" else facts.get("writes", True)
-    return event.kind in HANDED and bool(seen) and facts.get("operation") not in QUIET
+    return event.kind in HANDED and bool(seen)
 
 
 def _in_mode(
