@@ -150,25 +150,29 @@ def as_counts(event: Event, verdict: Verdict, superseded: Callers) -> Event:
 def _without_superseded(
     found: list[tuple[Event, type[Rule], Diagnostic]],
 ) -> list[Diagnostic]:
-    """One finding a defect: a more specific rule replaces a general one on the same row, unless
-    only that is more than possible, and of several that say the same the surest is kept."""
-    gone: dict[tuple[str, int], bool] = {}
+    """One finding a defect: a more specific rule replaces a general one whose code meets its own,
+    unless only that is more than possible, and of several that say the same the surest is kept."""
+    gone: dict[str, list[Diagnostic]] = {}
     for _, rule, diagnostic in found:
-        sure = diagnostic.confidence is not Confidence.POSSIBLE
         for code in rule.supersedes:
-            for row in range(diagnostic.start.row, diagnostic.end.row + 1):
-                gone[code, row] = sure or gone.get((code, row), False)
+            gone.setdefault(code, []).append(diagnostic)
     seen: set[tuple[str, Position, Position]] = set()
     kept = []
     for _, _, diagnostic in sorted(found, key=lambda one: -one[2].confidence.rank):
         key = (diagnostic.code, diagnostic.start, diagnostic.end)
-        hidden = gone.get((diagnostic.code, diagnostic.start.row))
-        possible = diagnostic.confidence is Confidence.POSSIBLE
-        if key in seen or hidden or (hidden is False and possible):
+        if key in seen or any(_hides(one, diagnostic) for one in gone.get(diagnostic.code, ())):
             continue
         seen.add(key)
         kept.append(diagnostic)
     return kept
+
+
+def _hides(specific: Diagnostic, general: Diagnostic) -> bool:
+    """Whether two findings say the same of the same code, and the more specific one is sure enough."""
+    if specific.start >= general.end or general.start >= specific.end:
+        return False
+    possible = Confidence.POSSIBLE
+    return specific.confidence is not possible or general.confidence is possible
 
 
 def _diagnostic(

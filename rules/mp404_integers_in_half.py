@@ -11,7 +11,8 @@ class IntegersInHalf(Rule):
     ## What it flags
     - `torch.arange` created in a half dtype or in the dtype of the activations, and integer
       tensors (positions, ids, label maps, lengths) cast to one, where the result is compared or
-      turned back into integers: masks from lengths, resized label maps, lookups; so are
+      turned back into integers: masks from lengths, resized label maps, lookups, or taken from one
+      another (relative positions); so are
       `torch.linspace` between whole numbers, and counts up of a mask in half (`possible`);
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
     - the same under the name of positions or ids wherever they go, which is `possible`;
@@ -97,7 +98,11 @@ def _fix(event: Event, at: Context) -> Fix | None:
         edits = at.replace({event.place: f"{at.text(facts['receiver'])}.float()"})
     else:
         return None
-    if facts["ends"] == "labels":
-        why = "the function returns float32 then, because half does not hold the labels"
-        return at.fix("count in float32", edits, why)
-    return at.fix("count in float32", edits)
+    return at.fix("count in float32", edits, UNSAFE.get(facts["ends"]))
+
+
+UNSAFE = {
+    "labels": "the function returns float32 then, because half does not hold the labels",
+    "distances": "what is computed of the distances is float32 then",
+}
+"""Why the integers must not just be made in float32, by what becomes of them."""

@@ -577,7 +577,7 @@ def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) ->
 def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast.AST) -> None:
     owner = it.expr(target.value)
     index = it.expr(target.slice)
-    if isinstance(owner, Unknown) and _is_tensor(owner, index, target):
+    if isinstance(owner, Unknown) and _is_tensor(owner, index, value, target):
         owner = tensor_of(it, owner, target) or owner
     if isinstance(owner, Tensor):
         _store_elements(it, owner, index, value, target, node)
@@ -616,12 +616,22 @@ def put(owner: Instance, index: Value, value: Value) -> None:
             owner.items = Table(items.items, element)
 
 
-def _is_tensor(owner: Unknown, index: Value, target: ast.Subscript) -> bool:
-    """Whether an unknown object that is written into is a tensor, by its other uses or the index."""
-    uses = owner.symbol.uses
-    if uses & Symbol.ARRAY:
+MEASURED: Final = Symbol.TENSOR | Symbol.FLOAT
+
+
+def _is_tensor(owner: Unknown, index: Value, value: Value, target: ast.Subscript) -> bool:
+    """Whether an unknown object that is written into is a tensor, by its other uses, the index, or the number.
+
+    A number goes into no model; what a model gives is no array.
+    """
+    symbol = owner.symbol
+    if symbol.uses & Symbol.ARRAY:
         return False
-    return bool(uses & Symbol.TENSOR) or isinstance(index, Tensor) or _has_dimensions(target)
+    if symbol.uses & Symbol.TENSOR or isinstance(index, Tensor) or _has_dimensions(target):
+        return True
+    cast = ("cast of", "") in symbol.attributes
+    number_written = isinstance(value, Scalar) and value.is_number
+    return number_written and isinstance(index, Unknown) and (cast or symbol.proven(MEASURED))
 
 
 def _with_item(owner: Sequence, index: Value, value: Value) -> Sequence:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from precision_lint.dataflow.creation import CREATED
 from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.narrowing import MEANT
@@ -31,11 +32,13 @@ from precision_lint.domains.values import (
     Symbol,
     Tensor,
     Unknown,
+    Value,
     number,
 )
 from precision_lint.hazards.places import made_at, operand_node
 from precision_lint.hazards.rounding import EXACT
 
+RANGES: Final = ("arange", "range")
 COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 POOLS: Final = ("max_pool1d", "max_pool2d", "max_pool3d")
 KEEPS: Final = frozenset({
@@ -99,7 +102,7 @@ def rounded_integers(value: Any) -> Iterator[Counted]:
 
 def _point(value: Tensor) -> Counted | None:
     """Integers that are made in half right here."""
-    if value.op in ("arange", "range"):
+    if value.op in RANGES:
         if any(_fraction(one) for one in value.operands):
             return None
         modes = coinciding(value, value.hi)
@@ -144,10 +147,13 @@ def _fraction(value: Any) -> bool:
 def _sized(value: Tensor) -> int:
     """What has to be assumed for integers to be as many as that."""
     for one in behind(value, 8):
-        if one.op in ("arange", "range"):
-            if value.hi < INF or any(_of_tensor(part) for part in one.operands):
-                return 0
-            return assume.SIZE
+        if one.op in RANGES:
+            if value.hi < INF:
+                return max(
+                    (part.assumptions for part in one.operands if isinstance(part, Scalar)),
+                    default=0,
+                )
+            return 0 if any(_of_tensor(part) for part in one.operands) else assume.SIZE
     return 0
 
 
@@ -260,6 +266,26 @@ def made_whole(it: Interpreter, applied: Applied) -> None:
     point = _point(applied.result)
     if point is not None and point.bound < INF:
         report_integers(it, point, "neighbours")
+
+
+def made_in_half(it: Interpreter, made: Tensor, _: Value | None) -> None:
+    """A range that is made in a half dtype that the code names, and is known to be too long for it."""
+    if made.op in RANGES and made.dtypes[CODE] & LOW and not _source(made):
+        point = _point(made)
+        if point is not None and point.bound < INF:
+            report_integers(it, point, "neighbours")
+
+
+CREATED.append(made_in_half)
+
+
+@hazard("sub")
+def taken_from_each_other(it: Interpreter, applied: Applied) -> None:
+    """Distances of positions, which are integers in half on both sides."""
+    sides = [[*rounded_integers(applied.tensor(index))] for index in (0, 1)]
+    if all(sides):
+        for one in (*sides[0], *sides[1]):
+            report_integers(it, one, "distances")
 
 
 @hazard(*POOLS)
