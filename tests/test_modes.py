@@ -629,22 +629,46 @@ def test_a_guard_that_survives_needs_what_brings_it_to_zero(base: str, expected:
     assert [one.code for one in lint_source(text, precision=["amp-float16"])] == expected
 
 
-SPREAD = """\
+CALLED = {
+    "MP305": "values = model(x)\n    return (values - values.mean()) / (values.std() + 1e-8)",
+    "MP503": "out = torch.zeros(4, 4)\n    out.index_copy_(0, at, model(x))\n    return out",
+    "MP506": "return model(x).cpu().numpy()",
+    "MP310": "return model(x).masked_fill(at, -1e9)",
+}
+
+
+@pytest.mark.parametrize("code", CALLED)
+def test_what_is_called_may_be_no_model(code: str) -> None:
+    """What something gives is half where the file opens a region, else it is data as a rule."""
+    dtype = "bfloat16" if code == "MP506" else "float16"
+    text = f"import torch\n\n\ndef collect(model, x, at):\n    {CALLED[code]}\n"
+    around = text + REGION.format(dtype=dtype, body="model(batch)")
+    for given, expected in ((text, []), (around, [code])):
+        found = lint_source(given, precision=[f"amp-{dtype}"], select=[code])
+        assert [one.code for one in found] == expected
+
+
+WAYS = """\
 import torch
 
 
-def advantages(critic, states):
-    values = critic(states)
-    return (values - values.mean()) / (values.std() + 1e-8)
+def penalty(x, y, options):
+    with torch.autocast("cuda", dtype={}):
+        correlations = torch.matmul(x.T, y)
+        return correlations.pow_(2).sum()
 """
 
 
-def test_what_is_called_may_be_no_model() -> None:
-    """A spread of what something gives is half where the file opens a region, else it is data as a rule."""
-    around = SPREAD + REGION.format(dtype="float16", body="model(batch)")
-    for text, expected in ((SPREAD, []), (around, ["MP305"])):
-        found = lint_source(text, precision=["amp-float16"], select=["MP305"])
-        assert [one.code for one in found] == expected
+@pytest.mark.parametrize(
+    ("dtype", "confidence"),
+    [
+        ("torch.float16", "likely"),
+        ("torch.float16 if options.half else torch.bfloat16", "possible"),
+    ],
+)
+def test_large_values_on_one_of_several_ways(dtype: str, confidence: str) -> None:
+    (found,) = lint_source(WAYS.format(dtype), isolated=True, confidence="possible")
+    assert (found.code, found.confidence.value) == ("MP601", confidence)
 
 
 PARTS = """\
