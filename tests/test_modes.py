@@ -595,18 +595,18 @@ def test_what_counts_where_the_file_itself_opens_a_region(text: str, code: str, 
         ("torch.log(x.var(0) + 1e-5)", []),
         ("torch.zeros(4, 4).scatter_add_(0, at, x)", []),
         ("torch.quantile(x, torch.full((1,), 0.5))", []),
-        ("x / (x.abs().amax() + 1e-8)", []),
+        ("torch.relu(x) / (torch.relu(x).amax(-1, keepdim=True) + 1e-8)", []),
+        ("x.clamp(min=1e-12) / x.clamp(min=1e-12).sqrt()", []),
         ("x.masked_fill(at, -1e9)", ["MP310"]),
-        ("x.index_put_((at,), torch.tensor(-1e9))", []),
     ],
     ids=[
         "a probability",
         "another guard",
-        "a write",
+        "no model's write",
         "no write",
         "a denominator",
+        "a limit",
         "a fill",
-        "an infinity",
     ],
 )
 def test_an_argument_that_is_half_under_autocast(body: str, expected: list[str]) -> None:
@@ -629,22 +629,46 @@ def test_a_guard_that_survives_needs_what_brings_it_to_zero(base: str, expected:
     assert [one.code for one in lint_source(text, precision=["amp-float16"])] == expected
 
 
-SPREAD = """\
+CALLED = {
+    "MP305": "values = model(x)\n    return (values - values.mean()) / (values.std() + 1e-8)",
+    "MP503": "out = torch.zeros(4, 4)\n    out.index_copy_(0, at, model(x))\n    return out",
+    "MP506": "return model(x).cpu().numpy()",
+    "MP310": "return model(x).masked_fill(at, -1e9)",
+}
+
+
+@pytest.mark.parametrize("code", CALLED)
+def test_what_is_called_may_be_no_model(code: str) -> None:
+    """What something gives is half where the file opens a region, else it is data as a rule."""
+    dtype = "bfloat16" if code == "MP506" else "float16"
+    text = f"import torch\n\n\ndef collect(model, x, at):\n    {CALLED[code]}\n"
+    around = text + REGION.format(dtype=dtype, body="model(batch)")
+    for given, expected in ((text, []), (around, [code])):
+        found = lint_source(given, precision=[f"amp-{dtype}"], select=[code])
+        assert [one.code for one in found] == expected
+
+
+WAYS = """\
 import torch
 
 
-def advantages(critic, states):
-    values = critic(states)
-    return (values - values.mean()) / (values.std() + 1e-8)
+def penalty(x, y, options):
+    with torch.autocast("cuda", dtype={}):
+        correlations = torch.matmul(x.T, y)
+        return correlations.pow_(2).sum()
 """
 
 
-def test_what_is_called_may_be_no_model() -> None:
-    """A spread of what something gives is half where the file opens a region, else it is data as a rule."""
-    around = SPREAD + REGION.format(dtype="float16", body="model(batch)")
-    for text, expected in ((SPREAD, []), (around, ["MP305"])):
-        found = lint_source(text, precision=["amp-float16"], select=["MP305"])
-        assert [one.code for one in found] == expected
+@pytest.mark.parametrize(
+    ("dtype", "confidence"),
+    [
+        ("torch.float16", "likely"),
+        ("torch.float16 if options.half else torch.bfloat16", "possible"),
+    ],
+)
+def test_large_values_on_one_of_several_ways(dtype: str, confidence: str) -> None:
+    (found,) = lint_source(WAYS.format(dtype), isolated=True, confidence="possible")
+    assert (found.code, found.confidence.value) == ("MP601", confidence)
 
 
 PARTS = """\
@@ -681,16 +705,35 @@ def test_a_region_around_parts_of_a_module_says_nothing_of_its_other_methods(
 
 
 @pytest.mark.parametrize(
-    ("base", "expected"), [("nn.Module", ["MP503"]), ("torch.optim.Optimizer", [])]
+    ("base", "write", "expected"),
+    [
+        ("nn.Module", "out.scatter_add_(0, at, x)", ["MP503"]),
+        ("nn.Module", "out[out > 0] = x.sigmoid()", ["MP503"]),
+        ("object", "out[out > 0] = x.sigmoid()", []),
+        ("object", "out = x.masked_fill(at > 0, -1e9)", ["MP310"]),
+        ("torch.optim.Optimizer", "out = x.masked_fill(at > 0, -1e9)", []),
+    ],
 )
-@pytest.mark.parametrize("write", ["out.scatter_add_(0, at, x)", "out[out > 0] = x.sigmoid()"])
-def test_optimizers_work_on_float32(base: str, write: str, expected: list[str]) -> None:
+def test_whose_arguments_may_be_half(base: str, write: str, expected: list[str]) -> None:
+    """A model's write, and any fill, but not an optimizer's, which works on float32."""
     text = (
         f"import torch\nfrom torch import nn\n\n\nclass Lion({base}):\n    def step(self, x, at):\n"
         f"        out = torch.zeros(4, 4)\n        {write}\n        return out\n"
     )
     found = lint_source(text, precision=["amp-float16"])
     assert [one.code for one in found] == expected
+
+
+def test_an_infinity_that_an_index_writes() -> None:
+    """It raises nothing, and a softmax takes it as well as the number."""
+    text = (
+        "import torch\n\n\ndef mask(x, at):\n    scores = x.sigmoid()\n"
+        "    scores[at > 0] = -1e9\n    return scores\n"
+    )
+    around = text + REGION.format(dtype="float16", body="model(batch)")
+    for given, expected in ((text, []), (around, ["MP310"])):
+        found = lint_source(given, precision=["amp-float16"], select=["MP310"])
+        assert [one.code for one in found] == expected
 
 
 def test_one_model_that_is_loaded_in_half_says_nothing_of_others(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import cli
+from precision_lint import cli, lint_source
 from precision_lint.domains import dtypes
 
 ALL = "amp-float16,amp-bfloat16,float16,bfloat16"
@@ -294,3 +294,90 @@ def test_what_may_be_of_any_dtype_does_not_surely_differ() -> None:
     unsure, half = dtypes.everywhere(dtypes.FLOAT32 | dtypes.OTHER), dtypes.V_FLOAT16
     assert dtypes.differing(dtypes.V_FLOAT32, half) == dtypes.ALL_MODES
     assert dtypes.differing(unsure, half) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """\
+def first_of_two_or_three(x, third):
+    pair = (x.half(), x.float(), x.double()) if third else (x.half(), x.float())
+    return torch.mm(pair[0], pair[1])  # MP502
+""",
+        """\
+def last_of_three_or_four(x, fourth):
+    some = (x.half(), x.float(), x.float()) if not fourth else (x.half(), x.float(), x.float(), x.half())
+    a, b, c, d = some
+    return torch.mm(c, d)  # MP502
+""",
+        """\
+def times_a_number_that_is_declared(x, weights, settings):
+    scale: float = settings["scale"]
+    return torch.mm(x.half() * scale, weights.float())  # MP502
+""",
+        """\
+def at_least_a_half(x):
+    least = torch.tensor(1e-8).half()
+    return x / torch.maximum(x.float(), least)  # MP308
+""",
+    ],
+)
+def test_what_is_sure_as_written(text: str) -> None:
+    found = lint_source(f"import torch\n{text}", isolated=True, confidence="certain")
+    wanted = [
+        (row, code)
+        for row, line in enumerate(text.splitlines(), 2)
+        for code in re.findall(r"# (MP\d+)", line)
+    ]
+    assert [(one.start.row, one.code) for one in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        (
+            "amp-float16",
+            """\
+def mean_of_a_total(x, count):
+    mean = x.half().sum() / count
+    return torch.log(mean + 1e-8)
+""",
+        ),
+        (
+            "amp-float16",
+            """\
+def given_half_outside_of_a_region(reference):
+    layer = make().eval().to("cuda")
+    y = layer(torch.rand(1, 8, dtype=torch.float16))
+    return torch.allclose(y, reference.half())
+""",
+        ),
+        (
+            "amp-float16",
+            """\
+def handed_half_outside_of_a_region(x, reference):
+    layer = make().eval()
+    return torch.allclose(layer(x.half())[0], reference.half())
+""",
+        ),
+        (
+            "float16",
+            """\
+def step(net, optimizer, loader, every):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, x in enumerate(loader):
+        steps = len(loader) % every if i else every
+        with torch.autocast("cuda", dtype=torch.float16):
+            _, losses = net(x)
+            total = sum(v for v in losses.values())
+        scaler.scale(total / steps).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+    ],
+)
+def test_nothing_is_said_of_what_may_be_right(mode: str, text: str) -> None:
+    head = "import torch\nfrom somewhere import make\n"
+    found = lint_source(head + text, isolated=True, precision=[mode], confidence="possible")
+    assert [(one.start.row, one.code) for one in found] == []

@@ -152,10 +152,14 @@ CONSTRUCTED: Final[list[Callable[[Interpreter, str, Keywords, ast.AST], None]]] 
 """What to look for where an object of another library is made, by its dotted name (``hazards``)."""
 
 
-def _made(it: Interpreter, name: str, keywords: Keywords, node: ast.AST) -> Value:
+def _made(it: Interpreter, name: str, arguments: Arguments, keywords: Keywords) -> Value:
     """An object of a library's class has what it is given, by keyword or in a dict, as attributes."""
     made = it.unknown(name, dtypes.V_ANY, assume.CALL)
-    for keyword, value in keywords.items() if name[:1].isupper() else ():
+    if not name[:1].isupper():
+        return made
+    whole = arguments[0] if arguments else None
+    entries = whole.items if isinstance(whole, Table) else {}
+    for keyword, value in (*entries.items(), *keywords.items()):
         if isinstance(value, (Scalar, Table, Unknown)):
             made.symbol.attributes[keyword] = value
     return made
@@ -207,9 +211,7 @@ def call(
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)
-    whole = arguments[0] if arguments else None
-    entries = whole.items if isinstance(whole, Table) else {}
-    result = _made(it, last, {**entries, **keywords}, node)
+    result = _made(it, last, arguments, keywords)
     if isinstance(result, Unknown):
         loaded = last in ("from_pretrained", "from_config")
         cls = name.rpartition(".")[0] if loaded else name

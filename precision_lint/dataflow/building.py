@@ -383,9 +383,12 @@ def network(
     given is, which no region casts and no other weights take; half outside of a region if that is."""
     vector = []
     known = not weights[0] & dtypes.OTHER
-    floats = [
-        one for v in arguments if isinstance(v, Tensor) and (one := v.dtypes)[0] & dtypes.FLOATS
+    given = [
+        v.dtypes if isinstance(v, Tensor) else v.symbol.vector
+        for v in arguments
+        if isinstance(v, Tensor) or (isinstance(v, Unknown) and v.symbol.vector != dtypes.V_ANY)
     ]
+    floats = [one for one in given if one[0] & dtypes.FLOATS]
     if floats and not known and all(one == dtypes.V_FLOAT64 for one in floats):
         return it.unknown(label, dtypes.V_FLOAT64, assume.NETWORK)
     alike = bool(floats) and floats[0] in HALVES and all(one == floats[0] for one in floats)

@@ -49,9 +49,7 @@ def of_parser(
         return parser
     if name == "add_argument":
         words = [one for one in (text(keywords.get("dest")), *map(text, arguments)) if one]
-        words.sort(
-            key=lambda one: one[:1] == "-" and one[:2] != "--"
-        )  # ``-e`` stands for ``--eps``
+        words.sort(key=_is_short)
         default = usual(keywords.get("default"))
         if words and default is not None:
             options[OPTION, words[0].lstrip("-").replace("-", "_")] = default
@@ -60,6 +58,11 @@ def of_parser(
             made.symbol.attributes[key[1]] = options[key]
         return made if name == "parse_args" else Sequence((made, unknown()), None)
     return made
+
+
+def _is_short(option: str) -> bool:
+    """Whether it is ``-e``, which stands for ``--eps``."""
+    return option[:1] == "-" and option[:2] != "--"
 
 
 def or_default(found: Value, default: Value) -> Value:

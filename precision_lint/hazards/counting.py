@@ -518,9 +518,11 @@ def weighted(it: Interpreter, applied: Applied) -> None:
 
 
 def _cuts_the_same(value: Tensor, whole: Tensor) -> bool:
-    """Whether two casts to integers are of the same value."""
+    """Whether two casts to integers are of the same value, and not two items of one cast."""
     other = _cut_off(value)
-    return other is not None and peel(other.operands[0]) is peel(whole.operands[0])
+    if other is None or other is whole:
+        return False
+    return peel(other.operands[0]) is peel(whole.operands[0])
 
 
 def _is_neighbour(value: Tensor, whole: Tensor) -> bool:
