@@ -51,6 +51,12 @@ class Context:
             return ""
         return " ".join(self.source.text[self.edit.offset(node) : self.edit.end(node)].split())
 
+    def owner(self, place: Place) -> str:
+        """The source text at a place, as what a method is called on."""
+        text = self.text(place)
+        whole = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+        return text if isinstance(self.tree.expression(place), whole) else f"({text})"
+
     def is_name(self, place: Place) -> bool:
         """Whether a name or an attribute of one stands at a place: it may be written again."""
         node = self.tree.expression(place)

@@ -68,9 +68,13 @@ class LossInHalf(Rule):
         facts = event.facts
         related: tuple[Link, ...] = ()
         if facts["made"] is not None:
-            related = (Link("made half in the region here", facts["made"]),)
+            where = " in the region" if facts["behind"] else ""
+            related = (Link(f"made half{where} here", facts["made"]),)
+        what = "after the autocast region computes in half"
+        if not facts["behind"]:
+            what = "squares in float16, where a difference of 256 gives inf"
         yield Finding(
-            f"{facts['operation']} after the autocast region computes in half",
+            f"{facts['operation']} {what}",
             fix=at.fix("upcast the prediction", at.upcast(facts["upcast"])),
             related=related,
         )

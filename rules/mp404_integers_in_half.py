@@ -95,7 +95,7 @@ def _fix(event: Event, at: Context) -> Fix | None:
     if facts["dtype"] is not None:
         edits = at.replace({facts["dtype"]: f"{spelling}.float32"})
     elif facts["receiver"] is not None:
-        edits = at.replace({event.place: f"{at.text(facts['receiver'])}.float()"})
+        edits = at.replace({event.place: f"{at.owner(facts['receiver'])}.float()"})
     else:
         return None
     return at.fix("count in float32", edits, UNSAFE.get(facts["ends"]))

@@ -54,7 +54,7 @@ class IntegerCastOfSoftTarget(Rule):
         facts = event.facts
         receiver = at.text(facts["receiver"]) if facts["receiver"] is not None else "a target"
         edits = (
-            at.replace({event.place: f"{receiver}.float()"})
+            at.replace({event.place: f"{at.owner(facts['receiver'])}.float()"})
             if facts["receiver"] is not None
             else None
         )

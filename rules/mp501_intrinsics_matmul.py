@@ -4,6 +4,13 @@ from collections.abc import Iterator
 
 from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
 
+PLAIN = ("constant matrix", "a covariance", "a correlation", "a power of a matrix")
+"""Reasons that are no geometry."""
+
+
+PLAIN = ("constant matrix", "a covariance", "a correlation", "a power of a matrix")
+"""Reasons that are no geometry."""
+
 
 class IntrinsicsMatmul(Rule):
     """Camera, pose or rotation matrix multiplied in half precision, which moves pixels.
@@ -13,8 +20,8 @@ class IntrinsicsMatmul(Rule):
     homographies, homogeneous coordinates, results that go through a perspective divide) that runs
     in half: under autocast, where it is silent, or with half points, where it may raise. Geometry
     is recognised by its use and its origin together with its names. Matrices computed once in
-    numpy (registered filter banks and regressors, a pseudo-inverse) count as well, and so does
-    `affine_grid`, which multiplies.
+    numpy (registered filter banks and regressors, a pseudo-inverse) count as well, and so do
+    `affine_grid` and, under autocast, `cov`, `corrcoef` and `matrix_power`, which multiply.
 
     It stays silent for float64 operands, for upcast operands with autocast switched off, for the
     elementwise form `fx * x / z + cx`, and where MP201 reports a power spectrum. Constant matrices
@@ -61,8 +68,8 @@ class IntrinsicsMatmul(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        if facts["reason"] == "constant matrix":
-            what = "constant matrix"
+        if facts["reason"] in PLAIN:
+            what = facts["reason"]
             harm = "may run in half: three decimal digits are left, and sums above 65504 are inf"
         elif facts["region"]:
             what = f"geometry ({facts['reason']})"

@@ -24,6 +24,7 @@ from precision_lint.domains.joining import (
     widened,
 )
 from precision_lint.domains.values import (
+    INF,
     DtypeValue,
     RegionValue,
     Root,
@@ -606,19 +607,23 @@ def tensor_of(it: Interpreter, value: Value, node: ast.AST | None = None) -> Ten
                 vector, assumptions = supposed(it), assumptions | assume.INPUT
             code = dtypes.symbol(symbol.number) if vector[0] == dtypes.ANY else vector[0]
             made: tuple[str, tuple[Any, ...]] = "input", ()
+            lo, hi = -INF, INF
             if symbol.compared is not None:
                 name, *sides = symbol.compared
                 made = (
                     name,
                     tuple([tensor_of(it, x) if isinstance(x, Unknown) else x for x in sides]),
                 )
+                lo, hi = 0.0, 1.0
             it.kin.append((symbol, None))  # its tensor refers back
             symbol.tensor = Tensor(
                 (code, *vector[1:]),
                 *made,
                 node,
                 it.module,
-                assumptions=assumptions,
+                lo,
+                hi,
+                assumptions,
                 flags=symbol.flags,
                 symbol=symbol,
             )

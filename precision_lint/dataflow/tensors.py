@@ -398,6 +398,8 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
         return tuple([dtypes.ANY if one & dtypes.OTHER else dtypes.COMPLEX for one in seen[0]])
     if result == "int_like":
         return tuple([_integral(one) for one in seen[0]])
+    if applied.name == "cross_entropy" and len(seen) > 1 and seen[1][dtypes.CODE] & dtypes.OTHER:
+        tensors, seen = tensors[:1], seen[:1]  # the numbers of classes, as a rule
     if applied.operation.strict and len(seen) > 1:
         seen = dtypes.agreed(seen)
     vector = promoted(tensors, seen)

@@ -446,7 +446,12 @@ def _added(
     it: Interpreter, node: ast.AST, target: ast.expr, value: Tensor, total: Any, term: Any
 ) -> None:
     """A term that is added to a total in a loop."""
-    if not isinstance(term, Tensor) or _depends(term, total) or not _starts_empty(total):
+    counted = isinstance(term, Scalar) and term.op in ("size", "numel", "len")
+    if counted:
+        term = None  # so many samples or tokens
+    elif not isinstance(term, Tensor) or _depends(term, total):
+        return
+    if not _starts_empty(total):
         return
     holder: Any = None
     if isinstance(target, (ast.Attribute, ast.Subscript)):
@@ -454,10 +459,13 @@ def _added(
         holder = it.expr(part.value if isinstance(part, ast.Attribute) else part)
     needed = rounds(it, total, holder, target, term)
     low = dtypes.modes_of(value.dtypes, LOW)
-    modes = low & (dtypes.modes_of(term.dtypes, LOW) | dtypes.surely(value.dtypes, LOW))
+    modes = dtypes.modes_of(term.dtypes, LOW) if term is not None else 0
+    modes = low & (modes | dtypes.surely(value.dtypes, LOW))
     if not modes or needed is None:
         return
-    if _is_number(total):
+    if term is None:
+        _report_total(it, node, modes, _rests_on(total) | needed, target, value, None)
+    elif _is_number(total):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term, True)
     elif isinstance(node, ast.Assign):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term)
@@ -484,15 +492,20 @@ def _depends(term: Tensor, total: Any) -> bool:
 def _is_number(total: Any) -> bool:
     """Whether a total starts as a Python number."""
     return (
-        not any(one.op in CREATED for one in behind(total, 12))
-        if isinstance(total, Tensor)
-        else True
+        not any(_is_empty(one) for one in behind(total, 12)) if isinstance(total, Tensor) else True
     )
 
 
 def _starts_empty(total: Any) -> bool:
     """Whether a total starts as a number, or as zeros."""
     return next(_beginnings(total), None) is not None
+
+
+def _is_empty(value: Tensor) -> bool:
+    """Whether a tensor is made to be added to."""
+    return value.op in CREATED or (
+        value.op in ("tensor", "as_tensor") and value.lo == value.hi == 0
+    )
 
 
 def _beginnings(total: Any) -> Iterator[Scalar | Tensor]:
@@ -505,7 +518,7 @@ def _beginnings(total: Any) -> Iterator[Scalar | Tensor]:
         if not isinstance(one, Tensor) or id(one) in seen:
             continue
         seen.add(id(one))
-        if one.op in CREATED:
+        if _is_empty(one):
             yield one
         elif one.op in ("join", "add", "cast", "index_put"):
             pending += one.operands[:8]

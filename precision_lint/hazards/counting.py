@@ -420,16 +420,23 @@ WHOLE: Final = frozenset({"floor", "trunc", "ceil", "round"})
 
 def _cut_off(value: Any) -> Tensor | None:
     """The cast to integers of what may have fractions, where a value is its result."""
-    value = peel(value)
+    value, back = peel(value), False
     while (
         isinstance(value, Tensor)
-        and (_is_view(value) or value.op in ("clamp", "index"))
+        and (
+            _is_view(value)
+            or value.op in ("clamp", "index")
+            or (value.op == "cast" and value.dtypes != dtypes.V_INTEGER)
+        )
         and value.operands
     ):
+        back = back or value.op == "cast"
         value = peel(value.operands[0])
     if not isinstance(value, Tensor) or value.op != "cast" or value.dtypes != dtypes.V_INTEGER:
         return None
     source = peel(value.operands[0])
+    if back and is_op(source, "input"):
+        return None  # made whole on purpose, of what may be classes
     if not isinstance(source, Tensor) or source.op in WHOLE or source.flags & GRADIENT:
         return None
     if any(one & (INTEGER | BOOLEAN) and not one & OTHER for one in source.dtypes):
@@ -463,8 +470,7 @@ def regressed(it: Interpreter, applied: Applied) -> None:
 @hazard("binary_cross_entropy", "binary_cross_entropy_with_logits")
 def smoothed(it: Interpreter, applied: Applied) -> None:
     """A target of shares, of blends or smoothed labels, that is cut off to 0 and 1."""
-    target = peel(applied.tensor(1))
-    cut = _cut_off(target.operands[0] if is_op(target, "cast") else target)
+    cut = _cut_off(applied.tensor(1))
     if cut is not None and _is_share(cut.operands[0]):
         _report_cut(it, cut, f"{applied.name} compares with 0 and 1", applied.node)
 

@@ -64,7 +64,7 @@ def core(value: Any) -> Any:
 
 def pair(product: Tensor) -> tuple[Tensor, Tensor] | None:
     """The two factors of a product; of a grid of an affine map, which torch multiplies, the map."""
-    theta = peel(product.operands[0]) if product.op == "affine_grid" else None
+    theta = peel(product.operands[0]) if product.op in UNARY else None
     if isinstance(theta, Tensor):
         return theta, theta
     start = STARTS.get(product.op, 0)
@@ -96,14 +96,25 @@ def geometry_product(it: Interpreter, applied: Applied) -> None:
         _report(it, applied.result, reason)
     elif _chained(it, applied.result, factors):
         _report(it, applied.result, "frames that are chained")
-    elif any(_is_spoken(one) for one in factors):
-        _report(it, applied.result, SAID, assume.NAME)
+    elif names := [name for one in factors if (name := _spoken(one))]:
+        weak = 0 if any(len(name) > 1 for name in names) else assume.MAGNITUDE
+        _report(it, applied.result, SAID, assume.NAME | weak)
 
 
-@hazard("affine_grid")
-def sampled_grid(it: Interpreter, applied: Applied) -> None:
-    """The positions of pixels under an affine map."""
-    _report(it, applied.result, "positions to sample at")
+UNARY: Final = {
+    "affine_grid": "positions to sample at",
+    "cov": "a covariance",
+    "corrcoef": "a correlation",
+    "linalg.matrix_power": "a power of a matrix",
+}
+"""Operations that torch makes of products of what they are given."""
+
+
+@hazard(*UNARY)
+def multiplied_inside(it: Interpreter, applied: Applied) -> None:
+    """The positions of pixels under an affine map, and what else is made by products."""
+    if applied.name == "affine_grid" or dtypes.regions_on(it.region.dtypes) >> dtypes.CODE & 1:
+        _report(it, applied.result, UNARY[applied.name])
 
 
 COMPOSED: Final = ("an inverse", "the rotation of a pose", "a matrix that was composed")
@@ -299,11 +310,13 @@ def _made_of(value: Tensor, product: Tensor) -> bool:
     return any(peel(one).node is product.node for one in behind(value, 24))
 
 
-def _is_spoken(value: Tensor) -> bool:
+def _spoken(value: Tensor) -> str:
+    """The word of geometry in the name of a factor; empty: there is none."""
     inner = core(value)
     if not isinstance(inner, Tensor) or inner.symbol is None or not _is_data(inner):
-        return False
-    return SPOKEN.search(inner.symbol.label) is not None
+        return ""
+    found = SPOKEN.search(inner.symbol.label)
+    return found[0].strip("_") if found is not None else ""
 
 
 # perspective

@@ -15,7 +15,8 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, MODES
-from precision_lint.domains.values import DETACHED, Tensor, number
+from precision_lint.domains.values import DETACHED, Scalar, Tensor, number
+from precision_lint.hazards.magnitudes import holder
 from precision_lint.hazards.places import (
     SQUASHING,
     like_places,
@@ -291,7 +292,7 @@ def _log_odds(it: Interpreter, applied: Applied, value: Tensor) -> bool:
         return False
     over, under = guard_of(value.operands[0]), guard_of(value.operands[1])
     if under is None:
-        return False
+        return _odds_of_limited(it, applied, value, over)
     top = over.base if over is not None else peel(value.operands[0])
     below = peel(under.base)
     if not isinstance(below, Tensor) or below.op != "sub" or number(below.operands[0]) != 1:
@@ -310,6 +311,29 @@ def _log_odds(it: Interpreter, applied: Applied, value: Tensor) -> bool:
         found = Least(0.0, top, under, 0)
         report_guard(it, "log-odds", applied, value, "zero", modes, found, over)
     return True
+
+
+def _odds_of_limited(it: Interpreter, applied: Applied, value: Tensor, over: Guard | None) -> bool:
+    """``p = p.clamp(e, 1 - e)`` and ``log(p / (1 - p))``: the limit is 1 in half, and the odds infinite."""
+    share, below = peel(value.operands[0]), peel(value.operands[1])
+    if not isinstance(share, Tensor) or not isinstance(below, Tensor) or below.op != "sub":
+        return False
+    if (
+        number(below.operands[0]) != 1
+        or not same(below.operands[1], share)
+        or not 0.99 < share.hi <= 1
+    ):
+        return False
+    modes = 0
+    for mode in range(len(MODES)):
+        low = low_dtype(below, mode)
+        if low and rounded(share.hi, low) == 1:
+            modes |= 1 << mode
+    if modes:
+        it.retract("lost-guard", share)
+        found = Least(0.0, over.base if over is not None else share, over, 0)
+        report_guard(it, "log-odds", applied, value, "zero", modes, found)
+    return bool(modes)
 
 
 @hazard("logit")
@@ -483,6 +507,8 @@ def zero_vector(it: Interpreter, applied: Applied) -> None:
         found = least(value, REFERENCE)
         if found.bound > 0:
             continue
+        if _has_bias(value):
+            modes &= ~(1 << dtypes.CODE)  # what is written shows no zero vector
         operand = operand_node(applied.node, it.module, index)
         place = it.place(operand) if operand is not None else None
         it.emit(
@@ -504,10 +530,22 @@ def zero_vector(it: Interpreter, applied: Applied) -> None:
         return
 
 
+def _has_bias(value: Any) -> bool:
+    """Whether a value is what a linear layer or a convolution gives, which adds a bias."""
+    value = peel(value)
+    while isinstance(value, Tensor) and transparent(value) and value.operands:
+        value = peel(value.operands[0])
+    layer = holder(value)
+    if layer is None or not value.op.startswith(("linear", "conv")):
+        return False
+    given = layer.arguments.get("bias")
+    return not (isinstance(given, Scalar) and given.value is False)
+
+
 # limits of half
 
 
-@hazard("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where", "masked_fill")
+@hazard("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "max", "where", "masked_fill")
 def lost_guard(it: Interpreter, applied: Applied) -> None:
     """A limit that is 0, or 1, in half: a clamp that keeps nothing away from there."""
     value = applied.result

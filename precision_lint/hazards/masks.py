@@ -30,6 +30,10 @@ RAISES: Final = frozenset({
 """Those that raise where the number does not fit; the others write an infinity."""
 BOUNDS: Final = frozenset({"clamp", "clamp_min", "clamp_max"})
 """On CUDA a bound that does not fit is an infinity, which bounds nothing."""
+MADE: Final[dict[str, int]] = {
+    "full": 1, "full_like": 1, "new_full": 2, "tensor": 0, "as_tensor": 0, "new_tensor": 1, "scalar_tensor": 0,
+}  # fmt: skip
+"""Operations that make a tensor of a number: the index of the number."""
 EXTREMES: Final = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
 
 
@@ -162,13 +166,15 @@ def _in_bfloat16(applied: Applied, modes: int) -> bool:
 
 
 def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:
-    """``full(size, -1e9, dtype=half)`` and its kin."""
-    if not isinstance(fill, Scalar):
+    """``full(size, -1e9, dtype=half)``, ``tensor(-1e9, dtype=half)`` and their kin."""
+    index = MADE.get(made.op)
+    if fill is None and index is not None:
+        fill = next((one for one in made.operands if isinstance(one, Scalar)), None)
+    if not isinstance(fill, Scalar) or index is None:
         return
     modes = _modes_of(fill, made.dtypes, made.op)
     if not modes or made.node is None:
         return
-    index = 1 if made.op in ("full", "full_like") else 2
     node = operand_node(made.node, it.module, index, "fill_value")
     it.emit(
         "fill-overflow",
@@ -178,7 +184,7 @@ def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:
         operation=made.op,
         value=number(fill),
         limit=fill.op,
-        raises=True,
+        raises=made.op in RAISES,
         fill=it.place(node) if node is not None else None,
         fill_at=made_at(it, fill),
         tensor=None,
@@ -218,7 +224,14 @@ def minimum_times(it: Interpreter, applied: Applied) -> None:
     """A mask times a multiple of the minimum."""
     for index in (0, 1):
         scale = applied.values[index] if len(applied.values) > index else None
-        if isinstance(scale, Scalar) and scale.op == "mul" and _is_minimum_number(scale.operands):
+        twice = (
+            isinstance(scale, Scalar) and scale.op == "mul" and _is_minimum_number(scale.operands)
+        )
+        known = number(scale)
+        twice = twice or (
+            known is not None and known >= 1.5 and _minima(applied.tensor(1 - index)) > 0
+        )
+        if twice:
             modes = half_modes(applied.result.dtypes)
             it.emit("minimum-added", applied.node, modes, applied.result.assumptions, how="twice")
 

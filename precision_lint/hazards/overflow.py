@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from precision_lint.dataflow.graph import behind, factor, is_square, peel, same
+from precision_lint.dataflow.graph import behind, factor, is_op, is_square, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -152,10 +152,21 @@ CORNERS: Final = Symbol.FLOAT | Symbol.TENSOR
 
 def _is_difference(value: Tensor) -> bool:
     """Whether a side is the difference of two corners."""
-    inner: Any = value
-    while isinstance(inner, Tensor) and inner.op in LIMITED and inner.operands:
-        inner = peel(inner.operands[0])
+    inner = _bare(value)
     return isinstance(inner, Tensor) and inner.op == "sub"
+
+
+def _bare(value: Any) -> Any:
+    """A side before it was limited, reshaped, or made longer by a pixel."""
+    value = peel(value)
+    while (
+        isinstance(value, Tensor) and value.operands and isinstance(peel(value.operands[0]), Tensor)
+    ):
+        longer = value.op in ("add", "sub") and number(value.operands[1]) is not None
+        if not longer and value.op not in LIMITED:
+            break
+        value = peel(value.operands[0])
+    return value
 
 
 LIMITED: Final = frozenset(
@@ -173,9 +184,7 @@ def _are_sides(first: Any, second: Any) -> bool:
 
 def _side(value: Any) -> tuple[Any, Any] | None:
     """The boxes and the coordinate of a side: ``x2 - x1``, or one column of widths and heights."""
-    value = peel(value)
-    while isinstance(value, Tensor) and value.op in LIMITED and value.operands:
-        value = peel(value.operands[0])
+    value = _bare(value)
     if not isinstance(value, Tensor):
         return None
     if value.op == "sub" and len(value.operands) > 1:
@@ -192,10 +201,21 @@ def _side(value: Any) -> tuple[Any, Any] | None:
 
 
 def _is_extent(value: Tensor) -> bool:
-    """Whether a tensor holds widths and heights: a difference of corners, or the lesser of two extents."""
-    while value.op in LIMITED and value.operands and isinstance(peel(value.operands[0]), Tensor):
-        value = peel(value.operands[0])
-    return value.op in ("sub", "minimum", "min") or value.op == "input"
+    """Whether a tensor holds widths and heights: a difference of corners, the lesser of two extents, or
+    numbers that were brought to the size of an image."""
+    value = _bare(value)
+    scaled = factor(value)
+    if scaled is not None and abs(scaled[1]) >= PIXELS:
+        return True
+    if value.op == "add":
+        return any(
+            isinstance(x := peel(one), Tensor) and _is_extent(x) for one in value.operands[:2]
+        )
+    return value.op in ("sub", "minimum", "min", "input")
+
+
+PIXELS: Final = 64.0
+"""Factors from which numbers are no longer shares of an image."""
 
 
 def _column(value: Any) -> tuple[Any, int] | None:
@@ -220,9 +240,7 @@ def _column(value: Any) -> tuple[Any, int] | None:
 def product_of_sides(it: Interpreter, applied: Applied) -> None:
     """``(corner2 - corner1).prod(-1)``: an area."""
     value = peel(applied.tensor(0))
-    inner: Any = value
-    while isinstance(inner, Tensor) and inner.op in LIMITED and inner.operands:
-        inner = peel(inner.operands[0])
+    inner = _bare(value)
     if not isinstance(inner, Tensor) or inner.op != "sub" or len(applied.values) < 2:
         return
     modes = half_modes(applied.seen.get(0, value.dtypes))
@@ -480,7 +498,10 @@ def _receiver(it: Interpreter, applied: Applied) -> Place | None:
 def _grows(value: Tensor) -> bool:
     """Whether an operation makes values that are much larger than what it is given."""
     if value.op in ("add", "sub"):  # |x|^2 - 2 x y + |y|^2
-        return any(_sums_squares(one) for one in value.operands[: 2 if value.op == "add" else 1])
+        parts = [peel(one) for one in value.operands[: 2 if value.op == "add" else 1]]
+        return any(_sums_squares(one) for one in parts) or (
+            value.lo >= 0 and any(isinstance(one, Tensor) and _grows(one) for one in parts)
+        )
     scaled = factor(value)
     if scaled is not None and isinstance(scaled[0], Tensor) and abs(scaled[1]) >= SCALED:
         return _grows(scaled[0])
@@ -575,9 +596,11 @@ def _spread(scale: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
     inner = peel(guard.base if guard is not None else inner)
     if not isinstance(inner, Tensor) or not inner.operands:
         return None
-    if inner.op in ("var", "var_mean", "output"):
+    if inner.op == "output" and inner.data == 0 and is_op(peel(inner.operands[0]), "var_mean"):
+        inner = peel(inner.operands[0])
+    if inner.op in ("var", "var_mean"):
         measured = peel(inner.operands[0])
-        return (measured, inner) if isinstance(measured, Tensor) and inner.op == "var" else None
+        return (measured, inner) if isinstance(measured, Tensor) else None
     if inner.op == "mean":
         squares = peel(inner.operands[0])
         base = is_square(squares)

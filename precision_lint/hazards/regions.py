@@ -41,7 +41,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
-from precision_lint.hazards.magnitudes import half_modes
+from precision_lint.hazards.magnitudes import half_modes, magnitude, unbounded
 from precision_lint.hazards.places import made_at, operand_node, upcast_places
 from precision_lint.syntax.program import Module, scan
 from precision_lint.torchmodel import amp
@@ -115,6 +115,31 @@ def loss_in_half(it: Interpreter, applied: Applied) -> None:
         operation=applied.name,
         upcast=tuple(places),
         made=made_at(it, value),
+        behind=True,
+    )
+
+
+@hazard("mse_loss")
+def squares_in_half(it: Interpreter, applied: Applied) -> None:
+    """A mean of squares of two tensors that the code makes half: from differences of 256 on it is inf."""
+    pair = [one for index in (0, 1) if (one := applied.tensor(index)) is not None]
+    if len(pair) < 2 or text(applied["reduction"]) == "sum" or pair[0].flags & REGIONAL:
+        return  # a sum is reported as one
+    modes = half_modes(applied.result.dtypes) & 1 << dtypes.CODE
+    needed = unbounded(max(magnitude(one) for one in pair), 128.0)
+    if not modes or needed is None:
+        return
+    nodes = [operand_node(applied.node, it.module, index) for index in (0, 1)]
+    it.emit(
+        "half-loss",
+        applied.node,
+        modes,
+        pair[0].assumptions | pair[1].assumptions | needed,
+        about=pair[0],
+        operation=applied.name,
+        upcast=tuple(it.place(node) for node in nodes if node is not None),
+        made=made_at(it, pair[0]),
+        behind=False,
     )
 
 

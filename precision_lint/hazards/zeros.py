@@ -78,7 +78,7 @@ def guard_of(value: Any) -> Guard | None:
     if not isinstance(value, Tensor):
         return None
     operands = value.operands
-    if value.op in ("add", "clamp", "clamp_min", "maximum", "fmax") and len(operands) >= 2:
+    if value.op in ("add", "clamp", "clamp_min", "maximum", "max", "fmax") and len(operands) >= 2:
         for base, constant in ((operands[0], operands[1]), (operands[1], operands[0])):
             epsilon = _constant(constant)
             if epsilon is not None and 0 < epsilon <= 1 and isinstance(peel(base), Tensor):

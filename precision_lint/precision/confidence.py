@@ -48,6 +48,12 @@ DOUBTED: dict[str, int] = {
     "left-half": assume.INPUT,
 }
 """By kind of event: usual assumptions that it must not rest on."""
+WRITTEN: dict[str, int] = {
+    "half-loss": assume.MAGNITUDE,
+    "geometry-product": assume.NAME,
+    "zero-vector": assume.ZERO,
+}
+"""By kind of event: what is believed where the code itself makes the operands half, or opens the region."""
 DATA = frozenset({"norm-by-hand", "slow-average", "missing-decomposition"})
 """Events of operands that no layer makes so large, or gives: arguments of the kind are data or weights, float32
 under autocast."""
@@ -210,6 +216,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange = assumptions & ~tolerated
+        if mode == CODE:
+            strange &= ~WRITTEN.get(event.kind, 0)
         enough = Strength.HANDED if variant.of_module else Strength.FILE
         if mode in (AMP16, AMPBF):
             run = force.by_code(mode) >= enough
