@@ -235,12 +235,19 @@ def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bo
     Elsewhere activations are rarely as large as they would have to be, and what a function is handed is
     data, or was computed in float32, more often than it is half.
     """
-    doubted = 0 if run else SHOWN | (assume.NETWORK if event.kind in TAKEN else 0)
+    doubted = 0 if run else SHOWN | (assume.NETWORK if _may_be_data(event) else 0)
     if event.kind in DATA or not (run or _handed(event, variant)):
         doubted |= assume.INPUT
     if assumptions & assume.INPUT and event.kind not in FILLED:
         doubted |= assume.KIND
     return doubted
+
+
+def _may_be_data(event: Event) -> bool:
+    """Whether what something gives is data, or float32 behind a softmax, as often as a model's half."""
+    if event.kind == "log-guard":
+        return not event.facts["of_probability"]
+    return event.kind in TAKEN
 
 
 def _handed(event: Event, variant: Variant) -> bool:
