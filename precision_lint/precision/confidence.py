@@ -79,9 +79,10 @@ in code that nobody had tuned to, 13 of 24 such alarms were right, of other kind
 denominators and limits were among them until 12 more alarms were read, all wrong."""
 QUIET = ("mul", "add", "index_put")
 """Operations of masks that raise nothing: an infinity is what a softmax or a minimum takes as well."""
-ENTERED = frozenset({"geometry-product"})
+ENTERED = frozenset({"geometry-product", "upcast-in-vain"})
 """Events of code that a region has to be seen to call, or a model's, even where the user states the mode: most
-products of inverses and constant matrices prepare something, or fit something else."""
+products of inverses and constant matrices prepare something, or fit something else, and products that are
+upcast in plain functions quantise weights or work on what a model gave."""
 TAKEN = frozenset({
     "half-total", "geometry-product", "weak-denominator", "dtype-mismatch", "bfloat16-to-numpy",
     "fill-overflow",
