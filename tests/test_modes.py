@@ -648,6 +648,20 @@ def test_what_is_called_may_be_no_model(code: str) -> None:
         assert [one.code for one in found] == expected
 
 
+@pytest.mark.parametrize(("base", "expected"), [("nn.Module", ["MP202"]), ("object", [])])
+def test_an_upcast_in_vain_is_a_models_or_a_regions(base: str, expected: list[str]) -> None:
+    text = (
+        f"import torch\nfrom torch import nn\n\n\nclass Hessian({base}):\n    def forward(self, x):\n"
+        "        y = x.t().float()\n        return torch.matmul(y, y.t())\n"
+    )
+    run = (
+        "\n\ndef train(x):\n    with torch.autocast('cuda'):\n        return Hessian().forward(x)\n"
+    )
+    for given, wanted in ((text, expected), (text + run, ["MP202"])):
+        found = lint_source(given, precision=["amp-float16"], select=["MP202"])
+        assert [one.code for one in found] == wanted
+
+
 WAYS = """\
 import torch
 

@@ -85,9 +85,10 @@ in code that nobody had tuned to, 13 of 24 such alarms were right, of other kind
 denominators and limits were among them until 12 more alarms were read, all wrong."""
 QUIET = ("mul", "add", "index_put")
 """Operations of masks that raise nothing: an infinity is what a softmax or a minimum takes as well."""
-ENTERED = frozenset({"geometry-product"})
+ENTERED = frozenset({"geometry-product", "upcast-in-vain"})
 """Events of code that a region has to be seen to call, or a model's, even where the user states the mode: most
-products of inverses and constant matrices prepare something, or fit something else."""
+products of inverses and constant matrices prepare something, or fit something else, and products that are
+upcast in plain functions quantise weights or work on what a model gave."""
 TAKEN = frozenset({
     "half-total", "geometry-product", "weak-denominator", "dtype-mismatch", "bfloat16-to-numpy",
     "fill-overflow",
@@ -243,12 +244,19 @@ def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bo
     Elsewhere activations are rarely as large as they would have to be, and what a function is handed is
     data, or was computed in float32, more often than it is half.
     """
-    doubted = 0 if run else SHOWN | (assume.NETWORK if event.kind in TAKEN else 0)
+    doubted = 0 if run else SHOWN | (assume.NETWORK if _may_be_data(event) else 0)
     if event.kind in DATA or not (run or _handed(event, variant)):
         doubted |= assume.INPUT
     if assumptions & assume.INPUT and event.kind not in FILLED:
         doubted |= assume.KIND
     return doubted
+
+
+def _may_be_data(event: Event) -> bool:
+    """Whether what something gives is data, or float32 behind a softmax, as often as a model's half."""
+    if event.kind == "log-guard":
+        return not event.facts["of_probability"]
+    return event.kind in TAKEN
 
 
 def _handed(event: Event, variant: Variant) -> bool:
