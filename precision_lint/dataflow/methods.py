@@ -308,7 +308,10 @@ def tensor_method(
     if operation is None:
         return it.unknown(name, dtypes.V_ANY, assume.CALL)
     inplace = name.endswith("_") and not name.endswith("__")
-    result = operate(it, operation, [value, *arguments], keywords, node, inplace)
+    given = [value, *arguments]
+    if name == "where":  # the condition comes first
+        given = [*arguments[:1], value, *arguments[1:]]
+    result = operate(it, operation, given, keywords, node, inplace)
     if inplace and isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, result)
     return result
@@ -352,11 +355,8 @@ def _drawn(
         operation = operations.of_method("fill_")
         if operation is not None:
             return operate(it, operation, [value, *arguments], {}, node, True)
-        lo, hi = (
-            (arguments[0].lo, arguments[0].hi)
-            if arguments and isinstance(arguments[0], Scalar)
-            else (-INF, INF)
-        )
+        first = arguments[0] if arguments else None
+        lo, hi = (first.lo, first.hi) if isinstance(first, Scalar) else (-INF, INF)
     made = Tensor(
         value.dtypes,
         op,

@@ -58,12 +58,21 @@ def operand_node(
         if name and keyword.arg == name:
             return keyword.value
     if not is_function(node, home):
-        if index == 0:
-            return node.func.value if isinstance(node.func, ast.Attribute) else None
-        index -= 1
-    if index < len(node.args) and not isinstance(node.args[index], ast.Starred):
-        return node.args[index]
-    return None
+        return _of_method(node, index)
+    return _argument(node, index)
+
+
+def _of_method(node: ast.Call, index: int) -> ast.expr | None:
+    """An operand of a method: the first one is the object, the second one of ``x.where(condition, other)``."""
+    if not isinstance(node.func, ast.Attribute):
+        return _argument(node, index - 1) if index else None
+    place = 1 if node.func.attr == "where" else 0
+    return node.func.value if index == place else _argument(node, index - (index > place))
+
+
+def _argument(node: ast.Call, index: int) -> ast.expr | None:
+    given = node.args[index] if index < len(node.args) else None
+    return None if isinstance(given, ast.Starred) else given
 
 
 def operand_place(it: Interpreter, value: Any, index: int, name: str = "") -> Place | None:
