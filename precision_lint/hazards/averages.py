@@ -319,7 +319,7 @@ def rounds(
     own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
     keeps = term is not None and not it.no_grad and _has_gradient(term)
     found = [
-        _rounds_of(loop.source, keeps and not _goes_backward(it, loop.node))
+        _needed(loop.source, keeps and not _goes_backward(it, loop.node))
         for loop in it.nest
         if (loop.function is function or not (own or isinstance(kept, ast.Name)))
         and not any(_within(one, loop.node, loop.home) for one in began)
@@ -387,6 +387,12 @@ def _within(value: Any, outer: Any, home: Any) -> bool:
 
 
 TENSORS: Final = Symbol.TENSOR | Symbol.ARRAY | Symbol.SHAPED
+
+
+def _needed(source: Any, kept: bool) -> int | None:
+    """What has to be assumed for a loop to have many rounds: terms that keep their graphs are few."""
+    needed = _rounds_of(source, kept)
+    return needed | assume.SIZE if needed is not None and kept else needed
 
 
 def _rounds_of(source: Any, kept: bool = False) -> int | None:
