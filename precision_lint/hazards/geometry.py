@@ -20,6 +20,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT64, INTEGER, LOW, WIDE
 from precision_lint.domains.values import (
     BUFFER,
+    INF,
     LEARNED,
     PARAMETER,
     Array,
@@ -101,6 +102,8 @@ def geometry_product(it: Interpreter, applied: Applied) -> None:
         _report(it, applied.result, SAID, assume.NAME | weak)
 
 
+PIXELS: Final = 256.0
+"""From here on a quarter of a unit is lost in float16, a whole one in bfloat16."""
 UNARY: Final = {
     "affine_grid": "positions to sample at",
     "cov": "a covariance",
@@ -134,6 +137,8 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
         return "the rotation of a pose"
     if _is_precomputed(inner):
         return CONSTANT
+    if _is_large(inner):
+        return "a matrix of large numbers"
     if inner.op in PRODUCTS and depth:
         factors = pair(inner)
         if factors is not None and any(_reason(f, f, depth - 1) in COMPOSED for f in factors):
@@ -214,6 +219,16 @@ def _is_precomputed(value: Tensor) -> bool:
         isinstance(part, Array) and part.op not in EXACT and not _holds_data(part)
         for part in value.operands
     )
+
+
+def _is_large(value: Tensor) -> bool:
+    """Whether a matrix is written with numbers as large as pixels: focal lengths, centers of images."""
+    size = max(abs(value.lo), abs(value.hi))
+    if not PIXELS <= size < INF or value.flags & PARAMETER:
+        return False
+    while value.op == "index_put" and isinstance(peel(value.operands[0]), Tensor):
+        value = peel(value.operands[0])
+    return value.rank == 2 and value.op in ("tensor", "as_tensor", "eye", "zeros")
 
 
 def _holds_data(value: Any, depth: int = 6) -> bool:

@@ -631,6 +631,11 @@ MEANS: Final = frozenset({
 def one_pass_variance(it: Interpreter, applied: Applied) -> None:
     """``mean(x ** 2) - mean(x) ** 2``: nearly equal numbers of which half keeps three digits."""
     left, right = peel(applied.tensor(0)), peel(applied.tensor(1))
+    if is_op(left, "sum") and is_op(right, "div"):  # ``squares - total ** 2 / n``
+        total = peel(is_square(right.operands[0]))
+        if is_op(total, "sum") and same(total.operands[0], is_square(left.operands[0])):
+            _report_variance(it, applied, left, total)
+            return
     mean = is_square(right)
     if not isinstance(left, Tensor) or not isinstance(mean, Tensor):
         return
@@ -668,11 +673,17 @@ def _variance_of_sums(it: Interpreter, applied: Applied, left: Tensor, mean: Ten
         return
     if left.operands[1] is not mean.operands[1] and not same(left.operands[1], mean.operands[1]):
         return
-    for one in (applied.tensor(1), squares.operands[0] if squares.op == "sum" else None):
+    _report_variance(it, applied, squares, total)
+
+
+def _report_variance(it: Interpreter, applied: Applied, squares: Tensor, total: Tensor) -> None:
+    right = peel(applied.tensor(1))
+    inner = right.operands[0] if is_op(right, "div") else right
+    for one in (right, inner, squares.operands[0] if squares.op == "sum" else None):
         if isinstance(peel(one), Tensor):
             it.retract("square-overflow", peel(one))
     it.retract("sum-overflow", squares)
-    modes = dtypes.modes_of(left.dtypes, LOW) | dtypes.modes_of(mean.dtypes, LOW)
+    modes = dtypes.modes_of(squares.dtypes, LOW) | dtypes.modes_of(right.dtypes, LOW)
     assumptions = squares.assumptions | total.assumptions
     it.emit("one-pass-variance", applied.node, modes, assumptions, about=squares, upcast=())
 
