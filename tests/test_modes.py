@@ -799,3 +799,21 @@ def test_a_cast_says_nothing_of_other_models(
     (tmp_path / "loss.py").write_text(LOSS)
     (tmp_path / "main.py").write_text(text)
     assert [one.code for one in lint_paths([tmp_path])] == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("torch.set_default_dtype(torch.float16)", ["MP301"]),
+        ("torch.set_default_dtype(torch.half)", ["MP301"]),
+        ("torch.set_default_dtype(torch.float64)", []),
+        ("torch.set_default_dtype(torch.bfloat16)", []),  # 1e-8 is no problem of bfloat16
+        (
+            "torch.set_default_dtype(torch.float16 if torch.cuda.is_available() else torch.float32)",
+            [],
+        ),
+    ],
+)
+def test_a_default_dtype_makes_the_models_of_its_file(start: str, expected: list[str]) -> None:
+    text = f"{MODEL}\n\ndef build(x):\n    {start}\n    return Head()(x)\n"
+    assert [one.code for one in lint_source(text)] == expected

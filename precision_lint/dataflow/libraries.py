@@ -294,7 +294,8 @@ def _default_dtype(
     vector = dtype_of(it, arguments[0]) if arguments else None
     if vector is not None and not vector[0] & dtypes.OTHER:
         # a setting that may name half is hardly ever set to it
-        it.program.default_dtype = tuple([one & ~dtypes.LOW or one for one in vector])
+        default = it.program.default_dtype = tuple([one & ~dtypes.LOW or one for one in vector])
+        objects.show_cast(it, default, node, True)
     return NONE
 
 
