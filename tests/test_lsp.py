@@ -360,6 +360,7 @@ async def test_unsafe_fixes_say_so_and_stay_out_of_fix_all(editor: Editor) -> No
 async def test_hover_says_what_is_known(editor: Editor) -> None:
     await editor.start()
     editor.open("loss.py", LOSS)
+    await editor.codes("loss.py", "MP301")
     said = await editor.hover("loss.py", at(LOSS, "p + 1e-8"))
     assert "**MP301** eps-before-log (likely): epsilon 1e-08" in said
     assert "Fix: upcast what is guarded (safe)" in said

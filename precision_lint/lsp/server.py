@@ -42,6 +42,10 @@ SETTLE = 0.2
 """Seconds to wait after a file was saved, for tools save many at a time."""
 ALONE = 0.25
 """Seconds to wait for a project; after that its files are judged one by one until it is read."""
+REST = 0.1
+"""Seconds after diagnostics were published in which nothing searches memory for what they left."""
+ALL = 32
+"""All memory is searched every so many times, else what is new."""
 PATIENCE = 1.0
 """Seconds that a project may be read without a word."""
 STACK = 64 * 2**20
@@ -71,6 +75,8 @@ class Server:
         self._awaited: set[Path] = set()
         self._stale: set[Path] = set()
         self._refresh: asyncio.Task[None] | None = None
+        self._tidying: asyncio.TimerHandle | None = None
+        self._tidied = 0
         self._told: set[str] = set()
         self._reports: set[asyncio.Task[None]] = set()
         for method, handler in (
@@ -95,7 +101,6 @@ class Server:
     def start(self) -> None:
         """Serve standard input and output until the client leaves."""
         sys.setrecursionlimit(max(sys.getrecursionlimit(), FRAMES))  # for both threads at once
-        gc.enable()  # off for what ends soon
         before = threading.stack_size(STACK)
         self._judge.submit(_warm_up)
         self._reader.submit(gc.freeze)
@@ -309,6 +314,14 @@ class Server:
         self.lsp.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(uri, reports, document.version)
         )
+        if self._tidying is None:
+            self._tidying = asyncio.get_running_loop().call_later(REST, self._tidy)
+
+    def _tidy(self) -> None:
+        """Free what was judged before; the collector is off, for it would run while a buffer is judged."""
+        self._tidying = None
+        self._tidied += 1
+        self._judge.submit(gc.collect, 1 if self._tidied % ALL else 2)
 
     @property
     def _encoding(self) -> convert.Encoding:
