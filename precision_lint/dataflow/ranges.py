@@ -359,6 +359,8 @@ BOUNDS: Final[dict[str, Callable[[list[Value | None]], Bounds]]] = {
     "fmax": _clamp_min,
     "fmin": _clamp_max,
     "where": _where,
+    "tril": _leaky,
+    "triu": _leaky,
     "masked_fill": _filled,
     "cat": _joined,
     "stack": _joined,

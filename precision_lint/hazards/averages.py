@@ -202,9 +202,10 @@ def updated(it: Interpreter, applied: Applied) -> None:
 
 def _is_fresh(it: Interpreter, applied: Applied) -> bool:
     """Whether what is updated was computed for that, so that nothing keeps it: ``a.mul(b).add_(c)``."""
-    made = behind(applied.values[0], 12) if not it.nest else ()
+    made = [*behind(applied.values[0], 12)] if not it.nest else []
     if any(one.op in CREATED or one.op == "one_hot" for one in made):
-        return True  # made in this call, and updated once
+        # made in this call, and updated once, unless a module keeps it
+        return not any(one.flags & BUFFER for one in made)
     function = applied.node.func if isinstance(applied.node, ast.Call) else None
     node = function.value if isinstance(function, ast.Attribute) else None
     value: Any = applied.tensor(0)
