@@ -245,10 +245,13 @@ def _holds(target: Any, value: Tensor) -> bool:
 
 
 def stored(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
-    """``kept[i] = decay * kept[i] + (1 - decay) * new``"""
-    if not isinstance(target, (ast.Subscript, ast.Attribute)):
+    """``kept[i] = decay * kept[i] + (1 - decay) * new``; of a variable in a loop, where the decay is known."""
+    variable = target.id if isinstance(target, ast.Name) else ""
+    if not isinstance(target, (ast.Subscript, ast.Attribute)) and not (variable and it.nest):
         return
     for blend in blends(value):
+        if variable and (number(blend.share) is None or variable not in it.variables):
+            continue
         if _is_kept(it, target, blend.kept) and not _by_position(it, target, blend.share):
             _report(it, blend, node, False)
 
