@@ -250,9 +250,12 @@ def stored(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
     if not isinstance(target, (ast.Subscript, ast.Attribute)) and not (variable and it.nest):
         return
     for blend in blends(value):
-        if variable and (number(blend.share) is None or variable not in it.variables):
-            continue
-        if _is_kept(it, target, blend.kept) and not _by_position(it, target, blend.share):
+        if variable:
+            kept = peel(it.variables.get(variable)) is _before(blend.kept)
+            kept = kept and number(blend.share) is not None
+        else:
+            kept = _is_kept(it, target, blend.kept)
+        if kept and not _by_position(it, target, blend.share):
             _report(it, blend, node, False)
 
 
