@@ -172,6 +172,17 @@ def test_a_file_is_judged_alike_behind_one_that_is_not_followed_to_its_end(
     assert found.startswith("b.py:5:12: MP502")
 
 
+def test_a_class_whose_base_takes_steps_behind_a_function_that_took_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "STEPS", 60)
+    long = LONG.format(lines="        model(next(loader))\n" * 80)
+    method = "    def apart(self, x):\n        return torch.matmul(x.half(), x.float())\n"
+    Path("m.py").write_text(f"{long}\n\nclass Apart(make(bases())):\n{method}")
+    found, *_ = said(capsys, code=1)
+    assert "MP502" in found
+
+
 PREPARE = """\
 from convert import convert
 

@@ -172,6 +172,8 @@ class Interpreter:
         self.unpacked = False  # whether the call at hand has keywords that are not known
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
+        self.past: list[Asked] = []
+        """The same of branches and assertions that only this outcome leads past."""
         self.tested: Value | None = None  # the value of the test that was asked last
         self.choices: dict[Any, dict[Any, Any]] = {}  # what its branches left, by test
         self.notes: dict[Any, Any] = {}
@@ -250,11 +252,14 @@ class Interpreter:
 
     def block(self, body: Iterable[ast.stmt]) -> bool:
         """Interpret statements; True: no path reaches the end."""
+        before, ended = len(self.past), False
         for statement in body:
             handler = STATEMENTS.get(statement.__class__)
             if handler is not None and handler(self, statement):
-                return True
-        return False
+                ended = True
+                break
+        del self.past[before:]
+        return ended
 
     def call(
         self, callee: Value, arguments: list[Value], keywords: dict[str, Value], node: ast.AST

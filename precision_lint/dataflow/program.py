@@ -363,11 +363,10 @@ class Program:
         cls = heir or function.cls
         it.root = (function.module.path, function.qualname)
         it.script = is_test((heir or function).module.path) or _tries(function)
-        it.of_module = cls is not None and serves_models(it, cls)
-
         called = set(self.called) if heir is not None else self.called
 
         def work() -> None:
+            it.of_module = cls is not None and serves_models(it, cls)
             me = unseen_object(it, heir) if heir is not None else None
             it.run(function, me, None, {}, function.node, trains=heir is not None)
             functions.applied_elsewhere(it, function)
@@ -401,6 +400,7 @@ class Program:
         it = self.interpreter
         it.steps, it.limit, it.loops, it.nest = 0, STEPS, 0, []
         it.branches.clear()
+        it.past.clear()
         it.choices.clear()
         it.caught = it.compatible = 0  # a budget may have ended inside of them
         it.backward, it.unpacked, it.tested = None, False, None

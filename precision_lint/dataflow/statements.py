@@ -17,6 +17,7 @@ from precision_lint.dataflow.interpreter import (
     Loop,
     Nest,
     Statement,
+    asked_by,
     changed,
     merge,
     widen,
@@ -136,8 +137,10 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     it.compatible -= version
     noted(it, "if", node, first_trace, second_trace)
     if first_ends:
+        it.past.append(asked_here._replace(holds=not asked_here.holds))
         return second_ends
     if second_ends:
+        it.past.append(asked_here)
         it.variables, it.live, it.weights = first, first_live, first_weights
         it.region = first_region
     else:
@@ -476,6 +479,7 @@ def _raise(it: Interpreter, node: ast.Raise) -> bool:
 def _assert(it: Interpreter, node: ast.Assert) -> bool:
     it.expr(node.test)
     it.narrow(node.test, True, True)
+    it.past.append(asked_by(node.test))
     noted(it, "assert", node)
     return False
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow.building import CALLED
 from precision_lint.dataflow.graph import behind, may_be_number, peel
 from precision_lint.dataflow.guards import called
-from precision_lint.dataflow.interpreter import Interpreter, Region
+from precision_lint.dataflow.interpreter import Asked, Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
 from precision_lint.dataflow.objects import is_module, runs_models
 from precision_lint.dataflow.regions import (
@@ -577,14 +577,24 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
     if key is None:
         return
     slot = (region.sites[0], key)
+    way = (*it.branches, *it.past)
     if it.no_grad:
-        if (FIRST_WITH, slot) not in it.variables:
-            it.quiet.setdefault(slot, (node, it.module))
+        judged = any(one.names == {"training"} and not one.holds for one in way)
+        if (FIRST_WITH, slot) not in it.variables and not judged:
+            it.quiet.setdefault(slot, (node, it.module, way))
         return
     it.variables[(FIRST_WITH, slot)] = YES
-    known = it.quiet.pop(slot, None)
-    if known is not None and known[1] is it.module and not _is_handed_a_model(it, node):
+    known = it.quiet.get(slot)
+    if known is None or (known[1] is it.module and _are_arms(known[2], way)):
+        return
+    del it.quiet[slot]
+    if known[1] is it.module and not _is_handed_a_model(it, node):
         it.emit("cached-cast", known[0], on, region.assumptions, again=it.place(node))
+
+
+def _are_arms(one: Iterable[Asked], other: Iterable[Asked]) -> bool:
+    """Whether two places are not both run: a test that leads to one leads past the other."""
+    return any(a.key == b.key and a.holds is not b.holds for a in one for b in other)
 
 
 def _is_handed_a_model(it: Interpreter, node: ast.AST) -> bool:

@@ -46,6 +46,7 @@ DOUBTED: dict[str, int] = {
     "square-overflow": assume.INPUT,
     "half-softmax": assume.INPUT,
     "left-half": assume.INPUT,
+    "cached-cast": assume.FLAG | assume.BRANCH,
 }
 """By kind of event: usual assumptions that it must not rest on."""
 WRITTEN: dict[str, int] = {
