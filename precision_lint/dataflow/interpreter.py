@@ -172,12 +172,10 @@ class Interpreter:
         self.unpacked = False  # whether the call at hand has keywords that are not known
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
-        self.past: list[Asked] = []
-        """The same of branches and assertions that only this outcome leads past."""
+        self.past: list[Asked] = []  # the same of those that only this outcome leads past
         self.tested: Value | None = None  # the value of the test that was asked last
         self.choices: dict[Any, dict[Any, Any]] = {}  # what its branches left, by test
-        self.notes: dict[Any, Any] = {}
-        """What hazards remember of what came before."""
+        self.notes: dict[Any, Any] = {}  # what hazards remember of what came before
         self.quiet: dict[Any, Any] = {}
         """Models that were called without gradient, by region."""
         self.driver = False
