@@ -535,7 +535,7 @@ def _interpret(
         objects.commit(it, it.variables, it.building > 0)
         if building and isinstance(owner, Instance):
             objects.remember_casts(it, owner.root)
-        result: Value | None = None if ends else NONE
+        result: Value | None = None if ends else unknown() if _is_stub(function) else NONE
         for value, _ in it.returned:
             result = value if result is None else join(result, value)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
@@ -552,6 +552,15 @@ def _interpret(
         summary.at_call, it.at_call = it.at_call, at_call
         it.building -= building
         it.restore(frame)
+
+
+def _is_stub(function: Function) -> bool:
+    """Whether a method does nothing, so that classes that inherit it do."""
+    return function.cls is not None and all(
+        isinstance(one, ast.Pass)
+        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for one in function.body
+    )
 
 
 def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:

@@ -269,6 +269,10 @@ def _operands(
             if made is not None:
                 values[index] = made
                 found.append(made)
+        elif isinstance(value, Array) and not isinstance(
+            node, OPERATORS
+        ):  # functions take no array
+            values[index] = Scalar(None, "float", value.lo, value.hi, 0, value.node, value.home)
         elif isinstance(value, Array):
             made = Tensor(value.dtypes, "from_numpy", (value,), value.node, value.home)
             values[index] = made
