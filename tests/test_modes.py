@@ -506,9 +506,16 @@ def pixels(batch):
         ("batch", "amp-bfloat16", []),
         ("batch", "bfloat16", ["MP506"]),
         ("torch.relu(batch)", "amp-bfloat16", []),
-        ("batch.masked_fill(batch[0] > 0, -1e32)", "amp-float16", ["MP310"]),
+        ("batch.masked_fill(batch[0] > 0, -1e32)", "amp-float16", []),
+        ("batch.masked_fill(batch[0] > 0, -1e32)", "float16", ["MP310"]),
     ],
-    ids=["of any kind, under autocast", "in a half model", "a tensor, under autocast", "a fill"],
+    ids=[
+        "of any kind, under autocast",
+        "in a half model",
+        "a tensor, under autocast",
+        "a fill, under autocast",
+        "a fill",
+    ],
 )
 def test_what_may_be_a_tensor_and_may_be_half(start: str, mode: str, expected: list[str]) -> None:
     text = UNKNOWN.format(start=start)
@@ -597,7 +604,7 @@ def test_what_counts_where_the_file_itself_opens_a_region(text: str, code: str, 
         ("torch.quantile(x, torch.full((1,), 0.5))", []),
         ("torch.relu(x) / (torch.relu(x).amax(-1, keepdim=True) + 1e-8)", []),
         ("x.clamp(min=1e-12) / x.clamp(min=1e-12).sqrt()", []),
-        ("x.masked_fill(at, -1e9)", ["MP310"]),
+        ("x.masked_fill(at, -1e9)", []),
     ],
     ids=[
         "a probability",
@@ -724,12 +731,14 @@ def test_a_region_around_parts_of_a_module_says_nothing_of_its_other_methods(
         ("nn.Module", "out.scatter_add_(0, at, x)", ["MP503"]),
         ("nn.Module", "out[out > 0] = x.sigmoid()", ["MP503"]),
         ("object", "out[out > 0] = x.sigmoid()", []),
-        ("object", "out = x.masked_fill(at > 0, -1e9)", ["MP310"]),
-        ("torch.optim.Optimizer", "out = x.masked_fill(at > 0, -1e9)", []),
+        ("nn.Module", "out = torch.lerp(x, out, at)", []),
+        ("nn.Module", "out = torch.lerp(x, x.exp(), at)", ["MP503"]),
+        ("object", "out = torch.log(x.sigmoid() + 1e-8)", ["MP301"]),
+        ("torch.optim.Optimizer", "out = torch.log(x.sigmoid() + 1e-8)", []),
     ],
 )
 def test_whose_arguments_may_be_half(base: str, write: str, expected: list[str]) -> None:
-    """A model's write, and any fill, but not an optimizer's, which works on float32."""
+    """A model's write, but no mean of data, and any probability, but not an optimizer's."""
     text = (
         f"import torch\nfrom torch import nn\n\n\nclass Lion({base}):\n    def step(self, x, at):\n"
         f"        out = torch.zeros(4, 4)\n        {write}\n        return out\n"
@@ -748,6 +757,40 @@ def test_an_infinity_that_an_index_writes() -> None:
     for given, expected in ((text, []), (around, ["MP310"])):
         found = lint_source(given, precision=["amp-float16"], select=["MP310"])
         assert [one.code for one in found] == expected
+
+
+BUILDS = """\
+import importlib
+import torch
+
+
+def build(settings):
+    module, name = settings["target"].rsplit(".", 1)
+    return getattr(importlib.import_module(module), name)(**settings.get("params", {}))
+
+
+def load(settings, device):
+    return build(settings.model).to(device)CAST.eval()
+
+
+def sample(settings, x):
+    with torch.no_grad():
+        return load(settings, "cuda")(x)
+"""
+
+
+@pytest.mark.parametrize("mode", [None, "float16"])
+def test_a_model_of_any_class_that_is_cast_says_nothing_of_other_files(
+    tmp_path: Path, mode: str | None
+) -> None:
+    head = "from torch import nn\n\n\nclass Head(nn.Module):\n    def __init__(self):\n"
+    (tmp_path / "loss.py").write_text(
+        f"import torch\n{head}        super().__init__()\n        self.head = nn.Linear(4, 4)\n\n"
+        "    def forward(self, x):\n        return torch.log(self.head(x).relu() + 1e-8)\n"
+    )
+    (tmp_path / "main.py").write_text(BUILDS.replace("CAST", ".half()"))
+    found = lint_paths([tmp_path], precision=[mode]) if mode else lint_paths([tmp_path])
+    assert [one.code for one in found] == (["MP301"] if mode else [])
 
 
 def test_one_model_that_is_loaded_in_half_says_nothing_of_others(tmp_path: Path) -> None:
