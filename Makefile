@@ -32,7 +32,9 @@ new-rule:
 BENCH ?= $(HOME)/.cache/precision-lint-bench
 
 bench:
-	$(PYTHON) benchmarks/speed.py $(BENCH) --output benchmarks/results/speed.json
+	$(PYTHON) -m benchmarks.speed $(BENCH) --output benchmarks/results/speed.json
+	$(PYTHON) -m benchmarks.speed_page benchmarks/results/speed.json \
+		--page benchmarks/results/speed.md --plot docs/assets/speed.svg
 
 FUZZ_SECONDS ?= 60
 SEED ?= 0

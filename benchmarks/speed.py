@@ -6,7 +6,7 @@ for the first time, again, with one file changed, five files as a hook does, and
 The times of a child are those that the kernel counts for it and its own children (``wait4``), start
 of the interpreter included.  Each peer gets a virtual environment of its own.
 
-    python benchmarks/speed.py CACHE --output benchmarks/results/speed.json
+    python -m benchmarks.speed CACHE --output benchmarks/results/speed.json
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.speed_page import rows
 
 WHEELS = ("transformers==5.23.0", "timm==1.0.31")
 PEERS = {"flake8": ["flake8==7.3.0"], "torchfix": ["torchfix==0.7.0"], "ruff": ["ruff==0.17.6"]}
@@ -205,6 +207,8 @@ def main() -> None:
                 cache, Path(folder, "project"), project, options.rounds, options.seed
             ),
         }
+    for what, asked, told, met in rows([results]):
+        print(f"{what:40} {told[0]:>16}   asked {asked}{'' if met else ': not reached'}")
     if options.output:
         options.output.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -1,6 +1,6 @@
 """The results of ``speed.py`` as a page and a plot: what was asked, and what each run gave.
 
-python benchmarks/speed_page.py RUN.json... --page benchmarks/results/speed.md --plot docs/assets/speed.svg
+python -m benchmarks.speed_page RUN.json... --page benchmarks/results/speed.md --plot docs/assets/speed.svg
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def page(runs: Sequence[dict[str, Any]]) -> str:
         f"{first['date']}, {machine['system']}, {machine['cores']} cores, Python {machine['python']}; {tools}.",
         f"Files of {' and '.join(one.replace('==', ' ') for one in first['wheels'])}, drawn with seed "
         f"{first['seed']}: {sizes['cold']} for a first run, {sizes['project']} as a project that is worked on.",
-        "CPU time of one process, medians; the tools took turns. Written by `benchmarks/speed_page.py`.",
+        "CPU time of one process, medians; the tools took turns. Written by `python -m benchmarks.speed_page`.",
         "",
         "![CPU time of a first run](../../docs/assets/speed.svg)",
         "",
