@@ -412,24 +412,25 @@ class Whole(torch.nn.Module):
 def export(model, x):
     whole = {made}{ready}
     whole = whole.half()
-    return whole(x)
+    {run}
 """
 
 
 @pytest.mark.parametrize(
-    ("made", "ready", "expected"),
+    ("made", "ready", "run", "expected"),
     [
-        ("Whole(model)", ".eval()", []),
-        ("model", ".eval()", FLAGGED),
-        ("model", "", []),
-        ("loss.Loss()", ".eval()", FLAGGED),
+        ("Whole(model)", ".eval()", "return whole(x)", []),
+        ("model", ".eval()", "return [whole(one) for one in x]", []),
+        ("model", ".eval()", "for one in x: whole(one)", FLAGGED),
+        ("model", "", "for one in x: whole(one)", []),
+        ("loss.Loss()", ".eval()", "return whole(x)", FLAGGED),
     ],
-    ids=["built here", "evaluated here", "handed on", "the loss itself"],
+    ids=["built here", "exported here", "evaluated here", "handed on", "the loss itself"],
 )
 def test_a_model_that_is_cast_says_nothing_of_other_modules(
-    tmp_path: Path, made: str, ready: str, expected: list[str]
+    tmp_path: Path, made: str, ready: str, run: str, expected: list[str]
 ) -> None:
-    text = EXPORTS.format(made=made, ready=ready)
+    text = EXPORTS.format(made=made, ready=ready, run=run)
     projects.write(tmp_path, {"loss.py": MODULE, "export.py": text})
     assert check(tmp_path) == expected
 

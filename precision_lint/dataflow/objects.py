@@ -37,7 +37,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Class, Function, scan
+from precision_lint.syntax.program import Class, Function, every, scan
 from precision_lint.torchmodel import layers
 
 MODULES: Final = ("torch.nn.Module", "torch.nn.modules.module.Module")
@@ -603,6 +603,14 @@ def _teaches(it: Interpreter) -> bool:
     return it.no_grad and it.function is not None and not scan(it.function).names.isdisjoint(TRAINS)
 
 
+def _steps(it: Interpreter, function: Function) -> bool:
+    """Whether a function trains or evaluates, batch by batch; who builds a model calls ``eval``, too."""
+    if not drives(it, function):
+        return False
+    trains = not scan(function).names.isdisjoint(DRIVES - {"eval"})
+    return trains or any(isinstance(one, ast.For) for one in every(function.node))
+
+
 def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, known: bool = False) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
 
@@ -616,7 +624,7 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, known: bool = Fals
     for dtype, mode in HALVES:
         if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            runs = drives(it, it.function) if it.function is not None else it.module.trains()
+            runs = _steps(it, it.function) if it.function is not None else it.module.trains()
             bound = known or not runs
             it.sign(mode, said, node, None, of_own_parts(it), written != dtype, bound)
 

@@ -269,9 +269,8 @@ def _operands(
             if made is not None:
                 values[index] = made
                 found.append(made)
-        elif isinstance(value, Array) and not isinstance(
-            node, OPERATORS
-        ):  # functions take no array
+        elif isinstance(value, Array) and index and not isinstance(node, OPERATORS):
+            # functions and methods take no array
             values[index] = Scalar(None, "float", value.lo, value.hi, 0, value.node, value.home)
         elif isinstance(value, Array):
             made = Tensor(value.dtypes, "from_numpy", (value,), value.node, value.home)

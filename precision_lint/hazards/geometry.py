@@ -422,6 +422,7 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
     if not modes:
         return
     start = STARTS.get(product.op, 0)
+    first = start if product.op == "einsum" else 0  # what the product is added to as well
     it.emit(
         "geometry-product",
         product.node,
@@ -431,7 +432,7 @@ def _report(it: Interpreter, product: Tensor, reason: str, assumptions: int = 0)
         reason=reason,
         region=region,
         raises=bool(raises & modes),
-        operands=roots(it, product, range(start, start + (1 if factors[0] is factors[1] else 2))),
+        operands=roots(it, product, range(first, start + (1 if factors[0] is factors[1] else 2))),
         anchor=anchor(it, product, start),
     )
     event = it.events.get(("geometry-product", it.place(product.node), None))

@@ -293,9 +293,6 @@ def _runs_it(
     A region of autocast runs models and what they call: a function that no region was seen to call, and
     that is no model's, runs outside of it unless its code says so.
     """
-    cast = mode in (HALF16, HALFBF) and sign is not None and sign.setting is None
-    if cast and strength < Strength.FILE:
-        return False  # what is cast there is another model, as a rule
     says_so = strength in SAID.get(event.kind, ())
     stated = strength is Strength.STATED and event.kind not in ENTERED
     if mode in (AMP16, AMPBF) and not stated and not says_so:
