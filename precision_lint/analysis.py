@@ -152,15 +152,18 @@ def _without_superseded(
 ) -> list[Diagnostic]:
     """One finding a defect: a more specific rule replaces a general one whose code meets its own,
     unless only that is more than possible, and of several that say the same the surest is kept."""
-    gone: dict[str, list[Diagnostic]] = {}
+    gone: dict[tuple[str, int], list[Diagnostic]] = {}
     for _, rule, diagnostic in found:
         for code in rule.supersedes:
-            gone.setdefault(code, []).append(diagnostic)
+            for row in range(diagnostic.start.row, diagnostic.end.row + 1):
+                gone.setdefault((code, row), []).append(diagnostic)
     seen: set[tuple[str, Position, Position]] = set()
     kept = []
     for _, _, diagnostic in sorted(found, key=lambda one: -one[2].confidence.rank):
         key = (diagnostic.code, diagnostic.start, diagnostic.end)
-        if key in seen or any(_hides(one, diagnostic) for one in gone.get(diagnostic.code, ())):
+        rows = range(diagnostic.start.row, diagnostic.end.row + 1)
+        specific = (one for row in rows for one in gone.get((diagnostic.code, row), ()))
+        if key in seen or any(_hides(one, diagnostic) for one in specific):
             continue
         seen.add(key)
         kept.append(diagnostic)

@@ -12,7 +12,7 @@ class LossInHalf(Rule):
     `F.cross_entropy`, `F.nll_loss`, `nn.CrossEntropyLoss` and their like outside of autocast, on
     scores that a region in the same function has left in half; regression losses, binary cross
     entropy and `kl_div` where the target comes out of a region in half too, as that of a teacher
-    network.
+    network; and `mse_loss` of two tensors that the code itself makes float16, region or not.
 
     Where no autocast region is known it is `possible`: a cross entropy or a summed loss of scores that
     nothing upcasts, losses of extensions (CTC, transducers) and of a detector's heads, logits that

@@ -20,7 +20,8 @@ class NormalizeZeroVector(Rule):
     nan in float32 too. It is only `possible` in a project that trains under autocast, for an
     epsilon from 2.98e-8 to 1.53e-5, which only makes gradients infinite, and for a default epsilon
     where neither the function nor its class contains what makes a vector 0 (a mask, padding, a
-    ReLU, dropout) and what is normalised is no difference.
+    ReLU, dropout) and what is normalised is no difference. Where the code itself makes the vectors
+    half it is `likely`, unless a layer with a bias gives them.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8: 1e-8 and 1e-12 round to 0. A vector of

@@ -9,10 +9,10 @@ class InverseSigmoidInHalf(Rule):
     """Inverse sigmoid in half: infinite where the probability is 1.
 
     ## What it flags
-    `torch.log(p.clamp(min=eps) / (1 - p).clamp(min=eps))`, with its parts in names or written
-    with `+ eps`, where `p` may be float16 and `eps` is at most 1.53e-5; and, on the CPU,
-    `torch.logit(p, eps)` with an epsilon of at most 2.44e-4 where `p` may be float16, 1.95e-3 where
-    it may be bfloat16.
+    `torch.log(p.clamp(min=eps) / (1 - p).clamp(min=eps))`, with its parts in names, written with `+
+    eps`, or with `p` limited to `eps` and `1 - eps` before, where `p` may be float16 and `eps` is
+    at most 1.53e-5; and, on the CPU, `torch.logit(p, eps)` with an epsilon of at most 2.44e-4 where
+    `p` may be float16, 1.95e-3 where it may be bfloat16.
 
     It stays silent where `p` is float32 (upcast, float32 boxes from the data), for a larger
     epsilon, and for `torch.logit` on CUDA, whose kernel clamps in float32 (measured on an H200). It

@@ -10,10 +10,10 @@ class MaskFillOverflow(Rule):
 
     ## What it flags
     A finite constant beyond 65504 (such as -1e9, -1e30, `torch.finfo(torch.float32).min`) in
-    `masked_fill`, `full_like`, `new_full`, `full(dtype=...)`, `fill_`, `index_fill`, `scatter`
-    and `F.pad` (error: they raise), in `torch.where`, `x[mask] = -1e9` and `(1 - mask) * -1e9`
-    (warning: they write -inf), where the tensor may be float16. In bfloat16 only constants
-    beyond 3.39e38 are harmful, and `finfo(torch.float32).min` is one.
+    `masked_fill`, `full_like`, `new_full`, `full(dtype=...)`, `fill_`, `index_fill`, `scatter` and
+    `F.pad` (error: they raise), in `torch.where`, `x[mask] = -1e9` and `(1 - mask) * -1e9` and
+    `torch.tensor(-1e9, dtype=...)` (warning: they write -inf), where the tensor may be float16. In
+    bfloat16 only constants beyond 3.39e38 are harmful, and `finfo(torch.float32).min` is one.
 
     It stays silent where the tensor is float32 (upcast, a softmax or sum inside a CUDA autocast
     region, numpy), where a test has ruled float16 out, for -1e4, for -inf, for

@@ -24,7 +24,8 @@ class AccumulateInHalf(Rule):
     It stays silent where the terms are float32 (`.item()`, `.float()`, losses under autocast; what
     a model returns as its loss is `possible`), for a float32 total (adding in place keeps its
     dtype), for sums over the layers of a model and other short loops, and for one operation that
-    adds up by itself (`sum`, `cumsum`), which does so in float32 inside.
+    adds up by itself (`sum`, `cumsum`), which does so in float32 inside. Terms that keep their
+    graphs, in a loop that does not go backward, are few as a rule: `possible`.
 
     ## Why it breaks
     The sum of a half number and a term below half a unit of its last place is the number itself:

@@ -10,10 +10,10 @@ class EmaInHalf(Rule):
 
     ## What it flags
     `kept.mul_(decay).add_(new, alpha=1 - decay)`, `kept.copy_(decay * kept + (1 - decay) * new)`,
-    `kept.lerp_(new, 1 - decay)`, `kept.sub_((1 - decay) * (kept - new))` and
-    `kept = m * kept + (1 - m) * new` where what is kept is half: a tensor that is cast to it, or the
-    parameters of a module that is a copy of one that the file makes half; also in the branch of a
-    condition that has found what is kept to be half.
+    `kept.lerp_(new, 1 - decay)`, `kept.sub_((1 - decay) * (kept - new))` and `kept = m * kept + (1
+    - m) * new`, of a variable of a loop too if `m` is known, where what is kept is half: a tensor
+    that is cast to it, or the parameters of a module that is a copy of one that the file makes
+    half; also in the branch of a condition that has found what is kept to be half.
 
     It stays silent on a copy in float32 (`copy.deepcopy(model).float()`), on models that are only
     run under autocast, whose weights are float32, and on fast averages (decay below 0.9, or 0.99

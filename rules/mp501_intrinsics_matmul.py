@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
 
-PLAIN = ("constant matrix", "a covariance", "a correlation", "a power of a matrix")
-"""Reasons that are no geometry."""
-
-
-PLAIN = ("constant matrix", "a covariance", "a correlation", "a power of a matrix")
+PLAIN = (
+    "constant matrix", "a matrix of large numbers", "a covariance", "a correlation", "a power of a matrix",
+)  # fmt: skip
 """Reasons that are no geometry."""
 
 
@@ -20,7 +18,8 @@ class IntrinsicsMatmul(Rule):
     homographies, homogeneous coordinates, results that go through a perspective divide) that runs
     in half: under autocast, where it is silent, or with half points, where it may raise. Geometry
     is recognised by its use and its origin together with its names. Matrices computed once in
-    numpy (registered filter banks and regressors, a pseudo-inverse) count as well, and so do
+    numpy (registered filter banks and regressors, a pseudo-inverse) and matrices that are written with
+    numbers of 256 or more count as well, and so do
     `affine_grid` and, under autocast, `cov`, `corrcoef` and `matrix_power`, which multiply.
 
     It stays silent for float64 operands, for upcast operands with autocast switched off, for the

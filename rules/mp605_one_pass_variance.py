@@ -11,10 +11,9 @@ class OnePassVariance(Rule):
     ## What it flags
     `(x * x).mean(d) - x.mean(d) ** 2` and its spellings (`x.pow(2)`, `torch.square`, local names
     for either mean), and the same with averages over windows (`pool(x * x) - pool(x) ** 2`, a blur,
-    a convolution with a window, as SSIM has it) or quotients of sums
-    (`squares / n - (total / n) ** 2`), where the values are float16 or bfloat16: after a
-    cast, in a half model, and in an autocast region, which runs neither `mul` nor `mean` in
-    float32.
+    a convolution with a window, as SSIM has it) or quotients of sums (`squares / n - (total / n) **
+    2`, `squares - total ** 2 / n`), where the values are float16 or bfloat16: after a cast, in a
+    half model, and in an autocast region, which runs neither `mul` nor `mean` in float32.
 
     It stays silent for `x.var()`, for `x.float()`, and where autocast runs the square in float32
     (`x.pow(2)` on CUDA).

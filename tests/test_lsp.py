@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest_lsp
 from lsprotocol import types
 from pytest_lsp import LanguageClient
 
+from precision_lint.lsp import server
 from precision_lint.lsp.session import Session
 
 LONG = 120
@@ -569,3 +571,26 @@ def test_without_pygls_it_says_what_to_install(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr == "lsp needs pygls; pip install 'precision-lint[lsp]'\n"
     assert done.stdout == ""
+
+
+def test_memory_is_searched_behind_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    monkeypatch.setattr(server, "REST", 0)
+    monkeypatch.setattr(server, "ALL", 2)
+    monkeypatch.setattr(gc, "collect", searched.append)
+    made = server.Server()
+
+    def answer() -> int:
+        searched.append(0)
+        return 1
+
+    def broken() -> int:
+        raise ValueError
+
+    async def ask() -> None:
+        for work in (answer, broken):
+            await made._ask(Path("m.py"), "", work)
+            await asyncio.sleep(0.1)
+
+    asyncio.run(ask())
+    assert searched == [0, 1, 2]

@@ -637,6 +637,7 @@ def test_a_guard_that_survives_needs_what_brings_it_to_zero(base: str, expected:
 
 
 CALLED = {
+    "MP301": "return torch.log(model(x) + 1e-8)",
     "MP305": "values = model(x)\n    return (values - values.mean()) / (values.std() + 1e-8)",
     "MP503": "out = torch.zeros(4, 4)\n    out.index_copy_(0, at, model(x))\n    return out",
     "MP506": "return model(x).cpu().numpy()",
@@ -667,6 +668,19 @@ def test_an_upcast_in_vain_is_a_models_or_a_regions(base: str, expected: list[st
     for given, wanted in ((text, expected), (text + run, ["MP202"])):
         found = lint_source(given, precision=["amp-float16"], select=["MP202"])
         assert [one.code for one in found] == wanted
+
+
+@pytest.mark.parametrize(("enabled", "confidence"), [("True", "certain"), ("self.amp", "possible")])
+def test_layers_that_run_with_and_without_gradient(enabled: str, confidence: str) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Layers(nn.Module):\n    def __init__(self, amp):\n"
+        "        super().__init__()\n        self.amp = amp\n        self.layer = nn.Linear(4, 4)\n\n"
+        f"    def forward(self, x):\n        with torch.autocast('cuda', enabled={enabled}):\n"
+        "            with torch.no_grad():\n                x = self.layer(x)\n"
+        "            return self.layer(x)\n"
+    )
+    (found,) = lint_source(text, isolated=True, confidence="possible")
+    assert (found.code, found.confidence.value) == ("MP213", confidence)
 
 
 WAYS = """\

@@ -316,6 +316,11 @@ def times_a_number_that_is_declared(x, weights, settings):
     return torch.mm(x.half() * scale, weights.float())  # MP502
 """,
         """\
+def loss_of_classes(x, labels, weights):
+    loss = torch.nn.functional.cross_entropy(x.half(), labels)
+    return torch.mm(loss.view(1, 1), weights.float())  # MP502
+""",
+        """\
 def at_least_a_half(x):
     least = torch.tensor(1e-8).half()
     return x / torch.maximum(x.float(), least)  # MP308
@@ -381,3 +386,26 @@ def test_nothing_is_said_of_what_may_be_right(mode: str, text: str) -> None:
     head = "import torch\nfrom somewhere import make\n"
     found = lint_source(head + text, isolated=True, precision=[mode], confidence="possible")
     assert [(one.start.row, one.code) for one in found] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("torch.arange(4096, dtype=torch.float16)", "certain: integers in float16"),
+        ("torch.arange(count, dtype=torch.float16)", "likely: integers in float16"),
+        ("torch.full((2,), -1e9, dtype=torch.float16)", "certain: full with -1e+09 raises"),
+        ("torch.tensor(-1e9, dtype=torch.float16)", "certain: tensor with -1e+09 is infinite"),
+        ("torch.nn.functional.mse_loss(left, y.half())", "certain: mse_loss after the autocast region"),
+        ("torch.nn.functional.mse_loss(x.half(), y.half())", "likely: mse_loss squares in float16"),
+    ],
+)  # fmt: skip
+def test_how_sure_and_in_which_words(code: str, expected: str) -> None:
+    text = (
+        "import torch\n\n\ndef work(x, y, count=4096):\n"
+        "    with torch.autocast('cuda', dtype=torch.float16):\n        left = x @ y\n"
+        f"    return left, {code}\n"
+    )
+    found = lint_source(text, isolated=True, select=["MP209", "MP310", "MP404"])
+    assert [f"{one.confidence.value}: {one.message}"[: len(expected)] for one in found] == [
+        expected
+    ]

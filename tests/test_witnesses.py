@@ -192,7 +192,9 @@ def step(model, x, y, scaler):
         loss = bce(model(x).sigmoid(), y)
     scaler.scale(loss).backward()
 """
-    for one in witnesses.search(plans(write(tmp_path, text))):
+    found = witnesses.search(plans(write(tmp_path, text)))
+    assert [one.plan.finding.code for one in found] == ["MP301", "MP302"]
+    for one in found:
         assert one.outcome == "proven" and one.fixed is not None and not one.answer["note"]
         assert ".float().sigmoid()" in one.fixed and "def bce" in one.fixed
 

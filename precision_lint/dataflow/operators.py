@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from precision_lint.dataflow.choices import answer
-from precision_lint.dataflow.graph import may_be_number
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.ranges import divide, multiply, power
@@ -190,8 +189,6 @@ def perhaps_number(value: Any) -> bool:
     """Whether something of NumPy may be one number, which promotes no tensor: ``rates[step]``."""
     if value.__class__ is Unknown:
         return not value.symbol.uses & (Symbol.ARRAY | Symbol.TENSOR)
-    if value.__class__ is Tensor:
-        return may_be_number(value)
     if value.__class__ is not Array:
         return value.__class__ is Scalar
     if value.op == "index":

@@ -149,10 +149,10 @@ def _sized(value: Tensor) -> int:
     for one in behind(value, 8):
         if one.op in RANGES:
             if value.hi < INF:
-                return max(
-                    (part.assumptions for part in one.operands if isinstance(part, Scalar)),
-                    default=0,
-                )
+                needed = 0
+                for part in one.operands:
+                    needed |= part.assumptions if isinstance(part, Scalar) else 0
+                return needed
             return 0 if any(_of_tensor(part) for part in one.operands) else assume.SIZE
     return 0
 

@@ -224,7 +224,7 @@ def _is_precomputed(value: Tensor) -> bool:
 def _is_large(value: Tensor) -> bool:
     """Whether a matrix is written with numbers as large as pixels: focal lengths, centers of images."""
     size = max(abs(value.lo), abs(value.hi))
-    if not PIXELS <= size < INF or value.flags & PARAMETER:
+    if not PIXELS <= size < INF:
         return False
     while value.op == "index_put" and isinstance(peel(value.operands[0]), Tensor):
         value = peel(value.operands[0])

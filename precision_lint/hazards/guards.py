@@ -318,11 +318,7 @@ def _odds_of_limited(it: Interpreter, applied: Applied, value: Tensor, over: Gua
     share, below = peel(value.operands[0]), peel(value.operands[1])
     if not isinstance(share, Tensor) or not isinstance(below, Tensor) or below.op != "sub":
         return False
-    if (
-        number(below.operands[0]) != 1
-        or not same(below.operands[1], share)
-        or not 0.99 < share.hi <= 1
-    ):
+    if number(below.operands[0]) != 1 or not same(below.operands[1], share):
         return False
     modes = 0
     for mode in range(len(MODES)):

@@ -596,8 +596,6 @@ def _spread(scale: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
     inner = peel(guard.base if guard is not None else inner)
     if not isinstance(inner, Tensor) or not inner.operands:
         return None
-    if inner.op == "output" and inner.data == 0 and is_op(peel(inner.operands[0]), "var_mean"):
-        inner = peel(inner.operands[0])
     if inner.op in ("var", "var_mean"):
         measured = peel(inner.operands[0])
         return (measured, inner) if isinstance(measured, Tensor) else None

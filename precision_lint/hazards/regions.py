@@ -123,7 +123,7 @@ def loss_in_half(it: Interpreter, applied: Applied) -> None:
 def squares_in_half(it: Interpreter, applied: Applied) -> None:
     """A mean of squares of two tensors that the code makes half: from differences of 256 on it is inf."""
     pair = [one for index in (0, 1) if (one := applied.tensor(index)) is not None]
-    if len(pair) < 2 or text(applied["reduction"]) == "sum" or pair[0].flags & REGIONAL:
+    if len(pair) < 2 or text(applied["reduction"]) == "sum":
         return  # a sum is reported as one
     modes = half_modes(applied.result.dtypes) & 1 << dtypes.CODE
     needed = unbounded(max(magnitude(one) for one in pair), 128.0)
@@ -579,8 +579,7 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
     slot = (region.sites[0], key)
     way = (*it.branches, *it.past)
     if it.no_grad:
-        judged = any(one.names == {"training"} and not one.holds for one in way)
-        if (FIRST_WITH, slot) not in it.variables and not judged:
+        if (FIRST_WITH, slot) not in it.variables and not any(map(_evaluates, way)):
             it.quiet.setdefault(slot, (node, it.module, way))
         return
     it.variables[(FIRST_WITH, slot)] = YES
@@ -592,9 +591,16 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
         it.emit("cached-cast", known[0], on, region.assumptions, again=it.place(node))
 
 
+def _evaluates(asked: Asked) -> bool:
+    """Whether a test leads here in evaluation only: ``if not self.training``."""
+    return (
+        isinstance(asked.test, ast.Attribute) and asked.test.attr == "training" and not asked.holds
+    )
+
+
 def _are_arms(one: Iterable[Asked], other: Iterable[Asked]) -> bool:
     """Whether two places are not both run: a test that leads to one leads past the other."""
-    return any(a.key == b.key and a.holds is not b.holds for a in one for b in other)
+    return any(a.test is b.test and a.holds is not b.holds for a in one for b in other)
 
 
 def _is_handed_a_model(it: Interpreter, node: ast.AST) -> bool:

@@ -43,7 +43,7 @@ SETTLE = 0.2
 ALONE = 0.25
 """Seconds to wait for a project; after that its files are judged one by one until it is read."""
 REST = 0.1
-"""Seconds after diagnostics were published in which nothing searches memory for what they left."""
+"""Seconds after an answer in which nothing searches memory for what it left: it is sent first."""
 ALL = 32
 """All memory is searched every so many times, else what is new."""
 PATIENCE = 1.0
@@ -314,14 +314,6 @@ class Server:
         self.lsp.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(uri, reports, document.version)
         )
-        if self._tidying is None:
-            self._tidying = asyncio.get_running_loop().call_later(REST, self._tidy)
-
-    def _tidy(self) -> None:
-        """Free what was judged before; the collector is off, for it would run while a buffer is judged."""
-        self._tidying = None
-        self._tidied += 1
-        self._judge.submit(gc.collect, 1 if self._tidied % ALL else 2)
 
     @property
     def _encoding(self) -> convert.Encoding:
@@ -355,7 +347,16 @@ class Server:
             self._tell(error)
         except Exception:
             _log.exception("the analysis of %s failed", path)
+        finally:
+            if self._tidying is None:
+                self._tidying = asyncio.get_running_loop().call_later(REST, self._tidy)
         return None
+
+    def _tidy(self) -> None:
+        """Free what was judged before; the collector is off, for it would run while a buffer is judged."""
+        self._tidying = None
+        self._tidied += 1
+        self._judge.submit(gc.collect, 1 if self._tidied % ALL else 2)
 
     # questions
 

@@ -77,12 +77,10 @@ of numbers, so that its operand is of the mode's dtype, as is what a call of els
 SHOWN = assume.MAGNITUDE | assume.SIZE
 """What is believed only where the file itself says that it runs so, and of a module that no file imports where
 the project runs so, since it is handed to what runs; in half weights also where the user says so."""
-HANDED = frozenset({
-    "dtype-mismatch", "log-guard", "log-complement", "log-probability", "flat-index",
-})  # fmt: skip
-"""Events that may rest, under autocast, on an argument that is half, also where no region is in the file.  Read
-in code that nobody had tuned to, such alarms were right in 5 of 70 cases for other kinds; guards of
-denominators and limits in none of 12, fills in 2 of 26, integers in none of 6."""
+HANDED = frozenset({"log-guard", "log-complement", "log-probability", "flat-index"})
+"""Events that may rest, under autocast, on an argument that is half, also where no region is in the file; so
+may what models write.  Read in code that nobody had tuned to, such alarms were right in 5 of 70 cases for
+other kinds; guards of denominators and limits in none of 12, fills in 2 of 26, integers in none of 6."""
 MIXES = ("lerp",)
 """Writes that compute: their arguments are data, unless the region made one of them."""
 ENTERED = frozenset({"geometry-product", "upcast-in-vain"})
@@ -266,8 +264,7 @@ def _handed(event: Event, variant: Variant) -> bool:
         computed = "computed" in (facts["origin"], facts["lowered"])
         mixes = facts["operation"] in MIXES and not computed
         return variant.of_module and bool(facts["writes"]) and not mixes
-    seen = facts["of_probability"] if event.kind == "log-guard" else facts.get("writes", True)
-    return event.kind in HANDED and bool(seen)
+    return event.kind in HANDED and (event.kind != "log-guard" or facts["of_probability"])
 
 
 def _in_mode(
