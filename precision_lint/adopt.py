@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from precision_lint.runner import Result
 
 
-@click.group("baseline")
+@click.group("baseline", no_args_is_help=False)
 def commands() -> None:
     """Put off the findings of today: only new ones are reported.
 

@@ -142,6 +142,7 @@ def test_directory_without_python(run: Run) -> None:
         (["--fix", "m.py", "none"], "none: no such file or directory; nothing was written"),
         (["--add-noqa", "legacy"], "legacy: no such file or directory; nothing was written"),
         (["baseline", "create", "none"], "none: no such file or directory; nothing was written"),
+        (["baseline"], "Missing command"),
         (["explain"], "Missing argument 'CODE|NAME'"),
         (["explain-at"], "Missing argument 'FILE:LINE'"),
         (["explain-at", "m.py"], '"m.py" is not a place; write FILE:LINE'),

@@ -18,6 +18,7 @@ import pytest
 
 from precision_lint import registry
 from precision_lint.cli import cli
+from precision_lint.domains import assumptions
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -195,3 +196,9 @@ def test_the_picture_shows_the_tutorial() -> None:
         assert f"$ {command}" in words
     for line in ("error[MP301]", "eps-before-log: proven", "Found 1 error (1 fixed, 0 remaining)."):
         assert line in words
+
+
+def test_every_assumption_is_explained() -> None:
+    """The page says that its table is complete."""
+    page = (DOCS / "confidence.md").read_text("utf8")
+    assert [text for text in assumptions.NAMES.values() if text not in page] == []

@@ -150,6 +150,9 @@ def test_emitted_tests_notice_the_bug(tmp_path: Path) -> None:
     """Copies show it and its cure; the code itself fails until it is mended."""
     found = searched(tmp_path, {**PROVEN, **ELSEWHERE})
     paths = emit.write(found.values(), tmp_path / "tests")
+    lint = [sys.executable, "-m", "precision_lint", "-n", "--isolated", "--confidence", "possible"]
+    linted = subprocess.run([*lint, "tests"], capture_output=True, text=True, cwd=tmp_path)
+    assert linted.returncode == 0, linted.stdout  # else --fix would cure what shows the bug
     command = [
         sys.executable,
         "-m",
@@ -166,8 +169,7 @@ def test_emitted_tests_notice_the_bug(tmp_path: Path) -> None:
     assert run.stdout.count("FAILED") == run.stdout.count("::test_the_code_itself") == len(PROVEN)
     for name in found:
         path = tmp_path / f"{name}.py"
-        check = ["-m", "precision_lint", "-n", "--isolated", "--fix", "--confidence", "possible"]
-        subprocess.run([sys.executable, *check, str(path)], capture_output=True, cwd=tmp_path)
+        subprocess.run([*lint, "--fix", str(path)], capture_output=True, cwd=tmp_path)
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert f"{2 * count + len(PROVEN)} passed" in run.stdout, run.stdout[-3000:]
     assert len(paths) == count

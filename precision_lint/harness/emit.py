@@ -27,6 +27,8 @@ _HEAD = '''\
 {about}
 """
 
+# precision-lint: ignore-file  the hazard in here is meant
+
 import contextlib
 import math
 {modules}
