@@ -17,14 +17,12 @@ from typing import Any
 from precision_lint import analysis, assumed, registry, source
 from precision_lint.api import Confidence, Diagnostic, Position, Rule
 from precision_lint.domains import dtypes
-from precision_lint.events import Event, Link, Place, Sign, Variant, differing
+from precision_lint.events import Event, Function, Link, Place, Sign, Variant, differing
 from precision_lint.precision.confidence import NOBODY, Callers
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
 from precision_lint.source import Failure, Source
 
-Function = tuple[str, str]
-"""A file's name and a function's qualified name."""
 Cut = tuple[str, str, int]
 """A bound that was reached (``Program.count``), the function's qualified name, and how often."""
 FRAMES = 8000
@@ -69,7 +67,17 @@ class Facts:
         head = {
             "files": list(self.events),
             "signs": [
-                [s.mode, s.text, list(s.place), s.script, s.inside, s.flag, s.bound]
+                [
+                    s.mode,
+                    s.text,
+                    list(s.place),
+                    s.script,
+                    s.inside,
+                    s.flag,
+                    s.bound,
+                    s.around,
+                    s.model,
+                ]
                 for s in self.signs
             ],
             "called": _by_file(self.called),
@@ -85,8 +93,18 @@ class Facts:
         try:
             head = json.loads(first)
             signs = tuple(
-                Sign(mode, said, Place(*place), script, inside, flag, bound)
-                for mode, said, place, script, inside, flag, bound in head["signs"]
+                Sign(
+                    mode,
+                    said,
+                    Place(*place),
+                    script,
+                    inside,
+                    flag,
+                    bound,
+                    around=around,
+                    model=tuple(model) if model else None,
+                )
+                for mode, said, place, script, inside, flag, bound, around, model in head["signs"]
             )
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names
@@ -128,7 +146,7 @@ class Told:
 
     @property
     def force(self) -> Force:
-        return Force({**self.around.modes, **self.here.modes}).under(self.stated)
+        return self.around.with_those_of(self.here).under(self.stated)
 
     @property
     def key(self) -> tuple[bytes, ...]:
@@ -137,7 +155,8 @@ class Told:
             [mode, int(strength), sign and [sign.text, list(sign.place)]]
             for mode, (strength, sign) in sorted(self.force.modes.items())
         ]
-        rest = json.dumps([modes, sorted(sorted(one) for one in self.called.seen)])
+        cast = [[mode, sorted(reach)] for mode, reach in sorted(self.force.cast.items())]
+        rest = json.dumps([modes, cast, sorted(sorted(one) for one in self.called.seen)])
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 

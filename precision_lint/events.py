@@ -28,6 +28,10 @@ class Link(NamedTuple):
     place: Place
 
 
+Function = tuple[str, str]
+"""A function by its file and its qualified name."""
+
+
 @dataclass(frozen=True)
 class Sign:
     """A place that shows in which mode code is run: a region, a cast, a scaler, a setting.
@@ -38,6 +42,8 @@ class Sign:
     code around calls, not about other models and losses of the project: one model that is cast, or a
     region in code that does not train or evaluate.
     setting: the folder whose code a setting of a trainer is about; None: it is no setting.
+    around: the function that the place is in, by its qualified name.  model: the class of the model that is
+    cast (path, qualified name), if it is one of the project.
     """
 
     mode: int
@@ -48,6 +54,8 @@ class Sign:
     flag: bool = False
     bound: bool = False
     setting: str | None = None
+    around: str = ""
+    model: Function | None = None
 
 
 @dataclass(slots=True, eq=False)

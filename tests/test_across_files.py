@@ -155,6 +155,35 @@ def test_gradients_are_read_in_a_file_that_never_says_torch(tmp_path: Path) -> N
     assert check(tmp_path) == ["train.py:7 MP101"]
 
 
+def test_an_option_is_about_what_it_casts(tmp_path: Path) -> None:
+    """Where weights are half by an option only, other models and functions are not taken for half."""
+    layer = (
+        "class {name}(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(8, 8)\n\n"
+        "    def forward(self, x):\n        pad = torch.zeros(1, 8, device=x.device)\n"
+        "        return self.fc(torch.cat([pad, self.fc(x)]))\n"
+    )
+    nets = (
+        "import torch\nfrom torch import nn\n\n\n"
+        + layer.format(name="Small")
+        + "\n\n"
+        + layer.format(name="Large")
+    )
+    small, large = "nets.py:11 MP401", "nets.py:21 MP401"
+    load = (
+        "import torch\nfrom nets import Large, Small\n\n\n"
+        "def load(half: bool):\n    net = Small().cuda()\n{cast}\n    return net\n\n\n"
+        "def evaluate(net, batches):\n    return [net(one) for one in batches]\n"
+    )
+    sure = load.format(cast="    net = net.half()")
+    optional = load.format(cast="    if half:\n        net = net.half()")
+    projects.write(tmp_path, {"nets.py": nets, "load.py": optional})
+    assert check(tmp_path) == [small]
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == [small, large]
+    projects.write(tmp_path, {"load.py": sure})
+    assert small in check(tmp_path)
+
+
 def test_what_is_loaded_is_data(tmp_path: Path) -> None:
     """It has the dtype of data in a file: float32, or that of the model that it is given to."""
     grid = (

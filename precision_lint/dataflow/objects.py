@@ -611,12 +611,18 @@ def _steps(it: Interpreter, function: Function) -> bool:
     return trains or any(isinstance(one, ast.For) for one in every(function.node))
 
 
-def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, known: bool = False) -> None:
+def show_cast(
+    it: Interpreter,
+    vector: Dtypes,
+    node: ast.AST,
+    known: bool = False,
+    model: Class | None = None,
+) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
 
     Who casts one model says nothing of the others of a project: in other files, only what is called from
     here counts, unless the function at hand trains or evaluates what it casts.  known: the code builds it, or
-    another library does, so that what it runs is known.
+    another library does, so that what it runs is known.  model: its class, if it is one of the project.
     """
     if _hands_on(node) or _teaches(it):
         return
@@ -626,7 +632,8 @@ def show_cast(it: Interpreter, vector: Dtypes, node: ast.AST, known: bool = Fals
             said = f"a model is made {dtypes.NAMES[dtype]} here"
             runs = _steps(it, it.function) if it.function is not None else it.module.trains()
             bound = known or not runs
-            it.sign(mode, said, node, None, of_own_parts(it), written != dtype, bound)
+            flag = written != dtype
+            it.sign(mode, said, node, None, of_own_parts(it), flag, bound, model)
 
 
 def cast_module(
@@ -635,7 +642,8 @@ def cast_module(
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
     library = owner.cls if isinstance(owner.cls, str) else ""
-    show_cast(it, vector, node, not library or not library.startswith("torch."))
+    own = owner.cls if isinstance(owner.cls, Class) else None
+    show_cast(it, vector, node, not library or not library.startswith("torch."), own)
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)

@@ -13,6 +13,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT16, LOW, OTHER, WIDE
 from precision_lint.domains.values import DtypeValue, Tensor
 from precision_lint.hazards.places import in_sight
+from precision_lint.syntax.program import every
 
 DRAWN: Final = frozenset({"randn", "randn_like", "rand", "rand_like"})
 
@@ -26,6 +27,8 @@ def coarse(it: Interpreter, applied: Applied) -> None:
     node = _named(it, value)
     if node is None or not in_sight(it, value):
         return  # who is handed numbers casts up what it is given
+    if _handed_on(it, applied.node):
+        return  # half is what another function is to be given
     half = dtypes.surely(value.dtypes, LOW)
     modes = half & dtypes.surely(applied.result.dtypes, WIDE)
     assumptions = value.assumptions
@@ -41,6 +44,16 @@ def coarse(it: Interpreter, applied: Applied) -> None:
             half="float16" if any(one & FLOAT16 for one in value.dtypes) else "bfloat16",
             cast=it.place(applied.node),
         )
+
+
+def _handed_on(it: Interpreter, cast: ast.AST) -> bool:
+    """Whether what a method casts is an argument of a call, too, in the function at hand."""
+    drawn = getattr(getattr(cast, "func", None), "value", None)
+    if not isinstance(drawn, ast.Name) or it.function is None:
+        return False
+    calls = (one for one in every(it.function.node) if isinstance(one, ast.Call))
+    given = (one for call in calls for one in (*call.args, *(k.value for k in call.keywords)))
+    return any(isinstance(one, ast.Name) and one.id == drawn.id for one in given)
 
 
 def _named(it: Interpreter, value: Tensor) -> ast.AST | None:

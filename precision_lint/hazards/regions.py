@@ -43,7 +43,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.hazards.magnitudes import half_modes, magnitude, unbounded
 from precision_lint.hazards.places import made_at, operand_node, upcast_places
-from precision_lint.syntax.program import Module, scan
+from precision_lint.syntax.program import Module, every, scan
 from precision_lint.torchmodel import amp
 
 LOSSES: Final = (
@@ -209,18 +209,41 @@ def region_arguments(
         _report(it, node, what, None, assume.BRANCH, False)
     elif _lowers_nothing(it, given):
         what = "dtype float32: autocast then casts nothing down"
-        meant = assume.FLAG | (assume.OUTSIDE if _part_of_a_model(it, node) else 0)
+        runs = _runs_a_model(it, node) and _written_here(it, given["dtype"])
+        meant = assume.FLAG | (0 if runs else assume.OUTSIDE)
         _report(it, node, what, None, meant, False, ALL_MODES & ~dtypes.HALF_MODES)
 
 
-def _part_of_a_model(it: Interpreter, node: ast.AST) -> bool:
-    """Whether a region, by a decorator or in a layer, trains nothing and may be inside of another one."""
+def _runs_a_model(it: Interpreter, node: ast.AST) -> bool:
+    """Whether a region is around a model: no decorator, and in code that trains or calls what it is given.
+
+    Others bring a few operations up, inside of another region.
+    """
     function = it.function
     if function is None:
-        return not it.module.trains()
-    inside = node in getattr(function.node, "decorator_list", ())
-    inside = inside or (function.cls is not None and is_module(it, function.cls))
-    return inside and not runs_models(it)
+        return it.module.trains()
+    if node in getattr(function.node, "decorator_list", ()):
+        return False
+    if runs_models(it):
+        return True
+    if function.cls is not None and is_module(it, function.cls):
+        return False
+    given = {one.arg for one in function.parameters}
+    return any(
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in given
+        for one in every(function.node)
+    )
+
+
+def _written_here(it: Interpreter, dtype: Value) -> bool:
+    """Whether a dtype is that of the code at hand in all its uses: no option, and no tensor's or caller's."""
+    if not isinstance(dtype, DtypeValue) or dtype.source is not None or dtype.assumptions:
+        return False
+    around = it.function.node if it.function is not None and dtype.node is not None else None
+    if around is None or dtype.home is not it.module:
+        return True
+    first, last = around.lineno, around.end_lineno or around.lineno
+    return first <= getattr(dtype.node, "lineno", first) <= last
 
 
 def _rest(value: Value | None) -> int:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, HALF16, HALFBF, MODES
-from precision_lint.events import Event, Sign, Variant
-from precision_lint.precision.modes import Force, Strength
+from precision_lint.events import Event, Function, Sign, Variant
+from precision_lint.precision.modes import Force, Strength, is_optional, outermost
 
 USUAL = (
     assume.INPUT | assume.ENTRY | assume.NETWORK | assume.FLAG | assume.DEFAULT | assume.WEIGHTS
@@ -276,10 +276,22 @@ def _in_mode(
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), None
     strength = force.of(mode)
     sign = force.modes[mode][1] if strength is not None else None
-    if strength is not None and _runs_it(event, mode, strength, variant, sign):
+    runs = _cast(event, variant, force.cast.get(mode, frozenset()))
+    if strength is not None and (strength is Strength.STATED or not is_optional(mode, sign)):
+        runs = runs or _runs_it(event, mode, strength, variant, sign)
+    if runs:
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
     unstated = force.stated and strength is None
     return (None if strange or unstated else Confidence.POSSIBLE), sign
+
+
+def _cast(event: Event, variant: Variant, reach: frozenset[Function]) -> bool:
+    """Whether a hazard is of a model that is cast, or comes from where an option decides about a cast.
+
+    Where the option is all that shows a mode, other code of the project runs in float32 by default.
+    """
+    own = (event.place.path, event.function)
+    return any(outermost(one) in reach for one in (own, variant.root, *variant.also))
 
 
 def _runs_it(

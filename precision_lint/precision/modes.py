@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, HALF16, HALFBF
-from precision_lint.events import Sign
+from precision_lint.events import Function, Sign
 
 
 class Strength(enum.IntEnum):
@@ -35,12 +35,14 @@ class Force:
     """The modes in force for one file, each with its strength and the place that shows it.
 
     stated: whether the user says so, and no other mode is to be looked at.  shown: how strongly the
-    code shows each mode, whatever the user says.
+    code shows each mode, whatever the user says.  cast: for half modes, the classes that are cast and the
+    functions where an option or a condition decides about it, outermost (path, name).
     """
 
     modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
     stated: bool = False
     shown: Mapping[int, Strength] = field(default_factory=dict)
+    cast: Mapping[int, frozenset[Function]] = field(default_factory=dict)
 
     def of(self, mode: int) -> Strength | None:
         """How strongly a mode is in force; None: it is not."""
@@ -61,6 +63,35 @@ class Force:
         found = {mode: (Strength.STATED, sign) for mode, sign in signs.items()}
         shown = {mode: strength for mode, (strength, _) in self.modes.items()}
         return Force(found, stated=True, shown=shown)
+
+    def with_those_of(self, here: Force) -> Force:
+        """What is in force where other files show this, and the file itself what ``here`` says."""
+        modes = dict(self.modes)
+        for mode, found in here.modes.items():
+            if mode not in modes or _rank(mode, found) >= _rank(mode, modes[mode]):
+                modes[mode] = found
+        none: frozenset[Function] = frozenset()
+        both = self.cast.keys() | here.cast.keys()
+        return Force(
+            modes, cast={one: self.cast.get(one, none) | here.cast.get(one, none) for one in both}
+        )
+
+
+def _rank(mode: int, found: tuple[Strength, Sign | None]) -> tuple[bool, Strength]:
+    """What shows a mode best: of half modes, what is run so whatever an option says."""
+    strength, sign = found
+    chosen = is_optional(mode, sign)
+    return strength >= Strength.IMPORTER and not chosen, strength
+
+
+def is_optional(mode: int, sign: Sign | None) -> bool:
+    """Whether weights are half only where an option or a condition says so."""
+    return sign is not None and sign.flag and mode in (HALF16, HALFBF)
+
+
+def outermost(function: Function) -> Function:
+    """The function or class at a module's level that holds a function."""
+    return function[0], function[1].partition(".")[0]
 
 
 MODES = {
@@ -84,15 +115,21 @@ def force(
     any file does.
     """
     found: dict[int, tuple[Strength, Sign | None]] = {}
+    cast: dict[int, set[Function]] = {}
     around = frozenset(importers)
     for sign in signs:
         if sign.place.path != path and sign.script:
             continue
-        strength = _strength(path, sign, around, imported)
+        shown = _strength(path, sign, around, imported), sign
         known = found.get(sign.mode)
-        if known is None or known[0] < strength:
-            found[sign.mode] = (strength, sign)
-    return Force(found)
+        if known is None or _rank(sign.mode, known) < _rank(sign.mode, shown):
+            found[sign.mode] = shown
+        reach = cast.setdefault(sign.mode, set())
+        if is_optional(sign.mode, sign):
+            reach.add(outermost((sign.place.path, sign.around)))
+        if sign.model is not None:
+            reach.add(outermost(sign.model))
+    return Force(found, cast={mode: frozenset(reach) for mode, reach in cast.items()})
 
 
 def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) -> Strength:
