@@ -65,10 +65,12 @@ class Applied:
     """An operation at one place: what it was given, and what it gives.
 
     values: its operands, in the order of its parameters.  seen: the dtypes in which it computes, after
-    autocast.  policy: autocast's, if it is on.
+    autocast.  policy: autocast's, if it is on.  asked: the dtype of the result was asked for (``out_dtype``).
     """
 
-    __slots__ = ("inplace", "name", "node", "operation", "policy", "result", "seen", "values")
+    __slots__ = (
+        "asked", "inplace", "name", "node", "operation", "policy", "result", "seen", "values",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Applied:
         self.result: Tensor
         self.seen: dict[int, Dtypes] = {}
         self.policy: str | None = None
+        self.asked = False
 
     def __getitem__(self, name: str) -> Value | None:
         """The operand of a parameter, by its name."""
@@ -153,6 +156,7 @@ HANDED_ON: Final = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | O
 
 def _product_dtype(it: Interpreter, applied: Applied, asked: Value, vector: Dtypes) -> Dtypes:
     """``out_dtype`` of a product: the matrices agree; what is added to them has its own dtype."""
+    applied.asked = True
     if len(applied.operation.strict) > 2 and 1 in applied.seen:
         applied.seen[0] = applied.seen[1]
     return dtype_of(it, asked) or vector

@@ -23,7 +23,7 @@ from precision_lint.dataflow.objects import is_a
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import FLOAT32, LOW
+from precision_lint.domains.dtypes import FLOAT32, LOW, WIDE
 from precision_lint.domains.values import (
     BUFFER,
     INF,
@@ -750,6 +750,7 @@ def left_half(it: Interpreter, applied: Applied) -> None:
     modes = 0
     found: Tensor | None = None
     operands = []
+    wide = dtypes.surely(applied.result.dtypes, WIDE) if applied.asked else 0
     for index in applied.operation.operands if applied.name != "einsum" else applied.seen:
         value = applied.tensor(index)
         if value is None:
@@ -759,6 +760,7 @@ def left_half(it: Interpreter, applied: Applied) -> None:
         for mode, state in enumerate(outer.dtypes):
             if state & LOW and value.dtypes[mode] & LOW and not value.dtypes[mode] & dtypes.OTHER:
                 low |= 1 << mode
+        low &= ~wide
         inner = peel(value)
         if not low or not isinstance(inner, Tensor) or inner.op == "weight":
             continue

@@ -144,7 +144,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         _one_kind(narrow, wide, mode)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
-    _as_if_cast(applied, pair, narrow)
+    _as_if_cast(applied, pair)
     near = _mended_there(it, came)
     if not near:
         for one in behind(wide, 80):
@@ -254,12 +254,13 @@ def _contracts(equation: str | None) -> bool:
     return any(a & b for a, b in combinations(terms, 2))
 
 
-def _as_if_cast(applied: Applied, pair: Pair, narrow: Tensor) -> None:
-    """What comes after an operation that raises is judged as if it had been given one dtype."""
+def _as_if_cast(applied: Applied, pair: Pair) -> None:
+    """What comes after an operation that raises is judged as if all had one dtype: that of weights."""
     if applied.name in WRITES:
         return
+    kept = pair.wide if pair.wide.value.op == "weight" else pair.narrow
     applied.result.dtypes = tuple(
-        pair.narrow.dtypes[mode] if pair.modes >> mode & 1 else one
+        kept.dtypes[mode] if pair.modes >> mode & 1 else one
         for mode, one in enumerate(applied.result.dtypes)
     )
 
