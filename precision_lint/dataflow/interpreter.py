@@ -458,8 +458,13 @@ class Interpreter:
             del self.events[key]
 
     def settle(self) -> None:
-        """At the end of an analysis: what was never used as a tensor of floats is assumed to be."""
+        """At the end of an analysis: what was never used as a tensor of floats is assumed to be.
+
+        No mode casts what is used as complex.
+        """
         for variant, symbols, proof in self.pending:
+            if any(one.uses & Symbol.COMPLEX for one in symbols):
+                variant.modes = 0
             if not all(one.proven(proof) for one in symbols):
                 variant.assumptions |= assume.KIND
         self.pending.clear()

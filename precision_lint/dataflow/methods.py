@@ -67,7 +67,8 @@ KEEPS: Final = frozenset({
     "xpu", "mps", "npu", "resolve_conj", "register_hook",
 })  # fmt: skip
 """Methods that give the tensor itself, or a copy on another device."""
-VIEWS_AS_ATTRIBUTES = {"T": "t", "mT": "transpose", "H": "t", "mH": "transpose", "real": "real"}
+PARTS: Final = {"real": "real", "imag": "imag"}
+VIEWS_AS_ATTRIBUTES = {"T": "t", "mT": "transpose", "H": "t", "mH": "transpose", **PARTS}
 NUMBERS: Final = frozenset({
     "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset",
     "get_device", "data_ptr", "__len__",
@@ -158,10 +159,9 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
         return Special("shape", node, it.module, of=value)
     if name == "device":
         return Special("device", node, it.module, of=value)
-    if name in ("grad", "mT", "mH"):
-        made = tensor_of(it, value, node)
-        assert made is not None
+    if name in ("grad", "mT", "mH") and (made := tensor_of(it, value, node)) is not None:
         return _of_tensor(it, made, name, node)
+    value.symbol.uses |= Symbol.COMPLEX if name in PARTS else 0
     if name in ("T", "data", "real", "H"):
         return value
     if name == "ndim":

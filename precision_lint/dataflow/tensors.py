@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from precision_lint.dataflow.graph import floats_behind
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
 from precision_lint.dataflow.ranges import reach_of, result_bounds
 from precision_lint.domains import assumptions as assume
@@ -192,6 +193,7 @@ def operate(
     applied = Applied(operation, values, node, inplace)
     tensors = _operands(it, operation, values, node)
     _mark_index(applied["index"])
+    _mark_complex(applied)
     vector = _result_dtypes(it, applied, tensors)
     if operation.dtype_argument and "dtype" in keywords:
         asked = dtype_of(it, keywords["dtype"])
@@ -325,6 +327,10 @@ VIEWS: Final = frozenset({
 """Operations that leave an index an index."""
 
 
+OF_COMPLEX: Final = frozenset({"real", "imag", "angle", "view_as_real"})
+"""Operations that only complex numbers are given."""
+
+
 def _mark(value: Tensor, use: int) -> None:
     """Note what a tensor is used as, for the unknown object that it is or is made of."""
     for _ in range(8):
@@ -336,6 +342,13 @@ def _mark(value: Tensor, use: int) -> None:
         if inner is None:
             return
         value = inner
+
+
+def _mark_complex(applied: Applied) -> None:
+    """Note of what only complex numbers are given to that it, and what it is made of, is complex."""
+    for one in floats_behind(applied.tensor()) if applied.name in OF_COMPLEX else ():
+        if one.symbol is not None:
+            one.symbol.uses |= Symbol.COMPLEX
 
 
 def _mark_index(index: Value | None) -> None:
@@ -398,7 +411,7 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
         return dtypes.V_FLOAT32 if _of_numbers(applied) else dtypes.V_ANY
     if result == "first" or (result == "real" and len(seen) == 1):
         vector = seen[0]
-        return _real(vector) if result == "real" else vector
+        return _real(vector, applied.name in OF_COMPLEX) if result == "real" else vector
     if result == "second":
         return seen[1] if len(seen) > 1 else seen[0]
     if result == "complex":
@@ -430,8 +443,13 @@ def _is_tensor(values: list[Value | None], index: int) -> bool:
     return index < len(values) and isinstance(values[index], Tensor)
 
 
-def _real(vector: Dtypes) -> Dtypes:
-    return tuple([dtypes.FLOAT32 if one == dtypes.COMPLEX else one for one in vector])
+def _real(vector: Dtypes, parts: bool) -> Dtypes:
+    """The dtype of an absolute value, or of what only complex numbers have, which no mode makes half."""
+    low = dtypes.LOW if parts else 0
+    return tuple([
+        dtypes.FLOAT32 if one == dtypes.COMPLEX else one & ~low | (one & low and dtypes.FLOAT32)
+        for one in vector
+    ])  # fmt: skip
 
 
 def _integral(one: int) -> int:

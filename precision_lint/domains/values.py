@@ -94,6 +94,7 @@ class Symbol:
     ASKED: Final = 1 << 8
     MEMBER: Final = 1 << 9
     ENTRY: Final = 1 << 10
+    COMPLEX: Final = 1 << 11
     """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several;
     it was found under a name in what may be a dict, which holds sizes and indices as well."""
     count: ClassVar[int] = 0
