@@ -347,7 +347,7 @@ def _several(
         given = list(given[0].items)
     found = [tensor_of(it, value) for value in given]
     items: list[Value] = [
-        one.but(op="view", operands=(one,), node=node, home=it.module, rank=-1)
+        one.but(op="view", operands=(one,), node=node, home=it.module, rank=-1, data=name)
         if one
         else unknown()
         for one in found

@@ -228,7 +228,7 @@ def _report(it: Interpreter, angle: Angle, turn: Place | None) -> None:
             source = part.operands[1] if part.op == "cast" and len(part.operands) > 1 else None
             if isinstance(source, DtypeValue) and source.source is not None:
                 assumptions |= source.source.assumptions
-    if not _counts(angle) and _follows_positions(angle):
+    if _of_grid(angle) or (not _counts(angle) and _follows_positions(angle)):
         assumptions |= assume.SIZE
     for one in angle.operands:
         for part in behind(one, 6):
@@ -258,6 +258,13 @@ def _counts(angle: Angle) -> bool:
     """Whether the frequencies are multiplied by whole numbers, not by a time from 0 to 1."""
     other = angle.operands[0] if angle.operands[1] is angle.frequencies else angle.operands[1]
     return _is_count(other)
+
+
+def _of_grid(angle: Angle) -> bool:
+    """Whether positions are those of a grid: with two dimensions or more, none has thousands."""
+    return any(
+        one.data == "torch.meshgrid" for operand in angle.operands for one in behind(operand, 12)
+    )
 
 
 def _follows_positions(angle: Angle) -> bool:
