@@ -253,7 +253,7 @@ class Together:
     """The facts of all files that were interpreted.
 
     imports: what a file imports, directly or not.  suggested: signs besides those of the code.
-    imported: whether any file imports one.
+    imported: whether any file imports one.  near: what a file names in its imports.
     """
 
     def __init__(
@@ -262,10 +262,11 @@ class Together:
         imports: Callable[[str], Iterable[str]] = lambda _: (),
         suggested: Iterable[Sign] = (),
         imported: Callable[[str], bool] = lambda _: False,
+        near: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
         self._facts = facts
         signs = {sign for found in facts.values() for sign in found.signs}.union(suggested)
-        self._signs = Signs(signs, imports, imported)
+        self._signs = Signs(signs, imports, imported, near)
         self._roots: dict[str, list[str]] = {}
         self._called: dict[str, dict[str, set[Function]]] = {}
         for root, found in sorted(facts.items()):
@@ -304,6 +305,7 @@ class Signs:
         signs: Iterable[Sign],
         imports: Callable[[str], Iterable[str]],
         imported: Callable[[str], bool],
+        near: Callable[[str], Iterable[str]],
     ) -> None:
         self._by_file: dict[str, list[Sign]] = {}
         for sign in sorted(signs, key=lambda one: (one.place, one.mode, one.text)):
@@ -312,6 +314,7 @@ class Signs:
             self._by_file.setdefault(sign.place.path, []).append(found)
         code = (path for path in self._by_file if path.endswith((".py", ".pyi", ".ipynb")))
         self._imports = {path: frozenset(imports(path)) for path in code}
+        self._near = {path: frozenset(near(path)) for path in self._imports}
         self._imported = imported
 
     def here(self, name: str) -> Force:
@@ -323,7 +326,8 @@ class Signs:
         importers = [path for path, found in self._imports.items() if name in found]
         others = (s for path, found in self._by_file.items() if path != name for s in found)
         imported = bool(importers) or self._imported(name)
-        return force(name, others, importers, imported)
+        near = frozenset(path for path, found in self._near.items() if name in found)
+        return force(name, others, importers, imported, near)
 
 
 def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> Told:

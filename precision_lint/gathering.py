@@ -104,7 +104,8 @@ def interpreted(
     told: dict[Path, dict[str, Told]] = {}
     for root, found in facts.items():
         suggested = suggestions.signs(projects[root], caches[root])
-        whole = Together(found, imports[root].reach_of_users, suggested, imports[root].imported)
+        known = imports[root]
+        whole = Together(found, known.reach_of_users, suggested, known.imported, known.near)
         told[root] = {name: whole.told(name) for name in wanted[root]}
         for name in wanted[root][:1]:
             more = len(users[root]) - len(first[root])

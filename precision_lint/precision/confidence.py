@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
-from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, HALF16, HALFBF, MODES
+from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, MODES
 from precision_lint.events import Event, Function, Sign, Variant
 from precision_lint.precision.modes import Force, Strength, is_optional, outermost
 
@@ -53,6 +53,7 @@ WRITTEN: dict[str, int] = {
     "half-loss": assume.MAGNITUDE,
     "geometry-product": assume.NAME,
     "zero-vector": assume.ZERO,
+    "coarse-noise": assume.BRANCH,
 }
 """By kind of event: what is believed where the code itself makes the operands half, or opens the region."""
 DATA = frozenset({"norm-by-hand", "slow-average", "missing-decomposition"})
@@ -215,17 +216,9 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             continue
         assumptions = variant.assumptions & ~BY_MODE[mode]
         strange = assumptions & ~tolerated
+        strange |= assumptions & _doubted(event, mode, variant, assumptions, force)
         if mode == CODE:
             strange &= ~WRITTEN.get(event.kind, 0)
-        enough = Strength.HANDED if variant.of_module else Strength.FILE
-        if mode in (AMP16, AMPBF):
-            run = force.by_code(mode) >= enough
-            strange |= assumptions & _doubted_in_region(event, variant, assumptions, run)
-        elif mode in (HALF16, HALFBF):
-            # who casts the model may still switch the region on
-            strange |= assumptions & assume.FLAG
-            if (force.of(mode) or Strength.PROJECT) < enough:
-                strange |= assumptions & SHOWN
         if assumptions & TWICE and not force.stated:
             strange |= assumptions & SHOWN
         confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
@@ -234,6 +227,20 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             if best is None or _order(found) > _order(best):
                 best = found
     return best
+
+
+def _doubted(event: Event, mode: int, variant: Variant, assumptions: int, force: Force) -> int:
+    """Usual assumptions that are often wrong in a mode."""
+    if mode == CODE:
+        return 0 if force.stated else assume.BRANCH
+    enough = Strength.HANDED if variant.of_module else Strength.FILE
+    if mode in (AMP16, AMPBF):
+        run = force.by_code(mode) >= enough
+        doubted = _doubted_in_region(event, variant, assumptions, run)
+        alone = not (run or force.stated or assumptions & assume.WEIGHTS)
+        return doubted | assume.NETWORK if alone else doubted
+    # who casts the model may still switch the region on
+    return assume.FLAG | (SHOWN if (force.of(mode) or Strength.PROJECT) < enough else 0)
 
 
 def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bool) -> int:

@@ -108,11 +108,12 @@ def force(
     signs: Iterable[Sign],
     importers: Iterable[str] = (),
     imported: bool = False,
+    near: frozenset[str] = frozenset(),
 ) -> Force:
     """What the code shows to be in force for a file.
 
     importers: files that import it, directly or not, as far as they show something.  imported: whether
-    any file does.
+    any file does.  near: files that name it in their imports, or its package: others make other models half.
     """
     found: dict[int, tuple[Strength, Sign | None]] = {}
     cast: dict[int, set[Function]] = {}
@@ -120,7 +121,7 @@ def force(
     for sign in signs:
         if sign.place.path != path and sign.script:
             continue
-        shown = _strength(path, sign, around, imported), sign
+        shown = _strength(path, sign, around, imported, near), sign
         known = found.get(sign.mode)
         if known is None or _rank(sign.mode, known) < _rank(sign.mode, shown):
             found[sign.mode] = shown
@@ -132,7 +133,9 @@ def force(
     return Force(found, cast={mode: frozenset(reach) for mode, reach in cast.items()})
 
 
-def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) -> Strength:
+def _strength(
+    path: str, sign: Sign, importers: frozenset[str], imported: bool, near: frozenset[str]
+) -> Strength:
     if sign.place.path == path:
         region = sign.mode in (AMP16, AMPBF)
         return Strength.PARTS if sign.inside and region else Strength.FILE
@@ -143,6 +146,8 @@ def _strength(path: str, sign: Sign, importers: frozenset[str], imported: bool) 
         return Strength.CALLER if imports else Strength.PROJECT
     if not imported:
         return Strength.HANDED
+    if sign.mode in (HALF16, HALFBF) and sign.setting is None and sign.place.path not in near:
+        return Strength.CALLER if imports else Strength.PROJECT
     return Strength.IMPORTER if imports or sign.setting is not None else Strength.PROJECT
 
 

@@ -314,6 +314,12 @@ class Imports:
             pending += new
         return found
 
+    def near(self, name: str) -> set[str]:
+        """What a file names in its imports, itself or by a package that it names."""
+        named = self.of(name)
+        packages = (one for one in named if one.endswith("__init__.py"))
+        return {*named, *(other for one in packages for other in self.of(one))}
+
     def sign(self, name: str) -> bytes:
         """A digest of a file, and of which files its imports name."""
         key = self._contents.get(name, NOTHING).key
