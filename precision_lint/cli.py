@@ -336,7 +336,8 @@ def _show(
         if output_format == "text" and not quiet:
             _echo("", report_to)
     if not quiet:
-        for line in summary.summary(result, mode, statistics, output_format == "text"):
+        marked = output_format == "concise" or (statistics and human)
+        for line in summary.summary(result, mode, statistics, output_format == "text", marked):
             _echo(line, notes_to)
 
 
