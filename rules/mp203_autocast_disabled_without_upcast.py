@@ -73,6 +73,6 @@ class AutocastDisabledWithoutUpcast(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         yield Finding(
-            f"{facts['operation']} of half tensors: leaving autocast does not bring them up to float32",
+            f"`{facts['operation']}` of half tensors: leaving autocast does not bring them up to float32",
             fix=at.fix("upcast the operands", at.upcast(facts["operands"])),
         )

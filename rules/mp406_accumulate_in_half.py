@@ -84,9 +84,9 @@ class AccumulateInHalf(Rule):
             return
         edits = at.upcast((facts["term"],)) if facts["term"] is not None else None
         fix = at.fix("add up in float32", edits)
+        total = at.quoted(facts["total"], "the total")
         yield Finding(
-            f"{at.text(facts['total'])} accumulates in {facts['half']}: terms of 1 are lost from "
-            f"{EXACT[facts['half']]} on",
+            f"{total} accumulates in {facts['half']}: terms of 1 are lost from {EXACT[facts['half']]} on",
             fix=fix,
         )
 

@@ -81,14 +81,14 @@ class IndexAssignMismatch(Rule):
         facts = event.facts
         if not facts["writes"]:
             return
-        narrow = at.text(facts["narrow"])[:40] if facts["narrow"] is not None else "one side"
-        wide = at.text(facts["wide"])[:40] if facts["wide"] is not None else "the other"
+        narrow = at.quoted(facts["narrow"], "one side")
+        wide = at.quoted(facts["wide"], "the other")
         related = []
         if facts["origin_at"] is not None and facts["origin_at"] != event.place:
             related.append(Link(f"the {facts['wide_dtype']} side is made here", facts["origin_at"]))
         yield Finding(
             f"{narrow} is {facts['narrow_dtype']} and {wide} is {facts['wide_dtype']}: "
-            f"{facts['operation']} does not cast, this raises",
+            f"`{facts['operation']}` does not cast, so this raises",
             event.place,
             _fix(event, at),
             tuple(related),

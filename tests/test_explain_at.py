@@ -95,7 +95,7 @@ def test_a_line_of_a_region_in_another_file(run: Run) -> None:
         "  autocast: float16",
         "  mode in force: amp-float16 (autocast to float16 here)",
         "  torch.sigmoid(x)  tensor, float16, in [0, 1] before rounding",
-        "                    if what is called here is a model, and gives its dtype",
+        "                    if the object that is called here is a model and returns tensors of its dtype",
         "  x                 tensor, float16",
     ]
 
@@ -105,7 +105,7 @@ def test_events_are_told_with_their_modes_and_assumptions(run: Run) -> None:
     at = said.index("  candidate log-guard (likely) at torch.log( p + EPS )")
     assert said[at + 1 :][:2] == [
         "    modes: as written, amp-float16, amp-bfloat16, float16, bfloat16",
-        "    if what is called here is a model, and gives its dtype",
+        "    if the object that is called here is a model and returns tensors of its dtype",
     ]
 
 
