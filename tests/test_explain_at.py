@@ -93,7 +93,7 @@ def test_a_line_of_a_region_in_another_file(run: Run) -> None:
     assert lines(run, "p = ") == [
         "pkg/model.py:9 in Net.forward()",
         "  autocast: float16",
-        "  mode in force: amp-float16 (autocast to float16 here)",
+        "  mode in force: amp-float16 (autocast to float16, train.py:7)",
         "  torch.sigmoid(x)  tensor, float16, in [0, 1] before rounding",
         "                    if the object that is called here is a model and returns tensors of its dtype",
         "  x                 tensor, float16",

@@ -488,7 +488,7 @@ def test_a_quotient_by_what_nothing_shows_to_be_of_floats() -> None:
 def test_a_message_names_the_dtype_of_the_modes_that_count(modes: list[str], dtype: str) -> None:
     text = "import torch\n\n\ndef match(a, b):\n    return torch.cdist(a, b, p=1)\n"
     found = [one for one in lint_source(text, precision=modes) if one.code == "MP504"]
-    assert [one.message.partition(" tensors")[0] for one in found] == [f"cdist of {dtype}"]
+    assert [one.message.partition(" tensors")[0] for one in found] == [f"`cdist` of {dtype}"]
 
 
 SLICED = """\
