@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from precision_lint import notebook
 from precision_lint.api import Position
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.program import Program
@@ -242,7 +241,7 @@ def describe(
 def _shown_by(sign: Sign, code: Code) -> str:
     """What shows a mode, and where."""
     path = sign.place.path
-    row = "" if path.endswith(notebook.SUFFIX) else f":{sign.place.row}"
+    row = "" if path.endswith(".ipynb") else f":{sign.place.row}"
     return f"{sign.text.removesuffix(' here')}, {code.shown(path)}{row}"
 
 
