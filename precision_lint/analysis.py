@@ -199,7 +199,7 @@ def _diagnostic(
         end,
         finding.severity or rule.severity,
         verdict.confidence,
-        _with_edits(at, start, end, tuple(_evidence(at, finding, verdict)), fix),
+        _with_edits(at, start, end, tuple(_evidence(at, event, finding, verdict)), fix),
         fix,
         modes=tuple(name for number, name in NAMES.items() if verdict.modes & 1 << number),
         assumptions=verdict.assumed,
@@ -223,14 +223,16 @@ def _with_edits(
     return (*evidence, *added)
 
 
-def _evidence(at: Context, finding: Finding, verdict: Verdict) -> Iterator[Evidence]:
+def _evidence(at: Context, event: Event, finding: Finding, verdict: Verdict) -> Iterator[Evidence]:
     """The places that a finding rests on: what it names, how the code is run, how it got there."""
     for link in (*finding.related, *verdict.variant.links):
         yield _linked(at, link)
     if verdict.sign is not None:
         yield _linked(at, Link(verdict.sign.text, verdict.sign.place))
+    named = {finding.place or event.place, *(link.place for link in finding.related)}
     for place in verdict.variant.regions[:1]:
-        yield _linked(at, Link("the autocast region opens here", place))
+        if place not in named:
+            yield _linked(at, Link("the autocast region opens here", place))
     for place in verdict.variant.calls[:2]:
         yield _linked(at, Link("called from here", place))
 

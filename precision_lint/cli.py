@@ -336,7 +336,8 @@ def _show(
         if output_format == "text" and not quiet:
             _echo("", report_to)
     if not quiet:
-        for line in summary.summary(result, mode, statistics, output_format == "text"):
+        marked = output_format == "concise" or (statistics and human)
+        for line in summary.summary(result, mode, statistics, output_format == "text", marked):
             _echo(line, notes_to)
 
 
@@ -409,6 +410,9 @@ def explain_at(
     from precision_lint import inspection
     from precision_lint.source import Failure
 
+    [path] = _existing([str(place[0])], "check the path")
+    if path.is_dir():
+        raise click.UsageError(f"{path}: is a directory; name a file in it")
     answer = inspection.explain_at(*place, _resolver(options, config, isolated))
     if isinstance(answer, Failure):
         _tell(FORMATS["concise"]([answer.diagnostic()], {}, color=False))
@@ -479,7 +483,10 @@ cli.add_command(lsp)
 @_format_option("junit")
 @click.option("--report", type=Path, metavar="FILE", help="Write an HTML page with plots, too.")
 @click.option(
-    "--emit-test", type=Path, metavar="DIR", help="With PATHS: a pytest file a proven finding."
+    "--emit-test",
+    type=Path,
+    metavar="DIR",
+    help="With PATHS: write a pytest file for each proven finding.",
 )
 @click.option("--config", type=Path, metavar="FILE", help="The one configuration file to use.")
 @click.option("--isolated", is_flag=True, help="Ignore configuration files.")
@@ -503,9 +510,9 @@ def verify(
     Without PATHS, each fixture runs as it is and as fixed, in float16 and bfloat16, forward and
     backward: the hazard must show before the fix and be gone after it.
 
-    With PATHS, inputs are searched on which what is flagged there fails in half precision and not
-    in float32, and the fixed code is run on the same inputs. This executes parts of that code, in
-    child processes. Exit code 1: a finding is proven.
+    With PATHS, it searches for inputs on which the flagged code fails in half precision but not in
+    float32, and runs the fixed code on the same inputs. It executes parts of that code, in child
+    processes. Exit code 1: a finding is proven.
     """
     import importlib.util
 

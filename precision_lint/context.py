@@ -18,6 +18,8 @@ from precision_lint.syntax.tree import Tree
 
 Edits = tuple[Edit, ...]
 PRODUCTS = frozenset({"matmul", "bmm", "mm", "mv", "einsum", "linear", "addmm", "baddbmm"})
+QUOTED = 40
+"""Characters of an expression that a message quotes at most."""
 
 
 class Context:
@@ -50,6 +52,12 @@ class Context:
         if not isinstance(node, (ast.expr, ast.stmt)):
             return ""
         return " ".join(self.source.text[self.edit.offset(node) : self.edit.end(node)].split())
+
+    def quoted(self, place: Place | None, otherwise: str) -> str:
+        """The source text at a place as a message shows it; ``otherwise`` where there is none."""
+        text = self.text(place) if place is not None else ""
+        text = text if len(text) <= QUOTED else f"{text[: QUOTED - 1].rstrip()}…"
+        return f"`{text}`" if text else otherwise
 
     def owner(self, place: Place) -> str:
         """The source text at a place, as what a method is called on."""

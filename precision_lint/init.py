@@ -142,9 +142,9 @@ def _check(found: Evidence, resolver: Resolver) -> int:
         shell.tell("state it with `precision-lint init`, or write it into `precision`")
         return 1
     said = (
-        "The code shows no mode that is not stated."
+        "Every mode that the code shows is stated."
         if stated
-        else ("No mode is stated, and none is shown.")
+        else "The code shows no mode, and none is stated."
     )
     shell.echo(said, sys.stdout)
     return 0
@@ -178,7 +178,9 @@ def _write(found: Evidence, said: Said, resolver: Resolver, config: Path | None,
     shell.echo(f"Wrote {modes} into {_shown(file)}.", sys.stdout)
     for pattern, other in said.overrides.items():
         shell.echo(f"Wrote {', '.join(other)} for {printable(pattern)} there.", sys.stdout)
-    shell.echo("Take out what is never run; then `precision-lint` checks by it.", sys.stdout)
+    shell.echo(
+        "Remove the modes that are never run; `precision-lint` checks for the others.", sys.stdout
+    )
     return 0
 
 

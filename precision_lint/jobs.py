@@ -60,7 +60,8 @@ class Outcome:
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
     text: Source | None = None
-    hidden: int = 0
+    hidden: dict[str, int] = field(default_factory=dict)
+    """Findings below the confidence threshold, by confidence."""
     silenced: tuple[Silenced, ...] = ()
     gone: Counts = field(default_factory=dict)
     fixed: tuple[Diagnostic, ...] = ()

@@ -7,6 +7,7 @@ files of the run.  What either gave for the same contents is taken from the cach
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -91,7 +92,8 @@ def diagnose(
     if job.held and ALWAYS.isdisjoint(d.code for d in kept):
         gone = baseline.gone(text, kept, job.held, job.codes)
     more = _more(text, job, shown, further) if further else {}
-    return Outcome(new, text, len(kept) - len(shown), tuple(silenced), gone, more=more)
+    hidden = Counter(d.confidence.value for d in kept if d.confidence.rank < job.confidence.rank)
+    return Outcome(new, text, dict(hidden), tuple(silenced), gone, more=more)
 
 
 def _more(

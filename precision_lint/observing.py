@@ -26,7 +26,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.engine import Told, merged
-from precision_lint.events import Event, Place
+from precision_lint.events import Event, Place, Sign
 from precision_lint.precision.confidence import judge
 from precision_lint.project.code import Code
 from precision_lint.source import Source
@@ -221,7 +221,7 @@ def describe(
         if one is not None:
             found.setdefault(words, one)
     in_force = {
-        dtypes.MODES[mode]: sign.text if sign is not None else "stated"
+        dtypes.MODES[mode]: _shown_by(sign, code) if sign is not None else "stated"
         for mode, (_, sign) in sorted(told.force.modes.items())
     }
     every = [one for one in merged(told.events) if one.kind != EVENT]
@@ -236,6 +236,13 @@ def describe(
         tuple(_stated(tree, text, observation, nodes, row)),
         _assumed(observation, nodes) if any(_follows(one, told) for one in events) else (),
     )
+
+
+def _shown_by(sign: Sign, code: Code) -> str:
+    """What shows a mode, and where."""
+    path = sign.place.path
+    row = "" if path.endswith(".ipynb") else f":{sign.place.row}"
+    return f"{sign.text.removesuffix(' here')}, {code.shown(path)}{row}"
 
 
 def _stated(

@@ -122,7 +122,7 @@ def decode_outcomes(text: str, filenames: Sequence[str]) -> list[Outcome] | None
             name = filenames[int(key)]
             outcomes[int(key)] = Outcome(
                 [_diagnostic(one, name) for one in found],
-                hidden=int(hidden),
+                hidden={level: int(count) for level, count in hidden.items()},
                 silenced=tuple(
                     Silenced(_diagnostic(one, name), held, reason) for one, held, reason in silenced
                 ),

@@ -51,8 +51,8 @@ class Result:
     errors: list[str] = field(default_factory=list)
     """One line for each path that is missing or cannot be read."""
     warnings: list[str] = field(default_factory=list)
-    hidden: int = 0
-    """Findings below the confidence threshold."""
+    hidden: dict[str, int] = field(default_factory=dict)
+    """Findings below the confidence threshold, by confidence."""
     silenced: list[Silenced] = field(default_factory=list)
     """Findings that a comment or a baseline holds back, sorted as the others are."""
     compared: bool = False
@@ -104,7 +104,8 @@ def _add(result: Result, job: Job, outcome: Outcome) -> None:
                 result.sources[name] = other
     if outcome.gone:
         result.gone[job.name] = outcome.gone
-    result.hidden += outcome.hidden
+    for level, count in outcome.hidden.items():
+        result.hidden[level] = result.hidden.get(level, 0) + count
     result.warnings += outcome.notes
     if outcome.cut:
         result.cut[job.name] = outcome.cut

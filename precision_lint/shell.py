@@ -196,13 +196,12 @@ def paths(named: Sequence[str]) -> list[Path]:
     return [Path(path) for path in named or (".",)]
 
 
-def existing(named: Sequence[str]) -> list[Path]:
-    """The paths of a run that writes; it does not start before all of them are there."""
+def existing(named: Sequence[str], said: str = "nothing was written, check the path") -> list[Path]:
+    """The paths of a run that does not start before all of them are there; ``said`` if one is not."""
     found = paths(named)
     for path in found:
         if not os.path.lexists(path):
-            what = f"{path}: no such file or directory; nothing was written, check the path"
-            raise click.UsageError(what)
+            raise click.UsageError(f"{path}: no such file or directory; {said}")
     return found
 
 

@@ -6,59 +6,77 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from precision_lint.api import Applicability, Diagnostic
+from precision_lint.api import Applicability, Confidence, Diagnostic
 from precision_lint.jobs import Mode
 from precision_lint.precision.modes import MODES
 from precision_lint.runner import Result
 
 
 def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 or word == "info" else f"{count:,} {word}s"
+    return f"{count:,} {word}{'s' * (count != 1)}"
 
 
 def _tally(diagnostics: Iterable[Diagnostic]) -> str:
     counts = Counter(diagnostic.severity.value for diagnostic in diagnostics)
-    words = ("error", "warning", "info")
-    return ", ".join(_plural(counts[word], word) for word in words if counts[word])
+    words = {"error": "error", "warning": "warning", "info": "info finding"}
+    return ", ".join(_plural(counts[one], word) for one, word in words.items() if counts[one])
 
 
-def summary(result: Result, mode: Mode, statistics: bool = False, modes: bool = False) -> list[str]:
+def summary(
+    result: Result,
+    mode: Mode,
+    statistics: bool = False,
+    modes: bool = False,
+    marked: bool = False,
+) -> list[str]:
     """What to say after the findings.
 
-    statistics: adds sizes and time.  modes: adds the precision modes that were gone by.
+    statistics: adds sizes and time.  modes: adds the precision modes that were gone by.  marked:
+    whether findings were shown with the mark ``[*]``.
     """
     lines = []
     found = [*result.diagnostics, *result.fixed]
-    fixes = Counter(d.fix.applicability for d in result.diagnostics if d.fix)
-    safe, unsafe = fixes[Applicability.SAFE], fixes[Applicability.UNSAFE]
     if mode is Mode.DIFF:
         count = _tally(result.fixed)
         lines.append(f"Would fix {count}." if count else "Would fix nothing.")
     elif found:
-        notes = ""
-        if result.fixed:
-            notes = f" ({len(result.fixed):,} fixed, {len(result.diagnostics):,} remaining)"
-        elif safe and unsafe:
-            notes = f" ({safe:,} fixable with `--fix`, {unsafe:,} more with `--unsafe-fixes`)"
-        elif safe:
-            notes = f" ({safe:,} fixable with `--fix`)"
-        elif unsafe:
-            notes = f" ({unsafe:,} fixable with `--fix --unsafe-fixes`)"
-        lines.append(f"Found {_tally(found)}{notes}.")
+        lines.append(f"Found {_tally(found)}{_fixes(result, marked)}.")
     elif result.files and not result.errors:
         lines.append(_nothing(result))
     if modes and mode is Mode.CHECK:
         lines += _modes(result)
-    if result.hidden:
-        hidden = _plural(result.hidden, "possible finding")
-        them = "it" if result.hidden == 1 else "them"
-        lines.append(f"{hidden} not shown; `--confidence possible` shows {them}.")
+    lines += _hidden(result)
     lines += _put_off(result)
     lines += _cut(result, statistics)
     if statistics:
         files, rows = _plural(result.files, "file"), _plural(result.lines, "line")
         lines.append(f"Linted {files}, {rows} in {result.seconds:.2f} s.")
     return lines
+
+
+def _fixes(result: Result, marked: bool) -> str:
+    """What was fixed, or could be."""
+    if result.fixed:
+        return f" ({len(result.fixed):,} fixed, {len(result.diagnostics):,} remaining)"
+    fixes = Counter(d.fix.applicability for d in result.diagnostics if d.fix)
+    safe, unsafe = fixes[Applicability.SAFE], fixes[Applicability.UNSAFE]
+    legend = "[*] " if marked else ""
+    if safe and unsafe:
+        return f" ({legend}{safe:,} fixable with `--fix`, {unsafe:,} more with `--unsafe-fixes`)"
+    if safe:
+        return f" ({legend}{safe:,} fixable with `--fix`)"
+    return f" ({unsafe:,} fixable with `--fix --unsafe-fixes`)" if unsafe else ""
+
+
+def _hidden(result: Result) -> list[str]:
+    """How many findings the threshold hides, how sure those are, and what shows them."""
+    counts = [(one.value, n) for one in reversed(Confidence) if (n := result.hidden.get(one.value))]
+    if not counts:
+        return []
+    total, (least, _) = sum(n for _, n in counts), counts[-1]
+    said = " and ".join(f"{n:,} {level}" for level, n in counts)
+    noun, them = ("finding", "it") if total == 1 else ("findings", "them")
+    return [f"{said} {noun} not shown; `--confidence {least}` shows {them}."]
 
 
 def _nothing(result: Result) -> str:
@@ -94,16 +112,19 @@ def _modes(result: Result) -> list[str]:
     """The modes that were gone by, where they come from, and which other one would show most."""
     said = [f"{mode} (stated {_where(where)})" for mode, where in result.stated.items()]
     for mode, (place, flag) in result.modes.items():
-        said.append(f"{mode} ({place}{', optional' if flag else ''})")
+        said.append(f"{mode} ({place}{', depends on an option' if flag else ''})")
     known = ", ".join(said[:MODES_SHOWN]) or "none shown by the code"
     if len(said) > MODES_SHOWN:
         known += f" and {len(said) - MODES_SHOWN} more"
     further = ""
     if result.more and not result.stated:
         mode = max(result.more, key=lambda name: result.more[name])
-        all_files = " everywhere" if mode in result.modes else ""
-        count = result.more[mode]
-        further = f"; {count:,} more if {mode} were run{all_files}: --precision {mode}"
+        how = " everywhere" if mode in result.modes else " as well" if result.modes else ""
+        # to state a mode is to state them all: those in force must stay, and then hold everywhere
+        all_of = [name for name in MODES if name == mode or name in result.modes]
+        least = "at least " if any(name in result.more for name in all_of if name != mode) else ""
+        count = f"{least}{result.more[mode]:,} more"
+        further = f"; {count} if {mode} were run{how}: --precision {','.join(all_of)}"
     return [f"modes: {known}{further}"] if said or further else []
 
 

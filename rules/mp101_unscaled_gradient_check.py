@@ -17,13 +17,20 @@ class UnscaledGradientCheck(Rule):
     What is added to gradients that no loss scale multiplies: noise, a weight decay or an L1
     term by hand (`p.grad.add_(p.data, alpha=decay)`). `scaler.step` divides it by the scale.
 
-    Reads behind the backward of a framework that scales inside (`accelerator.backward(loss)`,
-    Lightning's `on_after_backward`), where float16 is in force.
+    Frameworks that scale inside, where the code or the configuration shows that they run in float16:
 
-    It stays silent for `grad is None`, for assignments, for linear operations such as
-    `all_reduce`, on paths whose backward is not scaled, for a scaler made with `enabled=False`,
-    where the scaler is passed to code outside of the project, and for wrappers that unscale by
-    themselves (accelerate, Fabric, Lightning).
+    - reads after `accelerator.backward(loss)` or `fabric.backward(loss)`, until
+      `accelerator.unscale_gradients()`, `accelerator.clip_grad_norm_()` or
+      `accelerator.clip_grad_value_()` has unscaled them;
+    - reads in Lightning's `on_after_backward`.
+
+    It stays silent in these cases:
+
+    - `grad is None`, assignments, and linear operations such as `all_reduce`;
+    - paths whose backward is not scaled, and a scaler made with `enabled=False`;
+    - a scaler that is passed to code outside of the project;
+    - a wrapper that scales, unscales and steps in one call, such as timm's `NativeScaler`;
+    - Lightning's `on_before_optimizer_step`, which runs after Lightning has unscaled.
 
     ## Why it breaks
     The scale starts at 65536. A gradient of 1.0 is 65536 then, which float16 cannot hold: the

@@ -77,12 +77,12 @@ class EinsumUnderAutocast(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         what = {
-            "operand": "an operand of squares or sums exceeds 65504 when autocast casts it to float16",
-        }.get(facts["reason"], "a sum over many positions exceeds 65504 in float16")
+            "operand": "an operand of squares or sums can exceed 65504 when autocast casts it to float16",
+        }.get(facts["reason"], "a sum over many positions can exceed 65504 in float16")
         edits = at.without_autocast(event.place, facts["operands"], None, "product")
         if not facts["region"]:
             edits = at.upcast(facts["operands"])
         yield Finding(
-            f"{facts['operation']}: {what}",
+            f"`{facts['operation']}`: {what}",
             fix=at.fix("compute the product in float32, outside of autocast", edits),
         )

@@ -60,6 +60,6 @@ class UpcastWithoutDisablingAutocast(Rule):
         facts = event.facts
         edits = at.without_autocast(event.place, facts["operands"], None, "product")
         yield Finding(
-            f"autocast casts the operands of {facts['operation']} down again, so .float() does nothing",
+            f"autocast casts the operands of `{facts['operation']}` down again, so `.float()` does nothing",
             fix=at.fix("leave autocast for the product", edits),
         )

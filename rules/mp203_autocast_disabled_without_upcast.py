@@ -18,10 +18,18 @@ class AutocastDisabledWithoutUpcast(Rule):
     A call of something unknown in a `with` that switches autocast off and in which nothing is cast
     up is `possible`.
 
-    It stays silent for tensors that are float32 for certain: upcast operands, softmax, norms and
-    sums, parameters, and under `custom_fwd(cast_inputs=torch.float32)`, which casts its arguments.
-    What a function is given is only `possible`, unless a call shows that it is half, or a method in
-    a project that trains under autocast leaves it for some statements and casts nothing.
+    It stays silent for tensors that are float32 for certain:
+
+    - operands that are upcast;
+    - results of softmax, norms and sums, which autocast runs in float32;
+    - parameters;
+    - arguments of a function under `custom_fwd(cast_inputs=torch.float32)`, which casts them.
+
+    It is only `possible` for arguments of a function, except in these cases:
+
+    - A call in the project passes a half tensor.
+    - The project trains under autocast, and a method switches autocast off for some of its statements
+      and casts nothing there.
 
     ## Why it breaks
     Switching autocast off stops further casts; it does not undo those that were made. A tensor that
@@ -65,6 +73,6 @@ class AutocastDisabledWithoutUpcast(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         yield Finding(
-            f"{facts['operation']} of half tensors: leaving autocast does not bring them up to float32",
+            f"`{facts['operation']}` of half tensors: leaving autocast does not bring them up to float32",
             fix=at.fix("upcast the operands", at.upcast(facts["operands"])),
         )

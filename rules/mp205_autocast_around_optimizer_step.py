@@ -69,9 +69,13 @@ class AutocastAroundOptimizerStep(Rule):
             "the autocast region around the training loop caches the weights that it casts in the first "
             "iteration: later forward passes do not see what the optimizer changes",
             fix=_fix(event, at),
-            related=(
-                Link("the region is opened once, here", facts["region"]),
-                Link("the weights change here", facts["step"]),
+            related=tuple(
+                Link(text, place)
+                for text, place in (
+                    ("the region is opened once, here", facts["region"]),
+                    ("the weights change here", facts["step"]),
+                )
+                if place != event.place
             ),
         )
 

@@ -58,7 +58,7 @@ class AttentionScaledTooLate(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         yield Finding(
-            "attention scores exceed 65504 in float16 before they are scaled down",
+            "attention scores can exceed 65504 in float16 before they are scaled down",
             fix=_fix(event, at),
         )
 

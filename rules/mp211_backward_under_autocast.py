@@ -73,6 +73,6 @@ class BackwardUnderAutocast(Rule):
         edits = at.end_region(event.place) if facts["here"] else None
         yield Finding(
             message,
-            fix=at.fix("end the region before it", edits),
+            fix=at.fix("end the region before the backward pass", edits),
             related=(Link("the region opens here", facts["region"]),),
         )

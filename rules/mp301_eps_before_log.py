@@ -111,4 +111,4 @@ def _fix(event: Event, at: Context) -> Fix | None:
     if not event.facts["known"] and event.facts["fate"] != "zero":
         return at.shown("upcast before the guard", reason, edits)
     forward_only = event.facts["passes"] and not event.facts["at_origin"]
-    return at.fix("upcast what is guarded", edits, reason if forward_only else None)
+    return at.fix("upcast the guarded value", edits, reason if forward_only else None)

@@ -56,9 +56,10 @@ class LogOfProbability(Rule):
         related: tuple[Link, ...] = ()
         if facts["base_at"] is not None:
             related = (Link("the value is made here", facts["base_at"]),)
+        base = facts["base"]
         yield Finding(
-            f"{facts['operation']} of a {facts['base']} is -inf where the {facts['base']} underflows in "
-            "float16, below 2**-25",
+            f"{facts['operation']} of {'an' if base[0] in 'aeiou' else 'a'} {base} is -inf where the {base} "
+            "underflows in float16, below 2**-25",
             fix=_stable(event, at),
             related=related,
         )

@@ -55,7 +55,8 @@ class UpcastTooLate(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         yield Finding(
-            f"the cast to float32 comes after {facts['operation']}, which has left the range of half",
+            f"the cast to float32 comes too late: the result of `{facts['operation']}` can be out of "
+            "half precision's range by then",
             fix=at.fix("cast before the operation", _edits(event, at)),
         )
 

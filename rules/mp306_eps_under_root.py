@@ -73,5 +73,5 @@ class EpsUnderRoot(Rule):
             )
             what = f"epsilon {facts['epsilon']:g} under a root rounds to 0 in float16, so {root}"
         yield Finding(
-            what, fix=at.fix("upcast what is under the root", at.upcast(at.at_origin(event)))
+            what, fix=at.fix("upcast the value under the root", at.upcast(at.at_origin(event)))
         )

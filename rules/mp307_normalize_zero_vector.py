@@ -15,13 +15,21 @@ class NormalizeZeroVector(Rule):
     where the operation runs on float16: in a half model, on a tensor that was cast, in CPU
     autocast.
 
-    It stays silent inside CUDA autocast, which runs all of them in float32, for upcast operands,
-    for bfloat16, for an epsilon that float16 holds, and for a norm without any epsilon, which is
-    nan in float32 too. It is only `possible` in a project that trains under autocast, for an
-    epsilon from 2.98e-8 to 1.53e-5, which only makes gradients infinite, and for a default epsilon
-    where neither the function nor its class contains what makes a vector 0 (a mask, padding, a
-    ReLU, dropout) and what is normalised is no difference. Where the code itself makes the vectors
-    half it is `likely`, unless a layer with a bias gives them.
+    It stays silent in these cases:
+
+    - CUDA autocast, which runs all of these in float32;
+    - operands that are upcast, and bfloat16;
+    - an epsilon that float16 holds;
+    - a norm without any epsilon, which gives nan in float32 too.
+
+    It is only `possible` in these cases:
+
+    - The project trains under autocast.
+    - The epsilon lies between 2.98e-8 and 1.53e-5. It only makes gradients infinite.
+    - The epsilon is the default one, no difference of two tensors is normalised, and neither the
+      function nor its class contains anything that makes a vector 0: a mask, padding, a ReLU, dropout.
+      Where the code itself makes the vectors half, this case is `likely`, unless they come from a layer
+      with a bias.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8: 1e-8 and 1e-12 round to 0. A vector of

@@ -71,9 +71,9 @@ class GuardBelowHalfRange(Rule):
             related = (Link(f"this is {facts['limit']:g}", facts["limit_at"]),)
         dtype = "float16" if facts["becomes"] == 0 else "half"
         yield Finding(
-            f"limit {facts['limit']:g} is {facts['becomes']:g} in {dtype}, so {facts['operation']} "
-            "keeps nothing away from it",
-            fix=at.fix("upcast what is limited", at.upcast(at.at_origin(event))),
+            f"limit {facts['limit']:g} rounds to {facts['becomes']:g} in {dtype}, so "
+            f"`{facts['operation']}` lets values be {facts['becomes']:g}",
+            fix=at.fix("upcast the limited value", at.upcast(at.at_origin(event))),
             related=related,
         )
 
@@ -86,8 +86,8 @@ def _divided(event: Event, at: Context) -> Finding:
     if said is not None:
         related.append(Link(f"this is {facts['epsilon']:g}", said))
     return Finding(
-        f"limit {facts['epsilon']:g} is 0 in float16, so clamp keeps nothing away from it",
+        f"limit {facts['epsilon']:g} rounds to 0 in float16, so `clamp` lets the denominator be 0",
         place if place.path == at.path else None,
-        at.fix("upcast what is limited", at.upcast(at.at_origin(event))),
+        at.fix("upcast the limited value", at.upcast(at.at_origin(event))),
         tuple(related),
     )

@@ -58,6 +58,6 @@ class InverseSigmoidInHalf(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         yield Finding(
-            "the odds of a probability near 1 exceed 65504 in float16, and are off in bfloat16",
+            "the inverse sigmoid of a probability near 1 is inf in float16, and inf or inaccurate in bfloat16",
             fix=at.fix("upcast the probability", at.upcast(at.at_origin(event))),
         )

@@ -62,11 +62,11 @@ class MaskFillOverflow(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        value = f"{facts['value']:g}" if facts["value"] is not None else "float32's extreme"
+        value = f"{facts['value']:g}" if facts["value"] is not None else "float32's limit"
         dtype = "bfloat16" if facts["bfloat16"] else "float16"
         what = "raises in" if facts["raises"] else "is infinite in"
         yield Finding(
-            f"{facts['operation']} with {value} {what} {dtype}",
+            f"`{facts['operation']}` with {value} {what} {dtype}",
             fix=_fix(event, at),
             severity=Severity.ERROR if facts["raises"] else Severity.WARNING,
             related=()

@@ -57,9 +57,9 @@ class MaskMultipliesInfinity(Rule):
         what = "quotient" if facts["operation"] == "div" else "logarithm"
         where = "" if facts["everywhere"] else " in half"
         if facts["how"] == "mul":
-            message = f"a {what} that is infinite{where} times a mask of 0 is nan"
+            message = f"the {what} can be infinite{where}, and times a mask of 0 that is nan"
         else:
             message = (
-                f"a {what} that is infinite{where} has a nan gradient even where it is not selected"
+                f"the {what} can be infinite{where}: its gradient is nan even where not selected"
             )
         yield Finding(message, related=(Link("it is made here", facts["made"]),))

@@ -73,8 +73,9 @@ class DtypelessCreation(Rule):
         if event.kind == "wide-buffer":
             if facts["origin"] == "created" and facts["origin_at"].path == at.path:
                 yield Finding(
-                    f"{facts['origin_name']} without dtype is float32 and goes into {facts['operation']} "
-                    "beside what is half in a half model: a compiled kernel takes one dtype",
+                    f"`{facts['origin_name']}` without dtype is float32 and goes into "
+                    f"`{facts['operation']}` beside tensors that are half in a half model: a compiled kernel "
+                    "takes one dtype",
                     facts["origin_at"],
                     related=(Link("it goes in here", event.place),),
                 )
@@ -89,9 +90,9 @@ class DtypelessCreation(Rule):
         place = origin if origin.path == at.path else event.place
         name = facts["origin_name"]
         if event.kind == "widened":
-            other = at.text(facts["other"]) if facts["other"] is not None else "what it meets"
+            other = at.quoted(facts["other"], "the other operand")
             yield Finding(
-                f"{name} without dtype is {facts['wide_dtype']} and promotes {other} "
+                f"`{name}` without dtype is {facts['wide_dtype']} and promotes {other} "
                 f"from {facts['other_dtype']}",
                 place,
                 _follow(event, at),
@@ -99,7 +100,7 @@ class DtypelessCreation(Rule):
             )
         elif facts["layer"] and facts["direct"] and not facts["writes"]:
             yield Finding(
-                f"{name} without dtype is {facts['wide_dtype']} and goes into a layer whose weights "
+                f"`{name}` without dtype is {facts['wide_dtype']} and goes into a layer whose weights "
                 f"are {facts['narrow_dtype']}: this raises",
                 place,
                 _like_the_layer(event, at),

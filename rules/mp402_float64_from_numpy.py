@@ -71,7 +71,7 @@ class Float64FromNumpy(Rule):
         origin = facts["origin_at"]
         place = origin if origin is not None and origin.path == at.path else event.place
         met = facts.get("other") or facts.get("narrow")
-        text = at.text(met)[:50] if met is not None else "what it meets"
+        text = at.quoted(met, "the other operand")
         yield Finding(
             f"float64 from NumPy promotes {text}; autocast does not cast it down, so that the next "
             "layer raises",

@@ -74,8 +74,8 @@ class HardcodedDtype(Rule):
         if event.kind == "wide-buffer":
             if facts["origin"] == "named" and facts["origin_at"].path == at.path:
                 yield Finding(
-                    f"{facts['origin_name']} goes into {facts['operation']} beside what is half in a half "
-                    "model: a compiled kernel takes one dtype",
+                    f"the float32 result of `{facts['origin_name']}` goes into `{facts['operation']}` beside "
+                    "tensors that are half in a half model: a compiled kernel takes one dtype",
                     facts["origin_at"],
                     related=(Link("it goes in here", event.place),),
                 )
@@ -90,10 +90,10 @@ class HardcodedDtype(Rule):
         origin = facts["origin_at"]
         place = origin if origin.path == at.path else event.place
         other = facts.get("other")
-        text = at.text(other)[:40] if other is not None else "what it meets"
+        text = at.quoted(other, "the other operand")
         dtype = facts.get("other_dtype") or facts["narrow_dtype"]
         yield Finding(
-            f"float32 is named here and promotes {text}, which is {dtype} in a half model",
+            f"`float32` is written here and promotes {text}, which is {dtype} in a half model",
             place,
             _follow(event, at) if event.kind == "widened" else None,
             (Link("both meet here", event.place),),

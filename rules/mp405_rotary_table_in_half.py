@@ -79,7 +79,7 @@ class RotaryTableInHalf(Rule):
             edits = at.without_autocast(event.place, facts["operands"], device, "angles")
             fix = at.fix("multiply in float32 outside of autocast", edits)
         elif facts["rounded"] is not None:
-            harm = f"{at.text(facts['rounded'])[:60]} rounds positions or frequencies"
+            harm = f"{at.quoted(facts['rounded'], 'this')} rounds positions or frequencies"
         else:
             harm = "the frequencies are rounded with the model"
         related = []

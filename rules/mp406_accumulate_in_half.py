@@ -19,13 +19,20 @@ class AccumulateInHalf(Rule):
       gradients are summed over the ranks in half;
     - `index_add_` into half counts, histograms, and sums of clusters or segments; so is
       `index_put_(..., accumulate=True)` on the CPU, and `scatter_add_` and `scatter_reduce_(..., "sum")`
-      elsewhere. Where the device, or the number of terms of a scattered sum, is not known: `possible`.
+      elsewhere.
 
-    It stays silent where the terms are float32 (`.item()`, `.float()`, losses under autocast; what
-    a model returns as its loss is `possible`), for a float32 total (adding in place keeps its
-    dtype), for sums over the layers of a model and other short loops, and for one operation that
-    adds up by itself (`sum`, `cumsum`), which does so in float32 inside. Terms that keep their
-    graphs, in a loop that does not go backward, are few as a rule: `possible`.
+    It stays silent in these cases:
+
+    - The terms are float32: `.item()`, `.float()`, losses under autocast.
+    - The total is float32. Adding in place keeps its dtype.
+    - The loop is short, such as a sum over the layers of a model.
+    - One operation adds up (`sum`, `cumsum`). It does so in float32 inside.
+
+    It is only `possible` in these cases:
+
+    - The term is the loss that a model returns.
+    - The terms keep their graphs, in a loop without a backward pass. There are few of them as a rule.
+    - A scattered sum runs on an unknown device, or has an unknown number of terms.
 
     ## Why it breaks
     The sum of a half number and a term below half a unit of its last place is the number itself:
@@ -77,9 +84,9 @@ class AccumulateInHalf(Rule):
             return
         edits = at.upcast((facts["term"],)) if facts["term"] is not None else None
         fix = at.fix("add up in float32", edits)
+        total = at.quoted(facts["total"], "the total")
         yield Finding(
-            f"{at.text(facts['total'])} accumulates in {facts['half']}: terms of 1 are lost from "
-            f"{EXACT[facts['half']]} on",
+            f"{total} accumulates in {facts['half']}: terms of 1 are lost from {EXACT[facts['half']]} on",
             fix=fix,
         )
 

@@ -63,9 +63,9 @@ class EmaInHalf(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        kept = at.text(facts["kept"])[:40] if facts["kept"] is not None else ""
-        stuck = "0.25" if facts["half"] == "float16" else "0.031"
+        kept = at.quoted(facts["kept"], "of weights")
+        stuck = "25 %" if facts["half"] == "float16" else "3 %"
         yield Finding(
-            f"moving average {kept or 'of weights'} in {facts['half']} stops moving: with a decay "
-            f"of 0.9999 it gets only {stuck} of the way to a new value",
+            f"moving average {kept} in {facts['half']} stops moving: with a decay of 0.9999 it goes only "
+            f"{stuck} of the way to a new value",
         )

@@ -52,7 +52,7 @@ class IntegerCastOfSoftTarget(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        receiver = at.text(facts["receiver"]) if facts["receiver"] is not None else "a target"
+        receiver = at.quoted(facts["receiver"], "a target")
         edits = (
             at.replace({event.place: f"{at.owner(facts['receiver'])}.float()"})
             if facts["receiver"] is not None
@@ -64,7 +64,7 @@ class IntegerCastOfSoftTarget(Rule):
                 "keep the fractions", "the loss becomes another one, in float32 as well", edits
             )
         yield Finding(
-            f"{receiver[:40]} loses its fractions: {facts['harm']}",
+            f"{receiver} loses its fractions: {facts['harm']}",
             fix=fix,
             related=(Link("this is where they count", facts["use"]),),
         )

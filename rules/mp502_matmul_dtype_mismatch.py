@@ -70,20 +70,25 @@ class MatmulDtypeMismatch(Rule):
         facts = event.facts
         if facts["writes"] or facts["backward"] is not None or _other_rule(facts):
             return
-        wide = at.text(facts["wide"]) if facts["wide"] is not None else "the weight"
-        narrow = at.text(facts["narrow"]) if facts["narrow"] is not None else "the weight"
+        wide = at.quoted(facts["wide"], "the weight")
+        narrow = at.quoted(facts["narrow"], "the weight")
+        name = facts["operation"]
         related = []
         if facts["origin_at"] is not None and facts["origin_at"] != event.place:
             related.append(
                 Link(f"the {facts['wide_dtype']} operand is made here", facts["origin_at"])
             )
         yield Finding(
-            f"{narrow[:40]} is {facts['narrow_dtype']} and {wide[:40]} is {facts['wide_dtype']}: "
-            f"{facts['operation']} does not promote, this raises",
+            f"{narrow} is {facts['narrow_dtype']} and {wide} is {facts['wide_dtype']}: "
+            f"{LAYERS.get(name, f'`{name}`')} does not promote dtypes, so this raises",
             event.place,
             _fix(event, at),
             tuple(related),
         )
+
+
+LAYERS = {"recurrent": "a recurrent layer", "model": "the model"}
+"""Operations that no function is named after."""
 
 
 def _other_rule(facts: Mapping[str, Any]) -> bool:

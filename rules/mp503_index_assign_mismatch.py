@@ -25,13 +25,19 @@ class IndexAssignMismatch(Rule):
     output of a layer under autocast or of a half model, a tensor cast to half. Under autocast a
     parameter stays in float32 and is stored into half features (`x[mask] = self.mask_token`).
 
-    It stays silent on slices and plain integers as the index, which cast; on Python numbers; on
-    tensors without dimensions behind a mask, which are converted as well; on `buffer[index] += x`,
-    which adds in the buffer's dtype; and where both sides are known to agree (`zeros_like(x)`,
-    `dtype=x.dtype`). Two tensors of which nothing says that they have one dtype are only
-    `possible`; likely under autocast are a write of what was computed with a buffer, which stays in
-    float32, of a product into a tensor made like its input, and of what was computed with ground
-    truth into one made like a prediction.
+    It stays silent in these cases, in which torch casts or both sides agree:
+
+    - The index is a slice or a plain integer.
+    - The value is a Python number, or a tensor without dimensions that is written through a mask.
+    - `buffer[index] += x`, which adds in the buffer's dtype.
+    - One side is made with the dtype of the other (`zeros_like(x)`, `dtype=x.dtype`).
+
+    It is only `possible` where nothing shows the dtypes of the two tensors. Under autocast it is
+    `likely` all the same for these writes:
+
+    - a value that was computed with a buffer, which stays in float32;
+    - a product, into a tensor made like the input of that product;
+    - a value that was computed with ground truth, into a tensor made like a prediction.
 
     ## Why it breaks
     These kernels do not promote: `Index put requires the source and destination dtypes match, got
@@ -75,14 +81,14 @@ class IndexAssignMismatch(Rule):
         facts = event.facts
         if not facts["writes"]:
             return
-        narrow = at.text(facts["narrow"])[:40] if facts["narrow"] is not None else "one side"
-        wide = at.text(facts["wide"])[:40] if facts["wide"] is not None else "the other"
+        narrow = at.quoted(facts["narrow"], "one side")
+        wide = at.quoted(facts["wide"], "the other")
         related = []
         if facts["origin_at"] is not None and facts["origin_at"] != event.place:
             related.append(Link(f"the {facts['wide_dtype']} side is made here", facts["origin_at"]))
         yield Finding(
             f"{narrow} is {facts['narrow_dtype']} and {wide} is {facts['wide_dtype']}: "
-            f"{facts['operation']} does not cast, this raises",
+            f"`{facts['operation']}` does not cast, so this raises",
             event.place,
             _fix(event, at),
             tuple(related),

@@ -53,8 +53,8 @@ class CdistInHalf(Rule):
         if facts["operation"] not in ("cdist", "pdist"):
             return
         yield Finding(
-            f"{facts['operation']} of {facts['dtype']} tensors raises with p=1 or up to 25 rows, and is "
-            "off by 3.9 % or inf beyond",
+            f"`{facts['operation']}` of {facts['dtype']} tensors raises with `p=1` or with up to 25 rows; "
+            "with more rows it can be off by 3.9 % or inf",
             fix=at.fix(
                 f"upcast the operands of {facts['operation']}", at.upcast(facts["operands"])
             ),

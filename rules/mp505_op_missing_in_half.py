@@ -15,8 +15,8 @@ SAME = frozenset({
 
 SAID = {
     "half-anywhere": "this is float16 on the CPU, too, which has few kernels for it before torch 2.2",
-    "mixed-operands": "{operation} gets half operands beside float32 ones: a compiled kernel takes one dtype",
-    "forgotten-operand": "{operand} goes to {operation} as it came, the others cast to one dtype",
+    "mixed-operands": "`{operation}` gets half operands beside float32 ones: a compiled kernel takes one dtype",
+    "forgotten-operand": "`{operand}` goes to `{operation}` as it came, the others cast to one dtype",
 }
 """What is said of events that are not about a missing kernel."""
 
@@ -130,16 +130,16 @@ class OpMissingInHalf(Rule):
         if name in ("cdist", "pdist") or not known:
             return
         some = name.startswith("fft.") and facts["dtype"] == "float16"
-        harm = f"{name} has no kernel for {facts['dtype']}: this raises"
+        harm = f"`{name}` has no kernel for {facts['dtype']}: this raises"
         if facts["release"]:
-            harm = f"{_on(facts['device'])} has {name} of {facts['dtype']} from torch {facts['release']} on"
+            harm = f"{_on(facts['device'])} has `{name}` of {facts['dtype']} from torch {facts['release']} on"
             harm += ": this raises before that"
         elif facts["device"] != "cuda":
-            harm = f"{_on(facts['device'])} has no {name} of {facts['dtype']}: this raises"
+            harm = f"{_on(facts['device'])} has no `{name}` of {facts['dtype']}: this raises"
         if some:
-            harm = f"{name} of float16 raises unless the size is a power of two, and on the CPU"
+            harm = f"`{name}` of float16 raises unless the size is a power of two, and on the CPU"
         elif name in ("complex", "view_as_complex", "polar"):
-            harm = f"{name} of float16 gives complex32, which transforms and products refuse"
+            harm = f"`{name}` of float16 gives complex32, which transforms and products refuse"
         wide = at.upcast
         if name in SAME:
             wide = partial(at.compute_wide, event)

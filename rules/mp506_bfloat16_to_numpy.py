@@ -57,7 +57,7 @@ class Bfloat16ToNumpy(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         operand = event.facts["operand"]
         edits = at.upcast([operand]) if operand is not None else None
-        text = at.text(operand)[:50] if operand is not None else "this"
+        text = at.quoted(operand, "this")
         yield Finding(
             f"{text} is bfloat16, which NumPy does not have: this raises",
             fix=at.fix("upcast to float32 first", edits),

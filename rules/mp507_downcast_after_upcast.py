@@ -58,7 +58,7 @@ class DowncastAfterUpcast(Rule):
         if facts["made"] is not None:
             related = (Link("computed in float32 here", facts["made"]),)
         yield Finding(
-            f"{facts['operation']} is cast to float16, but exceeds 65504 where values are large",
+            f"the result of `{facts['operation']}` is cast to float16, but can exceed 65504",
             fix=at.fix("keep float32", at.drop_call(event.place), _reason(event, at)),
             related=related,
         )

@@ -62,6 +62,6 @@ class SoftmaxInHalf(Rule):
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
         yield Finding(
-            f"{facts['operation']} in half keeps three digits of log probabilities",
+            f"`{facts['operation']}` in half computes log probabilities to three digits only",
             fix=at.fix("upcast the logits", at.upcast(facts["upcast"][:1])),
         )

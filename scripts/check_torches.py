@@ -45,7 +45,7 @@ def main() -> int:
     for release in options.releases:
         said = prove(release, ["--select", options.select, "--jobs", options.jobs])
         print(f"{release}: {said}", flush=True)
-        fine &= said.endswith("all proven")
+        fine &= said.endswith("all proven") or ": all as declared (" in said
     return int(not fine)
 
 

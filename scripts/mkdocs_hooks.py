@@ -23,6 +23,9 @@ LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(```.*?```|`[^`]*`)", re.DOTALL)
 FOLDED = ("It stays silent", "It is only `possible`", "How sure it is")
 """How paragraphs begin that say where a rule is silent or unsure; their lists belong to them."""
+PAGES = {"rules/README.md": "rules/index.md", "precision_lint/cli.py": "cli.md"}
+"""Pages that are made, by the files of the repository that links name."""
+RULE = re.compile(r"rules/(mp\d{3})_\w+\.py")
 MENTION = re.compile(r"\bMP\d{3}\b")
 CODES = [
     *registry.ENGINE_CODES,
@@ -116,7 +119,8 @@ def _linked(mentioned: str, code: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Name files of the repository that are no pages, and link to them if it has an address."""
+    """Lead links to the pages that are made; name other files of the repository that are no pages,
+    and link to them if it has an address."""
     here = posixpath.dirname(page.file.src_uri)
 
     def replace(match: re.Match[str]) -> str:
@@ -124,6 +128,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if not target.startswith("../"):
             return match[0]
         path = target.removeprefix("../")
+        made = RULE.sub(r"rules/\1.md", PAGES.get(path, path))
+        if made != path:
+            return f"[{match[1]}]({posixpath.relpath(made, here or '.')}{match[3] or ''})"
         if not (Path(config["docs_dir"]).parent / path).exists():
             return match[0]  # MkDocs says what is wrong with it
         if config.repo_url:

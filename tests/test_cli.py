@@ -237,11 +237,11 @@ def summary(run: Run) -> str:
     [
         ("fine", [], "All checks passed!"),
         ("BAD", [], "Found 1 error (1 fixable with `--fix`)."),
-        ("MEH", [], "Found 1 info."),
+        ("MEH", [], "Found 1 info finding."),
         (
             "BAD, BAD, ODD, MEH",
             [],
-            "Found 2 errors, 1 warning, 1 info "
+            "Found 2 errors, 1 warning, 1 info finding "
             "(2 fixable with `--fix`, 1 more with `--unsafe-fixes`).",
         ),
         ("ODD", [], "Found 1 warning (1 fixable with `--fix --unsafe-fixes`)."),
@@ -254,7 +254,7 @@ def summary(run: Run) -> str:
         (
             "MAYBE, MAYBE, MEH",
             [],
-            "Found 1 info.\n2 possible findings not shown; `--confidence possible` shows them.",
+            "Found 1 info finding.\n2 possible findings not shown; `--confidence possible` shows them.",
         ),
     ],
 )
@@ -279,7 +279,7 @@ def test_concise(run: Run) -> None:
     assert run.out == (
         "m.py:2:1: MP911 [*] BAD is hazardous\n"
         "m.py:3:1: MP921 MEH is hazardous\n"
-        "Found 1 error, 1 info (1 fixable with `--fix`).\n"
+        "Found 1 error, 1 info finding ([*] 1 fixable with `--fix`).\n"
     )
 
 
@@ -323,7 +323,7 @@ def test_statistics(run: Run) -> None:
     assert re.sub(r"[\d.]+ s", "0 s", run.out) == (
         "11  MP921  [ ]  meh-word\n"
         " 1  MP911  [*]  bad-word\n"
-        "Found 1 error, 11 info (1 fixable with `--fix`).\n"
+        "Found 1 error, 11 info findings ([*] 1 fixable with `--fix`).\n"
         "Linted 2 files, 13 lines in 0 s.\n"
     )
     run("--statistics", "--output-format", "json", "a.py")

@@ -70,3 +70,13 @@ def place(text: str) -> Place:
 def test_where_a_name_means_the_same(name: str, there: str, known: bool) -> None:
     at = Context(Source("a.py", TEXT), ast.parse(TEXT), "a.py")
     assert at.is_known(place(name), place(there)) is known
+
+
+def test_a_message_quotes_short_code_and_marks_what_it_cuts() -> None:
+    text = "f(some_rather_long_name, another_rather_long_name)\ng(x)\n"
+    at = Context(Source("a.py", text), ast.parse(text), "a.py")
+    cut = at.quoted(Place("a.py", 1, 0, 1, 50), "nothing")
+    assert cut == "`f(some_rather_long_name, another_rather…`" and len(cut) == 42
+    assert at.quoted(Place("a.py", 2, 0, 2, 4), "nothing") == "`g(x)`"
+    assert at.quoted(Place("b.py", 2, 0, 2, 4), "another file") == "another file"
+    assert at.quoted(None, "nothing") == "nothing"

@@ -86,7 +86,7 @@ def test_what_is_moved_to_the_cpu_runs_there(
 ) -> None:
     text = DIVERGENCE.format(ratio=ratio)
     [(_, row, message)] = found(capsys, tmp_path, text, "--torch-version", "2.0")
-    assert row == 9 and "the CPU has exp of float16 from torch 2.1 on" in message
+    assert row == 9 and "the CPU has `exp` of float16 from torch 2.1 on" in message
     assert not found(capsys, tmp_path, text, "--torch-version", "2.1")
     assert not found(capsys, tmp_path, text), "nothing is known of the release"
 
@@ -169,7 +169,7 @@ def test_gaps_that_are_left_depend_on_the_device(
     text = "import torch.nn.functional as F\ndef f(x):\n    return F.avg_pool3d(x, 2)\n"
     assert not found(capsys, tmp_path, text)
     [(_, _, message)] = found(capsys, tmp_path, text, "--device", "cpu")
-    assert message.startswith("the CPU has no avg_pool3d of float16")
+    assert message.startswith("the CPU has no `avg_pool3d` of float16")
 
 
 def test_devices_of_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

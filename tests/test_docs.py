@@ -105,6 +105,8 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 def test_files_that_are_no_pages_are_named(site: Path) -> None:
     text = (site / "integrations" / "index.html").read_text("utf8")
     assert "examples/ci/gitlab.yml" in text and "../examples" not in text
+    assert "../rules/mp301/" in Links((site / "tutorial" / "index.html").read_text("utf8")).hrefs
+    assert "cli/" in Links((site / "index.html").read_text("utf8")).hrefs
 
 
 @pytest.mark.parametrize("code", registry.rules())
@@ -112,6 +114,15 @@ def test_powers_in_documentation_are_code(code: str) -> None:
     doc = registry.document(registry.rules()[code])
     prose = re.sub(r"```.*?```|`[^`]*`", "", "\n".join(doc.sections.values()), flags=re.DOTALL)
     assert not re.search(r"\d\*\*", prose)  # Markdown takes it for the begin of bold letters
+
+
+def test_links_lead_somewhere_in_the_repository() -> None:
+    """Pages are read there, too, and not only on the site."""
+    link = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)\s]*)?\)")
+    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "rules" / "README.md"]
+    found = [(page, target) for page in pages for target in link.findall(page.read_text("utf8"))]
+    assert found
+    assert not [(page.name, to) for page, to in found if not (page.parent / to).exists()]
 
 
 # what is shown
@@ -124,7 +135,7 @@ CONSOLE = re.compile(r"^```console\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 def test_the_tutorial(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = (DOCS / "tutorial.md").read_text("utf8")
-    for name, content in [*FILE.findall(text), ("pyproject.toml", "")]:
+    for name, content in FILE.findall(text):
         (tmp_path / name).write_text(content)
     assert executed(text, tmp_path) == 10
 

@@ -93,19 +93,19 @@ def test_a_line_of_a_region_in_another_file(run: Run) -> None:
     assert lines(run, "p = ") == [
         "pkg/model.py:9 in Net.forward()",
         "  autocast: float16",
-        "  in force: amp-float16 (autocast to float16 here)",
-        "  torch.sigmoid(x)  tensor, float16, in [0, 1]",
-        "                    if what is called here is a model, and gives its dtype",
+        "  mode in force: amp-float16 (autocast to float16, train.py:7)",
+        "  torch.sigmoid(x)  tensor, float16, in [0, 1] before rounding",
+        "                    if the object that is called here is a model and returns tensors of its dtype",
         "  x                 tensor, float16",
     ]
 
 
 def test_events_are_told_with_their_modes_and_assumptions(run: Run) -> None:
     said = lines(run, "q = ")
-    at = said.index("  event log-guard (likely) at torch.log( p + EPS )")
+    at = said.index("  candidate log-guard (likely) at torch.log( p + EPS )")
     assert said[at + 1 :][:2] == [
-        "    in code, amp-float16, amp-bfloat16, float16, bfloat16",
-        "    if what is called here is a model, and gives its dtype",
+        "    modes: as written, amp-float16, amp-bfloat16, float16, bfloat16",
+        "    if the object that is called here is a model and returns tensors of its dtype",
     ]
 
 
@@ -139,7 +139,7 @@ def test_findings_of_the_line_are_told_on_each_of_its_rows(run: Run) -> None:
     for text in ("q = ", "p + EPS"):
         (finding,) = (line for line in lines(run, text) if "MP301" in line)
         assert finding.startswith("  MP301 (likely): epsilon 1e-12 before log")
-        assert "  event log-guard (likely) at torch.log( p + EPS )" in run.out
+        assert "  candidate log-guard (likely) at torch.log( p + EPS )" in run.out
 
 
 def test_a_row_inside_of_an_expression_shows_it(run: Run) -> None:
@@ -204,8 +204,8 @@ def test_possible_findings_are_told(run: Run) -> None:
         ("pkg/model.py:-1", '"pkg/model.py:-1" is not a place; write FILE:LINE'),
         (":3", '":3" is not a place; write FILE:LINE'),
         ("pkg/model.py:26", "pkg/model.py:26: the file has 25 lines; name one of them"),
-        ("none.py:1", "none.py:1:1: MP001 no such file; check the path"),
-        ("pkg:1", "pkg:1:1: MP001 is a directory; name a file"),
+        ("none.py:1", "none.py: no such file or directory; check the path (see"),
+        ("pkg:1", "pkg: is a directory; name a file in it (see"),
         ("syntax.py:1", "syntax.py:2:7: MP002 invalid syntax; fix the syntax or exclude the file"),
         ("bytes.py:1", "bytes.py:1:1: MP001 "),
     ],
@@ -281,13 +281,13 @@ def test_rendering() -> None:
     )  # fmt: skip
     assert render("a.py:1", known, ()).splitlines() == [
         "a.py:1 in f()",
-        "  autocast: off (code); float16 (amp-float16)",
-        "  in force: float16 (made half)",
-        f"  {'x' * 37}...  tensor, unknown (code); float16 (float16); bfloat16 (bfloat16), "
-        "in [0, 1]",
+        "  autocast: off (as written); float16 (amp-float16)",
+        "  mode in force: float16 (made half)",
+        f"  {'x' * 37}...  tensor, unknown (as written); float16 (float16); bfloat16 (bfloat16), "
+        "in [0, 1] before rounding",
         f"  {'':40}  if a; b",
-        f"  y{'':39}  number, in 2",
-        "  event late-cast (no finding) at x",
-        "    in float16, bfloat16",
+        f"  y{'':39}  number, equal to 2",
+        "  candidate late-cast (no finding) at x",
+        "    modes: float16, bfloat16",
         "    if a",
     ]

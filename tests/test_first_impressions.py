@@ -80,3 +80,40 @@ def test_the_unscale_of_that_loop_is_needed() -> None:
 
 def test_the_smoke_test_of_a_model_is_no_training() -> None:
     assert lint_source(SMOKE) == []
+
+
+REGION = """
+import torch
+
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with torch.autocast("cuda"):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+"""
+OTHER = """
+import torch
+
+
+def train(model, optimizer, loader):
+    for x, w in loader:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = (model(x) @ w).square().mean()
+            loss.backward()
+"""
+
+
+def test_a_finding_names_each_place_once() -> None:
+    found = {}
+    for text in (REGION, OTHER):
+        for one in lint_source(text, isolated=True, select=["MP205", "MP211"]):
+            links = [(link.message, link.start and link.start.row) for link in one.evidence]
+            found[one.code] = one.start.row, links
+    assert found == {
+        "MP205": (7, [("the weights change here", 12)]),
+        "MP211": (9, [("the region opens here", 7)]),
+    }

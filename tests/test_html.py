@@ -63,7 +63,7 @@ def page(*found: Diagnostic, sources: dict[str, Source] | None = None) -> Page:
 def test_everything_is_on_the_page() -> None:
     made = page(*EVERYTHING)
     for part in (
-        "4 errors, 1 warning, 1 info in 3 files, 1 with a safe fix (--fix).",
+        "4 errors, 1 warning, 1 info finding in 3 files, 1 with a safe fix (--fix).",
         "6:13 error epsilon 1e-08 rounds to 0",
         "MP301 a-name confidence likely",
         "p is half (train.py:5:5)",

@@ -104,7 +104,7 @@ def test_what_is_proved_is_shown_and_written(capsys: pytest.CaptureFixture[str])
         b'precision = [\r\n    "amp-float16",  # train.py:7\r\n]\r\n'
     )
     assert cli.main(["init", "-n", "--check"]) == 0
-    assert capsys.readouterr() == ("The code shows no mode that is not stated.\n", "")
+    assert capsys.readouterr() == ("Every mode that the code shows is stated.\n", "")
 
 
 @pytest.mark.usefixtures("here")
@@ -194,7 +194,7 @@ def test_what_is_stated_and_not_shown_is_no_failure(capsys: pytest.CaptureFixtur
     assert (code, out) == (
         0,
         "pyproject.toml: bfloat16 is stated, and nothing shows it.\n"
-        "The code shows no mode that is not stated.\n",
+        "Every mode that the code shows is stated.\n",
     )
 
 
@@ -203,7 +203,7 @@ def test_nothing_stated_fails_the_check(capsys: pytest.CaptureFixture[str]) -> N
     assert run(capsys, "--check")[0] == 1
     Path("train.py").unlink()
     code, out, _ = run(capsys, "--check")
-    assert (code, out) == (0, "No mode is stated, and none is shown.\n")
+    assert (code, out) == (0, "The code shows no mode, and none is stated.\n")
 
 
 @pytest.mark.usefixtures("here")

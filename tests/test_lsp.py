@@ -223,7 +223,10 @@ async def test_findings_of_the_unsaved_text(editor: Editor) -> None:
     assert related[2].location.uri == editor.uri("train.py")
     assert related[2].location.range.start == at(TRAIN, "torch.autocast")
     assert related[3].location.range.start == at(TRAIN, "loss(model")
-    assert related[4].message == "assumed: what is called here is a model, and gives its dtype"
+    assert (
+        related[4].message
+        == "assumed: the object that is called here is a model and returns tensors of its dtype"
+    )
 
     editor.edit("loss.py", LOSS.replace("x.sigmoid", "x.float().sigmoid"))
     await editor.codes("loss.py")
@@ -300,7 +303,7 @@ async def test_fixes_and_suppressions_are_offered(editor: Editor) -> None:
     where = at(LOSS, "log(")
     found = await editor.actions("loss.py", where)
     fix, assume, suppress, every = found.values()
-    assert fix.title == "MP301: upcast what is guarded (safe fix)"
+    assert fix.title == "MP301: upcast the guarded value (safe fix)"
     assert (fix.kind, fix.is_preferred) == ("quickfix", True)
     assert [d.code for d in fix.diagnostics or ()] == ["MP301"]
     fixed = LOSS.replace("x.sigmoid", "x.float().sigmoid")
@@ -365,9 +368,9 @@ async def test_hover_says_what_is_known(editor: Editor) -> None:
     await editor.codes("loss.py", "MP301")
     said = await editor.hover("loss.py", at(LOSS, "p + 1e-8"))
     assert "**MP301** eps-before-log (likely): epsilon 1e-08" in said
-    assert "Fix: upcast what is guarded (safe)" in said
+    assert "Fix: upcast the guarded value (safe)" in said
     assert "`p`: tensor, float16, in [0, 1]" in said
-    assert "- if what is called here is a model, and gives its dtype" in said
+    assert "- if the object that is called here is a model and returns tensors of its dtype" in said
     assert "autocast: float16" in said
     said = await editor.hover("loss.py", at(LOSS, "x.sigmoid"))
     assert "MP301" not in said

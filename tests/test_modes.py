@@ -205,7 +205,7 @@ def test_the_summary_names_the_modes_and_what_more_there_would_be(
 def test_the_summary_names_the_place_that_shows_a_mode(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.py").write_text(OPTION)
     (line,) = summary(capsys, "-n", ".")
-    assert line == "modes: amp-float16 (run.py:5, optional)"
+    assert line == "modes: amp-float16 (run.py:5, depends on an option)"
     Path("run.py").write_text(OPTION.replace(", enabled=args.amp", ""))
     (line,) = summary(capsys, "-n", ".")
     assert line == "modes: amp-float16 (run.py:5)"
@@ -221,6 +221,49 @@ def test_the_summary_names_the_place_that_shows_a_mode(capsys: pytest.CaptureFix
     assert summary(capsys, "-n", ".") == [stated]
     Path("precision-lint.toml").write_text("precision = []\n")
     assert summary(capsys, "-n", ".") == ["modes: float32 (stated in precision-lint.toml)"]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_summary_says_how_sure_the_hidden_findings_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def last(*args: str) -> str:
+        cli.main(["check", "-n", *args, "."])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    certain = "--precision", "float16", "--confidence", "certain"
+    assert last(*certain) == "2 likely findings not shown; `--confidence likely` shows them."
+    Path("run.py").write_text(OPTION)
+    both = "2 likely and 1 possible findings not shown; `--confidence possible` shows them."
+    assert last("--precision", "amp-float16", "--confidence", "certain") == both
+
+
+EXP = """\
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x).exp(), torch.log1p(torch.exp(self.layer(x)))
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_a_further_mode_is_named_with_those_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    """What --precision names takes the place of what the code shows."""
+    Path("run.py").write_text(OPTION)
+    Path("exp.py").write_text(EXP)
+    both = "if float16 were run as well: --precision amp-float16,float16"
+    shown_by = "modes: amp-float16 (run.py:5, depends on an option)"
+    assert summary(capsys, "-n", ".") == [f"{shown_by}; 2 more {both}"]
+    # with both stated, amp-float16 holds everywhere, too
+    Path("use.py").write_text("import torch\nimport model")
+    assert summary(capsys, "-n", ".") == [f"{shown_by}; at least 3 more {both}"]
 
 
 @pytest.mark.usefixtures("here")
@@ -445,7 +488,7 @@ def test_a_quotient_by_what_nothing_shows_to_be_of_floats() -> None:
 def test_a_message_names_the_dtype_of_the_modes_that_count(modes: list[str], dtype: str) -> None:
     text = "import torch\n\n\ndef match(a, b):\n    return torch.cdist(a, b, p=1)\n"
     found = [one for one in lint_source(text, precision=modes) if one.code == "MP504"]
-    assert [one.message.partition(" tensors")[0] for one in found] == [f"cdist of {dtype}"]
+    assert [one.message.partition(" tensors")[0] for one in found] == [f"`cdist` of {dtype}"]
 
 
 SLICED = """\

@@ -274,7 +274,7 @@ def test_explain_at_takes_places_as_reports_write_them(here: Path, run: Run) -> 
     saved(here / "a.ipynb", "import torch", LOSS, TRAIN)
     code, out, _ = run("explain-at", "a.ipynb:cell 3:3:12", "--no-cache")
     assert code == 0
-    assert out.startswith("a.ipynb:cell 3:3 in loss()\n  autocast: float16, or off (code")
+    assert out.startswith("a.ipynb:cell 3:3 in loss()\n  autocast: float16, or off (as written")
     for place, what in (("5:1", "no cell 5; the Python cells are 2, 3, 4"), ("3:9", "has 3 lines")):
         code, _, err = run("explain-at", f"a.ipynb:cell {place}", "--no-cache")
         assert code == 2

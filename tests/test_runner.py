@@ -81,11 +81,11 @@ def test_lines_count_a_last_one_without_newline() -> None:
 
 def test_confidence_hides_and_counts() -> None:
     write(a="MAYBE\nODD\nBAD")
-    assert (len(check().diagnostics), check().hidden) == (2, 1)
+    assert (len(check().diagnostics), check().hidden) == (2, {"possible": 1})
     certain = check(confidence=Confidence.CERTAIN)
-    assert (codes(certain), certain.hidden) == (["a.py:4:1 MP911"], 2)
+    assert (codes(certain), certain.hidden) == (["a.py:4:1 MP911"], {"likely": 1, "possible": 1})
     everything = check(confidence=Confidence.POSSIBLE)
-    assert (len(everything.diagnostics), everything.hidden) == (3, 0)
+    assert (len(everything.diagnostics), everything.hidden) == (3, {})
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_thresholds_are_those_of_each_file() -> None:
     Path("b/precision-lint.toml").write_text('confidence = "certain"\n')
     result = check()
     assert codes(result) == ["a/m.py:2:1 MP912"]
-    assert (result.failing, result.hidden) == (0, 1)
+    assert (result.failing, result.hidden) == (0, {"likely": 1})
 
 
 def test_selection_and_per_file_ignores() -> None:
@@ -280,7 +280,7 @@ def test_suppressions_are_obeyed_and_unused_ones_reported() -> None:
     write(a="BAD  # noqa: MP911\nfine  # noqa: MP911\nMAYBE  # noqa: MP922")
     result = check()
     assert codes(result) == ["a.py:3:7 MP004"]
-    assert result.hidden == 0  # a hidden finding can be suppressed too
+    assert not result.hidden  # a hidden finding can be suppressed too
     assert codes(check(select=("MP9",))) == []
     assert codes(check(select=("MP004",))) == []  # a rule that is off is not known to be silent
 

@@ -393,8 +393,8 @@ def test_nothing_is_said_of_what_may_be_right(mode: str, text: str) -> None:
     [
         ("torch.arange(4096, dtype=torch.float16)", "certain: integers in float16"),
         ("torch.arange(count, dtype=torch.float16)", "likely: integers in float16"),
-        ("torch.full((2,), -1e9, dtype=torch.float16)", "certain: full with -1e+09 raises"),
-        ("torch.tensor(-1e9, dtype=torch.float16)", "certain: tensor with -1e+09 is infinite"),
+        ("torch.full((2,), -1e9, dtype=torch.float16)", "certain: `full` with -1e+09 raises"),
+        ("torch.tensor(-1e9, dtype=torch.float16)", "certain: `tensor` with -1e+09 is infinite"),
         ("torch.nn.functional.mse_loss(left, y.half())", "certain: mse_loss after the autocast region"),
         ("torch.nn.functional.mse_loss(x.half(), y.half())", "likely: mse_loss squares in float16"),
     ],

@@ -87,6 +87,24 @@ def test_the_table_names_failures_and_an_interrupt() -> None:
     assert text.endswith("2 not proven, interrupted\n")
 
 
+def test_the_table_does_not_call_proven_what_is_only_shown() -> None:
+    proven, shown, harmless = (Result(RULES[code]) for code in ("MP301", "MP205", "MP408"))
+    proven.cells["loss.py"] = [
+        cell("eager", "float16", "forward", "proven"),
+        cell("eager", "bfloat16", "forward", "harmless"),
+    ]
+    shown.cells["step.py"] = [
+        cell("cpu", "float16", "forward", "shown"),
+        cell("cuda", "float16", "forward", "skipped"),
+    ]
+    harmless.cells["mask.py"] = [cell("eager", "float16", "forward", "harmless")]
+    three = [proven, shown, harmless]
+    end = "all as declared (1 proven, 1 shown without a fix, 1 no hazard here)"
+    assert tables.as_text(three, "cpu").endswith(f": {end}\n")
+    assert end in page.of_rules(three, "cpu")
+    assert tables.as_text([proven], "cpu").endswith(": all proven\n")
+
+
 def test_json_has_every_cell() -> None:
     told_ = json.loads(tables.as_json(results(), "cpu", interrupted=True))
     assert told_["interrupted"] is True

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from precision_lint import cli
 from precision_lint.api import Applicability
 from precision_lint.harness import emit, sweep, told, users, witnesses
 from precision_lint.harness.children import Children
@@ -398,6 +399,16 @@ def test_main_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no findings" in capsys.readouterr().out
     assert users.main(files(tmp_path / "absent.py")) == 2
     assert "absent.py" in capsys.readouterr().err
+
+
+def test_a_missing_path_announces_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["verify", "-n", "nothere.py"]) == 2
+    said = capfd.readouterr()
+    assert said.err == "nothere.py: no such file or directory; check the path\n"
+    assert said.out == "no findings\n"
 
 
 def test_what_raises_in_every_precision_is_proven_by_its_fix(tmp_path: Path) -> None:

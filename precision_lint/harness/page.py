@@ -18,7 +18,7 @@ import torch
 import precision_lint
 from precision_lint.harness import told
 from precision_lint.harness.sweep import Sweep
-from precision_lint.harness.tables import policy_words, verdict_words
+from precision_lint.harness.tables import conclusion, policy_words, verdict_words
 
 if TYPE_CHECKING:
     from precision_lint.harness.verify import Result
@@ -104,12 +104,13 @@ def of_rules(
 
     failed = sum(len(result.failures) for result in results)
     cases = sum(len(result.cells) for result in results)
-    end = _span("bad", f"{failed} not proven") if failed else _span("good", "all proven")
+    end = _span("bad" if failed else "good", conclusion(results))
     parts = [
         "<h1>What the rules claim, executed</h1>",
         f'<p class="soft">{html.escape(_stamp(where))}</p>',
         f"<p>{len(results)} rules, {cases} cases: {end}. <em>Proven</em>: the original fails "
-        "as its rule declares, and the text that the fixer makes of it does not.</p>",
+        "as its rule declares, and the text that the fixer makes of it does not. <em>Shown</em>: "
+        "the original fails so, and the case has no fix to prove.</p>",
         _overview(results, where),
     ]
     for result in results:

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -27,6 +28,32 @@ def policy_words(name: str, where: str) -> str:
 def verdict_words(verdict: str) -> str:
     """A verdict as the table shows it."""
     return WORDS.get(verdict, verdict)
+
+
+def conclusion(results: Sequence[Result]) -> str:
+    """What is not proven; else what the rules came to, each by the verdict that tells most."""
+    failed = sum(len(result.failures) for result in results)
+    if failed:
+        return f"{failed} not proven"
+    found = Counter(_most(result) for result in results)
+    if not found.keys() - {"proven"}:
+        return "all proven"
+    parts = [f"{found[one]} {words}" for one, words in MOST.items() if found[one]]
+    return f"all as declared ({', '.join(parts)})"
+
+
+MOST = {
+    "proven": "proven",
+    "shown": "shown without a fix",
+    "harmless": "no hazard here",
+    "skipped": "not executed",
+}
+"""What is said of a rule, by the one of its verdicts that tells most."""
+
+
+def _most(result: Result) -> str:
+    verdicts = {cell["verdict"] for cells in result.cells.values() for cell in cells}
+    return next((one for one in MOST if one in verdicts), "skipped")
 
 
 def environment(where: str) -> dict[str, str | None]:
@@ -68,13 +95,11 @@ def as_text(results: Sequence[Result], where: str, interrupted: bool = False) ->
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *rows]]
     lines += [""] + [f"{result.rule.code} {line}" for result in results for line in result.failures]
     cases = sum(len(result.cells) for result in results)
-    failed = sum(len(result.failures) for result in results)
     told = environment(where)
     gpu = f", CUDA {told['cuda']}, driver {told['driver']}" if "cuda" in told else ""
     count = f"rules: {len(results)}, cases: {cases}, on {where}, torch {torch.__version__}{gpu}"
     count += f", {told['date']}" if gpu else ""
-    end = f"{failed} not proven" if failed else "all proven"
-    lines.append(f"{count}: {end}{', interrupted' if interrupted else ''}")
+    lines.append(f"{count}: {conclusion(results)}{', interrupted' if interrupted else ''}")
     return "\n".join(lines) + "\n"
 
 

@@ -17,9 +17,9 @@ from precision_lint.harness.policy import UnsupportedTorch, require_torch
 from precision_lint.harness.witnesses import BYTES, SECONDS, Verdict
 
 NOTICE = (
-    "verify executes parts of this code: what is flagged and what it needs, in child processes of "
-    f"{SECONDS} s and {BYTES >> 30} GiB a finding, without network where the platform allows, in a "
-    "temporary directory"
+    "verify executes parts of this code (what is flagged, and what that needs) in child processes: "
+    f"at most {SECONDS} s and {BYTES >> 30} GiB for each finding, in a temporary directory, without "
+    "network where the platform allows that"
 )
 
 
@@ -70,11 +70,12 @@ def main(
     except (UnsupportedTorch, page.Missing) as error:
         sys.stderr.write(f"precision-lint verify: {error}\n")
         return 2
-    sys.stderr.write(f"{NOTICE}\n")
     errors: list[str] = []
     todo = [one for one in plans(files, errors) if keyword in title(one)]
     for line in errors:
         sys.stderr.write(f"{printable(line)}\n")
+    if todo:
+        sys.stderr.write(f"{NOTICE}\n")
     verdicts, interrupted = _search(
         todo, exitfirst, jobs or os.cpu_count() or 1, report is not None
     )

@@ -506,7 +506,7 @@ def interpolated(it: Interpreter, applied: Applied) -> None:
             and other is not cut
             and (_is_neighbour(other, cut) or _cuts_the_same(other, cut))
         ):
-            _report_cut(it, cut, "its interpolation is of nothing", applied.node)
+            _report_cut(it, cut, "the weights of its interpolation are always 0", applied.node)
             return
 
 

@@ -123,14 +123,17 @@ def _span(kind: str, words: str) -> str:
     return f'<span class="{kind}">{_text(words)}</span>'
 
 
+WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info finding"}
+
+
 def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 or word == 'info' else 's'}"
+    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def _summary(diagnostics: Sequence[Diagnostic], files: int) -> str:
     counts = Counter(one.severity for one in diagnostics)
     severities = [
-        _span(severity.value, _count(counts[severity], severity.value))
+        _span(severity.value, _count(counts[severity], WORDS[severity]))
         for severity in reversed(Severity)
         if counts[severity]
     ]
@@ -228,7 +231,7 @@ def _finding(number: int, one: Diagnostic, sources: Mapping[str, Source]) -> str
 
 
 def _modes(one: Diagnostic) -> str:
-    words = ["the code as written" if mode == "code" else mode for mode in one.modes]
+    words = ["as written" if mode == "code" else mode for mode in one.modes]
     return "".join(f" {_span('pill', word)}" for word in words)
 
 

@@ -75,7 +75,7 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
         f"{printable(place)} in {where}",
         f"  autocast: {by_mode(known.autocast.dtypes, 'off')}",
     ]
-    lines += [f"  in force: {mode} ({why})" for mode, why in known.in_force.items()]
+    lines += [f"  mode in force: {mode} ({why})" for mode, why in known.in_force.items()]
     lines += [f"  stated: {fact}" for fact in known.stated]
     width = min(WIDTH, max((len(e.text) for e in known.expressions), default=0))
     for expression in known.expressions:
@@ -85,8 +85,8 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
         lines += _if(expression.assumptions, width + 4)
     for event in known.events:
         sure = event.confidence or "no finding"
-        lines.append(f"  event {event.kind} ({sure}) at {event.text}")
-        lines.append(f"    in {', '.join(event.modes)}")
+        lines.append(f"  candidate {event.kind} ({sure}) at {event.text}")
+        lines.append(f"    modes: {', '.join(map(mode_words, event.modes))}")
         lines += _if(event.assumptions, 4)
     for finding in findings:
         lines.append(f"  {finding.code} ({finding.confidence.value}): {printable(finding.message)}")
@@ -96,7 +96,10 @@ def render(place: str, known: Description, findings: Iterable[Diagnostic]) -> st
 def said(expression: Expression) -> str:
     """What is known of an expression, on one line."""
     parts = [expression.kind, by_mode(expression.dtypes)]
-    parts.append(expression.range and f"in {expression.range}")
+    half = any("float16" in dtype for dtype in expression.dtypes.values())
+    rounding = " before rounding" if half else ""
+    one = "" if expression.range[:1] in ("[", "(") else "equal to "
+    parts.append(expression.range and f"{one or 'in '}{expression.range}{rounding}")
     return ", ".join(part for part in parts if part)
 
 
@@ -104,10 +107,15 @@ def by_mode(dtypes: Mapping[str, str], nothing: str = "") -> str:
     """Dtypes by mode; modes with the same one stand together."""
     groups: dict[str, list[str]] = {}
     for mode, dtype in dtypes.items():
-        groups.setdefault(dtype or nothing, []).append(mode)
+        groups.setdefault(dtype or nothing, []).append(mode_words(mode))
     if len(groups) < 2:
         return next(iter(groups), nothing)
     return "; ".join(f"{dtype} ({', '.join(modes)})" for dtype, modes in groups.items() if dtype)
+
+
+def mode_words(mode: str) -> str:
+    """A mode as people read it."""
+    return "as written" if mode == "code" else mode
 
 
 def _if(assumptions: Sequence[str], indent: int) -> list[str]:
