@@ -267,10 +267,14 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
 
 
 def part(owner: Instance, name: str, value: Instance) -> Instance:
-    """An object that another one holds: it is cast with it."""
+    """An object that another one holds: it is cast with it, also where it was built."""
     path = (*owner.path, name)
-    between = [(root, (*above, name)) for root, above in owner.also[:2] if root.number != PART]
-    also = ((value.root, value.path), *between)
+    between = [
+        (root, (*above, name))
+        for root, above in owner.also[:2]
+        if root.number != PART or root.casts
+    ]
+    also = (*value.also[:1], (value.root, value.path), *between)
     return Instance(
         value.cls, value.attributes, owner.root, path, value.arguments, value.items, also
     )
