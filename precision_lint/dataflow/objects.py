@@ -271,7 +271,7 @@ def part(owner: Instance, name: str, value: Instance) -> Instance:
     path = (*owner.path, name)
     between = [
         (root, (*above, name))
-        for root, above in owner.also[:2]
+        for root, above in owner.also[:6]
         if root.number != PART or root.casts
     ]
     also = (*value.also[:1], (value.root, value.path), *between)
@@ -381,7 +381,12 @@ PART: Final = -1
 def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
     """The dtype of an object's weights, and where it was cast last."""
     last = _last_cast(it, owner)
-    return (last.dtypes, last.place) if last is not None else (_as_built(owner), None)
+    vector = last.dtypes if last is not None else _as_built(owner)
+    if any(map(_is_loose, owner.path)):
+        own = _last_cast(it, owner, loose=True)
+        apart = own.dtypes if own is not None else it.program.default_dtype
+        vector = dtypes.join(vector, apart)
+    return vector, last.place if last is not None else None
 
 
 def assumed_of_weights(it: Interpreter, owner: Instance) -> int:
@@ -428,14 +433,24 @@ def _as_built(owner: Instance) -> Dtypes:
     return made if whole is dtypes.MADE and made is not dtypes.FOLLOWS else whole
 
 
-def _last_cast(it: Interpreter, owner: Instance) -> Cast | None:
-    """The last cast of an object, or of what holds it: here, or by who built and kept it."""
+def _is_loose(step: str) -> bool:
+    """Whether a step of a path is into a plain list or dict: what is in it is cast with the whole only if it
+    is registered besides."""
+    return "." in step
+
+
+def _last_cast(it: Interpreter, owner: Instance, loose: bool = False) -> Cast | None:
+    """The last cast of an object, or of what holds it: here, or by who built and kept it.
+
+    loose: not of what holds the plain list or dict that it is in.
+    """
     found: Cast | None = None
     for root, path in ways(owner):
         before = root.casts if root.number != it.number else {}
         if not it.weights and not before:
             continue
-        for length in range(len(path) + 1):
+        first = max((i + 1 for i, step in enumerate(path) if loose and _is_loose(step)), default=0)
+        for length in range(first, len(path) + 1):
             entry = it.weights.get((root, path[:length])) or before.get(path[:length])
             if entry is not None and (found is None or entry.at > found.at):
                 found = entry
@@ -484,11 +499,12 @@ def remember_casts(it: Interpreter, root: Root) -> None:
 
 
 def cast_alike(it: Interpreter, made: Root, like: Root) -> None:
-    """An object is built as one was before: what that one cast of itself, this one does."""
+    """An object is built as one was before: what that one cast of itself, this one does.
+
+    When counts: the parts that both share may have been cast before, or after.
+    """
     if like.casts:
-        it.clock += 1
-        again = {(made, path): one._replace(at=it.clock) for path, one in like.casts.items()}
-        it.weights = {**it.weights, **again}
+        it.weights = {**it.weights, **{(made, path): one for path, one in like.casts.items()}}
 
 
 def copied(it: Interpreter, value: Value, node: ast.AST) -> Value:
