@@ -605,10 +605,8 @@ def module_method(
         return owner
     if name in ("to", "type", "to_empty", "_apply"):
         return _moved(it, owner, arguments, keywords, node)
-    if name == "requires_grad_":
-        objects.freeze(owner.attributes, arguments)
     if name in STAYS:
-        return owner
+        return _stays(it, owner, name, arguments, node)
     if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
         special = objects.parameters_of(owner, node, it)
         special.fields["named"] = name.startswith("named")
@@ -627,6 +625,16 @@ def module_method(
     if name == "forward" and isinstance(owner.cls, str):
         return it.call(owner, arguments, keywords, node)
     return None
+
+
+def _stays(
+    it: Interpreter, owner: Instance, name: str, arguments: list[Value], node: ast.AST
+) -> Value:
+    if name == "requires_grad_":
+        objects.freeze(owner.attributes, arguments)
+    elif name == "apply" and arguments:  # to each part: what casts the whole casts them all
+        it.call(arguments[0], [owner], {}, node)
+    return owner
 
 
 def chosen(values: Iterable[Value]) -> int:

@@ -125,7 +125,7 @@ def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
     owner = value.fields["owner"]
     vector, assumptions = dtypes.V_ANY, 0
     if isinstance(owner, Instance):
-        vector, _ = objects.weights_of(it, owner)
+        vector = _within(it, owner)
         assumptions = objects.assumed_of_weights(it, owner)
     elif isinstance(owner, Unknown) and owner.symbol.node is not None:
         vector = owner.symbol.vector
@@ -135,6 +135,16 @@ def _parameter(it: Interpreter, value: Special, node: ast.AST) -> Value:
         vector, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER, data=value
     )
     return Sequence((Scalar(None, "str"), weight), None) if value.fields.get("named") else weight
+
+
+def _within(it: Interpreter, owner: Instance, depth: int = 3) -> dtypes.Dtypes:
+    """The dtypes of an object's weights, and of those of its parts, which may be cast by themselves."""
+    vector, _ = objects.weights_of(it, owner)
+    for name, value in owner.attributes.items() if depth else ():
+        if isinstance(name, str) and isinstance(value, Instance):
+            inner = _within(it, objects.part(owner, name, value), depth - 1)
+            vector = dtypes.join(vector, inner)
+    return vector
 
 
 def _items(it: Interpreter, value: Value, what: str) -> Value | list[Value]:

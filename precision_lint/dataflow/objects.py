@@ -454,6 +454,8 @@ def _last_cast(it: Interpreter, owner: Instance, loose: bool = False) -> Cast | 
             entry = it.weights.get((root, path[:length])) or before.get(path[:length])
             if entry is not None and (found is None or entry.at > found.at):
                 found = entry
+    if found is not None and not found.at and _as_built(owner)[0] != dtypes.MADE[0]:
+        return None  # a part that was built in half stays so
     if found is not None and found.at <= it.began and owner.root.made is dtypes.FOLLOWS:
         # a model that is half as a whole was cast after it was built
         return found._replace(
@@ -679,7 +681,7 @@ def _left(it: Interpreter, owner: Instance, vector: Dtypes) -> Weights:
         return {}
     if any((root, owner.path[:length]) in it.weights for length in range(len(owner.path))):
         return {}
-    return {(root, ()): Cast(dtypes.V_FLOAT32, root.born, None)}
+    return {(root, ()): Cast(dtypes.V_FLOAT32, 0, None)}
 
 
 FROZEN: Final = "requires_grad_"
