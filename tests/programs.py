@@ -12,7 +12,31 @@ LAYERS = (
 )
 CASTS = (".half()", ".to(torch.float16)", ".to(dtype=HALF)", ".type(torch.float16)", ".bfloat16()")
 INPUTS = ("", ".half()", ".to(HALF)", ".bfloat16()")
-HEAD = "import copy\n\nimport torch\nfrom torch import nn\n\nHALF = torch.float16\n"
+HEAD = """\
+import copy
+
+import torch
+from torch import nn
+
+HALF = torch.float16
+
+
+def lower(module):
+    return module{cast}
+
+
+def like(x, module):
+    return x.to(next(module.parameters()).dtype)
+
+
+class Pair(nn.Module):
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x):
+        return self.second(self.first(x))
+"""
 
 
 class Maker:
@@ -24,7 +48,7 @@ class Maker:
         self.classes: list[str] = []
 
     def text(self) -> str:
-        parts = [HEAD]
+        parts = [HEAD.replace("{cast}", self.cast)]
         for number in range(self.draw.randint(1, 3)):
             parts.append("\n".join(self.module(f"Part{number}")))
             self.classes.append(f"Part{number}")
@@ -35,6 +59,10 @@ class Maker:
         """What makes a layer or a module, perhaps cast at once."""
         own = f"{self.draw.choice(self.classes)}()" if self.classes and self.flip(0.5) else None
         made = own or self.draw.choice(LAYERS)
+        if self.flip(0.15):
+            return f"lower({made})"
+        if self.flip(0.15):
+            made = f"Pair({made}, {self.draw.choice(LAYERS)}{self.draw.choice(('', self.cast))})"
         return made + self.draw.choice((self.cast, ".float()", ".eval()", "", "", ""))
 
     def flip(self, share: float) -> bool:

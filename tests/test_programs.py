@@ -11,7 +11,7 @@ from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from tests import programs
 
-SEEDS = range(120)
+SEEDS = range(200)
 MISMATCHES = ("MP401", "MP402", "MP407", "MP502", "MP503")
 
 
