@@ -228,11 +228,13 @@ def _runs_a_model(it: Interpreter, node: ast.AST) -> bool:
         return True
     if function.cls is not None and is_module(it, function.cls):
         return False
-    given = {one.arg for one in function.parameters}
-    return any(
-        isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in given
-        for one in every(function.node)
-    )
+    given = [one.arg for one in function.parameters]
+    called = [one.func for one in every(function.node) if isinstance(one, ast.Call)]
+    return any(isinstance(one, ast.Name) and one.id in given for one in called) or any(
+        isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+        and function.cls is not None and [one.value.id] == given[:1]
+        for one in called
+    )  # fmt: skip
 
 
 def _written_here(it: Interpreter, dtype: Value) -> bool:
