@@ -604,7 +604,7 @@ def _known_protocol(
         return NONE
     if name == "autocast" and not symbol.uses & Symbol.TENSOR:
         return RegionValue(OF_FRAMEWORK, "", assume.LIBRARY, node=node, home=it.module)
-    if name in ("unscale_gradients", "clip_grad_norm_", "clip_grad_value_"):
+    if name in ("unscale_gradients", "clip_grad_norm_", "clip_grad_value_", "clip_gradients"):
         explicit = name == "unscale_gradients"
         note(it, "framework-unscale" if explicit else "framework-clip", node, value)
         return NONE
