@@ -209,21 +209,19 @@ def region_arguments(
         _report(it, node, what, None, assume.BRANCH, False)
     elif _lowers_nothing(it, given):
         what = "dtype float32: autocast then casts nothing down"
-        runs = _runs_a_model(it, node) and _written_here(it, given["dtype"])
+        runs = _runs_a_model(it) and _written_here(it, given["dtype"])
         meant = assume.FLAG | (0 if runs else assume.OUTSIDE)
         _report(it, node, what, None, meant, False, ALL_MODES & ~dtypes.HALF_MODES)
 
 
-def _runs_a_model(it: Interpreter, node: ast.AST) -> bool:
-    """Whether a region is around a model: no decorator, and in code that trains or calls what it is given.
+def _runs_a_model(it: Interpreter) -> bool:
+    """Whether a region is around a model: in code that trains, or calls what it is given.
 
     Others bring a few operations up, inside of another region.
     """
     function = it.function
     if function is None:
         return it.module.trains()
-    if node in getattr(function.node, "decorator_list", ()):
-        return False
     if runs_models(it):
         return True
     if function.cls is not None and is_module(it, function.cls):
@@ -244,7 +242,8 @@ def _written_here(it: Interpreter, dtype: Value) -> bool:
     around = it.function.node if it.function is not None and dtype.node is not None else None
     if around is None or dtype.home is not it.module:
         return True
-    first, last = around.lineno, around.end_lineno or around.lineno
+    above: list[ast.expr] = getattr(around, "decorator_list", [])
+    first, last = min([one.lineno for one in (*above, around)]), around.end_lineno or around.lineno
     return first <= getattr(dtype.node, "lineno", first) <= last
 
 
