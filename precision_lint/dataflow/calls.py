@@ -599,7 +599,7 @@ def _named(
     unsaid: a caller that nobody saw, or keywords that nobody knows, may give it.
     """
     if parameter.arg in left:
-        return passed(it, left.pop(parameter.arg), parameter.arg)
+        return passed(it, left.pop(parameter.arg), parameter.arg, default)
     return unseen(it, function, parameter, default) if unsaid else _absent(it, function, default)
 
 
@@ -624,10 +624,9 @@ def bind(
     defaults += node.defaults
     left = dict(keywords)
     for index in range(start, len(parameters)):
-        parameter, default = parameters[index], defaults[index]
-        name = parameter.arg
+        parameter, default, name = parameters[index], defaults[index], parameters[index].arg
         if arguments is not None and index - start < len(arguments):
-            variables[name] = passed(it, arguments[index - start], name)
+            variables[name] = passed(it, arguments[index - start], name, default)
         else:
             variables[name] = _named(it, function, parameter, default, unsaid, left)
     for parameter, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
@@ -654,12 +653,14 @@ def _absent(it: Interpreter, function: Function, default: ast.expr | None) -> Va
     return unknown() if default is None else it.evaluate_in(function.module, default)
 
 
-def passed(it: Interpreter, value: Value, name: str) -> Value:
+def passed(it: Interpreter, value: Value, name: str, default: ast.expr | None) -> Value:
     """An argument, as the callee sees it."""
-    if value.__class__ is not Tensor:
+    none = default is not None and declared.is_none(default)
+    if none and isinstance(value, Special) and value.kind == "scaler":
+        value.fields.setdefault("optional in", set()).add(it.function)
+    if not isinstance(value, Tensor):
         return value
-    tensor: Any = value
-    leaf: Tensor = tensor.but(op="argument", operands=(value,), data=name)
+    leaf = value.but(op="argument", operands=(value,), data=name)
     it.leaves.append(leaf)
     return leaf
 

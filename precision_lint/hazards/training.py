@@ -290,29 +290,21 @@ def _report_scaled(it: Interpreter, place: Place, node: ast.AST, assumptions: in
 def scaler_truth(it: Interpreter, value: Value, node: ast.AST) -> None:
     """``if scaler:`` is true whether or not the scaler is enabled."""
     if isinstance(value, Special) and value.kind == "scaler" and "of" not in value.fields:
-        if value.fields.get("optional") or _may_be_none(it, node):
+        if value.fields.get("optional") or _may_be_none(it, value):
             return
         pointless = value.fields.get("enabled") is True
         assumptions = assume.MAGNITUDE if pointless else value.assumptions & ~assume.FLAG
         it.emit("scaler-truth", node, ALL_MODES, assumptions)
 
 
-def _may_be_none(it: Interpreter, node: ast.AST) -> bool:
-    """Whether a name is a parameter that is None by default: then the test is about that."""
-    if it.function is None or not isinstance(node, ast.Name):
-        return False
-    given = it.function.node.args
-    ordered = [*given.posonlyargs, *given.args]
-    pairs = [*zip(reversed(ordered), reversed(given.defaults), strict=False)]
-    pairs += [
-        (one, default)
-        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        if default
-    ]
-    return any(
-        one.arg == node.id and isinstance(default, ast.Constant) and default.value is None
-        for one, default in pairs
-    )
+def _may_be_none(it: Interpreter, scaler: Special) -> bool:
+    """Whether a function on the way here has it as a parameter that is None by default, as others leave it."""
+    optional, call = scaler.fields.get("optional in", ()), it.calls
+    if it.function in optional:
+        return True
+    while call is not None and call.function not in optional:
+        call = call.outer
+    return call is not None
 
 
 TESTED.append(scaler_truth)

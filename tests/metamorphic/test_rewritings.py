@@ -29,8 +29,6 @@ OPEN: dict[str, set[str]] = {
         "mp505/tried_out.py: -MP505",
         "mp102/step_elsewhere.py: -MP102",
         "mp409/by_hand.py: -MP409",
-        "mp502/given_parts.py: -MP502",
-        "mp114/negatives.py: +MP114",
     },
     "code in methods": {"mp206/negatives.py: +MP206"},
     "regions as decorators": {
