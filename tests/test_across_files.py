@@ -184,6 +184,35 @@ def test_an_option_is_about_what_it_casts(tmp_path: Path) -> None:
     assert small in check(tmp_path)
 
 
+def test_half_weights_are_about_files_that_are_named(tmp_path: Path) -> None:
+    """Who casts a model that it loads says nothing of the models that a file which it imports imports."""
+    net = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(8, 8)\n\n"
+        "    def forward(self, x):\n        pad = torch.zeros(1, 8, device=x.device)\n"
+        "        return self.fc(torch.cat([pad, self.fc(x)]))\n"
+    )
+    between = "from net import Net\n\n\ndef build():\n    return Net\n"
+    runs = (
+        "import torch\n{imported}\n\n\ndef evaluate(model, loader):\n    model = model.half().eval()\n"
+        "    for x in loader:\n        print(model(x.half()).shape)\n"
+    )
+    near, far = runs.format(imported="import net"), runs.format(imported="import between")
+    projects.write(tmp_path, {"net.py": net, "between.py": between, "runs.py": near})
+    assert check(tmp_path) == ["net.py:11 MP401"]
+    projects.write(tmp_path, {"runs.py": far})
+    assert check(tmp_path) == []
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == ["net.py:11 MP401"]
+
+
+def test_what_is_used_as_complex_is_cast_by_no_mode(tmp_path: Path) -> None:
+    text = "import torch\n\n\ndef whiten(c):\n    return torch.linalg.inv(c), c{part}.sum(-1)\n"
+    projects.write(tmp_path, {"whiten.py": text.format(part="")})
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == ["whiten.py:5 MP505"]
+    projects.write(tmp_path, {"whiten.py": text.format(part=".real")})
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == []
+
+
 def test_what_is_loaded_is_data(tmp_path: Path) -> None:
     """It has the dtype of data in a file: float32, or that of the model that it is given to."""
     grid = (
