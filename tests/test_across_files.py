@@ -205,6 +205,26 @@ def test_half_weights_are_about_files_that_are_named(tmp_path: Path) -> None:
     assert check(tmp_path, confidence=Confidence.POSSIBLE) == ["net.py:11 MP401"]
 
 
+def test_what_an_unknown_model_gives_in_a_file_without_a_region(tmp_path: Path) -> None:
+    """Where another file opens the region, and nobody states the mode, that it is half is only possible."""
+    root = (
+        "import torch\nfrom torch import nn\n\n\nclass Root(nn.Module):\n    def forward(self, net, x):\n"
+        "        return torch.sqrt(net(x).clamp(min=1e-8)).mean()\n"
+    )
+    train = (
+        "import torch\nfrom root import Root\n\n\ndef train(model, loader, optimizer, scaler):\n"
+        "    for x in loader:\n        with torch.autocast('cuda', dtype=torch.float16):\n"
+        "            loss = model(x).mean()\n        scaler.scale(loss).backward()\n"
+        "        scaler.step(optimizer)\n        scaler.update()\n"
+    )
+    projects.write(tmp_path, {"root.py": root, "train.py": train})
+    assert check(tmp_path) == []
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == ["root.py:7 MP306"]
+    stated = Overrides(no_cache=True, precision=("amp-float16",))
+    result = runner.check([tmp_path], Resolver(stated, isolated=True))
+    assert found(result) == ["root.py:7 MP306"]
+
+
 def test_what_is_used_as_complex_is_cast_by_no_mode(tmp_path: Path) -> None:
     text = "import torch\n\n\ndef whiten(c):\n    return torch.linalg.inv(c), c{part}.sum(-1)\n"
     projects.write(tmp_path, {"whiten.py": text.format(part="")})
