@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Place(NamedTuple):
@@ -104,11 +104,14 @@ class Event:
         return found
 
 
+MESSAGE: Final = frozenset({"wide_dtype", "narrow_dtype", "other_dtype"})
+
+
 def differing(facts: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """What another way says otherwise of an event than is known of it.
 
-    That matters where the cure depends on the origin of a value (``at_origin``), which a caller may show.
+    That matters where the cure depends on the origin of a value (``at_origin``), which a caller may show,
+    and where the message says which dtypes meet.
     """
-    if "at_origin" not in facts:
-        return {}
-    return {name: fact for name, fact in facts.items() if fact != known.get(name)}
+    told = facts if "at_origin" in facts else MESSAGE & facts.keys()
+    return {name: facts[name] for name in told if facts[name] != known.get(name)}

@@ -64,10 +64,18 @@ class MatmulDtypeMismatch(Rule):
     severity = Severity.ERROR
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("dtype-mismatch",)
+    listens = ("dtype-mismatch", "other-half")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        if event.kind == "other-half":
+            operand = at.quoted(facts["operand"], "an operand")
+            yield Finding(
+                f"{operand} is {facts['dtype']} inside autocast to {facts['region']}: "
+                f"`{facts['operation']}` takes float32 and the region's dtype there, so this raises",
+                event.place,
+            )
+            return
         if facts["writes"] or facts["backward"] is not None or _other_rule(facts):
             return
         wide = at.quoted(facts["wide"], "the weight")

@@ -70,6 +70,17 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
     return unknown()
 
 
+def is_entered(value: Value) -> bool:
+    """Whether a loop over something is sure to have an item: so many of ``range``, layers in a list."""
+    if isinstance(value, Instance):
+        return isinstance(value.items, Sequence)
+    if not isinstance(value, Special):
+        return False
+    if value.kind == "range":
+        return bool(value.fields.get("entered"))
+    return value.kind == "enumerate" and is_entered(value.fields["of"])
+
+
 def element_of(it: Interpreter, value: Value, node: ast.AST) -> Value | None:
     """One value that stands for all items of a sequence or tensor; None: there is none."""
     if isinstance(value, Sequence):
@@ -393,7 +404,8 @@ def _indexed(it: Interpreter, value: Tensor, index: Value, node: ast.Subscript) 
         rank = 0  # a step of a schedule; where it is one for each sample, the entries are reshaped
     elif rank > 0:
         plain = all(_is_integer(part) or isinstance(part, (Scalar, Special)) for part in parts)
-        rank = max(rank - integers, 0) if plain else UNKNOWN_RANK
+        added = sum(isinstance(part, Scalar) and part.kind == "none" for part in parts)
+        rank = max(rank - integers + added, 0) if plain else UNKNOWN_RANK
     elif integers or rank == 0:
         rank = UNKNOWN_RANK
     result = value.but(

@@ -13,6 +13,7 @@ ENABLED: Final = frozenset({"torch.is_autocast_enabled", "torch.is_autocast_cpu_
 DTYPE: Final = frozenset({
     "torch.get_autocast_dtype", "torch.get_autocast_gpu_dtype", "torch.get_autocast_cpu_dtype",
 })  # fmt: skip
+OF_CUDA: Final = frozenset({"torch.is_autocast_enabled", "torch.get_autocast_gpu_dtype"})
 EXTREMES: Final = {"min": "min", "amin": "min", "max": "max", "amax": "max"}
 PASSED: Final = frozenset({"item", "all", "bool", "detach", "cpu"})
 """Methods behind a result that has one element."""
@@ -29,12 +30,17 @@ def called(it: Interpreter, node: ast.Call) -> str:
 
 
 def asked_of_autocast(it: Interpreter, node: ast.Call) -> str:
-    """Whether a call asks for autocast's state (``enabled``) or ``dtype``; empty: for neither."""
+    """Whether a call asks for autocast's state (``enabled``) or ``dtype``; empty: for neither.
+
+    Without an argument it asks for CUDA's, of which a region for the CPU says nothing.
+    """
     function = node.func
     last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if "autocast" not in last:
         return ""
     name = called(it, node)
+    if name in OF_CUDA and not node.args and it.region.device == "cpu":
+        return ""
     return "enabled" if name in ENABLED else "dtype" if name in DTYPE else ""
 
 

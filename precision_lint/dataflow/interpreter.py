@@ -370,6 +370,10 @@ class Interpreter:
         **data: Any,
     ) -> None:
         """The same at a place, for what is known only once a function was read to its end."""
+        if assumptions & assume.ENTRY and self.function is not None and self.function.begins:
+            modes &= ~dtypes.AMP_MODES  # nobody opens a region around it
+            if not modes:
+                return
         function = self.function.qualname if self.function is not None else ""
         key = (kind, place, data.get("key"))
         event = self.events.get(key)

@@ -501,13 +501,14 @@ def _range(
 ) -> Value:
     counts(arguments)
     ends = [v if isinstance(v, Scalar) else Scalar(None, "int") for v in arguments]
-    if len(ends) == 1:
-        return Special("range", node, it.module, lo=0, hi=max(ends[0].hi - 1, 0), bound=ends[0])
-    if len(ends) >= 2:
-        if len(ends) > 2 and ends[2].lo < 0:
-            return Special("range", node, it.module, lo=ends[1].lo, hi=ends[0].hi, bound=ends[0])
-        return Special("range", node, it.module, lo=ends[0].lo, hi=ends[1].hi, bound=ends[1])
-    return Special("range", node, it.module, lo=0, hi=INF)
+    if not ends:
+        return Special("range", node, it.module, lo=0, hi=INF)
+    first, last = (Scalar(0, "int"), ends[0]) if len(ends) == 1 else (ends[0], ends[1])
+    if len(ends) > 2 and ends[2].lo < 0:
+        first, last = last, first
+    hi = max(last.hi - 1, 0) if len(ends) == 1 else last.hi
+    entered = first.hi < last.lo
+    return Special("range", node, it.module, lo=first.lo, hi=hi, bound=last, entered=entered)
 
 
 def _zipped(

@@ -443,14 +443,12 @@ def _answer(
 ) -> Value | None:
     """A method that does not give a tensor; None: it is another one."""
     if name == "item":
-        kind = "number"
         applied = Applied(CAST, [value], node, False)
         applied.result = value
         for look in HAZARDS.get("item", ()):
             look(it, applied)
-        return Scalar(
-            None, kind, value.lo, value.hi, value.assumptions, node, it.module, "item", (value,)
-        )
+        kind, bounds = dtypes.kind(value.dtypes), (value.lo, value.hi)
+        return Scalar(None, kind, *bounds, value.assumptions, node, it.module, "item", (value,))
     if name == "tolist":
         return Sequence(None, Scalar(None, "number", value.lo, value.hi), "list")
     if name == "size":
@@ -461,7 +459,8 @@ def _answer(
         known = 0 if value.flags & EMPTY and name in ("numel", "nelement", "__len__") else None
         return Scalar(known, "int", 0, INF, op=name, operands=(value,))
     if name in BOOLEANS:
-        return Scalar(None, "bool", op=name, operands=(value,))
+        known = dtypes.are_floats(value.dtypes) if name == "is_floating_point" else None
+        return Scalar(known, "bool", op=name, operands=(value,))
     if name in ("numpy", "__array__"):
         applied = Applied(CAST, [value], node, False)
         applied.result = value

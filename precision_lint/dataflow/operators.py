@@ -16,6 +16,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     INF,
+    OPTIONAL,
     Array,
     DtypeValue,
     Instance,
@@ -31,6 +32,7 @@ from precision_lint.domains.values import (
     truth,
 )
 from precision_lint.torchmodel.arrays import by_element
+from precision_lint.torchmodel.creation import creation
 from precision_lint.torchmodel.operations import operation
 
 BINARY: Final[dict[type, str]] = {
@@ -445,8 +447,14 @@ def _identity(op: ast.cmpop, left: Value, right: Value) -> Value:
     return Scalar(None, "bool")
 
 
+MADE: Final = frozenset({"cast", "view", "index", "clone"})
+
+
 def _is_something(value: Value) -> bool:
-    """Whether a value is a constant, or a scaler, that was seen to be made on every way: it is not None."""
+    """Whether a value was seen to be made on every way (a constant, a result, a scaler): it is not None."""
+    if isinstance(value, Tensor):
+        made = bool(operation(value.op) or creation(value.op) or value.op in MADE)
+        return made and value.symbol is None and not value.flags & OPTIONAL
     if isinstance(value, Scalar):
         return value.value is not None and not value.assumptions
     known = isinstance(value, Special) and value.kind == "scaler" and not value.assumptions

@@ -138,7 +138,7 @@ def _add(values: list[Value | None]) -> Bounds:
 
 
 def _subtract(values: list[Value | None]) -> Bounds:
-    if same(values[0], values[1]):
+    if same(values[0], values[1]) and (len(values) < 3 or values[2] is None):
         return 0.0, 0.0
     (a, b), (c, d) = bounds_of(values[0]), _scaled(values)
     lo, hi = a - d, b - c
@@ -241,6 +241,14 @@ def _joined(values: list[Value | None]) -> Bounds:
         if first.element is not None:
             return bounds_of(first.element)
     return ALL
+
+
+def _rounded(function: Callable[[float], int], values: list[Value | None]) -> Bounds:
+    lo, hi = bounds_of(values[0])
+    if len(values) > 1 and values[1] is not None:  # to so many decimals
+        return lo - 0.5, hi + 0.5
+    low, high = [float(function(x)) if math.isfinite(x) else x for x in (lo, hi)]
+    return low, high
 
 
 def _kept(values: list[Value | None]) -> Bounds:
@@ -378,10 +386,14 @@ BOUNDS: Final[dict[str, Callable[[list[Value | None]], Bounds]]] = {
     "einsum": _equation,
     "pad": _pad,
     "lerp": _lerp,
+    "floor": partial(_rounded, math.floor),
+    "ceil": partial(_rounded, math.ceil),
+    "round": partial(_rounded, round),
+    "trunc": partial(_rounded, math.trunc),
     **dict.fromkeys(
         (
-            "mean", "nanmean", "amax", "amin", "max", "min", "median", "nanmedian", "floor", "ceil",
-            "round", "trunc", "dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "interpolate",
+            "mean", "nanmean", "amax", "amin", "max", "min", "median", "nanmedian", "dropout",
+            "avg_pool1d", "avg_pool2d", "avg_pool3d", "interpolate",
             "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "cummax", "cummin",
             "sort", "topk", "index_select", "gather", "quantile", "identity", "detach", "clone",
             "contiguous", "nan_to_num", "dropout1d", "dropout2d", "dropout3d", "repeat_interleave",

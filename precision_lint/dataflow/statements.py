@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, left
-from precision_lint.dataflow.containers import assign, elements
+from precision_lint.dataflow.containers import assign, elements, is_entered
 from precision_lint.dataflow.declared import NUMBERS, as_annotated, last, states
 from precision_lint.dataflow.interpreter import (
     ROUNDS,
@@ -41,7 +42,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.syntax.program import every
+from precision_lint.syntax.program import dotted, every
 from precision_lint.torchmodel import amp
 
 STORED: Final[list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]]] = []
@@ -100,7 +101,8 @@ def _annotated(it: Interpreter, node: ast.AnnAssign) -> bool:
 def _augmented(it: Interpreter, node: ast.AugAssign) -> bool:
     old = it.expr(node.target)
     value = it.expr(node.value)
-    result = binary(it, BINARY[node.op.__class__], old, value, node, True)
+    inplace = node.op.__class__ is not ast.MatMult  # tensors have no `__imatmul__`
+    result = binary(it, BINARY[node.op.__class__], old, value, node, inplace)
     for look in STORED:
         look(it, node.target, result, node)
     assign(it, node.target, result, node)
@@ -271,6 +273,9 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
 def _imports_what_exists(body: list[ast.stmt]) -> bool:
     """Whether a ``try`` begins with names that torch has now; its handlers are for older versions."""
     first = body[0]
+    if isinstance(first, ast.Assign):
+        names = [dotted(one.value) for one in body if isinstance(one, ast.Assign)]
+        return len(names) == len(body) and all(amp.exists(name or "") for name in names)
     if not isinstance(first, ast.ImportFrom) or first.level:
         return False
     return all(amp.exists(f"{first.module}.{alias.name}") for alias in first.names)
@@ -294,11 +299,12 @@ def loop(
     endless: bool = False,
     element: Value | None = None,
     source: Value | None = None,
+    entered: bool = False,
 ) -> bool:
     """Interpret a loop's body until its facts no longer change.
 
     bind: gives the target its value.  endless: only ``break`` leaves it (``while True``).
-    element: what stands for each item.
+    element: what stands for each item.  entered: there is at least one.
     """
     entry = it.variables
     trace, outer_loop = it.trace, it.loop
@@ -330,6 +336,10 @@ def loop(
     it.loops -= 1
     it.nest.pop()
     it.missing = outer_missing
+    if entered and states and not moved:
+        after = states[0]
+        for state in states[1:]:
+            after = merge(after, state)
     it.variables = dict(after)
     it.loop = outer_loop
     or_else: list[Any] = []
@@ -370,19 +380,19 @@ def _top(value: Value) -> Value:
 def _for(it: Interpreter, node: ast.For) -> bool:
     source = it.expr(node.iter)
     found = elements(it, source, node.iter)
+    joined: Value | None = None
     if isinstance(found, list):
         if len(found) <= UNROLL and not _uniform(found):
             return _unrolled(it, node, found)
-        joined: Value | None = None
         for item in found:
             joined = item if joined is None else join(joined, item)
         if joined is None:
             return it.block(node.orelse) if node.orelse else False
         found = joined
     element = found
-    return loop(
-        it, node, lambda: assign(it, node.target, element, node), element=element, source=source
-    )
+    bind = functools.partial(assign, it, node.target, element, node)
+    entered = joined is not None or is_entered(source)
+    return loop(it, node, bind, element=element, source=source, entered=entered)
 
 
 def _uniform(items: list[Value]) -> bool:

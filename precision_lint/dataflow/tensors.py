@@ -541,7 +541,9 @@ def _rank(operation: Operation, tensors: list[Tensor], values: list[Value | None
     if operation.name in KEEP_RANK:
         return tensors[0].rank if tensors else UNKNOWN_RANK
     if operation.reduction:
-        others = [v for v in values[1:] if v is not None and not isinstance(v, Tensor)]
+        others = [
+            v for v in values[1:] if v is not None and not isinstance(v, (DtypeValue, Tensor))
+        ]
         dims = [v for v in others if not (isinstance(v, Scalar) and v.kind in ("none", "bool"))]
         if text(values[-1] if values else None) == "none":
             return UNKNOWN_RANK
@@ -557,7 +559,9 @@ def _rank(operation: Operation, tensors: list[Tensor], values: list[Value | None
         if all(rank == 0 for rank in ranks):
             return 0
         known = max(ranks)
-        return known if known > 0 else SOME_RANK if SOME_RANK in ranks else UNKNOWN_RANK
+        if known > 0:
+            return known if min(ranks) >= 0 else SOME_RANK
+        return SOME_RANK if SOME_RANK in ranks else UNKNOWN_RANK
     return SOME_RANK if operation.listed else UNKNOWN_RANK
 
 

@@ -98,6 +98,23 @@ def describe(dtype: int) -> str:
     return " or ".join(name for bit, name in NAMES.items() if dtype & bit)
 
 
+_KINDS: Final = ((FLOATS, "float"), (INTEGER, "int"), (BOOLEAN, "bool"), (COMPLEX, "complex"))
+
+
+def kind(vector: Dtypes) -> str:
+    """The Python number that an element is: ``float``, ``int``, ``bool``, ``complex``; else ``number``."""
+    seen = 0
+    for one in vector:
+        seen |= one & ANY
+    return next((name for bits, name in _KINDS if seen and not seen & ~bits), "number")
+
+
+def are_floats(vector: Dtypes) -> bool | None:
+    """Whether a tensor is of floats, in every mode; None: that is open."""
+    known = kind(vector)
+    return None if known == "number" else known == "float"
+
+
 _PAIRS: Final[dict[tuple[int, int], int]] = {}
 _RANK: Final = (BOOLEAN, INTEGER, BFLOAT16, FLOAT16, FLOAT32, FLOAT64, COMPLEX)
 

@@ -11,6 +11,7 @@ from precision_lint.domains.values import (
     BOTTOM,
     INF,
     NONE,
+    OPTIONAL,
     SHARED,
     UNKNOWN_RANK,
     Array,
@@ -169,6 +170,8 @@ def _optional(value: Value) -> Value:
         value.fields["optional"] = True
     if isinstance(value, Scalar) and value.value is not None:
         return Scalar(None, value.kind, value.lo, value.hi, value.assumptions)
+    if isinstance(value, Tensor) and not value.flags & OPTIONAL:
+        return value.but(flags=value.flags | OPTIONAL)
     return perhaps(value) if isinstance(value, RegionValue) else value
 
 

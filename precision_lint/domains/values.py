@@ -48,6 +48,8 @@ KEPT: Final = 1 << 11
 """A parameter that was made beside weights which had been cast before: it keeps its own dtype."""
 EMPTY: Final = 1 << 13
 """Each of its sizes is 0: it stands for a cache that there is not."""
+OPTIONAL: Final = 1 << 14
+"""There may be None instead."""
 SHARED: Final = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO | EMPTY
 """Flags that both operands must have for a result to have them."""
 

@@ -163,15 +163,15 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _widest(arguments: Iterable[Any], low: torch.dtype) -> torch.dtype:
-    widest = low
+    """What operands are cast to, in their order: the first of float32 decides."""
     for tensor in _tensors(arguments):
         if not _eligible(tensor):
             continue
         if tensor.dtype == torch.float32:
-            widest = torch.float32
-        elif tensor.dtype != low:
+            return torch.float32
+        if tensor.dtype != low:
             raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
-    return widest
+    return low
 
 
 def _kernel(op: Any, policy: str, cache: _WeightCache) -> Callable[..., Any]:

@@ -181,6 +181,49 @@ def parted(it: Interpreter, applied: Applied) -> None:
     )
 
 
+@hazard("*")
+def of_other_half(it: Interpreter, applied: Applied) -> None:
+    """What autocast promotes: it takes float32 and the region's dtype, and raises for the other half.
+
+    One that is float32 before it in the order of operands makes float32 of all.
+    """
+    if applied.policy != "widest" or it.caught:
+        return
+    modes, found = 0, None
+    for mode, region in enumerate(it.region.dtypes):
+        if region not in (dtypes.FLOAT16, dtypes.BFLOAT16):
+            continue
+        for index, vector in sorted(applied.seen.items()):
+            if vector[mode] == LOW ^ region and (found is None or found == index):
+                found = index
+                modes |= 1 << mode
+            if vector[mode] not in (region, FLOAT64):
+                break
+    if found is None:
+        return
+    mode = _first(modes)
+    it.emit(
+        "other-half",
+        applied.node,
+        modes,
+        it.region.assumptions | it.outside(applied),
+        operation=applied.name,
+        operand=_item(it, applied, found),
+        dtype=dtypes.describe(applied.seen[found][mode]),
+        region=dtypes.describe(it.region.dtypes[mode]),
+    )
+
+
+def _item(it: Interpreter, applied: Applied, index: int) -> Place | None:
+    """Where an operand is written, which may be an item of a list."""
+    if not applied.operation.listed:
+        return _place(it, applied, index)
+    given = operand_node(applied.node, it.module, 0)
+    items = given.elts if isinstance(given, (ast.List, ast.Tuple)) else []
+    plain = index < len(items) and not any(isinstance(one, ast.Starred) for one in items)
+    return it.place(items[index]) if plain else None
+
+
 def _part_company(it: Interpreter, applied: Applied, strict: tuple[int, ...]) -> Pair | None:
     """Two operands of an operation whose dtypes differ: surely, in one arm of a branch, or behind a region."""
     parts = [
@@ -204,15 +247,14 @@ def _is_data(applied: Applied, index: int, value: Tensor) -> bool:
 def _mended_there(it: Interpreter, came: Origin) -> bool:
     """Whether the dtype is mended where a tensor was made: what has the right one is in sight there,
     and nothing needs the bits of float32 in between."""
-    if came.kind in (CREATED, NUMPY):
-        return True
-    if came.curved:
+    created = came.kind in (CREATED, NUMPY)
+    if came.curved and not created:
         return False
     if came.met is None:
-        return in_sight(it, came.value)
+        return created or in_sight(it, came.value)
     place = made_at(it, came.met)
     events = [it.events.get(("widened", place, n)) for n in range(len(_parts(came.met)))]
-    return any(event is not None and event.facts["in_place"] for event in events)
+    return any(event is not None and (created or event.facts["in_place"]) for event in events)
 
 
 def _one_kind(value: Tensor, other: Tensor, mode: int) -> None:

@@ -240,6 +240,13 @@ class Function:
         node = self.node
         return node.body if isinstance(node, FunctionNode) else []
 
+    @property
+    def begins(self) -> bool:
+        """Whether it is at the top of a file and given nothing: a program, or a check by hand."""
+        given = self.node.args
+        takes = self.parameters or given.kwonlyargs or given.vararg or given.kwarg
+        return self.qualname == self.name and not takes and self.kind != "lambda"
+
 
 def _kind(node: FunctionNode | ast.Lambda, cls: Class | None) -> str:
     if isinstance(node, ast.Lambda):
