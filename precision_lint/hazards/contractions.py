@@ -574,6 +574,10 @@ def _shrinks(value: Tensor, index: int) -> bool:
     return abs(constant) < 1 if value.op == "mul" else abs(constant) > 1
 
 
+HEAD: Final = 256
+"""How many products a score is the sum of: heads are hardly ever wider."""
+
+
 def _report_late(it: Interpreter, product: Tensor, around: tuple[Tensor, int] | None) -> None:
     """A product whose operands are neither scaled nor normalised."""
     modes = half_modes(product.dtypes)
@@ -584,7 +588,7 @@ def _report_late(it: Interpreter, product: Tensor, around: tuple[Tensor, int] | 
     if any(not isinstance(one, Tensor) or _is_prepared(one) for one in operands):
         return
     first, second = operands
-    if product.home is not it.module:
+    if product.home is not it.module or magnitude(first) * magnitude(second) * HEAD <= FLOAT16_MAX:
         return
     applied_places = [operand_node(product.node, it.module, i) for i in range(start, start + 2)]
     it.retract("large-contraction", product)
