@@ -405,11 +405,25 @@ def _by_branch(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | N
                 continue
             if b.value.assumptions & assume.BRANCH:
                 continue  # the same branch may cast both
-            for arm in arms(it, a.value):
+            either = arms(it, a.value)
+            for arm in either:
                 modes = dtypes.differing(arm.dtypes, b.dtypes) & dtypes.single(b.dtypes) & left
+                modes &= ~_follows_mode(arm, either, b)
                 if modes:
                     return _ordered(Part(a.at, arm, arm.dtypes), b, modes, assume.BRANCH)
     return None
+
+
+def _follows_mode(arm: Tensor, either: tuple[Tensor, ...], other: Part) -> int:
+    """The half modes in which the other arm casts to the dtype that is met, and this one nothing: it is
+    taken where the model is half."""
+    if _is_cast(arm):
+        return 0
+    return sum(
+        1 << mode
+        for mode in (dtypes.HALF16, dtypes.HALFBF)
+        if any(one is not arm and one.dtypes[mode] & other.dtypes[mode] for one in either)
+    )
 
 
 def _ordered(a: Part, b: Part, modes: int, assumptions: int) -> Pair:
