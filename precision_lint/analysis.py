@@ -135,7 +135,7 @@ def as_counts(event: Event, verdict: Verdict, superseded: Callers) -> Event:
     ways."""
     variants = list(counting(event, superseded))
     facts = {**event.facts, **verdict.variant.facts}
-    if not verdict.modes & ~IN_BFLOAT16:
+    if not verdict.modes & ~IN_BFLOAT16 and "bfloat16" not in facts.values():
         facts = {name: "bfloat16" if one == "float16" else one for name, one in facts.items()}
     if "upcast" in facts:
         each = (one.facts.get("upcast", event.facts["upcast"]) for one in variants)

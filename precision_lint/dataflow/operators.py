@@ -453,6 +453,8 @@ MADE: Final = frozenset({"cast", "view", "index", "clone"})
 def _is_something(value: Value) -> bool:
     """Whether a value was seen to be made on every way (a constant, a result, a scaler): it is not None."""
     if isinstance(value, Tensor):
+        if value.op == "argument" and value.operands:
+            return _is_something(value.operands[0])
         made = bool(operation(value.op) or creation(value.op) or value.op in MADE)
         return made and value.symbol is None and not value.flags & OPTIONAL
     if isinstance(value, Scalar):

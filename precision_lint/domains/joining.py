@@ -214,7 +214,8 @@ def _or_object(tensor: Any, other: Any) -> Value:
     for array in tensor.operands:
         if isinstance(array, Array) and other in array.operands:
             return other  # type: ignore[no-any-return]  # made a tensor where it was an array
-    if symbol.tensor is None or not symbol.uses & Symbol.TENSOR:
+    made = symbol.tensor is not None and symbol.tensor.op == "cast"  # so is what is cast
+    if symbol.tensor is None or not (made or symbol.uses & Symbol.TENSOR):
         return tensor  # type: ignore[no-any-return]
     return join(tensor, symbol.tensor)
 
