@@ -104,7 +104,7 @@ class Event:
         return found
 
 
-MESSAGE: Final = frozenset({"wide_dtype", "narrow_dtype", "other_dtype"})
+MESSAGE: Final = frozenset({"wide", "wide_dtype", "narrow", "narrow_dtype", "other", "other_dtype"})
 
 
 def differing(facts: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import runner
+from precision_lint import lint_paths, runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from precision_lint.dataflow.program import STARS
@@ -634,3 +634,42 @@ def test_a_method_that_is_named_like_a_keyword_of_its_class(tmp_path: Path) -> N
     made = "from other import Table\n\nimport torch\n\n\ndef run():\n    table = Table(width=3)\n"
     projects.write(tmp_path, {"a.py": f"{made}    return table.width() + torch.ones(3)\n"})
     assert check(tmp_path, confidence=Confidence.POSSIBLE) == []
+
+
+KERNEL = """\
+import torch
+
+
+def spread(metric):
+    steps = torch.arange(3).float()
+    return metric @ steps
+"""
+DOUBLE = """\
+import torch
+
+from kernel import spread
+
+
+def main():
+    return spread(torch.eye(3, dtype=torch.float64))
+"""
+
+
+def test_a_message_names_the_dtypes_of_the_way_that_counts(tmp_path: Path) -> None:
+    """Of a caller that is sure, not those of the first that was looked at."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "run.py").write_text(DOUBLE)
+    (found,) = lint_paths([tmp_path], select=["MP502"])
+    assert found.message.startswith("`steps` is float32 and `metric` is float64")
+
+
+def test_a_message_names_the_other_half(tmp_path: Path) -> None:
+    """Of two half types both are named, also where the mode is bfloat16."""
+    text = (
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.head = nn.Linear(4, 4)\n\n"
+        "    def forward(self, x):\n        return self.head(x.half())\n"
+    )
+    (tmp_path / "net.py").write_text(text)
+    (found,) = lint_paths([tmp_path], select=["MP502"], precision=["bfloat16"])
+    assert found.message.startswith("`x.half()` is float16 and the weight is bfloat16")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import cli, lint_paths, lint_source
+from precision_lint import cli, lint_paths, lint_source, runner
 from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
 
 MODEL = """\
@@ -917,3 +917,25 @@ def test_a_cast_says_nothing_of_other_models(
 def test_a_default_dtype_makes_the_models_of_its_file(start: str, expected: list[str]) -> None:
     text = f"{MODEL}\n\ndef build(x):\n    {start}\n    return Head()(x)\n"
     assert [one.code for one in lint_source(text)] == expected
+
+
+BY_HAND = """\
+import torch
+
+
+def check({given}):
+    q = torch.load("q.pt")
+    scores = torch.matmul(q, q.T)
+    assert torch.allclose(scores, torch.softmax(q, dim=-1))
+"""
+
+
+@pytest.mark.parametrize(("given", "expected"), [("", []), ("q", ["MP502"])])
+def test_no_region_is_around_what_is_given_nothing(
+    tmp_path: Path, given: str, expected: list[str]
+) -> None:
+    """A check by hand calls; nobody calls it inside of autocast."""
+    (tmp_path / "check.py").write_text(BY_HAND.replace("{given}", given))
+    stated = Overrides(precision=("amp-float16",), select=("MP502",), no_cache=True)
+    result = runner.check([tmp_path], Resolver(stated, isolated=True))
+    assert [one.code for one in result.diagnostics] == expected

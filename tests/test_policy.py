@@ -68,6 +68,14 @@ def test_promote_refuses_the_other_half_dtype() -> None:
 
 
 @pytest.mark.usefixtures("emulated")
+def test_float32_before_the_other_half_dtype_decides() -> None:
+    with torch.autocast("cuda"):
+        assert torch.addcmul(matrix(SINGLE), matrix(torch.bfloat16), matrix(HALF)).dtype == SINGLE
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # the same, as torch does it
+        assert torch.cat([matrix(SINGLE), matrix(HALF)]).dtype == SINGLE
+
+
+@pytest.mark.usefixtures("emulated")
 def test_float64_takes_no_part() -> None:
     x = matrix(DOUBLE)
     with torch.autocast("cuda"):

@@ -94,7 +94,7 @@ TAKEN = frozenset({
 })  # fmt: skip
 """Events that must not rest, under autocast, on that what is called is a model: totals of times and counts,
 products of coefficients, spreads of rewards, and writes of what normalisation gives are as frequent.  Of 21
-such writes and reads that were read one was right; of four in a region that a flag switches on, none."""
+such writes and reads that were read one was right."""
 TWICE = assume.BRANCH | assume.ELSEWHERE
 """Where the code is half on one of several ways only, and the user states no mode, large values are not
 believed as well: of 8 such alarms that were read none was right."""
@@ -232,8 +232,7 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
 def _doubted(event: Event, mode: int, variant: Variant, assumptions: int, force: Force) -> int:
     """Usual assumptions that are often wrong in a mode."""
     if mode == CODE:
-        flagged = assumptions & assume.FLAG and event.kind in TAKEN
-        return 0 if force.stated else assume.BRANCH | (assume.NETWORK if flagged else 0)
+        return 0 if force.stated else assume.BRANCH
     enough = Strength.HANDED if variant.of_module else Strength.FILE
     if mode in (AMP16, AMPBF):
         run = force.by_code(mode) >= enough
