@@ -673,3 +673,26 @@ def test_a_message_names_the_other_half(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(text)
     (found,) = lint_paths([tmp_path], select=["MP502"], precision=["bfloat16"])
     assert found.message.startswith("`x.half()` is float16 and the weight is bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("imports", "call", "reached"),
+    [
+        ("import shapes.parts", "shapes.parts", "parts.py"),
+        ("import shapes.parts as p", "p", "parts.py"),
+        ("from shapes import parts", "parts", "parts.py"),
+        ("import shapes.inner.deep", "shapes.inner.deep", "deep.py"),
+    ],
+)
+def test_a_file_is_reached_through_its_package(
+    tmp_path: Path, imports: str, call: str, reached: str
+) -> None:
+    (tmp_path / "shapes/inner").mkdir(parents=True)
+    for package in ("shapes", "shapes/inner"):
+        (tmp_path / package / "__init__.py").write_text("")
+    for name in ("shapes/parts.py", "shapes/inner/deep.py"):
+        (tmp_path / name).write_text(KERNEL)
+    text = DOUBLE.replace("from kernel import spread", imports)
+    (tmp_path / "run.py").write_text(text.replace("return spread", f"return {call}.spread"))
+    found = lint_paths([tmp_path], select=["MP502"])
+    assert [Path(one.filename).name for one in found] == [reached]

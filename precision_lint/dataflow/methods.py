@@ -215,8 +215,7 @@ def _of_class(it: Interpreter, value: ClassValue, name: str, node: ast.AST) -> V
 
 
 def _of_file(it: Interpreter, value: ModuleValue, name: str, node: ast.AST) -> Value:
-    found = it.program.global_of(it, value.module, name)
-    return found if found is not None else unknown()
+    return it.program.of_file(it, value.module, name)  # type: ignore[no-any-return]
 
 
 def _of_array(it: Interpreter, value: Array, name: str, node: ast.AST) -> Value:

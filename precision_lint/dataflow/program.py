@@ -245,6 +245,14 @@ class Program:
         found = self.global_of(it, module, lazy.name)
         return found if found is not None else unknown()
 
+    def of_file(self, it: Interpreter, module: Module, name: str) -> Value:
+        """What a name of a file means, as in ``module.name``: one of its own, or a file of the package."""
+        found = self.global_of(it, module, name)
+        if found is None and module.path.endswith("__init__.py"):
+            below = self.layout.find(name, module.path, 1)
+            found = self.resolved(it, Lazy(below, None), it.module.path) if below else None
+        return found if found is not None else unknown()
+
     def member(self, name: str, node: ast.AST, home: Module) -> Value:
         """A member of a library."""
         found = libraries.constant(self.interpreter, name, node)
@@ -271,6 +279,8 @@ class Program:
                 top = alias.name.partition(".")[0]
                 found = self.layout.find(top, path)
                 it.variables[top] = Lazy(found, None) if found else Reference(top)
+                deepest = self.layout.find(alias.name, path)
+                used.update((deepest,) if deepest is not None else ())
             value = it.variables.get(bound)
             if value.__class__ is Lazy:
                 used.add(value.path)
