@@ -447,9 +447,11 @@ def merged(texts: Iterable[str]) -> list[Event]:
             event = found.get(key)
             if event is None:
                 event = found[key] = Event(kind, Place(*place), function, known)
-            other = differing(known, event.facts)
             room = VARIANTS - len(event.variants)
-            event.variants += [_variant(one, other) for one in variants[: max(room, 0)]]
+            event.variants += [
+                _variant(one, differing(known, event.facts, one[0]))
+                for one in variants[: max(room, 0)]
+            ]
     return list(found.values())
 
 

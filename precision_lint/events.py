@@ -104,14 +104,17 @@ class Event:
         return found
 
 
+AS_WRITTEN: Final = 1
+"""The mode in which the code runs as it is, in a mask of modes."""
 MESSAGE: Final = frozenset({"wide", "wide_dtype", "narrow", "narrow_dtype", "other", "other_dtype"})
 
 
-def differing(facts: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """What another way says otherwise of an event than is known of it.
+def differing(facts: Mapping[str, Any], known: Mapping[str, Any], modes: int) -> dict[str, Any]:
+    """What another way, in some modes, says otherwise of an event than is known of it.
 
     That matters where the cure depends on the origin of a value (``at_origin``), which a caller may show,
-    and where the message says which dtypes meet.
+    and where two dtypes meet: in the code as written of whatever origin, in another mode at least in words.
     """
-    told = facts if "at_origin" in facts else MESSAGE & facts.keys()
+    whole = "at_origin" in facts or ("wide_dtype" in facts and modes & AS_WRITTEN)
+    told = facts if whole else MESSAGE & facts.keys()
     return {name: facts[name] for name in told if facts[name] != known.get(name)}

@@ -387,7 +387,7 @@ class Interpreter:
         while call is not None and len(calls) < 8:
             calls.append(call.place)
             call = call.outer
-        own = differing(data, event.facts)
+        own = differing(data, event.facts, modes)
         for known in event.variants:
             if (
                 known.modes == modes

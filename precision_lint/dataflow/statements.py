@@ -337,9 +337,7 @@ def loop(
     it.nest.pop()
     it.missing = outer_missing
     if entered and states and not moved:
-        after = states[0]
-        for state in states[1:]:
-            after = merge(after, state)
+        after = functools.reduce(merge, states)
     it.variables = dict(after)
     it.loop = outer_loop
     or_else: list[Any] = []
