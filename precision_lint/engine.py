@@ -17,7 +17,7 @@ from typing import Any
 from precision_lint import analysis, assumed, registry, source
 from precision_lint.api import Confidence, Diagnostic, Position, Rule
 from precision_lint.domains import dtypes
-from precision_lint.events import Event, Function, Link, Place, Sign, Variant, differing
+from precision_lint.events import AS_WRITTEN, Event, Function, Link, Place, Sign, Variant, differing
 from precision_lint.precision.confidence import NOBODY, Callers
 from precision_lint.precision.modes import Force, Strength, force
 from precision_lint.project.code import Code
@@ -448,9 +448,9 @@ def merged(texts: Iterable[str]) -> list[Event]:
             if event is None:
                 event = found[key] = Event(kind, Place(*place), function, known)
             room = VARIANTS - len(event.variants)
+            own = [differing(known, event.facts, modes) for modes in (0, AS_WRITTEN)]
             event.variants += [
-                _variant(one, differing(known, event.facts, one[0]))
-                for one in variants[: max(room, 0)]
+                _variant(one, own[one[0] & AS_WRITTEN]) for one in variants[: max(room, 0)]
             ]
     return list(found.values())
 

@@ -27,7 +27,10 @@ class MatmulDtypeMismatch(Rule):
     that was upcast (`self.fc(x.float())`). The message says which operand is which, and where the wide one is
     made.
 
-    It stays silent inside autocast, which casts both operands down, where either dtype is open,
+    Inside autocast it flags the half type that is not the region's, where autocast promotes:
+    `addcmul`, `dot`, `grid_sample`, writes by index and the like on CUDA, `cat` and `stack` on the CPU.
+
+    It stays silent where autocast casts both operands down, where either dtype is open,
     for norms without weights, for layers that the code keeps in float32, and for an einsum that
     sums over nothing, which promotes. Products of geometry are MP501's, because they have to go
     up instead.
@@ -35,7 +38,9 @@ class MatmulDtypeMismatch(Rule):
     ## Why it breaks
     Matrix products do not promote: `expected m1 and m2 to have the same dtype, but got: c10::Half
     != float`. The code works in float32 and under autocast, and fails in the first evaluation or
-    export of a half model.
+    export of a half model. What autocast promotes takes float32 and the region's dtype: a bfloat16
+    model in a region of float16, which is the default on CUDA, raises `Unexpected floating
+    ScalarType in at::autocast::prioritize`.
 
     ## Example
     ```python
@@ -50,13 +55,15 @@ class MatmulDtypeMismatch(Rule):
 
     ## Fix safety
     Safe: with a float32 operand the added dtype or cast changes nothing. There is no fix for a
-    norm, whose weight may be absent, for a layer inside a container, or for a whole model.
+    norm, whose weight may be absent, for a layer inside a container, for a whole model, or for the
+    other half type in a region.
 
     ## How to silence
     `# precision-lint: ignore[MP502] reason` or `# noqa: MP502` on the line.
 
     ## Sources
-    PyTorch, Tensor Attributes: type promotion (matrix products are not elementwise).
+    PyTorch, Tensor Attributes: type promotion (matrix products are not elementwise). PyTorch, Automatic
+    Mixed Precision: ops that promote to the widest input type.
     """
 
     code = "MP502"

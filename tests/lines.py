@@ -46,17 +46,17 @@ TWO = (
     "torch.addmm({t}, {u}, {t})", "F.scaled_dot_product_attention({t}[None], {u}[None], {u}[None])",
 )  # fmt: skip
 SEVERAL = (
-    "{y} = {t}\ny += {u}", "{y} = {t}.clone()\ny @= {t}", "{y} = {t}.clone()\ny.add_({u})",
-    "{y} = {t}.clone()\ny[0] = {u}[0]", "{y} = {t}.clone()\ny.clamp_(0, 1)", "{y} = {t}.clone()\ny.data = {u}",
-    "for _ in range(2):\n    {y} = {t}.half()", "{y} = {u}\nfor _ in range(2):\n    {y} = {t}.float()",
-    "{y} = {u}\nfor one in [{t}, {t}, {t}]:\n    {y} = one.float()", "{y}, z = {t}.half(), {u}",
-    "{y} = {t}\nif {y} is not None:\n    {y} = {u}.float()", "{y}, z = (q.float() for q in ({t}, {u}))",
-    "z, {y} = {'k': {t}, 'l': {u}}.values()", "{y}, z = [q.clone() for q in ({t}, {u})]",
-    "{y}, *_, z = [{t}, 1, {u}]", "{y}, z = torch.stack([{t}, {u}]).unbind(0)",
-    "if {t} is not None:\n    {y} = {t}.half()\nelse:\n    {y} = {t}.double()",
-    "if {t}.is_floating_point():\n    {y} = {t}.half()\nelse:\n    {y} = {t}.float()",
-    "{y}s = []\nfor _ in range(2):\n    {y}s.append({t}.half())\ny = torch.stack({y}s)",
-    "if torch.is_autocast_enabled():\n    {y} = {t}.half()\nelse:\n    {y} = {t}.double()",
+    "y = {t}\ny += {u}", "y = {t}.clone()\ny @= {t}", "y = {t}.clone()\ny.add_({u})",
+    "y = {t}.clone()\ny[0] = {u}[0]", "y = {t}.clone()\ny.clamp_(0, 1)", "y = {t}.clone()\ny.data = {u}",
+    "for _ in range(2):\n    y = {t}.half()", "y = {u}\nfor _ in range(2):\n    y = {t}.float()",
+    "y = {u}\nfor one in [{t}, {t}, {t}]:\n    y = one.float()", "y, z = {t}.half(), {u}",
+    "y = {t}\nif y is not None:\n    y = {u}.float()", "y, z = (q.float() for q in ({t}, {u}))",
+    "z, y = {'k': {t}, 'l': {u}}.values()", "y, z = [q.clone() for q in ({t}, {u})]",
+    "y, *_, z = [{t}, 1, {u}]", "y, z = torch.stack([{t}, {u}]).unbind(0)",
+    "if {t} is not None:\n    y = {t}.half()\nelse:\n    y = {t}.double()",
+    "if {t}.is_floating_point():\n    y = {t}.half()\nelse:\n    y = {t}.float()",
+    "ys = []\nfor _ in range(2):\n    ys.append({t}.half())\ny = torch.stack(ys)",
+    "if torch.is_autocast_enabled():\n    y = {t}.half()\nelse:\n    y = {t}.double()",
 )  # fmt: skip
 HEAD = """\
 import torch
@@ -82,8 +82,8 @@ def program(first: str, second: str, region: str) -> str:
 
 
 def _bodies() -> Iterator[str]:
-    for text in (*("{y} = " + one for one in (*ONE, *TWO)), *SEVERAL):
-        yield text.replace("{t}", "x").replace("{u}", "w").replace("{y}", "y")
+    for text in (*("y = " + one for one in (*ONE, *TWO)), *SEVERAL):
+        yield text.replace("{t}", "x").replace("{u}", "w")
 
 
 def programs() -> Iterator[tuple[str, str]]:

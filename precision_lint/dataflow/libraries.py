@@ -507,7 +507,8 @@ def _range(
     if len(ends) > 2 and ends[2].lo < 0:
         first, last = last, first
     hi = max(last.hi - 1, 0) if len(ends) == 1 else last.hi
-    entered = first.hi < last.lo
+    one_way = len(ends) < 3 or ends[2].lo >= 0 or ends[2].hi < 0
+    entered = one_way and first.hi < last.lo
     return Special("range", node, it.module, lo=first.lo, hi=hi, bound=last, entered=entered)
 
 
