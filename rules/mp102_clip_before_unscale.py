@@ -18,9 +18,12 @@ class ClipBeforeUnscale(Rule):
     `self.manual_backward`) and have a clip method that unscales first. In such code, torch's own
     clip functions are flagged if the run uses float16.
 
-    It stays silent where any path to the clip unscales first (`if use_amp:`), where the loss is not
-    scaled, for a scaler made with `enabled=False`, and for methods that unscale by themselves
-    (`accelerator.clip_grad_norm_`, Fabric, Lightning).
+    A clip is flagged as well if `unscale_` stands in an `if` before it, the loss is always scaled and
+    the scaler is always on: where the `if` is skipped, the clip sees scaled gradients.
+
+    It stays silent where the path to the clip unscales first, where the scaler may be off
+    (`if use_amp:`), where the loss is not scaled, for a scaler made with `enabled=False`, and for
+    methods that unscale by themselves (`accelerator.clip_grad_norm_`, Fabric, Lightning).
 
     ## Why it breaks
     Nothing raises. With a scale of 65536 a `max_norm` of 1.0 acts as 1.5e-5: SGD stands still (loss
@@ -44,7 +47,8 @@ class ClipBeforeUnscale(Rule):
 
     ## Fix safety
     Safe: `unscale_` of a disabled scaler does nothing. With gradient accumulation, `unscale_` is
-    added in the branch that steps. If the clip is outside of that branch, there is no automatic fix.
+    added in the branch that steps. If the clip is outside of that branch, or behind an `unscale_` that
+    may be skipped, there is no automatic fix.
 
     ## How to silence
     `# precision-lint: ignore[MP102] reason` or `# noqa: MP102` on the line.
@@ -61,9 +65,13 @@ class ClipBeforeUnscale(Rule):
     supersedes = ("MP101",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-        yield Finding(
+        message = (
             "gradients are clipped while still multiplied by the loss scale: a max_norm of 1 acts as "
-            "1/65536",
-            fix=remedies.unscale(event, at, "unscale the gradients before clipping"),
-            related=remedies.backward(event),
+            "1/65536"
         )
+        if event.facts.get("passed"):
+            message = "where `unscale_` is skipped, " + message
+            yield Finding(message, related=remedies.backward(event))
+            return
+        fix = remedies.unscale(event, at, "unscale the gradients before clipping")
+        yield Finding(message, fix=fix, related=remedies.backward(event))

@@ -11,14 +11,13 @@ class MaskMinimumAdded(Rule):
     ## What it flags
     The sum of two masks that hold `torch.finfo(dtype).min` (or a literal close to -65504), in one
     expression such as `scores + causal + padding`, where the sum may be half, also where a short
-    function of the project makes them; `finfo(dtype).min` times 2 or more; in a project that runs
-    half precision an additive mask that is cast as `scaled_dot_product_attention` gets it, in a
-    file that fills with a minimum. As `possible`: a causal mask as one of the two, which leaves the
-    diagonal to the other; one such mask added to scores that may be float16; and
-    `masked_fill(mask, -inf)` in a function with a softmax.
+    function of the project makes them; `finfo(dtype).min` times 2 or more, or times the sum of two
+    masks.
 
-    It stays silent for one `masked_fill` with the minimum, for masks of -1e4, for masks whose
-    minimum is taken (`torch.minimum`), for boolean masks, and in bfloat16 for float16's minimum.
+    It stays silent for one mask that is added to scores (-inf only below a score of -16, and nan
+    only if a whole row is masked), for one `masked_fill` with the minimum, for masks of -1e4, for
+    masks whose minimum is taken (`torch.minimum`), for a sum of masks that is clamped to 1, for
+    boolean masks, and in bfloat16 for float16's minimum.
 
     ## Why it breaks
     The minimum has no room below it: min + min is -inf, in bfloat16 and float32 too, and in

@@ -104,14 +104,42 @@ def _spread(value: Value | None) -> tuple[float, float]:
     return -INF, INF
 
 
+OTHERS: Final = frozenset({
+    "list", "tuple", "dict", "set", "str", "bytes", "int", "float", "bool", "complex",
+    "numpy.ndarray", "numpy.generic", "PIL.Image.Image", "collections.OrderedDict",
+})  # fmt: skip
+"""Classes that no tensor is of."""
+ONLY_TENSORS: Final = frozenset({
+    "cpu", "cuda", "numpy", "detach", "requires_grad", "is_cuda", "data_ptr", "half", "bfloat16",
+    "float", "to", "type_as", "new_zeros", "backward",
+})  # fmt: skip
+"""Attributes that tensors have and NumPy's arrays have not."""
+
+
 def is_instance(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """``isinstance(value, torch.Tensor)``: what is NumPy's is none."""
+    """``isinstance(value, torch.Tensor)`` and ``hasattr(value, "cpu")``, where no assumption made it one."""
     if len(arguments) != 2:
         return Scalar(None, "bool")
     value, asked = arguments
+    if isinstance(value, Array) or (
+        isinstance(value, Tensor) and not value.assumptions and not may_be_number(value)
+    ):
+        return Scalar(told(name, asked, isinstance(value, Tensor)), "bool")
+    return Scalar(None, "bool")
+
+
+def told(name: str, asked: Value, tensor: bool) -> bool | None:
+    """What ``isinstance`` or ``hasattr`` gives for a tensor, or else for an array of NumPy."""
+    if name == "hasattr":
+        return tensor if isinstance(asked, Scalar) and asked.value in ONLY_TENSORS else None
     classes = asked.items or () if isinstance(asked, Sequence) else (asked,)
-    tensors = [isinstance(one, Reference) and one.name.startswith("torch.") for one in classes]
-    none = isinstance(value, Array) and tensors and all(tensors)
-    return Scalar(False if none else None, "bool")
+    names = {one.name if isinstance(one, Reference) else "" for one in classes}
+    if not tensor:
+        return False if names and all(one.startswith("torch.") for one in names) else None
+    if "torch.Tensor" in names:
+        return True
+    return (
+        False if names and OTHERS.issuperset(n.removeprefix("builtins.") for n in names) else None
+    )

@@ -491,9 +491,8 @@ def _solve(
         for leaf in summary.leaves:
             leaf.operands = ()  # what is kept speaks of parameters, not of one caller's values
     summary.weights = {k: v for k, v in it.weights.items() if before.get(k) is not v}
-    if it.building:
-        return
-    objects.note_casts(summary.weights)
+    if not it.building:
+        objects.note_casts(summary.weights)
 
 
 def _interpret(
@@ -507,19 +506,20 @@ def _interpret(
     driver: bool,
     summary: Summary,
 ) -> None:
+    if it.stored and isinstance(owner, Instance):
+        objects.commit(it, it.variables, bool(it.building))  # what was stored so far is seen here
     frame = it.save()
     building = function.name in ("__init__", "__post_init__")
+    built = [owner.root] if building and isinstance(owner, Instance) else []
     it.module, it.function, it.outer = function.module, function, outer
     it.region, it.loop, it.depth, it.driver = region, None, 0, driver
     it.returned, it.yielded, it.trace, it.missing = [], [], [], False
-    leaves, it.leaves = it.leaves, []
-    it.clock += 1
-    start = it.clock
-    emitted, it.emitted = it.emitted, []
-    at_call, it.at_call = it.at_call, []
+    leaves, emitted, at_call = it.leaves, it.emitted, it.at_call
+    it.leaves, it.emitted, it.at_call = [], [], []
+    start = it.clock = it.clock + 1
     if arguments is None:
         it.no_grad = False
-    it.building += building
+    it.building += built
     try:
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
@@ -532,9 +532,9 @@ def _interpret(
             _nested(it, function, body)
             exits = it.returned if ends else [*it.returned, (NONE, it.weights)]
             it.weights = objects.weights_at_end(it, exits, start)
-        objects.commit(it, it.variables, it.building > 0)
-        if building and isinstance(owner, Instance):
-            objects.remember_casts(it, owner.root)
+        objects.commit(it, it.variables, bool(it.building))
+        if built:
+            objects.remember_casts(it, built[0])
         result: Value | None = None if ends else unknown() if _is_stub(function) else NONE
         for value, _ in it.returned:
             result = value if result is None else join(result, value)
@@ -550,7 +550,7 @@ def _interpret(
         it.leaves = leaves
         it.emitted = emitted + summary.emitted
         summary.at_call, it.at_call = it.at_call, at_call
-        it.building -= building
+        del it.building[len(it.building) - len(built) :]
         it.restore(frame)
 
 

@@ -210,7 +210,7 @@ class Interpreter:
         self.emitted: list[Variant] = []
         self.at_call: list[Any] = []
         """What was reported in the function at hand, and in what it calls; and what of its callers."""
-        self.building = 0  # objects whose ``__init__`` is being interpreted
+        self.building: list[Root] = []  # objects whose ``__init__`` is being interpreted
 
     # state
 

@@ -704,7 +704,7 @@ def _joined(found: Value | list[Value]) -> Value:
 
 BUILTINS: dict[str, Handler] = {
     "range": _range,
-    "isinstance": arrays.is_instance,
+    **dict.fromkeys(("isinstance", "hasattr"), arrays.is_instance),
     **dict.fromkeys(("zip", "enumerate"), _zipped),
     **dict.fromkeys(("int", "float", "str", "bool"), _converted),
     "len": _length,
@@ -719,7 +719,7 @@ BUILTINS: dict[str, Handler] = {
         Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
     ),
     **dict.fromkeys(("getattr", "setattr"), _attribute_of),
-    **dict.fromkeys(("issubclass", "hasattr", "any", "all"), lambda *of: Scalar(None, "bool")),
+    **dict.fromkeys(("issubclass", "any", "all"), lambda *of: Scalar(None, "bool")),
     "callable": _callable,
     "vars": lambda it, n, a, k, node: settings.as_table(a[0]) if a else unknown(),
     **dict.fromkeys(("abs", "round"), _rounded),

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from precision_lint.dataflow import devices
+from precision_lint.dataflow.arrays import told
 from precision_lint.dataflow.choices import recall
 from precision_lint.dataflow.declared import TENSOR_CLASSES
 from precision_lint.dataflow.guards import asked_of_autocast, elementwise, measured, target_of
@@ -349,6 +350,8 @@ def _elements(
 def _call(it: Interpreter, node: ast.Call, holds: bool, stated: bool) -> None:
     """``torch.is_autocast_enabled()``, ``isinstance(x, torch.Tensor)``, ``(x > 0).all()``."""
     function = node.func
+    if isinstance(function, ast.Name) and function.id in ("isinstance", "hasattr"):
+        _no_tensor(it, function.id, node, holds)
     if isinstance(function, ast.Name) and function.id == "isinstance" and len(node.args) == 2:
         _kind(it, node.args[0], node.args[1], holds, stated)
         return
@@ -369,6 +372,18 @@ def _call(it: Interpreter, node: ast.Call, holds: bool, stated: bool) -> None:
     if name == "is_floating_point":
         for one in _subject(it, function, node):
             _floating(it, one, holds)
+
+
+def _no_tensor(it: Interpreter, name: str, node: ast.Call, holds: bool) -> None:
+    """What lacks an attribute that every tensor has, or is no ``torch.Tensor``, is taken for an array."""
+    target = node.args[0] if len(node.args) == 2 else None
+    if not isinstance(target, ast.Name) or holds:
+        return
+    value = it.variables.get(target.id)
+    if not isinstance(value, Tensor) and not (isinstance(value, Unknown) and name == "hasattr"):
+        return
+    if told(name, it.expr(node.args[1]), True):
+        it.variables[target.id] = Array(dtypes.V_ANY, "input", (value,))
 
 
 def _subject(it: Interpreter, function: ast.expr, node: ast.Call) -> Iterator[ast.expr]:
@@ -401,12 +416,12 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
         if isinstance(known, DtypeValue):
             other = DtypeValue(dtypes.everywhere(dtype))
             _dtype_is(it, attribute, known, other, holds, stated)
+    elif holds and name == "numpy.ndarray" and isinstance(value, (Tensor, Unknown)):
+        it.variables[node.id] = Array(dtypes.V_ANY, "input", (value,))
     elif holds and isinstance(value, Unknown):
         if name in ("torch.Tensor", "torch.FloatTensor"):
             value.symbol.uses |= Symbol.TENSOR
             _asked(it, value, Symbol.ASKED)
-        elif name == "numpy.ndarray":
-            it.variables[node.id] = Array(dtypes.V_ANY, "input", (value,))
         elif name in NUMBERS:
             it.variables[node.id] = Scalar(None, name.rpartition(".")[2])
 

@@ -58,8 +58,8 @@ def ancestry(it: Interpreter, cls: Class) -> list[Class | str]:
     known = cls.facts.get("ancestry")
     if known is not None:
         return known  # type: ignore[no-any-return]
-    cls.facts["ancestry"] = [cls]
     found: list[Class | str] = [cls]
+    cls.facts["ancestry"] = [cls]
     for base in cls.node.bases:
         value = it.evaluate_in(cls.module, base)
         if isinstance(value, ClassValue):
@@ -336,9 +336,8 @@ def _stored_later(it: Interpreter, owner: Instance, name: str) -> Value | None:
             it.run(method, owner, None, {}, method.node)
         finally:
             method.facts["storing"] = False
-        found = owner.attributes.get(name)
-        if found is not None:
-            return found
+        if name in owner.attributes:
+            return owner.attributes[name]
     return None
 
 
@@ -382,6 +381,8 @@ def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
     """The dtype of an object's weights, and where it was cast last."""
     last = _last_cast(it, owner)
     vector = last.dtypes if last is not None else _as_built(owner)
+    if last is None and vector in (dtypes.MADE, dtypes.FOLLOWS) and owner.root in it.building:
+        vector = it.program.default_dtype  # who makes it half does so when it is built
     if any(map(_is_loose, owner.path)):
         own = _last_cast(it, owner, loose=True)
         apart = own.dtypes if own is not None else it.program.default_dtype

@@ -221,19 +221,26 @@ def minimum_added(it: Interpreter, applied: Applied) -> None:
 
 @hazard("mul")
 def minimum_times(it: Interpreter, applied: Applied) -> None:
-    """A mask times a multiple of the minimum."""
+    """A mask times a multiple of the minimum, or a sum of masks times the minimum."""
     for index in (0, 1):
         scale = applied.values[index] if len(applied.values) > index else None
         twice = (
             isinstance(scale, Scalar) and scale.op == "mul" and _is_minimum_number(scale.operands)
         )
         known = number(scale)
-        twice = twice or (
-            known is not None and known >= 1.5 and _minima(applied.tensor(1 - index)) > 0
-        )
-        if twice:
+        other = applied.tensor(1 - index)
+        twice = twice or (known is not None and known >= 1.5 and _minima(other) > 0)
+        if twice or (_is_minimum(scale) and _is_sum_of_masks(other)):
             modes = half_modes(applied.result.dtypes)
             it.emit("minimum-added", applied.node, modes, applied.result.assumptions, how="twice")
+
+
+def _is_sum_of_masks(value: Tensor | None) -> bool:
+    """Whether a tensor is a mask plus another one, so that it is 2 where both are set."""
+    total = peel(value)
+    if not isinstance(total, Tensor) or total.op != "add" or total.hi < 2:
+        return False
+    return all(isinstance(one, Tensor) and one.rank != 0 for one in total.operands[:2])
 
 
 def _is_minimum_number(parts: tuple[Any, ...]) -> bool:

@@ -398,7 +398,8 @@ def _comes_wide(made: Part, given: Part) -> bool:
 
 def _by_branch(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | None:
     """Two operands whose dtypes differ if a branch was taken that casts one of them."""
-    left = dtypes.ALL_MODES & ~dtypes.regions_on(it.region.dtypes)
+    casts = applied.policy is not None or applied.name not in WRITES
+    left = dtypes.ALL_MODES & ~(dtypes.regions_on(it.region.dtypes) if casts else 0)
     for a in parts:
         for b in parts:
             if a.at == b.at or not dtypes.may_differ(a.dtypes, b.dtypes) & left:
@@ -422,7 +423,10 @@ def _follows_mode(arm: Tensor, either: tuple[Tensor, ...], other: Part) -> int:
     return sum(
         1 << mode
         for mode in (dtypes.HALF16, dtypes.HALFBF)
-        if any(one is not arm and one.dtypes[mode] & other.dtypes[mode] for one in either)
+        if any(
+            one is not arm and _is_cast(one) and one.dtypes[mode] & other.dtypes[mode]
+            for one in either
+        )
     )
 
 

@@ -725,6 +725,22 @@ def half_probabilities(it: Interpreter, applied: Applied) -> None:
         _report(it, "half-softmax", applied, value, modes, 0, reduction="")
 
 
+@hazard("sub")
+def doubt(it: Interpreter, applied: Applied) -> None:
+    """One minus the largest of the probabilities, in half: 0, or a multiple of the step below 1."""
+    value = peel(applied.tensor(1))
+    if number(applied.values[0]) != 1 or not is_op(value, "amax", "max"):
+        return
+    made = peel(value.operands[0])
+    if is_op(made, "softmax"):
+        place = operand_place(it, made, 0)
+        upcast = (place,) if place is not None else ()
+        modes = dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(made.dtypes, LOW)
+        _report(
+            it, "half-softmax", applied, value, modes, 0, reduction="", upcast=upcast, doubt=True
+        )
+
+
 @hazard("log_softmax", "cross_entropy", "nll_loss", "logsigmoid")
 def half_softmax(it: Interpreter, applied: Applied) -> None:
     """Log probabilities in half: three digits, of numbers between 0 and -20."""

@@ -48,6 +48,7 @@ from precision_lint.typestate.traces import (
     beside,
     clipped_owners,
     conditions_of,
+    deciding,
     function_of,
     is_on,
     is_part,
@@ -55,6 +56,7 @@ from precision_lint.typestate.traces import (
     nesting,
     once,
     optimizers,
+    passed_by,
     place_of,
     region_of,
     renewed_in,
@@ -121,14 +123,16 @@ class Machine:
         """By scaler: the optimizers whose gradients it divides."""
         for one in (*self.calls["unscale"], *self.calls["step"]):
             self.divides.setdefault(self.key(one.objects[0]), set()).add(self._optimizer(one))
-        self.plain_steps = any(step.kind == "plain-step" for step in steps)
-        self.by_hand = any(step.kind == "scale-used" for step in steps)
+        kinds = {step.kind for step in steps}
+        self.plain_steps, self.asks = "plain-step" in kinds, "state-read" in kinds
+        self.by_hand = not kinds.isdisjoint({"scale-used", "state-read"})
         self.scaling = {self.key(step.objects[0]) for step in steps if step.kind == "scale"}
         self.made = {self.key(step.objects[0]) for step in steps if step.kind == "new-scaler"}
         self.cleared = {
             self.key(step.objects[0]) for step in steps if step.kind == "zero" and step.objects
         }
         self.loops = dict(nesting(trace, (), set()))
+        self.tests = dict(deciding(trace, frozenset(), set()))
         self.changing = {id(s): renewed_in(s) for s in steps if s.kind == "loop"}
         """By loop: names that may have another value in each iteration."""
         tests = [s for s in steps if s.kind == "if" and self._matters(s)]
@@ -136,7 +140,7 @@ class Machine:
         self.often = frozenset(key for key, times in counted.items() if times > 1)
         """Conditions that more than one test asks."""
         self.asked = self.often | asked_by_loops(tests, self.loops, self.changing)
-        """The same, with those that a loop asks in each iteration; others tell nothing of the way to go."""
+        """The same, with those that a loop asks in each iteration; others tell nothing of the way."""
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
         self.until = asked_until(steps, self.loops, self.asked)
@@ -399,8 +403,7 @@ class Machine:
     ) -> None:
         """An event of some states; in a callee it stands where the frame of the backward calls that.
 
-        everywhere: it holds on all paths, so that it does not matter which of them can be gone.
-        """
+        everywhere: it holds on all paths, so that it does not matter which can be gone."""
         some = in_order(states)
         if self.silent:
             return
@@ -542,7 +545,7 @@ class Machine:
             return states
         optimizer = self._optimizer(step)
         again = [s for s in states if s.of(optimizer) is not None and not s.lost]
-        if again:
+        if again and not self.asks:
             some = assume.BRANCH if len(again) < len(states) else 0
             known = self.optimizers.keys() | {key for key in self.shared if key in self.stepped}
             self.report(
@@ -648,8 +651,7 @@ class Machine:
                 self.report(
                     "unscaled-loss", used[0].plain, used, off=False, step=step.place, clips=()
                 )
-            foreign = done is None and self._foreign(used, optimizer)
-            if not own and not foreign and not (unscaled and any(s.looked for s in used)):
+            if not own and not (unscaled and any(s.looked for s in used)):
                 wrapped = getattr(step.objects[0], "assumptions", 0) & assume.WRAPPED
                 extra = wrapped | assume.BRANCH * unscaled
                 given = len(step.objects) > 1
@@ -660,10 +662,6 @@ class Machine:
             else s._replace(plain=None, by_framework=None)
             for s in states
         ]
-
-    def _foreign(self, states: list[State], optimizer: Any) -> bool:
-        """Whether the scaled gradients were another optimizer's, which has stepped."""
-        return all(any(done == STEPPED for _, done in s.optimizers) for s in states)
 
     def update(self, step: Step, states: list[State]) -> Iterable[State]:
         """``scaler.update()``"""
@@ -705,6 +703,9 @@ class Machine:
             self.report("scaled-clip", step.place, scaled, everywhere=all_scaled(states))
         elif all(s.clean for s in scaled):
             self._partial(step, scaled)
+        elif passed_by(self.tests, step, self.calls):
+            late = [s for s in scaled if not s.clean]
+            self.report("scaled-clip", step.place, late, assume.BRANCH, passed=True)
         return states
 
     def _partial(self, step: Step, states: list[State]) -> None:
@@ -782,8 +783,7 @@ class Machine:
 STRUCTURES: Final[dict[str, Callable[[Machine, Step, States], Flow]]] = {
     "if": Machine.branch, "match": Machine.either, "and": Machine.either, "or": Machine.either,
     "try": Machine.guarded, "call": Machine.called, "loop": Machine.loop,
-    "unrolled": Machine.unrolled, "with": Machine.within,
-    "apart": Machine.apart,
+    "unrolled": Machine.unrolled, "with": Machine.within, "apart": Machine.apart,
 }  # fmt: skip
 ACTIONS: Final[dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]]] = {
     "backward": Machine.backward, "framework-backward": Machine.framework_backward,

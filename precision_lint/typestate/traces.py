@@ -134,6 +134,37 @@ def nesting(
                 yield from nesting(block, inner, seen)
 
 
+def deciding(
+    trace: list[Step], around: frozenset[int], seen: set[int]
+) -> Iterable[tuple[int, frozenset[int]]]:
+    """Each step with the tests around it; those of a callee where it is called first."""
+    for step in trace:
+        yield id(step), around
+        for block in step.blocks:
+            if step.kind != "call" or id(block) not in seen:
+                if step.kind == "call":
+                    seen.add(id(block))
+                decides = step.kind not in ("call", "loop", "unrolled", "with")
+                yield from deciding(block, around | {id(step)} if decides else around, seen)
+
+
+def passed_by(
+    tests: Mapping[int, frozenset[int]], step: Step, calls: Mapping[str, list[Step]]
+) -> bool:
+    """Whether a test decides that gradients are divided, and none that they are scaled or a step comes.
+
+    The scalers are on, whatever the test says.
+    """
+    around = tests[id(step)]
+    scalers = [one.objects[0] if one.objects else None for one in calls["scale"]]
+    on = all(isinstance(one, Special) and one.fields.get("enabled") is True for one in scalers)
+    return (
+        on
+        and all(tests[id(one)] <= around for one in calls["scale"])
+        and all(around < tests[id(one)] for one in calls["unscale"])
+    )
+
+
 def optimizers(trace: list[Step], made: str) -> Iterable[Value]:
     """The optimizers that a scaler unscales or steps, and those that steps of kind ``made`` make."""
     for step in once(trace, set()):
