@@ -20,6 +20,7 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     BUFFER,
+    DETACHED,
     IN_BFLOAT16,
     LEARNED,
     PARAMETER,
@@ -409,7 +410,7 @@ def network(
     if weights[dtypes.CODE] == dtypes.BFLOAT16 and not it.region.mark:
         made.symbol.flags |= IN_BFLOAT16
     if it.region.explicit and dtypes.regions_on(it.region.dtypes):
-        made.symbol.flags |= REGIONAL | it.region.mark
+        made.symbol.flags |= REGIONAL | (DETACHED if it.no_grad else it.region.mark)
     if it.region.explicit:
         made.symbol.assumptions |= it.region.assumptions
     return made

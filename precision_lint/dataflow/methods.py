@@ -520,10 +520,10 @@ def _unknown_method(
 ) -> Value:
     """A method of an object of an unknown kind: a tensor's, if only tensors have it."""
     symbol = value.symbol
-    if name in KEEPS or name in ("eval", "train", "requires_grad_", "detach", "clone"):
+    if name in KEEPS or name in ("eval", "train", "requires_grad_", "clone"):
         if name == "requires_grad_":
             objects.freeze(symbol.attributes, arguments)
-        elif name in ("detach", "clone", "contiguous"):
+        elif name in ("clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
             objects.show_cast(it, symbol.vector, symbol.node, bool(building.class_of(symbol)))

@@ -15,7 +15,7 @@ from precision_lint.dataflow.declared import (
     parsed,
 )
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import FUNCTIONS, is_a, is_module
+from precision_lint.dataflow.objects import FUNCTIONS, ancestry, is_a, is_module
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -37,7 +37,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.syntax.imports import is_test
-from precision_lint.syntax.program import Class, Function
+from precision_lint.syntax.program import Class, Function, scan
 
 CONTAINERS: Final = frozenset(
     {"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"}
@@ -139,7 +139,42 @@ def unseen(
         absent = isinstance(value, Tensor) and value.flags & EMPTY
         if not absent and not isinstance(value, (Scalar, Reference)):
             return value
-    return it.unknown(argument.arg, vector, assumptions)
+    cls = _only_class(it, function, argument.arg)
+    return unseen_object(it, cls) if cls else it.unknown(argument.arg, vector, assumptions)
+
+
+USUAL: Final = frozenset({
+    "step", "backward", "update", "scale", "zero_grad", "state_dict", "load_state_dict", "forward",
+    "train", "eval", "to", "cuda", "cpu", "parameters", "named_parameters", "modules", "device", "dtype",
+    "get", "items", "keys", "values", "append", "config", "name", "shape", "encode", "decode", "sample",
+    "generate", "fit", "predict", "close", "write", "read", "log", "save", "load", "reset", "add",
+})  # fmt: skip
+"""Names that objects of many classes have."""
+
+
+def _only_class(it: Interpreter, function: Function, name: str) -> Class | None:
+    """The one class of the file that has all that is asked of a parameter, by names of its own."""
+    asked = function.module.methods_called().get(name, set())
+    if len(asked) < 2 or (function.cls is not None and name in ("self", "cls")):
+        return None
+    found = [cls for cls in function.module.classes if _has(it, cls, asked)]
+    return found[0] if len(found) == 1 else None
+
+
+def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:
+    own = cls.facts.get("members")
+    if own is None:
+        bases = [base for base in ancestry(it, cls) if isinstance(base, Class)]
+        own = cls.facts["members"] = {
+            name
+            for base in bases
+            for name in (
+                *base.methods,
+                *base.constants,
+                *(s for m in base.methods.values() for s in scan(m).stored),
+            )
+        }
+    return asked <= own and any(name in cls.methods and name not in USUAL for name in asked)
 
 
 def _some_dtype(it: Interpreter, label: str, default: Value | None = None) -> DtypeValue:

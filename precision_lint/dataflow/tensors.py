@@ -151,6 +151,8 @@ def _position(parameters: tuple[str, ...], name: str) -> int | None:
     return parameters.index(other) if other in parameters else None
 
 
+MARKS: Final = IN_FLOAT16 | IN_BFLOAT16
+"""Of what was computed in a region: the gradients of what is detached do not pass it."""
 HANDED_ON: Final = DETACHED | GRADIENT | REGIONAL | IN_FLOAT16 | IN_BFLOAT16 | ON_DEVICE
 """What a result has of its operands."""
 
@@ -207,7 +209,7 @@ def operate(
     assumptions = flags = 0
     for one in tensors:
         assumptions |= one.assumptions
-        flags |= one.flags
+        flags |= one.flags & ~MARKS if one.flags & DETACHED else one.flags
     if applied.policy and applied.policy != "widest":
         # the region decides the dtype, whatever came in
         assumptions = assumptions & ~FOLLOWING | it.region.assumptions
@@ -228,7 +230,7 @@ def operate(
         it.region.mark
         | (flags & (HANDED_ON | (LEARNED if operation.view else 0)))
         | (REGIONAL if applied.policy == "lower" else 0)
-        | (DETACHED if it.no_grad else 0),
+        | (DETACHED if it.no_grad or operation.name == "detach" else 0),
         _rank(operation, tensors, values),
         reach_of(operation.name, values, operation.view),
         data=None,
