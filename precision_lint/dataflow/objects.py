@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from precision_lint.dataflow.filling import is_empty, late_stores, waits
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -218,7 +219,7 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
     if value is None:
         value = owner.attributes.get(name)
     cls = owner.cls
-    if value is None or (isinstance(value, Scalar) and value.kind == "none"):
+    if value is None or waits(value):
         later = _stored_later(it, owner, name)
         value = later if later is not None else value
     if value is not None:
@@ -325,10 +326,14 @@ def _layer_attribute(it: Interpreter, owner: Instance, name: str, node: ast.AST)
 
 
 def _stored_later(it: Interpreter, owner: Instance, name: str) -> Value | None:
-    """An attribute that another method than ``__init__`` stores."""
+    """An attribute that another method than ``__init__`` stores, or whose items it does."""
     if isinstance(owner.cls, str) or it.building:
         return None
-    for method in late_stores(it, owner.cls).get(name, ()):
+    later = late_stores(owner.cls, ancestry(it, owner.cls))
+    filling = later.get(f"{name}[]", []) if is_empty(owner.attributes.get(name)) else []
+    if not it.active or any(one in filling for one in it.active):
+        filling = []  # what is added there is known
+    for method in (*later.get(name, ()), *filling):
         if method.facts.get("storing"):
             continue
         method.facts["storing"] = True
@@ -336,26 +341,10 @@ def _stored_later(it: Interpreter, owner: Instance, name: str) -> Value | None:
             it.run(method, owner, None, {}, method.node)
         finally:
             method.facts["storing"] = False
-        if name in owner.attributes:
-            return owner.attributes[name]
-    return None
-
-
-def late_stores(it: Interpreter, cls: Class) -> dict[str, list[Function]]:
-    """Methods other than ``__init__`` by the attributes of ``self`` that they assign."""
-    known = cls.facts.get("late")
-    if known is None:
-        known = cls.facts["late"] = {}
-        for base in ancestry(it, cls):
-            for method in base.methods.values() if isinstance(base, Class) else ():
-                for name in _assigned(method):
-                    known.setdefault(name, []).append(method)
-    return known
-
-
-def _assigned(method: Function) -> Iterator[str]:
-    if method.name != "__init__" and method.parameters:
-        yield from scan(method).stored
+        found = owner.attributes.get(name)
+        if found is not None and not is_empty(found):
+            return found
+    return owner.attributes.get(name)
 
 
 # weights

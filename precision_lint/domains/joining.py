@@ -445,7 +445,8 @@ def facts(value: Value | None) -> tuple[Any, ...]:
             return ("elements", facts(value.element) if value.element is not None else None)
         return ("items", *(facts(item) for item in value.items[:16]))
     if isinstance(value, Table):
-        return ("mapping", *((k, facts(v)) for k, v in value.items.items()))
+        other = facts(value.element) if value.element is not None else None
+        return ("mapping", other, *((k, facts(v)) for k, v in value.items.items()))
     if isinstance(value, Instance):
         return ("instance", id(value.attributes), id(value.root), value.path)
     if isinstance(value, RegionValue):

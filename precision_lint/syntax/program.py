@@ -302,16 +302,17 @@ class Scan:
     """What a function's code mentions, from one walk over it.
 
     names: names and attributes.  generator: it has a ``yield`` of its own.  stored, asked: attributes of
-    its first parameter that it assigns, and that it reads.  stores: it assigns attributes of anything.
-    statements: how many.
+    its first parameter that it assigns, and that it reads.  filled: those that it adds items to.  stores:
+    it assigns attributes of anything.  statements: how many.
     """
 
-    __slots__ = ("asked", "generator", "names", "statements", "stored", "stores")
+    __slots__ = ("asked", "filled", "generator", "names", "statements", "stored", "stores")
 
     def __init__(self, function: Function) -> None:
         self.names: set[str] = set()
         self.stored: set[str] = set()
         self.asked: set[str] = set()
+        self.filled: set[str] = set()
         self.generator = self.stores = False
         self.statements = 0
         parameters = function.parameters
@@ -330,6 +331,8 @@ class Scan:
                 continue
             if kind is ast.Attribute:
                 self._attribute(node, me)
+            elif kind is ast.Subscript and node.ctx.__class__ is ast.Store:
+                self._item(node, me)
             elif own and (kind is ast.Yield or kind is ast.YieldFrom):
                 self.generator = True
             elif isinstance(node, ast.stmt):
@@ -343,6 +346,18 @@ class Scan:
         self.stores |= stores
         if mine:
             (self.stored if stores else self.asked).add(node.attr)
+        elif node.attr in FILLING:
+            self._item(node, me)
+
+    def _item(self, node: ast.Attribute | ast.Subscript, me: str) -> None:
+        """``self.table[key] = value``, ``self.found.append(value)``"""
+        of = node.value
+        if of.__class__ is ast.Attribute and getattr(of.value, "id", None) == me:
+            self.filled.add(of.attr)
+
+
+FILLING: Final = frozenset({"append", "extend", "insert", "add", "update", "setdefault"})
+"""Methods of lists, sets and dicts that add items."""
 
 
 def every(node: ast.AST) -> Iterator[Any]:
