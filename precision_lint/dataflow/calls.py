@@ -24,7 +24,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import SAVED, Step, noted, tells
+from precision_lint.dataflow.protocol import Step, noted, tells
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -779,21 +779,6 @@ def call(
     return handler(it, callee, arguments, keywords, node)
 
 
-def _closure(
-    it: Interpreter,
-    callee: Closure,
-    arguments: list[Value],
-    keywords: dict[str, Value],
-    node: ast.AST,
-) -> Value:
-    tables: list[Value] = [v for v in (*arguments, *keywords.values()) if isinstance(v, Table)]
-    if tables and "save" in scan(callee.function).names:
-        for look in SAVED:
-            look(it, tables, node)
-    return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
-
-
-CALLEES[Closure] = _closure
 OPERATIONS["run"] = run
 OPERATIONS["call"] = call
 CALLEES[Reference] = lambda it, callee, a, k, n: OPERATIONS["library"](it, callee.name, a, k, n)

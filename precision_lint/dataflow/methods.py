@@ -12,12 +12,13 @@ from precision_lint.dataflow import (
     declared,
     devices,
     functions,
+    listed,
     objects,
     settings,
     training,
 )
 from precision_lint.dataflow.calls import CALLEES
-from precision_lint.dataflow.containers import child, element_of, rebind, size_of
+from precision_lint.dataflow.containers import child, rebind, size_of
 from precision_lint.dataflow.creation import create, limit_of, sampled
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -26,13 +27,14 @@ from precision_lint.dataflow.tensors import CAST, HAZARDS, Applied, cast, looked
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import V_FLOAT32, Dtypes
-from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     DETACHED,
     EMPTY,
     GRADIENT,
     INF,
     NONE,
+    PARAMETER,
     Array,
     ClassValue,
     Closure,
@@ -424,7 +426,8 @@ def _copied(
     node: ast.Call,
 ) -> Value:
     if name == "clone":
-        return value.but(op="clone", operands=(value,), node=node, home=it.module)
+        flags = value.flags & ~PARAMETER  # it is cast with no module
+        return value.but(op="clone", operands=(value,), node=node, home=it.module, flags=flags)
     if name == "copy_":
         source = tensor_of(it, arguments[0]) if arguments else None
         if source is None:
@@ -647,80 +650,6 @@ def _special_method(
     return it.call(found, arguments, keywords, node)
 
 
-def _sequence_method(
-    it: Interpreter,
-    value: Sequence,
-    name: str,
-    arguments: Arguments,
-    keywords: Keywords,
-    node: ast.Call,
-) -> Value:
-    target = node.func.value if isinstance(node.func, ast.Attribute) else node
-    first = arguments[-1] if arguments else unknown()
-    if name in ("append", "add", "insert", "appendleft"):
-        rebind(it, target, _appended(it, value, first))
-        return NONE
-    if name in ("extend", "update"):
-        more = element_of(it, first, node)
-        if (
-            isinstance(first, Sequence)
-            and first.items is not None
-            and value.items is not None
-            and not it.depth
-        ):
-            rebind(it, target, Sequence(value.items + first.items, None, value.kind))
-        elif more is not None:
-            rebind(it, target, _appended(it, value, more))
-        return NONE
-    if name in ("pop", "popleft"):
-        found = any_of(value)
-        return found if found is not None else unknown()
-    if name in ("copy", "union"):
-        return value
-    if name in ("index", "count", "__len__"):
-        return Scalar(None, "int", 0)
-    return unknown()
-
-
-def _appended(it: Interpreter, value: Sequence, item: Value) -> Sequence:
-    """A list with one more item; in a loop one value stands for all."""
-    if value.items is not None and not it.depth and len(value.items) < 64:
-        return Sequence((*value.items, item), None, value.kind)
-    old = any_of(value)
-    return Sequence(None, item if old is None else join(old, item), value.kind)
-
-
-def _table_method(
-    it: Interpreter,
-    value: Table,
-    name: str,
-    arguments: Arguments,
-    keywords: Keywords,
-    node: ast.Call,
-) -> Value:
-    target = node.func.value if isinstance(node.func, ast.Attribute) else node
-    first = arguments[0] if arguments else None
-    key = first.value if isinstance(first, Scalar) else None
-    if name in ("get", "pop", "setdefault"):
-        if key is not None and key in value.items:
-            return value.items[key]
-        other = arguments[1] if len(arguments) > 1 else unknown()
-        if name == "setdefault" and key is not None:
-            rebind(it, target, Table({**value.items, key: other}, value.element))
-        return other if value.element is None else value.element
-    if name in ("items", "values", "keys"):
-        return Special("items", node, it.module, of=value, what=name)
-    if name == "update":
-        items, element = dict(value.items), value.element
-        if isinstance(first, Table):
-            items.update(first.items)
-            element = element if element is not None else first.element
-        items.update(keywords)
-        rebind(it, target, Table(items, element))
-        return NONE
-    return value if name == "copy" else unknown()
-
-
 def _array_method(
     it: Interpreter,
     value: Array,
@@ -767,8 +696,8 @@ METHODS: Final[dict[type, Callable[..., Value]]] = {
     Instance: _instance_method,
     Unknown: _unknown_method,
     Special: _special_method,
-    Sequence: _sequence_method,
-    Table: _table_method,
+    Sequence: listed.of_sequence,
+    Table: listed.of_table,
     Array: _array_method,
     Scalar: _scalar_method,
 }

@@ -10,6 +10,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
+    decorators,
     expressions,
     functions,
     libraries,

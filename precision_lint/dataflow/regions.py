@@ -271,15 +271,15 @@ def opens(function: Function) -> bool:
     """Whether a function switches autocast on by itself, so that its callers do not."""
     known = function.facts.get("opens")
     if known is None:
-        speaks = _speaks(function)
-        calls = [*getattr(function.node, "decorator_list", ()), *function.body] if speaks else []
+        named = speaks(function)
+        calls = [*getattr(function.node, "decorator_list", ()), *function.body] if named else []
         known = function.facts["opens"] = any(
             _switches_on(node, function.module) for call in calls for node in ast.walk(call)
         )
     return bool(known)
 
 
-def _speaks(function: Function) -> bool:
+def speaks(function: Function) -> bool:
     """Whether a function names autocast."""
     return not _spellings(function.module).isdisjoint(scan(function).names)
 
@@ -341,7 +341,7 @@ def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
         name = value.name if isinstance(value, Reference) else ""
         for look in NAMED:
             look(it, name, node)
-        makes = isinstance(value, Closure) and node is not target and _speaks(value.function)
+        makes = isinstance(value, Closure) and node is not target and speaks(value.function)
         region = it.expr(node) if makes or (is_autocast(name) and node is not target) else None
         if is_autocast(name) or isinstance(region, RegionValue):
             if not isinstance(region, RegionValue):

@@ -354,20 +354,22 @@ class Reference(Value):
 class Closure(Value):
     """A function of the project, bound to ``owner`` where it is a method.
 
-    outer: the variables around a nested function.
+    outer: the variables around a nested function.  bare: without its decorators.
     """
 
-    __slots__ = ("function", "outer", "owner")
+    __slots__ = ("bare", "function", "outer", "owner")
 
     def __init__(
         self,
         function: Function,
         owner: Value | None = None,
         outer: dict[Any, Value] | None = None,
+        bare: bool = False,
     ) -> None:
         self.function = function
         self.owner = owner
         self.outer = outer
+        self.bare = bare
 
 
 class ClassValue(Value):
