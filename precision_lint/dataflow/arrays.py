@@ -11,14 +11,18 @@ from precision_lint.dataflow.operators import or_number
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import dtypes
+from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     INF,
     Array,
+    ClassValue,
+    Instance,
     Reference,
     Scalar,
     Sequence,
     Special,
     Symbol,
+    Table,
     Tensor,
     Unknown,
     Value,
@@ -123,6 +127,8 @@ def is_instance(
     if len(arguments) != 2:
         return Scalar(None, "bool")
     value, asked = arguments
+    if name == "isinstance" and isinstance(value, (Sequence, Table)):
+        return Scalar(_is_container(value, _names(asked)), "bool")
     if isinstance(value, Array) or (
         isinstance(value, Tensor) and not value.assumptions and not may_be_number(value)
     ):
@@ -130,16 +136,42 @@ def is_instance(
     return Scalar(None, "bool")
 
 
+def _names(asked: Value) -> set[str]:
+    """The classes that ``isinstance`` asks for; an empty name: one of the project, or unknown."""
+    classes = asked.items or () if isinstance(asked, Sequence) else (asked,)
+    found = [one.name if isinstance(one, Reference) else "" for one in classes]
+    return {one.removeprefix("builtins.") for one in found}
+
+
 def told(name: str, asked: Value, tensor: bool) -> bool | None:
     """What ``isinstance`` or ``hasattr`` gives for a tensor, or else for an array of NumPy."""
     if name == "hasattr":
         return tensor if isinstance(asked, Scalar) and asked.value in ONLY_TENSORS else None
-    classes = asked.items or () if isinstance(asked, Sequence) else (asked,)
-    names = {one.name if isinstance(one, Reference) else "" for one in classes}
+    names = _names(asked)
     if not tensor:
         return False if names and all(one.startswith("torch.") for one in names) else None
     if "torch.Tensor" in names:
         return True
-    return (
-        False if names and OTHERS.issuperset(n.removeprefix("builtins.") for n in names) else None
-    )
+    return False if names and names <= OTHERS else None
+
+
+def _is_container(value: Sequence | Table, names: set[str]) -> bool | None:
+    """The same for a list, tuple, set or dict."""
+    kinds = {"dict"} if isinstance(value, Table) else {"list", "tuple"}
+    if value.__class__ is Table or not isinstance(value, Table):
+        if kinds <= names or (isinstance(value, Sequence) and value.kind in names):
+            return True
+    others = (OTHERS | {"torch.Tensor"}) - {*kinds, "set", "collections.OrderedDict"}
+    return False if names and names <= others else None
+
+
+def class_of(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``type(value)``"""
+    value = arguments[0] if len(arguments) == 1 else None
+    if isinstance(value, Instance) and not isinstance(value.cls, str):
+        return ClassValue(value.cls)
+    if isinstance(value, Sequence) and value.kind in ("list", "tuple", "set"):
+        return Reference(f"builtins.{value.kind}")
+    return Reference("builtins.dict") if value.__class__ is Table else unknown()

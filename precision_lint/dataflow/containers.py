@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from precision_lint.dataflow import objects
+from precision_lint.dataflow import objects, special_methods
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.tensors import HAZARDS, Applied
 from precision_lint.domains import assumptions as assume
@@ -238,7 +238,8 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
         return _unknown_item(it, value, index, node)
     if isinstance(value, Scalar) and value.kind == "str":
         return Scalar(None, "str")
-    return unknown()
+    found = special_methods.called(it, value, "__getitem__", [index], node)
+    return found if found is not None else unknown()
 
 
 def _entry(it: Interpreter, value: Table, index: Value) -> Value:
@@ -518,7 +519,11 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         if isinstance(whole, Instance) and isinstance(value, Tensor):
             objects.cast_some(it, whole, value.dtypes)
     elif isinstance(owner, Instance):
-        objects.store(it, owner, target.attr, value)
+        method = special_methods.setter(it, owner.cls, target.attr)
+        if method is None:
+            objects.store(it, owner, target.attr, value)
+        else:
+            it.run(method, owner, [value], {}, node)
     elif isinstance(owner, Unknown):
         it.variables[("of", owner.symbol.number, target.attr)] = value
         if it.script and it.function is None:  # settings of the whole file
@@ -615,6 +620,8 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
             rebind(it, target.value, owner.__class__(items, element))
     elif isinstance(owner, Instance) and owner.items is not None:
         put(owner, index, value)
+    elif isinstance(owner, Instance):
+        special_methods.called(it, owner, "__setitem__", [index, value], node)
     elif isinstance(owner, Sequence):
         rebind(it, target.value, _with_item(owner, index, value))
     elif isinstance(owner, Unknown) and isinstance(index, Scalar) and index.value is not None:

@@ -705,6 +705,7 @@ def _joined(found: Value | list[Value]) -> Value:
 BUILTINS: dict[str, Handler] = {
     "range": _range,
     **dict.fromkeys(("isinstance", "hasattr"), arrays.is_instance),
+    "type": arrays.class_of,
     **dict.fromkeys(("zip", "enumerate"), _zipped),
     **dict.fromkeys(("int", "float", "str", "bool"), _converted),
     "len": _length,

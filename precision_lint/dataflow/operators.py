@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final
 
+from precision_lint.dataflow import special_methods
 from precision_lint.dataflow.choices import answer
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -111,6 +112,8 @@ def binary(
             note(it, "scale-used", node)
     left, right = _plain(left, right), _plain(right, left)
     kinds = (left.__class__, right.__class__)
+    if Instance in kinds:
+        return _of_objects(it, op, left, right, node)
     if Tensor in kinds or (op == "matmul" and Unknown in kinds and not _of_numpy(left, right)):
         return _tensors(it, op, left, right, node, inplace)
     if kinds == (Scalar, Scalar):
@@ -127,6 +130,22 @@ def binary(
         owners = [one for side in (left, right) for one in owners_of(side)]
         return Special("parameters", node, it.module, owner=owners[0], named=False, owners=owners)
     return unknown()
+
+
+METHODS: Final = {
+    "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "matmul": "matmul", "pow": "pow",
+}  # fmt: skip
+"""What the methods of classes are called that operators call."""
+
+
+def _of_objects(it: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+    """An operator of a class of the project."""
+    name, found = METHODS.get(op), None
+    if name is not None:
+        found = special_methods.called(it, left, f"__{name}__", [right], node)
+    if name is not None and found is None:
+        found = special_methods.called(it, right, f"__r{name}__", [left], node)
+    return found if found is not None else unknown()
 
 
 def _of_numpy(*sides: Any) -> bool:

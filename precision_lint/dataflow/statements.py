@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+from precision_lint.dataflow import special_methods
 from precision_lint.dataflow.choices import around, left
 from precision_lint.dataflow.containers import assign, elements, is_entered
 from precision_lint.dataflow.declared import NUMBERS, as_annotated, last, states
@@ -546,7 +547,8 @@ def _with(it: Interpreter, node: ast.With) -> bool:
     for item in node.items:
         value = it.expr(item.context_expr)
         if item.optional_vars is not None:
-            assign(it, item.optional_vars, value, node)
+            given = special_methods.called(it, value, "__enter__", [], item.context_expr)
+            assign(it, item.optional_vars, value if given is None else given, node)
         leave = enter(it, value, item.context_expr)
         if leave is not None:
             leaving.append(leave)

@@ -149,7 +149,7 @@ class Class:
 
     __slots__ = (
         "annotations", "constants", "facts", "inner", "methods", "module", "name", "node",
-        "qualname",
+        "qualname", "setters",
     )  # fmt: skip
 
     def __init__(self, node: ast.ClassDef, module: Module, qualname: str) -> None:
@@ -158,6 +158,7 @@ class Class:
         self.qualname = qualname
         self.module = module
         self.methods: dict[str, Function] = {}
+        self.setters: dict[str, Function] = {}
         self.constants: dict[str, ast.expr] = {}
         self.annotations: dict[str, ast.expr] = {}
         self.inner: list[Class] = []
@@ -167,9 +168,11 @@ class Class:
     def _collect(self, body: list[ast.stmt]) -> None:
         for node in body:
             if isinstance(node, FunctionNode):
+                function = Function(node, self.module, self, f"{self.qualname}.{node.name}")
                 if node.name not in self.methods or not _is_setter(node):
-                    qualname = f"{self.qualname}.{node.name}"
-                    self.methods[node.name] = Function(node, self.module, self, qualname)
+                    self.methods[node.name] = function
+                elif not _deletes(node):
+                    self.setters[node.name] = function
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     self._bind(target, node.value)
@@ -199,10 +202,11 @@ class Class:
         """Take apart what refers back to the class."""
         for cls in self.inner:
             cls.release()
-        self.methods, self.inner, self.facts = {}, [], {}
+        self.methods, self.setters, self.inner, self.facts = {}, {}, [], {}
 
     def all_methods(self) -> Iterator[Function]:
         yield from self.methods.values()
+        yield from self.setters.values()
         for cls in self.inner:
             yield from cls.all_methods()
 
@@ -262,6 +266,10 @@ def _kind(node: FunctionNode | ast.Lambda, cls: Class | None) -> str:
 
 def _is_setter(node: FunctionNode) -> bool:
     return any((dotted(d) or "").endswith((".setter", ".deleter")) for d in node.decorator_list)
+
+
+def _deletes(node: FunctionNode) -> bool:
+    return any((dotted(d) or "").endswith(".deleter") for d in node.decorator_list)
 
 
 def spelled(node: object) -> str:
