@@ -178,7 +178,15 @@ class Key:
         weights, _ = objects.weights_of(self.it, value)
         self.ways.append(objects.ways(value))
         site = 0 if objects.is_module(self.it, value.cls) else id(value.root)
-        return ("object", id(value.attributes), site, self.vector(weights), value.root.made)
+        changes = self.it.changes.get(id(value.attributes), 0)
+        return (
+            "object",
+            id(value.attributes),
+            changes,
+            site,
+            self.vector(weights),
+            value.root.made,
+        )
 
 
 def run(

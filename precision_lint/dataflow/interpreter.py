@@ -176,8 +176,7 @@ class Interpreter:
         self.tested: Value | None = None  # the value of the test that was asked last
         self.choices: dict[Any, dict[Any, Any]] = {}  # what its branches left, by test
         self.notes: dict[Any, Any] = {}  # what hazards remember of what came before
-        self.quiet: dict[Any, Any] = {}
-        """Models that were called without gradient, by region."""
+        self.quiet: dict[Any, Any] = {}  # models that were called without gradient, by region
         self.driver = False
         """Whether float arguments of the function at hand are data rather than activations."""
         self.trace: list[Any] = []
@@ -204,6 +203,7 @@ class Interpreter:
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
         self.stored: dict[tuple[str, int, str], dict[Any, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
+        self.changes: dict[int, int] = {}  # how often an object's attributes changed, by their id
         self.kin: list[tuple[Symbol, Any]] = []  # see ``linked``
         self.leaves: list[Tensor] = []
         """Parameters of the function at hand that a call gave a tensor."""

@@ -16,7 +16,7 @@ from precision_lint.dataflow.several import each_of_list
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import unknown
+from precision_lint.domains.joining import unknown, widened
 from precision_lint.domains.values import (
     DETACHED,
     INF,
@@ -581,7 +581,8 @@ def _sum(
 ) -> Value:
     inner = elements(it, arguments[0], node) if arguments else unknown()
     if not isinstance(inner, list):
-        return binary(it, "add", inner, inner, node) if isinstance(inner, Tensor) else inner
+        many = isinstance(inner, Tensor)  # bounds that move with one more have no end
+        return widened(inner, binary(it, "add", inner, inner, node)) if many else inner
     total: Value | None = None
     for item in inner:
         total = item if total is None else binary(it, "add", total, item, node)
@@ -742,7 +743,7 @@ def _functools(
     if name == "functools.reduce" and len(arguments) > 1:
         inner = elements(it, arguments[1], node)
         one = building.join_all(list(inner)) if isinstance(inner, list) else inner
-        return it.call(arguments[0], [one, one], {}, node)
+        return widened(one, it.call(arguments[0], [one, one], {}, node))
     return arguments[0] if arguments else unknown()
 
 

@@ -16,7 +16,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, is_new, join, perhaps_cast
+from precision_lint.domains.joining import facts, is_new, join, perhaps_cast, widened
 from precision_lint.domains.values import (
     EMPTY,
     KEPT,
@@ -208,9 +208,16 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
             new = building or is_new(attributes, name)
             attributes[name] = value if new else perhaps_cast(value)
         elif old is not value:
-            joined = join(old, value)
+            joined = widened(old, join(old, value)) if _adds_to(value, old) else join(old, value)
             if facts(joined) != facts(old):
                 attributes[name] = joined
+                it.changes[id(attributes)] = it.changes.get(id(attributes), 0) + 1
+
+
+def _adds_to(value: Value, old: Value) -> bool:
+    """Whether a value is one more step from what the attribute was: its bounds may move on and on."""
+    parts = value.operands if isinstance(value, (Tensor, Scalar)) else ()
+    return any(one is old or facts(one) == facts(old) for one in parts if isinstance(one, Value))
 
 
 def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | None:

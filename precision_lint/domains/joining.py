@@ -464,7 +464,7 @@ def facts(value: Value | None) -> tuple[Any, ...]:
 
 def widened(old: Value, new: Value) -> Value:
     """A loop's next value, with bounds that still move sent to infinity."""
-    if isinstance(old, Tensor) and isinstance(new, Tensor):
+    if isinstance(old, (Tensor, Scalar)) and isinstance(new, Tensor):
         lo = new.lo if new.lo >= old.lo else -INF
         hi = new.hi if new.hi <= old.hi else INF
         if (lo, hi) != (new.lo, new.hi):
