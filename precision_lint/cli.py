@@ -108,7 +108,18 @@ def _reports(
         if name not in FORMATS or not file:
             formats = ", ".join(FORMATS)
             raise click.BadParameter(f'"{value}" is no report; write FORMAT=FILE with {formats}')
-    return [(name, Path(file)) for name, _equals, file in pairs]
+    return [(name, _no_code(Path(file))) for name, _equals, file in pairs]
+
+
+def _no_code(path: Path) -> Path:
+    """Refuse to write a report over code."""
+    if path.suffix in (".py", ".pyi", ".ipynb") and path.exists():
+        raise click.BadParameter(f"{path} holds code; name another file for the report")
+    return path
+
+
+def _report_file(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    return None if path is None else _no_code(path)
 
 
 @cli.command(cls=Check)
@@ -142,8 +153,9 @@ def _reports(
     help=f"One of {', '.join(FORMATS)}; by default text.",
 )
 @click.option(
-    "-o", "--output-file", type=Path, metavar="FILE", help="Write the report there instead."
-)
+    "-o", "--output-file", type=Path, metavar="FILE", callback=_report_file,
+    help="Write the report there instead.",
+)  # fmt: skip
 @click.option(
     "--report",
     "reports",

@@ -197,7 +197,10 @@ class _Known:
         """Keep those of some files."""
         if not facts or not self._cache.remembers:
             return
-        self._imports.read(sorted({one for found in facts.values() for one in found.rests}))
+        used = sorted({one for found in facts.values() for one in found.rests})
+        stale = {one for one in used if self._code.changed(one)}
+        facts = {name: found for name, found in facts.items() if stale.isdisjoint(found.rests)}
+        self._imports.read(used)
         self._rests.update({name: sorted(found.rests) for name, found in facts.items()})
         numbers = {name: i for i, name in enumerate(sorted(set().union(*self._rests.values())))}
         rests = {name: [numbers[one] for one in found] for name, found in self._rests.items()}

@@ -344,6 +344,7 @@ def outcomes(
             keys[job.path]: one.fresh
             for job, one in zip(jobs, made, strict=True)
             if job.root == root and job.path in keys and one.fresh is not None
+            and not projects[root].changed(projects[root].name(job.path))
         })  # fmt: skip
     return made
 

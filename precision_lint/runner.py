@@ -214,7 +214,8 @@ class _Known:
 
             caches = {root: self._caches[root] for root in projects}
             made = judging.outcomes(jobs, looked, projects, caches, workers or cores())
-            if first and key and not any(d.internal for one in made for d in one.diagnostics):
+            sound = not any(d.internal for one in made for d in one.diagnostics)
+            if first and key and sound and not _changed(jobs, projects):
                 first.put({key: plain.encode_outcomes(made)})
         return made
 
@@ -253,6 +254,12 @@ class _Known:
     def close(self) -> None:
         for one in self._caches.values():
             one.close()
+
+
+def _changed(jobs: Sequence[Job], projects: Mapping[Path, Code]) -> bool:
+    """Whether a file is another one than when the run began."""
+    known = [(projects[job.root], job.path) for job in jobs if job.root in projects]
+    return any(code.changed(code.name(path)) for code, path in known)
 
 
 def check_stdin(

@@ -16,7 +16,7 @@ class EmaInHalf(Rule):
     half; also in the branch of a condition that has found what is kept to be half.
 
     It stays silent on a copy in float32 (`copy.deepcopy(model).float()`), on models that are only
-    run under autocast, whose weights are float32, and on fast averages (decay below 0.9, or 0.99
+    run under autocast, whose weights are float32, and on fast averages (decay below 0.95, or 0.99
     where only float16 is in question). In a project with half models elsewhere it is possible.
 
     ## Why it breaks
@@ -65,7 +65,9 @@ class EmaInHalf(Rule):
         facts = event.facts
         kept = at.quoted(facts["kept"], "of weights")
         stuck = "25 %" if facts["half"] == "float16" else "3 %"
+        decay = facts["decay"]
+        steps = "small steps" if decay is None else f"steps of a decay of {decay:g}"
         yield Finding(
-            f"moving average {kept} in {facts['half']} stops moving: with a decay of 0.9999 it goes only "
-            f"{stuck} of the way to a new value",
+            f"moving average {kept} in {facts['half']} stops short: {steps} are rounded away (with 0.9999 "
+            f"it goes only {stuck} of the way to a new value)",
         )

@@ -513,3 +513,29 @@ def test_processes_judge_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gathering, "POOL_FROM", 1)
     both = projects.check(root, confidence=Confidence.POSSIBLE, workers=2)
     assert both.diagnostics == alone != []
+
+
+def test_what_was_made_of_a_file_that_changed_meanwhile_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text("[tool.precision-lint]\n")
+    file = Path("loss.py")
+    text = "import torch\n\n\ndef f(x):\n    return torch.log(torch.sigmoid(x.half()) + 1e-8)\n"
+    file.write_text(text)
+    interpret = gathering._interpret
+
+    def while_it_changes(*given: Any) -> Any:
+        file.write_text(text.replace(".half()", ".float()"))
+        return interpret(*given)
+
+    monkeypatch.setattr(gathering, "_interpret", while_it_changes)
+    main(["check", "loss.py"])
+    monkeypatch.setattr(gathering, "_interpret", interpret)
+    file.write_text(text)
+    capsys.readouterr()
+    main(["check", "loss.py", "--output-format", "concise"])
+    kept = capsys.readouterr().out
+    main(["check", "loss.py", "--output-format", "concise", "--no-cache"])
+    assert kept == capsys.readouterr().out != ""
+    assert "MP301" in kept

@@ -578,3 +578,17 @@ def test_a_tree_without_torch_says_so(run: Run) -> None:
     assert run(".") == 0 and run.out.startswith("None of the 2 files uses torch, ")
     Path("c.py").write_text("import torch\n")
     assert run(".") == 0 and run.out == "All checks passed!\n"
+
+
+@pytest.mark.parametrize("option", [["-o", "train.py"], ["--report", "html=train.py"]])
+def test_no_report_is_written_over_code(
+    option: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch\n")
+    assert cli.main(["check", "train.py", *option]) == 2
+    assert "train.py holds code; name another file for the report" in capsys.readouterr().err
+    assert Path("train.py").read_text() == "import torch\n"

@@ -139,6 +139,12 @@ class Code:
             self.index.of(f"{self._start}{below}") or NOTHING
         )  # no Path: each run asks for all files
 
+    def changed(self, name: str) -> bool:
+        """Whether a file is another one than when the run began."""
+        if self.index is None or name in self.texts:
+            return False
+        return self.index.changed(f"{self._start}{name.replace('/', os.sep)}")
+
     def tree(self, name: str) -> ast.Module | None:
         """The syntax tree of a file, with the facts that its comments state; None where there is none."""
         try:

@@ -108,7 +108,7 @@ class Index:
             found = os.stat(where)
         except (OSError, ValueError):
             return None
-        status = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+        status = _status(found)
         known = self._known.get(name)
         if known is None or known[0] != status:
             if not stat.S_ISREG(found.st_mode):
@@ -122,3 +122,19 @@ class Index:
             self._new |= bool(status)
         self._seen[name] = known
         return known[1]
+
+    def changed(self, where: str) -> bool:
+        """Whether a file is another one now: what was made of it may be of either text."""
+        name = where[len(self._home) :] if where.startswith(self._home) else where
+        seen = self._seen.get(name)
+        try:
+            if seen is None or seen[0] == _status(os.stat(where)):
+                return False
+        except OSError:
+            return True
+        data = load(where)
+        return isinstance(data, Failure) or digest(data).hex() != seen[1].key
+
+
+def _status(found: os.stat_result) -> str:
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
