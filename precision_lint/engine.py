@@ -335,10 +335,32 @@ def again(engine: Engine, name: str, known: Told, limit: int | None = None) -> T
 
     limit: of the files that came to it, how many are interpreted again.
     """
+    return _again(name, known, facts_of(engine, name, known, limit))
+
+
+def facts_of(engine: Engine, name: str, known: Told, limit: int | None = None) -> dict[str, Facts]:
+    """The facts of a file and of those that came to it, interpreted anew."""
     engine.forget(name)
     roots = [name, *(root for root in known.roots if root != name)]
-    new = told(name, {root: engine.facts(root) for root in roots[:limit]})
+    return {root: engine.facts(root) for root in roots[:limit]}
+
+
+def _again(name: str, known: Told, facts: Mapping[str, Facts]) -> Told:
+    new = told(name, facts)
     return replace(new, around=known.around, called=Callers((*new.called.seen, *known.called.seen)))
+
+
+def again_with_callers(engine: Engine, name: str, known: Told) -> tuple[Told, frozenset[Place]]:
+    """The same, and where operands of other files differ in dtype, as far as files say that came to it."""
+    facts = facts_of(engine, name, known)
+    others = {other for found in facts.values() for other in found.events if other != name}
+    events = [
+        event
+        for other in sorted(others)
+        for event in merged([f.events[other] for f in facts.values() if other in f.events])
+    ]
+    differ = frozenset(event.place for event in events if event.kind == "dtype-mismatch")
+    return _again(name, known, facts), differ
 
 
 def lint(

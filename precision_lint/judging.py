@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from precision_lint.baseline import Counts
 from precision_lint.cache import Cache, digest
 from precision_lint.config import ALWAYS, CRASH, Settings
 from precision_lint.engine import Engine, Told, deep_recursion
-from precision_lint.events import Sign
+from precision_lint.events import Place, Sign
 from precision_lint.jobs import Assumed, Job, Mode, Outcome, holds, is_relevant
 from precision_lint.precision.modes import MODES, Strength
 from precision_lint.project.code import Code
@@ -180,7 +180,21 @@ class Judge:
             return self.find(text)
         name = self.code.name(self.job.path)
         fresh = Engine(self.code.with_text(name, text))
-        return replace(self, known=engine.again(fresh, name, self.known)).find(text)
+        known, differ = engine.again_with_callers(fresh, name, self.known)
+        return [*replace(self, known=known).find(text), *self._of_callers(differ - self.differed)]
+
+    @functools.cached_property
+    def differed(self) -> frozenset[Place]:
+        """Where operands of other files differ in dtype as the file stands."""
+        assert self.known is not None
+        name = self.code.name(self.job.path)
+        return engine.again_with_callers(Engine(self.code), name, self.known)[1]
+
+    def _of_callers(self, places: Iterable[Place]) -> Iterator[Diagnostic]:
+        """Findings that stand for what a text does to other files, so that no fix may bring them."""
+        for place in sorted(places):
+            what = f"operands of other dtypes in {self.code.shown(place.path)}, line {place.row}"
+            yield replace(_failed(self.job.name, what), message=what)  # never deselected
 
     def outcome(
         self, text: Source, found: Sequence[Diagnostic], further: Sequence[Diagnostic] = ()

@@ -696,3 +696,27 @@ def test_a_file_is_reached_through_its_package(
     (tmp_path / "run.py").write_text(text.replace("return spread", f"return {call}.spread"))
     found = lint_paths([tmp_path], select=["MP502"])
     assert [Path(one.filename).name for one in found] == [reached]
+
+
+def test_no_safe_fix_makes_a_caller_in_another_file_raise(tmp_path: Path) -> None:
+    gate = (
+        "import torch\n\n\ndef gate(h):\n    g = torch.sigmoid(h)\n"
+        "    return g, -(g * torch.log(g + 1e-8)).mean()\n"
+    )
+    net = (
+        "import torch\nfrom torch import nn\n\nfrom gating import gate\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)\n\n"
+        "    def forward(self, x):\n        g, entropy = gate(self.a(x))\n"
+        "        return {used}, entropy\n\n\n"
+        "def main(x):\n    return Net().half()(x.half())\n"
+    )
+    (tmp_path / "gating.py").write_text(gate)
+    (tmp_path / "net.py").write_text(net.replace("{used}", "self.b(g)"))
+    stated = Overrides(no_cache=True, select=("MP301",))
+    result = runner.check([tmp_path], Resolver(stated, isolated=True), mode=Mode.FIX)
+    assert [one.code for one in result.diagnostics] == ["MP301"]
+    assert (tmp_path / "gating.py").read_text() == gate
+    (tmp_path / "net.py").write_text(net.replace("{used}", "self.b(g.half())"))
+    runner.check([tmp_path], Resolver(stated, isolated=True), mode=Mode.FIX)
+    assert (tmp_path / "gating.py").read_text() != gate
