@@ -104,10 +104,15 @@ def job_of(file: files.File, mode: Mode, before: Before | None = None) -> Job:
 
 def is_relevant(data: bytes, codes: Collection[str]) -> bool:
     """Whether any rule could find anything in these bytes."""
-    return not registry.entries().keys().isdisjoint(codes) and may_hold_tensors(data)
+    return _asks_for_any(codes) and may_hold_tensors(data)
 
 
 def holds(job: Job, found: Contents | None) -> bool:
     """Whether any rule could find anything in a file with these contents."""
     tensors = found is not None and bool(found.flags & TENSORS)
-    return tensors and not registry.entries().keys().isdisjoint(job.codes)
+    return tensors and _asks_for_any(job.codes)
+
+
+def _asks_for_any(codes: Collection[str]) -> bool:
+    """Whether a rule is among some codes, or what is wrong with stated facts (MP005)."""
+    return "MP005" in codes or not registry.entries().keys().isdisjoint(codes)

@@ -592,3 +592,15 @@ def test_no_report_is_written_over_code(
     assert cli.main(["check", "train.py", *option]) == 2
     assert "train.py holds code; name another file for the report" in capsys.readouterr().err
     assert Path("train.py").read_text() == "import torch\n"
+
+
+def test_misstated_facts_are_found_where_nothing_else_is_selected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import torch\n\n\ndef f(x):\n    x = x.half()\n"
+        "    return torch.exp(x)  # precision-lint: assume x float32\n"
+    )
+    cli.main(["check", "train.py", "--select", "MP005", "--output-format", "concise"])
+    assert "train.py:6:" in (said := capsys.readouterr().out) and "MP005" in said

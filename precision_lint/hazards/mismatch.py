@@ -355,11 +355,17 @@ def _has_dimensions(it: Interpreter, index: Any) -> bool:
     symbol = index.symbol if isinstance(index, (Unknown, Tensor)) else None
     if symbol is None:
         return not isinstance(index, Tensor) or _picks_rows(index)
-    if symbol.uses & (Symbol.TENSOR | Symbol.INTEGER):
+    if symbol.uses & (Symbol.TENSOR | Symbol.INTEGER) or _of_tensors(symbol.compared):
         return True
     function = it.function
     inside = function is not None and function.cls is not None and is_module(it, function.cls)
     return inside and symbol.owner is None
+
+
+def _of_tensors(compared: tuple[str, Any, Any] | None) -> bool:
+    """Whether a comparison is one of tensors: of what was cast, which no number is, or is used as one."""
+    symbols = [one.symbol for one in (compared or ())[1:] if isinstance(one, Unknown)]
+    return any(one.uses & Symbol.TENSOR or ("cast of", "") in one.attributes for one in symbols)
 
 
 def _picks_rows(index: Tensor) -> bool:
@@ -418,16 +424,11 @@ def _by_branch(it: Interpreter, applied: Applied, parts: list[Part]) -> Pair | N
 def _follows_mode(arm: Tensor, either: tuple[Tensor, ...], other: Part) -> int:
     """The half modes in which the other arm casts to the dtype that is met, and this one nothing: it is
     taken where the model is half."""
-    if _is_cast(arm):
-        return 0
-    return sum(
-        1 << mode
-        for mode in (dtypes.HALF16, dtypes.HALFBF)
-        if any(
-            one is not arm and _is_cast(one) and one.dtypes[mode] & other.dtypes[mode]
-            for one in either
-        )
-    )
+    casts = [one for one in either if one is not arm and _is_cast(one)]
+    halves = [
+        mode for mode in WEIGHTED if any(one.dtypes[mode] & other.dtypes[mode] for one in casts)
+    ]
+    return 0 if _is_cast(arm) else sum(1 << mode for mode in halves)
 
 
 def _ordered(a: Part, b: Part, modes: int, assumptions: int) -> Pair:
