@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from precision_lint import cli
+from precision_lint import cli, inspection
 from precision_lint.api import Applicability
+from precision_lint.config import Overrides, Resolver
 from precision_lint.harness import emit, sweep, told, users, witnesses
 from precision_lint.harness.children import Children
 from precision_lint.harness.plan import Plan
@@ -228,6 +229,16 @@ def test_code_without_the_hazard_is_not_reproduced(tmp_path: Path) -> None:
     [verdict] = searched(tmp_path, {"safe": text}, seconds=15).values()
     assert verdict.outcome == "not reproduced"
     assert verdict.reason.startswith("no inputs were found")
+
+
+def test_a_fix_that_changes_values_on_purpose_is_said_to_run(tmp_path: Path) -> None:
+    """A mask is filled with the least half number instead, which is another one than before."""
+    text = "import torch\n\n\ndef fill(scores, banned):\n    return scores.masked_fill(banned, -1e10)\n"
+    stated = Overrides(select=("MP310",), no_cache=True, precision=("float16",))
+    found = inspection.examine([write(tmp_path, text)], Resolver(stated, None, True))
+    [one] = users.plans(found, [])
+    [verdict] = witnesses.search([one], seconds=15)
+    assert verdict.reason.endswith("but after the fix it runs, with other values than in float32")
 
 
 def test_a_fix_that_does_not_cure_proves_nothing(tmp_path: Path) -> None:

@@ -248,6 +248,8 @@ class Hunt:
         self.deadline = deadline
         self.tries = 0
         self.uncured: Witness | None = None
+        self.differs = False
+        """Whether that raises, and fixed code runs, but gives other values than float32."""
         self.last_error = "no combination of shapes runs"
         self.always = False  # whether it raises in every precision, and a fixed text does not
         self.scales: Sequence[float] = ()
@@ -445,7 +447,12 @@ class Hunt:
             if after is not None:
                 witness.after, witness.cured_by = after, index
                 return witness
-        self.uncured = self.uncured or witness
+        if self.uncured is None:
+            self.uncured = witness
+            self.differs = witness.kind == "raises" and any(
+                fixed.call(witness.arguments, witness.condition).raised is None
+                for fixed in self.fixed
+            )
         return None
 
     def _widens(self, arguments: tuple[Argument, ...], condition: Condition) -> Witness | None:

@@ -107,10 +107,13 @@ class _Search:
         return sum(hunt.tries for hunt in self.hunts.values())
 
     def reason(self) -> str:
-        uncured = next((h.uncured for h in self.hunts.values() if h.uncured is not None), None)
-        if uncured is not None:
-            where = uncured.condition.words
-            return f"it fails ({where}: {uncured.before}), but after the fix it does so as well"
+        hunt = next((h for h in self.hunts.values() if h.uncured is not None), None)
+        if hunt is not None and hunt.uncured is not None:
+            where = hunt.uncured.condition.words
+            after = "it does so as well"
+            if hunt.differs:
+                after = "it runs, with other values than in float32"
+            return f"it fails ({where}: {hunt.uncured.before}), but after the fix {after}"
         return self.why if self.isolated else self.not_defined or self.why
 
     def run(self) -> tuple[Witness, int] | None:
