@@ -192,6 +192,8 @@ def operate(
 ) -> Value:
     """What an operation gives, with the hazards at it reported."""
     values = aligned(operation, _given(operation, arguments, keywords, node), keywords)
+    if _lacks(operation, values):
+        return it.unknown(operation.name, dtypes.V_ANY)
     applied = Applied(operation, values, node, inplace)
     tensors = _operands(it, operation, values, node)
     _mark_index(applied["index"])
@@ -240,6 +242,12 @@ def operate(
     for look in HAZARDS.get("*", ()):
         look(it, applied)
     return _outputs(operation, applied)
+
+
+def _lacks(operation: Operation, values: list[Value | None]) -> bool:
+    """Whether an operand is missing, as in a call that somebody still writes: it raises."""
+    needed = 2 if operation.operands[:2] == (0, 1) and not operation.listed else 1
+    return len(values) < needed
 
 
 def _operands(

@@ -544,7 +544,7 @@ def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 4) -> None:
             "reshape",
             "flatten",
         ):
-            value = peel(value.operands[1] if value.op == "where" else value.operands[0])
+            value = peel(value.operands[:2][-1] if value.op == "where" else value.operands[0])
         else:
             return
     if not scaled or not isinstance(value, Tensor) or value.node is None:

@@ -586,6 +586,8 @@ def norm_by_hand(it: Interpreter, applied: Applied) -> None:
 def _spread(scale: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
     """What is measured, and its squares or variance, in ``rsqrt(mean(x ** 2) + eps)``."""
     inner: Any = None
+    if not scale.operands:
+        return None
     if (name == "mul" and scale.op == "rsqrt") or (name == "div" and scale.op == "sqrt"):
         inner = scale.operands[0]
     elif scale.op == "pow" and len(scale.operands) > 1:
