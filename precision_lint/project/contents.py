@@ -64,6 +64,7 @@ class Index:
         self._home = f"{home}{os.sep}"
         self._known: dict[str, tuple[str, Contents]] = {}
         self._seen: dict[str, tuple[str, Contents]] = {}
+        self._status: dict[str, str] = {}  # of those as they were then
         self._new = False
 
     @property
@@ -108,7 +109,7 @@ class Index:
             found = os.stat(where)
         except (OSError, ValueError):
             return None
-        status = _status(found)
+        status = self._status[name] = _status(found)
         known = self._known.get(name)
         if known is None or known[0] != status:
             if not stat.S_ISREG(found.st_mode):
@@ -126,14 +127,10 @@ class Index:
     def changed(self, where: str) -> bool:
         """Whether a file is another one now: what was made of it may be of either text."""
         name = where[len(self._home) :] if where.startswith(self._home) else where
-        seen = self._seen.get(name)
         try:
-            if seen is None or seen[0] == _status(os.stat(where)):
-                return False
+            return name in self._seen and self._status[name] != _status(os.stat(where))
         except OSError:
             return True
-        data = load(where)
-        return isinstance(data, Failure) or digest(data).hex() != seen[1].key
 
 
 def _status(found: os.stat_result) -> str:
