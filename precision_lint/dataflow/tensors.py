@@ -246,8 +246,12 @@ def operate(
 
 def _lacks(operation: Operation, values: list[Value | None]) -> bool:
     """Whether an operand is missing, as in a call that somebody still writes: it raises."""
-    needed = 2 if operation.operands[:2] == (0, 1) and not operation.listed else 1
-    return len(values) < needed
+    both = operation.operands[:2] == (0, 1) and operation.parameters[1] not in OPTIONAL
+    return len(values) < (2 if both and not operation.listed else 1)
+
+
+OPTIONAL: Final = frozenset({"dim", "bins", "spacing", "x"})
+"""Second parameters that may be a tensor, and may be left out: ``x.max()``."""
 
 
 def _operands(
