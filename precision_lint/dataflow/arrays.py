@@ -157,12 +157,13 @@ def told(name: str, asked: Value, tensor: bool) -> bool | None:
 
 def _is_container(value: Sequence | Table, names: set[str]) -> bool | None:
     """The same for a list, tuple, set or dict."""
+    if value.__class__ is Table:  # a processor's is one only by its looks
+        known = "dict" in names
+    else:
+        known = isinstance(value, Sequence) and (value.kind in names or names >= {"list", "tuple"})
     kinds = {"dict"} if isinstance(value, Table) else {"list", "tuple"}
-    if value.__class__ is Table or not isinstance(value, Table):
-        if kinds <= names or (isinstance(value, Sequence) and value.kind in names):
-            return True
     others = (OTHERS | {"torch.Tensor"}) - {*kinds, "set", "collections.OrderedDict"}
-    return False if names and names <= others else None
+    return True if known else False if names and names <= others else None
 
 
 def class_of(

@@ -11,8 +11,6 @@ from precision_lint.dataflow.regions import speaks
 from precision_lint.domains.values import ClassValue, Closure, Instance, Table, Value
 from precision_lint.syntax.program import Function, scan
 
-MADE = "decorated"
-
 
 def _closure(
     it: Interpreter,
@@ -43,17 +41,17 @@ def decorated(it: Interpreter, callee: Closure) -> Value | None:
     function = callee.function
     if callee.bare or callee.outer is not None or function.kind in ("class", "property", "lambda"):
         return None
-    if MADE not in function.facts:
-        function.facts[MADE] = None  # a decorator that calls it finds the function itself
+    known: dict[Function, Value | None] = it.program.decorated
+    if function not in known:
+        known[function] = None  # a decorator that calls it finds the function itself
         frame = it.save()
         it.module, it.function, it.variables, it.outer = function.module, None, {}, None
         it.region, it.loop, it.trace = OUTSIDE, None, []
         try:
-            function.facts[MADE] = _made(it, function)
+            known[function] = _made(it, function)
         finally:
             it.restore(frame)
-    made: Value | None = function.facts[MADE]
-    return made
+    return known[function]
 
 
 def _made(it: Interpreter, function: Function) -> Value | None:

@@ -59,8 +59,8 @@ def ancestry(it: Interpreter, cls: Class) -> list[Class | str]:
     known = cls.facts.get("ancestry")
     if known is not None:
         return known  # type: ignore[no-any-return]
-    found: list[Class | str] = [cls]
     cls.facts["ancestry"] = [cls]
+    found: list[Class | str] = [cls]
     for base in cls.node.bases:
         value = it.evaluate_in(cls.module, base)
         if isinstance(value, ClassValue):

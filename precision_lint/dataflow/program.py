@@ -94,6 +94,8 @@ class Program:
         """Summaries of functions that the analysis of the file at hand made."""
         self.built: list[Class] = []
         """Classes of which it built objects."""
+        self.decorated: dict[Function, Value | None] = {}
+        """What decorators made of functions; None: the functions themselves."""
         self.analyses = 0
 
     def count(self, what: str) -> None:
@@ -331,8 +333,10 @@ class Program:
             cls.facts.pop("unseen", None)
         self.touched.clear()
         self.built.clear()
+        self.decorated.clear()
         it = self.interpreter
         it.stored.clear()
+        it.changes.clear()
         it.quiet.clear()
         it.notes = {key: value for key, value in it.notes.items() if not _of_function(key)}
 
