@@ -101,7 +101,8 @@ def _tensor_of(value: Tensor, wanted: Dtypes) -> Outcome:
     kept = value.assumptions & ABOUT_SIZE
     if value.symbol is not None:
         value.symbol.uses |= Symbol.TENSOR | _use(wanted)
-    if value.dtypes == wanted and value.assumptions == kept:
+    moves = value.flags & (PARAMETER | STATED_DTYPE) == PARAMETER  # it is cast with its module
+    if value.dtypes == wanted and value.assumptions == kept and not moves:
         return Outcome(value, KNOWN)
     flags = value.flags & ~REGIONAL | STATED_DTYPE
     return Outcome(copied(value, dtypes=wanted, assumptions=kept, symbol=None, flags=flags), NEW)
