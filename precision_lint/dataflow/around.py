@@ -7,14 +7,14 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from precision_lint.dataflow import building, objects
+from precision_lint.dataflow import building, objects, records
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed
 from precision_lint.dataflow.tensors import dtype_of, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import any_of, unknown
+from precision_lint.domains.joining import any_of, join_all, unknown
 from precision_lint.domains.values import (
     Instance,
     Reference,
@@ -75,7 +75,7 @@ def padded(
     if name.endswith(".pack_padded_sequence"):
         return _moved(it, first, node)
     parts = elements(it, first, node)
-    whole: Value | None = building.join_all([*parts]) if isinstance(parts, list) else parts
+    whole: Value | None = join_all([*parts]) if isinstance(parts, list) else parts
     if isinstance(whole, Unknown):  # data, as a rule, that is collated, if nothing casts it
         whole = whole.symbol.tensor if ("cast of", "") in whole.symbol.attributes else None
     return _moved(it, whole, node)
@@ -191,6 +191,8 @@ def call(
     known = foreign.FUNCTIONS.get(name)
     if known is not None:
         return operate(it, known, arguments, keywords, node)
+    if name in records.MAKERS:
+        return records.made(it, name, arguments, keywords, node)
     if name.endswith(".apply") and name.split(".")[-2][:1].isupper():
         return _applied(it, arguments)
     handed(it, node, Reference(name), [*arguments, *keywords.values()])

@@ -9,15 +9,15 @@ from typing import Any, Final
 from precision_lint.dataflow import objects, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
-from precision_lint.dataflow.creation import beside_weights
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
+from precision_lint.dataflow.layer_objects import as_layer, has_no_weights, init_layer, make_layer
 from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import any_of, join, unknown
+from precision_lint.domains.joining import any_of, join, join_all, unknown
 from precision_lint.domains.values import (
     BUFFER,
     DETACHED,
@@ -37,7 +37,6 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
-    counts,
 )
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
@@ -100,11 +99,12 @@ def _object(
         like = unseen_object(it, cls)
     if like is not None:
         objects.cast_alike(it, root, like.root)
-        return Instance(cls, like.attributes, root)
+        return Instance(cls, like.attributes, root, (), like.arguments)
     result = built[key] = Instance(cls, {}, root)
     init = objects.find_method(it, cls, "__init__")
     if init is None:
         settings.filled(it, cls, result, arguments, keywords)
+        init_layer(it, result, arguments, keywords, node)
         init, arguments, keywords = objects.find_method(it, cls, "__post_init__"), [], {}
     if init is not None:
         outside = it.region
@@ -122,64 +122,6 @@ CALLED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
 # layers of torch
 
 
-SIZES: Final = (
-    "in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim",
-    "num_features", "num_channels", "num_groups", "input_size", "hidden_size", "embed_dim",
-    "num_heads", "d_model",
-)  # fmt: skip
-"""Parameters of layers that are numbers."""
-
-
-def make_layer(
-    it: Interpreter,
-    layer: layers.Layer,
-    arguments: list[Value],
-    keywords: dict[str, Value],
-    node: ast.AST,
-) -> Value:
-    """A layer, loss or container of ``torch.nn``."""
-    root = objects.new_root(objects.as_made(it), node, it)
-    if layer.container:
-        return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
-    given = dict(zip(layer.parameters, arguments, strict=False))
-    given.update(keywords)
-    counts(given[name] for name in SIZES if name in given)
-    if "dtype" in given:
-        asked = dtype_of(it, given["dtype"])
-        if asked is not None:
-            root.made = asked
-    elif beside_weights(given.get("device")):
-        root.made = it.program.default_dtype
-    return Instance(layer.name, {}, root, arguments=given)
-
-
-def _items(
-    it: Interpreter, layer: layers.Layer, arguments: list[Value], keywords: dict[str, Value]
-) -> Sequence | Table:
-    """What a container of modules holds."""
-    first = arguments[0] if arguments else next(iter(keywords.values()), None)
-    if layer.name in ("ModuleDict", "ParameterDict") or (
-        isinstance(first, Table) and layer.name == "Sequential"
-    ):
-        if isinstance(first, Table):
-            if layer.name != "Sequential":
-                return first
-            inside = tuple(first.items.values())
-            if first.element is None:
-                return Sequence(inside, None, "list")
-            return Sequence(None, join_all([*inside, first.element]), "list")
-        return Table({}, None)
-    if layer.name == "Sequential":
-        return Sequence(tuple(arguments), None, "list")
-    if isinstance(first, Sequence):
-        return Sequence(first.items, first.element, "list")
-    if isinstance(first, Special) and first.kind == "generator":
-        return Sequence(None, first.fields["element"], "list")
-    if isinstance(first, Instance) and isinstance(first.items, Sequence):
-        return first.items
-    return Sequence((), None, "list") if first is None else Sequence(None, unknown(), "list")
-
-
 def call_instance(
     it: Interpreter,
     callee: Instance,
@@ -195,10 +137,18 @@ def call_instance(
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
+    if callee.root.guessed and not it.guessed and not callee.path:
+        weights, cast = objects.weights_of(it, callee)
+        if cast is not None and weights[dtypes.CODE] not in (dtypes.FLOAT16, dtypes.BFLOAT16):
+            _fed(it, weights, arguments, node)  # a flag or an argument decides: as an unknown model
+            return network(it, callee.cls.name, weights, [*arguments, *keywords.values()], node)
     for name in ("__call__", "forward"):
         method = objects.find_method(it, callee.cls, name)
         if method is not None:
             return it.run(method, callee, arguments, keywords, node)
+    layer = as_layer(it, callee)
+    if layer is not None:
+        return _call_layer(it, layer, arguments, keywords, node)
     if objects.is_module(it, callee.cls):
         return network(it, callee.cls.name, objects.weights_of(it, callee)[0], arguments, node)
     return it.unknown(callee.cls.name, dtypes.V_ANY, assume.CALL)
@@ -216,7 +166,7 @@ def _handed_in(it: Interpreter, callee: Instance, value: Value) -> Value:
         return value
     weights, _ = objects.weights_of(it, callee)
     cast = value.op == "cast" and value.data == "explicit"
-    if weights not in (dtypes.MADE, dtypes.FOLLOWS) or objects.has_no_weights(it, callee, cast):
+    if weights not in (dtypes.MADE, dtypes.FOLLOWS) or has_no_weights(it, callee, cast):
         return value
     own = tuple(
         dtypes.BATCHES[mode] if one == dtypes.FLOAT32 else one
@@ -751,14 +701,6 @@ def _extended(it: Interpreter, owner: Instance, name: str, arguments: list[Value
     else:
         owner.items = Sequence(None, join_all([any_of(items), *added]), "list")
     return owner
-
-
-def join_all(values: list[Value | None]) -> Value:
-    found: Value | None = None
-    for value in values:
-        if value is not None:
-            found = value if found is None else join(found, value)
-    return found if found is not None else unknown()
 
 
 def _children(it: Interpreter, owner: Instance, name: str) -> Value:

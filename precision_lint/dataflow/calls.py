@@ -217,7 +217,7 @@ def run(
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
             region.dtypes, region.device, region.disabled, region.assumptions, region.holds, it.no_grad,
-            id(outer) if outer else 0, it.script, unpacked,
+            id(outer) if outer else 0, it.script, unpacked, it.guessed,
         )  # fmt: skip
     summary = function.contexts.get(key)
     if summary is None:
@@ -258,7 +258,7 @@ def _leads(it: Interpreter, function: Function) -> bool:
 def _seen_called(it: Interpreter, function: Function) -> None:
     """Note that a function has a caller; who calls itself has none in that."""
     name = function.module.path, function.qualname
-    if not it.script and it.root[0] != "" and it.root != name:
+    if not it.script and not it.guessed and it.root[0] != "" and it.root != name:
         it.program.called.add(name)
 
 
@@ -787,7 +787,6 @@ def call(
     return handler(it, callee, arguments, keywords, node)
 
 
-OPERATIONS["run"] = run
 OPERATIONS["call"] = call
 CALLEES[Reference] = lambda it, callee, a, k, n: OPERATIONS["library"](it, callee.name, a, k, n)
 CALLEES[RegionValue] = lambda it, callee, a, k, n: a[0] if a else unknown()

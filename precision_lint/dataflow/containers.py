@@ -67,7 +67,8 @@ def elements(it: Interpreter, value: Value, node: ast.AST) -> Value | list[Value
         return Array(value.dtypes, "element", (value,), node, it.module, value.lo, value.hi)
     if isinstance(value, Scalar):  # one that stands for several, as ``group["betas"]``
         return Scalar(None, value.kind)
-    return unknown()
+    found = special_methods.called(it, value, "__iter__", [], node)
+    return elements(it, found, node) if isinstance(found, (Special, Sequence)) else unknown()
 
 
 def is_entered(value: Value) -> bool:

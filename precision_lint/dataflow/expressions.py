@@ -463,9 +463,26 @@ def _super(it: Interpreter, inner: ast.Call, name: str, node: ast.Call) -> Value
     if method is not None:
         return it.run(method, owner, arguments, keywords, node)
     if isinstance(owner, Instance) and is_module(it, cls):
-        from precision_lint.dataflow.building import module_method
-
-        answer = module_method(it, owner, name, arguments, keywords, node)
-        if answer is not None:
-            return answer
+        return _of_library(it, owner, name, arguments, keywords, node)
     return unknown()
+
+
+def _of_library(
+    it: Interpreter,
+    owner: Instance,
+    name: str,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.Call,
+) -> Value:
+    """A method of the class of torch that an object's class derives from."""
+    from precision_lint.dataflow.building import module_method
+    from precision_lint.dataflow.layer_objects import as_layer, init_layer
+
+    layer = as_layer(it, owner) if name in ("forward", "__call__") else None
+    if layer is not None:
+        return it.call(layer, arguments, keywords, node)
+    if name == "__init__":
+        init_layer(it, owner, arguments, keywords, node)
+    answer = module_method(it, owner, name, arguments, keywords, node)
+    return answer if answer is not None else unknown()

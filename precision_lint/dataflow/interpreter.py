@@ -151,6 +151,9 @@ class Frame(NamedTuple):
 class Interpreter:
     """Interprets functions abstractly; one for all files of a run."""
 
+    guessed = 0
+    """The assumption that what is interpreted is a method of the model that is called."""
+
     def __init__(self, program: Any) -> None:
         self.program = program
         self.module: Module = Module("", ast.Module([], []))
@@ -370,6 +373,7 @@ class Interpreter:
         **data: Any,
     ) -> None:
         """The same at a place, for what is known only once a function was read to its end."""
+        assumptions |= self.guessed
         if assumptions & assume.ENTRY and self.function is not None and self.function.begins:
             modes &= ~dtypes.AMP_MODES  # nobody opens a region around it
             if not modes:

@@ -10,13 +10,13 @@ from precision_lint.dataflow import around, arrays, building, objects, regions, 
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
-from precision_lint.dataflow.operators import binary, owners_of
+from precision_lint.dataflow.operators import binary, of_module, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.several import each_of_list
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import unknown, widened
+from precision_lint.domains.joining import join_all, unknown, widened
 from precision_lint.domains.values import (
     DETACHED,
     INF,
@@ -573,7 +573,7 @@ def _extreme(
         lo, hi = choose(v.lo for v in numbers), choose(v.hi for v in numbers)
         kind = numbers[0].kind if len({v.kind for v in numbers}) == 1 else "number"
         return Scalar(None, kind, lo, hi, assumptions)
-    return building.join_all(list(values))
+    return join_all(list(values))
 
 
 def _sum(
@@ -648,7 +648,7 @@ def _mapped(
     if isinstance(inner, list) and len(inner) <= 8:
         found = [it.call(arguments[0], [item], {}, node) for item in inner]
         return Sequence(tuple(found), None, "list")
-    one = building.join_all(list(inner)) if isinstance(inner, list) else inner
+    one = join_all(list(inner)) if isinstance(inner, list) else inner
     return Sequence(None, it.call(arguments[0], [one], {}, node), "list")
 
 
@@ -700,7 +700,7 @@ def _rounded(
 
 
 def _joined(found: Value | list[Value]) -> Value:
-    return building.join_all(list(found) if isinstance(found, list) else [found])
+    return join_all(list(found) if isinstance(found, list) else [found])
 
 
 BUILTINS: dict[str, Handler] = {
@@ -742,7 +742,7 @@ def _functools(
         )
     if name == "functools.reduce" and len(arguments) > 1:
         inner = elements(it, arguments[1], node)
-        one = building.join_all(list(inner)) if isinstance(inner, list) else inner
+        one = join_all(list(inner)) if isinstance(inner, list) else inner
         return widened(one, it.call(arguments[0], [one, one], {}, node))
     return arguments[0] if arguments else unknown()
 
@@ -752,15 +752,14 @@ def _contextlib(
 ) -> Value:
     if name.endswith("nullcontext"):
         return Special("null", node, it.module)
-    return unknown()
+    return regions.stack(it, node) if name.endswith("ExitStack") else unknown()
 
 
 def _inspect(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    if name in ("inspect.isfunction", "inspect.isroutine", "inspect.ismethod"):
-        return _callable(it, name, arguments, keywords, node)
-    return around.call(it, name, arguments, keywords, node)
+    asks = name in ("inspect.isfunction", "inspect.isroutine", "inspect.ismethod")
+    return (_callable if asks else around.call)(it, name, arguments, keywords, node)
 
 
 def _itertools(
@@ -776,7 +775,7 @@ def _itertools(
             )  # fmt: skip
         found = [elements(it, value, node) for value in arguments]
         items = [v for one in found for v in (one if isinstance(one, list) else [one])]
-        return Sequence(None, building.join_all(list(items)), "list")
+        return Sequence(None, join_all(list(items)), "list")
     if last == "count":
         return Special("range", node, it.module, lo=0, hi=INF)
     return it.unknown(last, dtypes.V_ANY)
@@ -793,6 +792,7 @@ ROOTS: dict[str, Handler] = {
     "dataclasses": settings.of_dataclass,
     "itertools": _itertools,
     "inspect": _inspect,
+    "operator": of_module,
     "einops": around.einops,
     "einops_exts": around.einops,
 }

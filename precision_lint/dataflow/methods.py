@@ -14,7 +14,10 @@ from precision_lint.dataflow import (
     functions,
     listed,
     objects,
+    records,
+    regions,
     settings,
+    special_methods,
     training,
 )
 from precision_lint.dataflow.calls import CALLEES
@@ -505,6 +508,8 @@ def _instance_method(
         return NONE
     if name == "clip_gradients" and arguments:
         return training.clip(it, name, arguments, node)  # Lightning's: by hand it does not unscale
+    if name == "_replace" and records.is_named_tuple(it, value):
+        return records.replaced(it, value, keywords, node)
     if objects.is_module(it, value.cls):
         answer = building.module_method(it, value, name, arguments, keywords, node)
         if answer is not None:
@@ -594,6 +599,8 @@ def _known_protocol(
     if name == "state_dict" and isinstance(stepped, Special):
         return Special("state", node, it.module, of=stepped)
     if name in ("parameters", "named_parameters"):
+        if ("cast of", "") in symbol.attributes and symbol.node is not None:  # it is a model
+            objects.show_cast(it, symbol.vector, symbol.node, bool(building.class_of(symbol)))
         return Special("parameters", node, it.module, owner=value, named=name.startswith("named"))
     if name in ("children", "modules", "named_children", "named_modules") and not arguments:
         return _method_of(it, value, name)
@@ -637,6 +644,9 @@ def _special_method(
         return training.optimizer_method(it, value, name, arguments, node)
     if value.kind == "scaled" and name == "backward":
         return training.backward(it, value, node)
+    if value.kind == "stack" and name in ("enter_context", "enter_async_context") and arguments:
+        regions.enter_context(it, value, arguments[0], node)
+        return special_methods.entered(it, arguments[0], node)
     if value.kind == "shape" and name == "numel":
         return Scalar(None, "int", 0)
     if value.kind == "distribution" and name in ("sample", "rsample"):

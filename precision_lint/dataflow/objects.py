@@ -94,6 +94,15 @@ def is_module(it: Interpreter, cls: Class | str) -> bool:
     return bool(known)
 
 
+def layer_of(it: Interpreter, cls: Class | str) -> str:
+    """The layer of torch that a class is or derives from; empty: there is none."""
+    if isinstance(cls, str):
+        return cls
+    bases = (base for base in ancestry(it, cls) if isinstance(base, str))
+    names = (base.rpartition(".")[2] for base in bases if base.startswith("torch.nn."))
+    return next((name for name in names if layers.layer(name) is not None), "")
+
+
 FUNCTIONS: Final = ("torch.autograd.Function", "torch.autograd.function.Function")
 
 
@@ -245,7 +254,7 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
         return constant  # None is what a field holds until it is set
     if name == "dtype" and is_module(it, cls):
         return DtypeValue(weights_of(it, owner)[0], node, it.module)
-    return None
+    return _layer_attribute(it, owner, name, node)
 
 
 def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
@@ -317,15 +326,15 @@ def _is_float(vector: Dtypes) -> bool:
 
 
 def _layer_attribute(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | None:
-    """An attribute of a layer of torch."""
-    assert isinstance(owner.cls, str)
-    layer = layers.layer(owner.cls)
+    """An attribute of a layer of torch, or of a class that derives from one."""
+    cls = layer_of(it, owner.cls)
+    layer = layers.layer(cls)
     if layer is not None and (name in layer.weights or name in layer.buffers):
         vector, _ = weights_of(it, owner)
         assumptions = assumed_of_weights(it, owner)
         return Tensor(
             vector, "weight", (), node, it.module, assumptions=assumptions, flags=PARAMETER,
-            data=(owner.cls, name),
+            data=(cls, name),
         )  # fmt: skip
     if name in owner.arguments:
         return owner.arguments[name]
@@ -395,7 +404,7 @@ def assumed_of_weights(it: Interpreter, owner: Instance) -> int:
     here = last is not None and last.at > it.began
     whole, *parts = [root for root, _ in ways(owner)]
     out_of_sight = any(
-        root.kept and root.number != it.number
+        root.kept and root.number != it.number and root.node is not None
         for root in (whole, *[one for one in parts if one.number != PART])
     )
     return found | assume.ELSEWHERE if out_of_sight and not here else found
@@ -442,6 +451,7 @@ def _last_cast(it: Interpreter, owner: Instance, loose: bool = False) -> Cast | 
     loose: not of what holds the plain list or dict that it is in.
     """
     found: Cast | None = None
+    whole = False
     for root, path in ways(owner):
         before = root.casts if root.number != it.number else {}
         if not it.weights and not before:
@@ -450,10 +460,11 @@ def _last_cast(it: Interpreter, owner: Instance, loose: bool = False) -> Cast | 
         for length in range(first, len(path) + 1):
             entry = it.weights.get((root, path[:length])) or before.get(path[:length])
             if entry is not None and (found is None or entry.at > found.at):
-                found = entry
+                found, whole = entry, not length and root is owner.root
     if found is not None and not found.at and _as_built(owner)[0] != dtypes.MADE[0]:
         return None  # a part that was built in half stays so
-    if found is not None and found.at <= it.began and owner.root.made is dtypes.FOLLOWS:
+    parts = owner.root.made is dtypes.FOLLOWS and not whole
+    if found is not None and found.at <= it.began and parts:
         # a model that is half as a whole was cast after it was built
         return found._replace(
             dtypes=(*found.dtypes[: dtypes.HALF16], *_as_built(owner)[dtypes.HALF16 :])
@@ -547,28 +558,6 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
     ):
         return False
     return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
-
-
-def has_no_weights(it: Interpreter, owner: Instance, cast: bool) -> bool:
-    """Whether a loss or a layer of torch has nothing in it that a cast of it would change.
-
-    cast: the code says in which dtype it is called, so that this holds of the project's own classes too.
-    """
-    if isinstance(owner.cls, Class):
-        bases = [one for one in ancestry(it, owner.cls) if isinstance(one, str)]
-        parts = owner.attributes.values()
-        return cast and set(bases) <= set(MODULES) and all(_is_plain(it, one) for one in parts)
-    layer = layers.layer(owner.cls)
-    if layer is None or layer.container or layer.weights or layer.buffers:
-        return False
-    return not any(isinstance(one, Tensor) for one in owner.arguments.values())
-
-
-def _is_plain(it: Interpreter, value: Value) -> bool:
-    """Whether a value is no tensor, and holds none."""
-    if isinstance(value, Instance):
-        return has_no_weights(it, value, cast=True)
-    return isinstance(value, (Scalar, DtypeValue, Closure))
 
 
 HALVES: Final = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))

@@ -101,6 +101,27 @@ def truth_value(value: Value) -> bool | None:
     return truth(value)
 
 
+FUNCTIONS: Final = {
+    "truediv": "div", "itruediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+    "and_": "bitwise_and", "or_": "bitwise_or", "concat": "add",
+}  # fmt: skip
+"""Operators by the names of functions of ``operator`` that differ from theirs."""
+NAMES: Final = frozenset(BINARY.values())
+
+
+def of_module(
+    it: Interpreter, name: str, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
+) -> Value:
+    """``operator.add(x, y)``, ``operator.imul(x, y)``"""
+    last = name.rpartition(".")[2]
+    op = FUNCTIONS.get(last, last)
+    inplace = op not in NAMES and op[:1] == "i" and op[1:] in NAMES
+    op = op[1:] if inplace else op
+    if len(arguments) != 2 or op not in NAMES:
+        return unknown()
+    return binary(it, op, arguments[0], arguments[1], node, inplace)
+
+
 def binary(
     it: Interpreter, op: str, left: Value, right: Value, node: ast.AST, inplace: bool = False
 ) -> Value:
@@ -411,6 +432,8 @@ def compare(it: Interpreter, op: ast.cmpop, left: Value, right: Value, node: ast
         return _same_dtype(op, left, right, dtype_of(it, left), dtype_of(it, right))
     if isinstance(op, (ast.Is, ast.IsNot)):
         return _identity(op, left, right)
+    if isinstance(op, (ast.In, ast.NotIn)):
+        return _membership(op, left, right)
     others = (Unknown, Scalar)
     if name is not None and isinstance(left, others) and isinstance(right, others):
         mask = it.unknown("comparison", dtypes.V_BOOLEAN)  # a mask, if they are tensors
@@ -464,6 +487,24 @@ def _identity(op: ast.cmpop, left: Value, right: Value) -> Value:
     if any(nothing) and any(_is_something(one) for one in (left, right)):
         return Scalar(isinstance(op, ast.IsNot), "bool")
     return Scalar(None, "bool")
+
+
+def _membership(op: ast.cmpop, left: Value, right: Value) -> Value:
+    """``name in ("fp16", "half")``, where all are known."""
+    items = right.items if isinstance(right, Sequence) else None
+    found = [is_equal(left, one) for one in items or ()]
+    if items is None or None in found:
+        return Scalar(None, "bool")
+    assumptions = getattr(left, "assumptions", 0)
+    return Scalar((True in found) is isinstance(op, ast.In), "bool", assumptions=assumptions)
+
+
+def is_equal(left: Value, right: Value) -> bool | None:
+    """Whether two strings or numbers are the same; None: one of them is not known."""
+    if isinstance(left, Scalar) and isinstance(right, Scalar):
+        if left.value is not None and right.value is not None:
+            return bool(left.value == right.value)
+    return None
 
 
 MADE: Final = frozenset({"cast", "view", "index", "clone"})

@@ -15,7 +15,9 @@ from precision_lint.dataflow.declared import (
     parsed,
 )
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import FUNCTIONS, ancestry, is_a, is_module
+from precision_lint.dataflow.layer_objects import has_no_weights
+from precision_lint.dataflow.objects import FUNCTIONS, is_a, is_module
+from precision_lint.dataflow.only_class import only_class, only_model
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -37,7 +39,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.syntax.imports import is_test
-from precision_lint.syntax.program import Class, Function, scan
+from precision_lint.syntax.program import Class, Function
 
 CONTAINERS: Final = frozenset(
     {"list", "tuple", "set", "Sequence", "Iterable", "List", "Tuple", "Set"}
@@ -139,42 +141,15 @@ def unseen(
         absent = isinstance(value, Tensor) and value.flags & EMPTY
         if not absent and not isinstance(value, (Scalar, Reference)):
             return value
-    cls = _only_class(it, function, argument.arg)
-    return unseen_object(it, cls) if cls else it.unknown(argument.arg, vector, assumptions)
-
-
-USUAL: Final = frozenset({
-    "step", "backward", "update", "scale", "zero_grad", "state_dict", "load_state_dict", "forward",
-    "train", "eval", "to", "cuda", "cpu", "parameters", "named_parameters", "modules", "device", "dtype",
-    "get", "items", "keys", "values", "append", "config", "name", "shape", "encode", "decode", "sample",
-    "generate", "fit", "predict", "close", "write", "read", "log", "save", "load", "reset", "add",
-})  # fmt: skip
-"""Names that objects of many classes have."""
-
-
-def _only_class(it: Interpreter, function: Function, name: str) -> Class | None:
-    """The one class of the file that has all that is asked of a parameter, by names of its own."""
-    asked = function.module.methods_called().get(name, set())
-    if len(asked) < 2 or (function.cls is not None and name in ("self", "cls")):
-        return None
-    found = [cls for cls in function.module.classes if _has(it, cls, asked)]
-    return found[0] if len(found) == 1 else None
-
-
-def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:
-    own = cls.facts.get("members")
-    if own is None:
-        bases = [base for base in ancestry(it, cls) if isinstance(base, Class)]
-        own = cls.facts["members"] = {
-            name
-            for base in bases
-            for name in (
-                *base.methods,
-                *base.constants,
-                *(s for m in base.methods.values() for s in scan(m).stored),
-            )
-        }
-    return asked <= own and any(name in cls.methods and name not in USUAL for name in asked)
+    cls = only_class(it, function, argument.arg)
+    if cls is not None:
+        return unseen_object(it, cls)
+    model = only_model(
+        it, function, argument.arg, lambda one: not has_no_weights(it, unseen_object(it, one), True)
+    )
+    if model is not None:
+        return _unseen_model(it, function, argument.arg, model)
+    return it.unknown(argument.arg, vector, assumptions)
 
 
 def _some_dtype(it: Interpreter, label: str, default: Value | None = None) -> DtypeValue:
@@ -299,6 +274,15 @@ def unseen_object(it: Interpreter, cls: Class) -> Instance:
         it.program.built.append(cls)
         initialise(it, known)
     return known
+
+
+def _unseen_model(it: Interpreter, function: Function, name: str, cls: Class) -> Instance:
+    """A model that a function is given: each parameter is another one."""
+    like = unseen_object(it, cls)
+    roots: dict[Any, Root] = cls.facts.setdefault("roots", {})
+    root = roots.setdefault((function, name), Root(dtypes.FOLLOWS))
+    root.guessed = True
+    return Instance(cls, like.attributes, root)
 
 
 def initialise(it: Interpreter, made: Instance) -> None:

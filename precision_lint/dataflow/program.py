@@ -13,6 +13,7 @@ from precision_lint.dataflow import (  # noqa: F401  (handlers register themselv
     decorators,
     expressions,
     functions,
+    guessed,
     libraries,
     loading,
     methods,
@@ -331,6 +332,7 @@ class Program:
         for cls in self.built:
             cls.facts.pop("built", None)
             cls.facts.pop("unseen", None)
+            cls.facts.pop("roots", None)
         self.touched.clear()
         self.built.clear()
         self.decorated.clear()

@@ -202,17 +202,14 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
     """Enter a context manager; what to do when it is left."""
     if isinstance(value, Sequence) and value.items:
         leaving = [leave for v in value.items if (leave := enter(it, v, node)) is not None]
-
-        def leave_all() -> None:
-            for leave in reversed(leaving):
-                leave()
-
-        return leave_all
+        return lambda: _leave_all(leaving)
     if isinstance(value, RegionValue):
         return _enter_region(it, value, node)
     if isinstance(value, Special):
         if value.kind == "no-grad":
             return _without_gradient(it)
+        if value.kind == "stack":
+            return lambda: _leave_all(value.fields["leaving"])
         if value.kind == "generator" and value.fields.get("region") is not None:
             before, it.region = it.region, value.fields["region"]
             return lambda: setattr(it, "region", before)
@@ -220,6 +217,32 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
         for named in NAMED:
             named(it, value.name, node)
     return None
+
+
+def _leave_all(leaving: list[Callable[[], None]]) -> None:
+    while leaving:
+        leaving.pop()()
+
+
+def stack(it: Interpreter, node: ast.AST) -> Special:
+    """An ``ExitStack``: what is entered through it is left with it."""
+    return Special("stack", node, it.module, leaving=[], branches=len(it.branches))
+
+
+def enter_context(it: Interpreter, stack: Special, value: Value, node: ast.AST) -> None:
+    """``stack.enter_context(value)``, which a branch may leave out."""
+    if isinstance(value, RegionValue) and len(it.branches) > stack.fields["branches"]:
+        value = _perhaps(value)
+    leave = enter(it, value, node)
+    if leave is not None:
+        stack.fields["leaving"].append(leave)
+
+
+def _perhaps(value: RegionValue) -> RegionValue:
+    vector = tuple([0 if i in OFF_IN_HALF else x for i, x in enumerate(value.dtypes)])
+    return RegionValue(
+        vector, value.device, value.assumptions | assume.FLAG, value.cache, value.node, value.home
+    )
 
 
 def _enter_region(it: Interpreter, value: RegionValue, node: ast.AST) -> Callable[[], None]:

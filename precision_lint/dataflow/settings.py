@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from precision_lint.dataflow import declared, objects
+from precision_lint.dataflow import declared, objects, records
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.joining import join, unknown
@@ -78,9 +78,11 @@ def of_dataclass(
     keywords: dict[str, Value],
     node: ast.AST,
 ) -> Value:
-    """``field`` and ``asdict``."""
+    """``field``, ``asdict`` and ``replace``."""
     if name == "dataclasses.asdict" and arguments:
         return as_table(arguments[0])
+    if name == "dataclasses.replace" and arguments and isinstance(arguments[0], Instance):
+        return records.replaced(it, arguments[0], keywords, node)
     if name != "dataclasses.field":
         return unknown()
     made = keywords.get("default_factory")
@@ -106,13 +108,16 @@ def filled(
         items = it.call(Reference(DICTS[0]), arguments, keywords, cls.node)
         if isinstance(items, Table):
             result.items = items
+    line = [c for c in reversed(objects.ancestry(it, cls)) if isinstance(c, Class)]
     said = {
         statement.target.id: (base.module, statement.annotation)
-        for base in reversed([c for c in objects.ancestry(it, cls) if isinstance(c, Class)])
+        for base in line
         for statement in base.node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
-    given = {**dict(zip(said, arguments, strict=False)), **keywords}
+    names = next((c.facts[records.ITEMS] for c in line if records.ITEMS in c.facts), list(said))
+    given = {**dict(zip(names, arguments, strict=False)), **keywords}
+    result.attributes.update({name: given[name] for name in names if name in given})
     for name, (module, annotation) in said.items():
         value = given.get(name) or objects.class_constant(it, cls, name)
         if name not in given and isinstance(value, Scalar) and value.is_number:
@@ -120,3 +125,4 @@ def filled(
         value = declared.as_annotated(it, module, value or unknown(), annotation)
         if name in given or not isinstance(value, Unknown):
             result.attributes[name] = value
+    records.fill(it, result, names)

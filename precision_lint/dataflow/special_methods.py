@@ -6,7 +6,7 @@ import ast
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import ancestry, find_method
-from precision_lint.domains.values import Instance, Value
+from precision_lint.domains.values import NONE, Instance, Special, Value
 from precision_lint.syntax.program import Class, Function
 
 
@@ -18,6 +18,15 @@ def called(
         return None
     method = find_method(it, owner.cls, name)
     return it.run(method, owner, arguments, {}, node) if method is not None else None
+
+
+def entered(it: Interpreter, value: Value, node: ast.AST) -> Value:
+    """What ``with value as name`` binds."""
+    if isinstance(value, Special) and value.kind == "generator":  # under ``contextmanager``
+        element: Value | None = value.fields["element"]
+        return element if element is not None else NONE
+    given = called(it, value, "__enter__", [], node)
+    return value if given is None else given
 
 
 def setter(it: Interpreter, cls: Class | str, name: str) -> Function | None:

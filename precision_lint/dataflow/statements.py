@@ -26,7 +26,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.narrowing import held_test, is_test
 from precision_lint.dataflow.objects import merge_weights
-from precision_lint.dataflow.operators import BINARY, asked, binary
+from precision_lint.dataflow.operators import BINARY, asked, binary, is_equal
 from precision_lint.dataflow.protocol import RETURNED, note, noted
 from precision_lint.dataflow.regions import enter
 from precision_lint.dataflow.training import wraps
@@ -147,7 +147,8 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.variables, it.live, it.weights = first, first_live, first_weights
         it.region = first_region
     else:
-        it.region = region
+        entered = first_region.sites != region.sites  # through an ``ExitStack``
+        it.region = first_region if entered else region
         second = it.variables
         it.variables = merge(first, second, first_live, it.live, asked_here, it.function, it.stored)
         left(it, asked_here, first, second)
@@ -201,6 +202,9 @@ def _match(it: Interpreter, node: ast.Match) -> bool:
     traces: list[list[Any]] = []
     total = False
     for case in node.cases:
+        fits = _fits(it, subject, case.pattern)
+        if fits is False:
+            continue
         it.variables = dict(before)
         it.trace = []
         for name in ast.walk(case.pattern):
@@ -212,14 +216,27 @@ def _match(it: Interpreter, node: ast.Match) -> bool:
         if not it.block(case.body):
             ends.append(it.variables)
         traces.append(it.trace)
-        pattern = case.pattern
-        total |= case.guard is None and isinstance(pattern, ast.MatchAs) and not pattern.pattern
+        if case.guard is None and fits:
+            total = True
+            break
     if not total:
         ends.append(before)
         traces.append([])
     it.trace = trace
     noted(it, "match", node, *traces)
     return _continue_with(it, ends)
+
+
+def _fits(it: Interpreter, subject: Value, pattern: ast.pattern) -> bool | None:
+    """Whether a value fits a pattern, where that is known."""
+    if isinstance(pattern, ast.MatchAs):
+        return True if pattern.pattern is None else _fits(it, subject, pattern.pattern)
+    if isinstance(pattern, ast.MatchOr):
+        found = [_fits(it, subject, one) for one in pattern.patterns]
+        return True if True in found else None if None in found else False
+    return (
+        is_equal(subject, it.expr(pattern.value)) if isinstance(pattern, ast.MatchValue) else None
+    )
 
 
 def _continue_with(it: Interpreter, ends: list[Environment]) -> bool:
@@ -547,8 +564,8 @@ def _with(it: Interpreter, node: ast.With) -> bool:
     for item in node.items:
         value = it.expr(item.context_expr)
         if item.optional_vars is not None:
-            given = special_methods.called(it, value, "__enter__", [], item.context_expr)
-            assign(it, item.optional_vars, value if given is None else given, node)
+            given = special_methods.entered(it, value, item.context_expr)
+            assign(it, item.optional_vars, given, node)
         leave = enter(it, value, item.context_expr)
         if leave is not None:
             leaving.append(leave)

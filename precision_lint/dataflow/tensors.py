@@ -359,8 +359,14 @@ def _mark(value: Tensor, use: int) -> None:
 
 
 def _mark_complex(applied: Applied) -> None:
-    """Note of what only complex numbers are given to that it, and what it is made of, is complex."""
-    for one in floats_behind(applied.tensor()) if applied.name in OF_COMPLEX else ():
+    """Note of what only complex numbers are given to that it, and what it is made of, is complex.
+
+    A transform makes complex numbers of real ones, too.
+    """
+    parts = list(floats_behind(applied.tensor())) if applied.name in OF_COMPLEX else []
+    if any(known.result == "complex" for one in parts if (known := known_operation(one.op))):
+        return
+    for one in parts:
         if one.symbol is not None:
             one.symbol.uses |= Symbol.COMPLEX
 

@@ -476,3 +476,12 @@ def widened(old: Value, new: Value) -> Value:
             new.value, new.kind, lo, hi, new.assumptions, new.node, new.home, new.op, new.operands
         )
     return new
+
+
+def join_all(values: list[Value | None]) -> Value:
+    """The join of those that are there; of none: something unknown."""
+    found: Value | None = None
+    for value in values:
+        if value is not None:
+            found = value if found is None else join(found, value)
+    return found if found is not None else unknown()

@@ -406,10 +406,11 @@ class Root:
     number: of the analysis in whose course it was built; 0: nobody saw that; ``objects.PART``: with
     what holds it.  kept: an attribute or a global name holds it, so that other functions see it.
     casts: by path, as it was when it was kept.  born: when it was built, in the time of casts.
-    moved: it was moved to something unknown, which may be a device, a dtype or a tensor.
+    moved: it was moved to something unknown, which may be a device, a dtype or a tensor.  guessed: its
+    class is supposed, as the only one that fits.
     """
 
-    __slots__ = ("born", "casts", "home", "kept", "made", "moved", "node", "number")
+    __slots__ = ("born", "casts", "guessed", "home", "kept", "made", "moved", "node", "number")
 
     def __init__(
         self,
@@ -424,7 +425,7 @@ class Root:
         self.node = node
         self.home = home
         self.number = number
-        self.kept = self.moved = False
+        self.kept = self.moved = self.guessed = False
         self.casts: dict[tuple[str, ...], Any] = {}
 
 

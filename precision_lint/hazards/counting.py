@@ -45,7 +45,7 @@ KEEPS: Final = frozenset({
     "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "index",
     "repeat_interleave", "gather", "index_select", "element", "expand", "transpose", "flatten",
     "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax",
-    "amin", "meshgrid", "roll", "mul", "index_put", "floor_divide", "remainder", *POOLS,
+    "amin", "meshgrid", "roll", "mul", "index_put", "nan_to_num", "floor_divide", "remainder", *POOLS,
 })  # fmt: skip
 """Operations whose result holds numbers that their operand held, or depends on each of them."""
 
@@ -367,11 +367,20 @@ def _is_stride(value: Any) -> bool:
 
 def _are_cells(row: Tensor, column: Tensor) -> bool:
     """Whether two values are the row and the column of one cell."""
-    whole = ("floor", "round", "trunc", "ceil")
-    if row.op in whole and column.op in whole:
+    if _is_rounded(row) and _is_rounded(column):
         return True
     first, second = _coordinate(row), _coordinate(column)
     return first is not None and second is not None and same(first, second)
+
+
+def _is_rounded(value: Tensor) -> bool:
+    """Whether a value is a whole number, within limits or not."""
+    while value.op in ("clamp", "clamp_min", "clamp_max", "cast"):
+        inner = peel(value.operands[0])
+        if not isinstance(inner, Tensor):
+            return False
+        value = inner
+    return value.op in ("floor", "round", "trunc", "ceil")
 
 
 def _coordinate(value: Tensor) -> Any:

@@ -641,6 +641,7 @@ def _masked_logarithm(value: Any, mask: Tensor) -> Tensor | None:
     return None
 
 
+GUARDING: Final = frozenset({"add", "clamp", "clamp_min", "maximum"})
 LOGARITHMS: Final = frozenset({"log", "log2", "log10"})
 MASKING: Final = frozenset({"cast", "index", "view", "unsqueeze", "bitwise_not", "logical_not"})
 """What a test goes through to become a mask."""
@@ -677,8 +678,11 @@ def _masked(
     asked: whether the mask asks where it is positive: who does that has seen it at zero.  supposed: what
     is assumed of a mask of which nothing is known, where float32 has the same zero.
     """
-    if next(guards(inner), None) is not None or not isinstance(peel(inner), Tensor):
+    within = peel(inner)
+    if next(guards(within), None) is not None or not isinstance(within, Tensor):
         return
+    if within.op in GUARDING and within.lo > 0:
+        return  # by a number that is not always the same
     found = least(inner, REFERENCE)
     modes = 0
     for mode in range(len(MODES)):
@@ -694,7 +698,7 @@ def _masked(
         "masked-infinity",
         applied.node,
         modes,
-        peel(inner).assumptions | assumptions,
+        within.assumptions | assumptions,
         about=None if found.bound <= 0 else inner,
         made=made_at(it, made),
         operation=made.op,

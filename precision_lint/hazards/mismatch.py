@@ -17,7 +17,7 @@ from precision_lint.dataflow.graph import (
     typed,
 )
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.objects import is_module
+from precision_lint.dataflow.objects import layer_of
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -39,15 +39,14 @@ from precision_lint.domains.values import (
     Array,
     DtypeValue,
     Instance,
-    Scalar,
     Sequence,
     Symbol,
     Tensor,
-    Unknown,
     text,
 )
 from precision_lint.events import Place
 from precision_lint.hazards.arms import arms
+from precision_lint.hazards.indices import index_kind, picks
 from precision_lint.hazards.places import function_places, in_sight, made_at, operand_node
 from precision_lint.hazards.zeros import transparent
 from precision_lint.torchmodel import creation
@@ -144,6 +143,8 @@ def parted(it: Interpreter, applied: Applied) -> None:
         _one_kind(narrow, wide, mode)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
+    if came.kind in (CAST, MASK) and narrow.assumptions & assume.WEIGHTS and _derives(it):
+        return
     _as_if_cast(applied, pair)
     near = _mended_there(it, came)
     if not near:
@@ -157,7 +158,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         | narrow.assumptions
         | pair.assumptions
         | _tested(it, applied)
-        | _index_kind(it, applied),
+        | index_kind(it, applied),
         about=_floats(applied, wide, narrow),
         proof=USED,
         operation=applied.name,
@@ -212,6 +213,13 @@ def of_other_half(it: Interpreter, applied: Applied) -> None:
         dtype=dtypes.describe(applied.seen[found][mode]),
         region=dtypes.describe(it.region.dtypes[mode]),
     )
+
+
+def _derives(it: Interpreter) -> bool:
+    """Whether a method of a class is at hand that derives from a layer of torch: where it casts what the
+    layer is given to float32, its weights are kept in float32, too."""
+    cls = it.function.cls if it.function is not None else None
+    return cls is not None and bool(layer_of(it, cls))
 
 
 def _item(it: Interpreter, applied: Applied, index: int) -> Place | None:
@@ -281,7 +289,7 @@ def _strict(applied: Applied) -> tuple[int, ...]:
     if applied.name in ("einsum", "chain_matmul", "linalg.multi_dot"):
         return tuple(applied.seen)
     if applied.name == "index_put":
-        return (0, 2) if _picks(applied.values[1] if len(applied.values) > 1 else None) else ()
+        return (0, 2) if picks(applied.values[1] if len(applied.values) > 1 else None) else ()
     return applied.operation.strict
 
 
@@ -305,74 +313,6 @@ def _as_if_cast(applied: Applied, pair: Pair) -> None:
         kept.dtypes[mode] if pair.modes >> mode & 1 else one
         for mode, one in enumerate(applied.result.dtypes)
     )
-
-
-def _picks(index: Any) -> bool:
-    """Whether an index is a tensor or a list: a slice or a number casts what is written."""
-    return any(_is_pick(one) for one in _parts_of(index))
-
-
-def _parts_of(index: Any) -> list[Any]:
-    """The indices of each dimension."""
-    if isinstance(index, Sequence) and index.kind == "tuple":
-        return [one for part in index.items or (index.element,) for one in _parts_of(part)]
-    return [index]
-
-
-def _is_pick(index: Any) -> bool:
-    if isinstance(index, Sequence):
-        return bool(index.items if index.items is not None else (index.element,))
-    if isinstance(index, Tensor):
-        return index.rank != 0 and not _is_count(index)
-    return isinstance(index, Unknown)
-
-
-def _is_count(index: Tensor) -> bool:
-    """Whether it is a number of Python's: arithmetic of one with what nothing shows to be a tensor."""
-    if index.op not in ("add", "sub", "mul", "floor_divide", "remainder", "neg"):
-        return False
-    pending, found = [index], False
-    while pending:
-        for one in pending.pop().operands:
-            if isinstance(one, Scalar):
-                found = found or one.value is None
-            elif isinstance(one, Tensor) and one.op == index.op:
-                pending.append(one)
-            elif isinstance(one, Tensor) and (one.symbol is None or is_certain(one)):
-                return False
-    return found
-
-
-def _index_kind(it: Interpreter, applied: Applied) -> int:
-    """The assumption that an index is a tensor with dimensions, where nothing shows it."""
-    index = applied.values[1] if applied.name == "index_put" and len(applied.values) > 1 else None
-    parts = [one for one in _parts_of(index) if _is_pick(one)]
-    return assume.KIND if parts and not any(_has_dimensions(it, one) for one in parts) else 0
-
-
-def _has_dimensions(it: Interpreter, index: Any) -> bool:
-    """Whether an index is surely a tensor, or what a model is given, and not one item of it."""
-    symbol = index.symbol if isinstance(index, (Unknown, Tensor)) else None
-    if symbol is None:
-        return not isinstance(index, Tensor) or _picks_rows(index)
-    if symbol.uses & (Symbol.TENSOR | Symbol.INTEGER) or _of_tensors(symbol.compared):
-        return True
-    function = it.function
-    inside = function is not None and function.cls is not None and is_module(it, function.cls)
-    return inside and symbol.owner is None
-
-
-def _of_tensors(compared: tuple[str, Any, Any] | None) -> bool:
-    """Whether a comparison is one of tensors: of what was cast, which no number is, or is used as one."""
-    symbols = [one.symbol for one in (compared or ())[1:] if isinstance(one, Unknown)]
-    return any(one.uses & Symbol.TENSOR or ("cast of", "") in one.attributes for one in symbols)
-
-
-def _picks_rows(index: Tensor) -> bool:
-    """Whether it holds integers or a mask, and was not itself picked by a number."""
-    if any(one & ~(INTEGER | BOOLEAN) for one in index.dtypes):
-        return False
-    return index.rank > 0 or index.op not in ("index", "element")
 
 
 def _seen(applied: Applied, index: int) -> Dtypes:

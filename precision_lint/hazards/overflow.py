@@ -455,6 +455,23 @@ def late_cast(it: Interpreter, applied: Applied) -> None:
                 "late-cast", applied.node, variant, about=value, **event.facts, double=double
             )
         it.retract(kind, value)
+    if value.op == "mul" and magnitude(value) < INF:
+        _late_for_product(it, applied, value, double)
+
+
+def _late_for_product(it: Interpreter, applied: Applied, product: Tensor, double: bool) -> None:
+    """``(area * gap).float()`` of factors whose limits are known, and whose product exceeds the range."""
+    factors = [peel(one) for one in product.operands[:2]]
+    if not all(isinstance(one, Tensor) and magnitude(one) <= FLOAT16_MAX for one in factors):
+        return
+    modes = half_modes(product.dtypes) & dtypes.modes_of(applied.result.dtypes, WIDER)
+    needed = unbounded(magnitude(product), FLOAT16_MAX, product.reach)
+    nodes = [operand_node(product.node, it.module, index) for index in (0, 1)]
+    if modes and needed is not None:
+        it.emit(
+            "late-cast", applied.node, modes, product.assumptions | needed, about=product,
+            operation="mul", upcast=tuple(it.place(n) for n in nodes if n is not None), double=double,
+        )  # fmt: skip
 
 
 GROWING: Final = frozenset(
@@ -520,8 +537,19 @@ def _grows(value: Tensor) -> bool:
         return not is_shifted(value.operands[0])
     if value.op in ("sum", "nansum", "cumsum"):
         inner = peel(value.operands[0])
-        return isinstance(inner, Tensor) and not (inner.lo >= 0 and inner.hi <= 1)
+        if not isinstance(inner, Tensor) or (inner.op == "exp" and is_shifted(inner.operands[0])):
+            return False
+        return not (inner.lo >= 0 and inner.hi <= 1) or _counts(value, inner)
     return True
+
+
+def _counts(total: Tensor, inner: Tensor) -> bool:
+    """Whether a sum counts what a mask selects in two dimensions or more, as the pixels of an area."""
+    dims = total.operands[1] if len(total.operands) > 1 else None
+    lines = isinstance(dims, Sequence) and dims.items is not None and len(dims.items) > 1
+    while inner.op in ("cast", "argument") and isinstance(peel(inner.operands[0]), Tensor):
+        inner = peel(inner.operands[0])
+    return lines and inner.dtypes == dtypes.V_BOOLEAN
 
 
 def _sums_squares(value: Any) -> bool:
@@ -722,9 +750,19 @@ def finished_schedule(it: Interpreter, applied: Applied) -> None:
 def half_probabilities(it: Interpreter, applied: Applied) -> None:
     """Probabilities of classes, straight from a layer, in half."""
     value = peel(applied.tensor(0))
-    if isinstance(value, Tensor) and value.op == "linear":
+    if isinstance(value, Tensor) and _is_layer(value):
         modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
         _report(it, "half-softmax", applied, value, modes, 0, reduction="")
+
+
+def _is_layer(value: Tensor) -> bool:
+    """Whether a value is what a linear layer gives, also where it is written as a product with weights."""
+    if value.op not in ("matmul", "mm"):
+        return value.op == "linear"
+    second = peel(value.operands[1]) if len(value.operands) > 1 else None
+    while isinstance(second, Tensor) and second.op in ("t", "transpose", "mT"):
+        second = peel(second.operands[0])
+    return isinstance(second, Tensor) and second.op in ("weight", "parameter")
 
 
 @hazard("sub")

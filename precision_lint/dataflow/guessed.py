@@ -1,0 +1,53 @@
+"""Calls of models whose class is supposed: what comes of them rests on that."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from precision_lint.dataflow import calls, objects
+from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
+from precision_lint.domains.values import Instance, Sequence, Table, Tensor, Value
+from precision_lint.syntax.program import Function
+
+
+def run(
+    it: Interpreter,
+    function: Function,
+    owner: Value | None,
+    arguments: list[Value] | None,
+    keywords: dict[str, Value],
+    node: ast.AST,
+    *more: Any,
+) -> Value:
+    """Interpret a function; one of a supposed class, and what that calls, under an assumption."""
+    if it.guessed or not isinstance(owner, Instance) or not owner.root.guessed:
+        return calls.run(it, function, owner, arguments, keywords, node, *more)
+    weights, cast = objects.weights_of(it, owner)
+    it.guessed, live = assume.NETWORK, it.live
+    if cast is None:  # what half modes make of it is looked at where it is defined
+        it.live &= ~dtypes.HALF_MODES
+    try:
+        found = calls.run(it, function, owner, arguments, keywords, node, *more)
+    finally:
+        it.guessed, it.live = 0, live
+    chosen = cast is not None and weights[dtypes.CODE] in (dtypes.FLOAT16, dtypes.BFLOAT16)
+    return found if chosen else _supposed(found)
+
+
+def _supposed(value: Value) -> Value:
+    if isinstance(value, Tensor):
+        return value.but(assumptions=value.assumptions | assume.NETWORK)
+    if isinstance(value, Sequence):
+        items = tuple(map(_supposed, value.items)) if value.items is not None else None
+        element = _supposed(value.element) if value.element is not None else None
+        return Sequence(items, element, value.kind)
+    if isinstance(value, Table):
+        element = _supposed(value.element) if value.element is not None else None
+        return Table({key: _supposed(one) for key, one in value.items.items()}, element)
+    return value
+
+
+OPERATIONS["run"] = run

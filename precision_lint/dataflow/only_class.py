@@ -1,0 +1,151 @@
+"""The class of a parameter, where only one class of the file fits what is done with it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.objects import ancestry, find_method, is_module
+from precision_lint.syntax.program import Class, Function, Module, every, scan
+
+USUAL: Final = frozenset({
+    "step", "backward", "update", "scale", "zero_grad", "state_dict", "load_state_dict", "forward",
+    "train", "eval", "to", "cuda", "cpu", "parameters", "named_parameters", "modules", "device", "dtype",
+    "get", "items", "keys", "values", "append", "config", "name", "shape", "encode", "decode", "sample",
+    "generate", "fit", "predict", "close", "write", "read", "log", "save", "load", "reset", "add",
+})  # fmt: skip
+"""Names that objects of many classes have."""
+
+
+def only_class(it: Interpreter, function: Function, name: str) -> Class | None:
+    """The one class of the file that has all that is asked of a parameter, by names of its own."""
+    asked = function.module.methods_called().get(name, set())
+    if len(asked) < 2 or (function.cls is not None and name in ("self", "cls")):
+        return None
+    found = [cls for cls in function.module.classes if _has(it, cls, asked)]
+    return found[0] if len(found) == 1 else None
+
+
+def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:
+    own = cls.facts.get("members")
+    if own is None:
+        bases = [base for base in ancestry(it, cls) if isinstance(base, Class)]
+        own = cls.facts["members"] = {
+            name
+            for base in bases
+            for name in (
+                *base.methods,
+                *base.constants,
+                *(s for m in base.methods.values() for s in scan(m).stored),
+            )
+        }
+    return asked <= own and any(name in cls.methods and name not in USUAL for name in asked)
+
+
+OF_MODULES: Final = frozenset({
+    "half", "bfloat16", "float", "double", "to", "type", "cuda", "cpu", "eval", "train", "training",
+    "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
+    "state_dict", "load_state_dict", "requires_grad_", "zero_grad", "apply", "forward", "compile",
+})  # fmt: skip
+"""Attributes that every module has."""
+
+
+def only_model(
+    it: Interpreter, function: Function, name: str, has_weights: Callable[[Class], bool]
+) -> Class | None:
+    """The one model of the file, if what is done with a parameter is done with models, and it can be
+    called so; losses have no weights."""
+    asked = function.module.methods_called().get(name, set())
+    if not asked & OF_MODULES or (function.cls is not None and name in ("self", "cls")):
+        return None
+    calls = list(_calls(function, name))
+    models = _models(it, function.module) if calls else []
+    found = [(cls, forward) for cls, forward in models if has_weights(cls)]
+    if len(found) != 1:
+        return None
+    cls, forward = found[0]
+    other = cls is function.cls or _is_made(function, cls) or _takes(it, cls, name)
+    known = asked <= OF_MODULES or _has(it, cls, asked - OF_MODULES)
+    fits = known and all(_accepts(forward, call) for call in calls)
+    return cls if fits and not other else None
+
+
+def _is_made(function: Function, cls: Class) -> bool:
+    """Whether a function makes an object of a class itself: what it is given is another one."""
+    return cls.name in scan(function).names
+
+
+def _takes(it: Interpreter, cls: Class, name: str) -> bool:
+    """Whether a class is made with something of that name: a wrapper around models."""
+    init = find_method(it, cls, "__init__")
+    return init is not None and any(one.arg == name for one in init.parameters)
+
+
+def _models(it: Interpreter, module: Module) -> list[tuple[Class, Function]]:
+    """The modules of a file that no other one of its modules holds, with what calls them."""
+    known: list[tuple[Class, Function]] | None = module.facts.get("models")
+    if known is None:
+        named = {
+            cls: {
+                one.id for part in cls.node.body for one in every(part) if isinstance(one, ast.Name)
+            }
+            for cls in module.classes
+            if is_module(it, cls)
+        }
+        known = module.facts["models"] = [
+            (cls, forward)
+            for cls in named
+            if not any(cls.name in names for other, names in named.items() if other is not cls)
+            and (forward := find_method(it, cls, "forward")) is not None
+        ]
+    return known
+
+
+def _calls(function: Function, name: str) -> Iterator[ast.Call]:
+    """Calls of a parameter, in its function or behind the attribute that ``__init__`` keeps it in."""
+    stored = set()
+    for node in every(function.node):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+            yield node
+        elif isinstance(node, ast.Assign):
+            stored |= {one.attr for one, value in _pairs(node) if _root(value) == name}
+    if function.cls is None or function.name != "__init__" or not stored:
+        return
+    for node in every(function.cls.node):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in stored and _root(node.func.value) == "self":
+                yield node
+
+
+def _pairs(node: ast.Assign) -> Iterator[tuple[ast.Attribute, ast.expr]]:
+    """Attributes and what is assigned to them."""
+    for target in node.targets:
+        several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+        targets = target.elts if isinstance(target, ast.Tuple) and several else [target]
+        values = node.value.elts if isinstance(node.value, ast.Tuple) and several else [node.value]
+        for one, value in zip(targets, values, strict=False):
+            if isinstance(one, ast.Attribute):
+                yield one, value
+
+
+def _root(node: ast.expr) -> str:
+    """The name in ``name.half().eval()``."""
+    while isinstance(node, (ast.Call, ast.Attribute)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _accepts(method: Function, call: ast.Call) -> bool:
+    """Whether a method can be called so."""
+    given = method.node.args
+    names = [one.arg for one in method.parameters[1:]]
+    keywords = {one.arg for one in call.keywords}
+    if None in keywords or any(isinstance(one, ast.Starred) for one in call.args):
+        return True
+    needed = names[: len(names) - len(given.defaults)]
+    count = len(call.args)
+    known = {*names[count:], *(one.arg for one in given.kwonlyargs)}
+    fits = given.vararg is not None or count <= len(names)
+    return fits and set(needed[count:]) <= keywords and (bool(given.kwarg) or keywords <= known)

@@ -1,0 +1,83 @@
+"""Named tuples and namespaces: objects that hold what they were called with."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from precision_lint.dataflow import objects
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import unknown
+from precision_lint.domains.values import ClassValue, Instance, Sequence, Value, text
+from precision_lint.syntax.program import Class
+
+NAMED_TUPLE: Final = "typing.NamedTuple"
+NAMESPACES: Final = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
+MAKERS: Final = NAMESPACES | {"collections.namedtuple", NAMED_TUPLE}
+ITEMS: Final = "named items"
+"""What the names of a named tuple are kept under, in its class's facts."""
+
+
+def made(
+    it: Interpreter, name: str, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
+) -> Value:
+    """``namedtuple("Point", "x y")`` is a class; ``SimpleNamespace(x=1)`` an object."""
+    if name in NAMESPACES:
+        result = Instance(
+            _class(it, node, "Namespace"), {}, objects.new_root(dtypes.V_ANY, node, it)
+        )
+        result.attributes.update(keywords)
+        return result
+    names = _names(arguments[1] if len(arguments) > 1 else keywords.get("field_names"))
+    if names is None:
+        return unknown()
+    cls = _class(it, node, text(arguments[0]) or "Record")
+    cls.facts["ancestry"] = [cls, NAMED_TUPLE]
+    cls.facts[ITEMS] = names
+    return ClassValue(cls)
+
+
+def _class(it: Interpreter, node: ast.AST, name: str) -> Class:
+    """The class of what a call makes."""
+    known: dict[ast.AST, Class] = it.module.facts.setdefault("records", {})
+    if node not in known:
+        written = ast.ClassDef(name, [], [], [], [])
+        known[node] = Class(ast.copy_location(written, node), it.module, name)
+    return known[node]
+
+
+def _names(given: Value | None) -> list[str] | None:
+    """Names as a string, a list of strings or of pairs."""
+    said = text(given)
+    if said is not None:
+        return said.replace(",", " ").split()
+    if not isinstance(given, Sequence) or given.items is None:
+        return None
+    firsts = [
+        one.items[0] if isinstance(one, Sequence) and one.items else one for one in given.items
+    ]
+    names = [text(one) for one in firsts]
+    return None if None in names else [one for one in names if one is not None]
+
+
+def is_named_tuple(it: Interpreter, value: Value) -> bool:
+    """Whether an object can be unpacked into its attributes."""
+    return isinstance(value, Instance) and objects.is_a(it, value.cls, NAMED_TUPLE)
+
+
+def fill(it: Interpreter, value: Instance, names: list[str]) -> None:
+    """Let the attributes of a named tuple be its items, too."""
+    if is_named_tuple(it, value):
+        items = [value.attributes.get(name) or unknown() for name in names]
+        value.attributes.update(zip(names, items, strict=True))
+        value.items = Sequence(tuple(items), None, "tuple")
+
+
+def replaced(it: Interpreter, value: Instance, keywords: dict[str, Value], node: ast.AST) -> Value:
+    """A copy of an object with other attributes: ``dataclasses.replace``, ``_replace``."""
+    known = {k: v for k, v in value.attributes.items() if isinstance(k, str)}
+    copy = Instance(value.cls, {**known, **keywords}, objects.new_root(dtypes.V_ANY, node, it))
+    if isinstance(value.items, Sequence):
+        fill(it, copy, list(known))
+    return copy
