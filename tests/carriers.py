@@ -957,4 +957,83 @@ def main():
     r = e.restore()
     s = e.copies[0]
     t = e.m.weight * 1
+---
+P = typing.NamedTuple("P", [("x", object), ("y", object)])
+class Q(collections.namedtuple("Q", "x y")):
+    def half(self):
+        return self._replace(x=self.x.half())
+def main():
+    p = P(h, w)
+    r = p[0] + 0
+    x, y = p
+    s = x + 0
+    t = y + 0
+    u = Q(w, y=b).half().x
+    v = Q(w, b).half().y
+    z = P(*Q(h, b)).y
+---
+@dataclasses.dataclass
+class D:
+    x: object
+    y: object = None
+def main():
+    r = dataclasses.replace(D(w, b), x=h).x
+    s = dataclasses.replace(D(w, b), x=h).y
+    t = operator.matmul(h, h)
+    u = operator.iadd(w.half(), w)
+    v = operator.truediv(w, h)
+    n = SimpleNamespace(x=h)
+    n.y = b
+    x = n.x
+    y = n.y
+---
+class Loader:
+    def __init__(self, items):
+        self.items = items
+    def __iter__(self):
+        for one in self.items:
+            yield one.half()
+@contextlib.contextmanager
+def nothing():
+    yield
+@contextlib.contextmanager
+def several(x):
+    yield x, x.half()
+def main():
+    for one in Loader([w, w]):
+        r = one + 0
+    with several(w) as (a, c):
+        s = c + 0
+        t = a + 0
+    with nothing() as none:
+        u = w if none is None else h
+    kinds = ("fp16", "half")
+    v = w.half() if "half" in kinds else w
+    x = w.half() if "fp32" not in kinds else w
+    match "half":
+        case "fp16" | "half" as name:
+            y = w.half()
+        case _:
+            y = w.bfloat16()
+    z = y + 0
+---
+class Lin(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + self.bias
+class Two(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 4), nn.ReLU())
+class Table(nn.Embedding):
+    pass
+class Wide(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4, dtype=torch.float16)
+def main():
+    r = Lin(4, 4).half()(h)
+    s = Two().half()(h)
+    t = Two()[0](w)
+    u = Table(4, 4).bfloat16()(i)
+    v = Wide()(h)
+    x = Wide().weight * 1
+    y = Lin(4, 4).weight * 1
 """

@@ -23,8 +23,8 @@ NAMES = {torch.bool: "bool", torch.int64: "int"} | {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
-INEXACT = 53
-"""At most so many assignments of which no dtype is known, or several: named tuples, namespaces, ``global``,
+INEXACT = 34
+"""At most so many assignments of which no dtype is known, or several: ``global``, tables of the file, and
 objects that hold one tensor after the other."""
 
 
@@ -58,7 +58,7 @@ def run(text: str) -> dict[int, list[torch.Tensor]]:
 
     tree = ast.fix_missing_locations(Recorded().visit(ast.parse(text)))
     scope: dict[str, object] = {"seen": seen, "__name__": "program"}
-    exec(compile(tree, "program.py", "exec"), scope)
+    exec(compile(tree, "program.py", "exec", dont_inherit=True), scope)
     scope["main"]()  # type: ignore[operator]
     return found
 

@@ -99,6 +99,8 @@ def _object(
         like = unseen_object(it, cls)
     if like is not None:
         objects.cast_alike(it, root, like.root)
+        if "dtype" in like.arguments:
+            root.made = like.root.made
         return Instance(cls, like.attributes, root, (), like.arguments)
     result = built[key] = Instance(cls, {}, root)
     init = objects.find_method(it, cls, "__init__")
@@ -137,11 +139,10 @@ def call_instance(
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
-    if callee.root.guessed and not it.guessed and not callee.path:
-        weights, cast = objects.weights_of(it, callee)
-        if cast is not None and weights[dtypes.CODE] not in (dtypes.FLOAT16, dtypes.BFLOAT16):
-            _fed(it, weights, arguments, node)  # a flag or an argument decides: as an unknown model
-            return network(it, callee.cls.name, weights, [*arguments, *keywords.values()], node)
+    if callee.root.guessed and not it.guessed and objects.was_cast(it, callee) is False:
+        weights, _ = objects.weights_of(it, callee)  # a flag or an argument decides
+        _fed(it, weights, arguments, node)
+        return network(it, callee.cls.name, weights, [*arguments, *keywords.values()], node)
     for name in ("__call__", "forward"):
         method = objects.find_method(it, callee.cls, name)
         if method is not None:

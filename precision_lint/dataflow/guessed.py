@@ -25,7 +25,7 @@ def run(
     """Interpret a function; one of a supposed class, and what that calls, under an assumption."""
     if it.guessed or not isinstance(owner, Instance) or not owner.root.guessed:
         return calls.run(it, function, owner, arguments, keywords, node, *more)
-    weights, cast = objects.weights_of(it, owner)
+    cast = objects.was_cast(it, owner)
     it.guessed, live = assume.NETWORK, it.live
     if cast is None:  # what half modes make of it is looked at where it is defined
         it.live &= ~dtypes.HALF_MODES
@@ -33,8 +33,7 @@ def run(
         found = calls.run(it, function, owner, arguments, keywords, node, *more)
     finally:
         it.guessed, it.live = 0, live
-    chosen = cast is not None and weights[dtypes.CODE] in (dtypes.FLOAT16, dtypes.BFLOAT16)
-    return found if chosen else _supposed(found)
+    return found if cast else _supposed(found)
 
 
 def _supposed(value: Value) -> Value:

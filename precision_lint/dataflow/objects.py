@@ -395,6 +395,13 @@ def weights_of(it: Interpreter, owner: Instance) -> tuple[Dtypes, Place | None]:
     return vector, last.place if last is not None else None
 
 
+def was_cast(it: Interpreter, owner: Instance) -> bool | None:
+    """Whether an object was cast to one dtype; False: to one of several.  None: it was not cast."""
+    vector, place = weights_of(it, owner)
+    one = vector[dtypes.CODE] in (dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.FLOAT32, dtypes.FLOAT64)
+    return one if place is not None else None
+
+
 def assumed_of_weights(it: Interpreter, owner: Instance) -> int:
     """What the dtype of an object's weights rests on."""
     last = _last_cast(it, owner)

@@ -143,7 +143,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         _one_kind(narrow, wide, mode)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
-    if came.kind in (CAST, MASK) and narrow.assumptions & assume.WEIGHTS and _derives(it):
+    if came.kind in (CAST, MASK) and not pair.modes >> CODE & 1 and _derives(it):
         return
     _as_if_cast(applied, pair)
     near = _mended_there(it, came)

@@ -1,0 +1,191 @@
+"""Models that functions are given: which class of the file they are, and what rests on that."""
+
+from __future__ import annotations
+
+import pytest
+
+from precision_lint import lint_source
+from precision_lint.api import Diagnostic
+
+HEAD = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, low=0.0):
+        return self.layer(x.to(self.layer.weight.dtype)).float()
+
+
+"""
+RUN = """\
+def run(net, x):
+    net = net.half()
+    y = net({})
+    return torch.log(y.sigmoid() + 1e-8)
+"""
+
+
+def lint(text: str, *precision: str, head: str = HEAD) -> list[Diagnostic]:
+    if precision:
+        text = head + text
+        return lint_source(text, isolated=True, confidence="possible", precision=precision)
+    return lint_source(head + text, isolated=True, confidence="possible")
+
+
+def codes(text: str, *precision: str, head: str = HEAD) -> list[str]:
+    return [f"{d.code} {d.confidence.value}" for d in lint(text, *precision, head=head)]
+
+
+def test_what_the_one_model_of_a_file_gives_is_known() -> None:
+    assert codes(RUN.format("x")) == []  # it casts what it is given, and gives float32
+    assert codes(RUN.format("x"), head=HEAD.replace(".float()", "")) == ["MP301 certain"]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["x, x, x", "", "x, high=1.0"], ids=["too many", "too few", "other names"]
+)
+def test_a_model_that_cannot_be_called_so_is_another_one(arguments: str) -> None:
+    assert "MP301 certain" in codes(RUN.format(arguments).replace("net()", "net(x=x, y=x)"))
+
+
+@pytest.mark.parametrize("arguments", ["x, low=1.0", "x, 1.0", "*x", "x, **x"])
+def test_a_model_that_can_be_called_so_is_that_one(arguments: str) -> None:
+    assert codes(RUN.format(arguments)) == []
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "class Other(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(4, 4)\n\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x)\n",
+        "class Whole(nn.Module):\n"
+        "    def __init__(self, net):\n"
+        "        super().__init__()\n"
+        "        self.part, self.scale = Net(), nn.Linear(4, 4)\n\n"
+        "    def forward(self, x, y):\n"
+        "        return self.scale(self.part(x))\n",
+    ],
+    ids=["two models", "a wrapper"],
+)
+def test_where_several_fit_or_none_does_the_class_is_unknown(beside: str) -> None:
+    assert "MP301 certain" in codes(RUN.format("x") + "\n\n" + beside)
+
+
+def test_losses_are_no_models() -> None:
+    loss = "class Loss(nn.Module):\n    def forward(self, x):\n        return x.half().mean()\n"
+    assert codes(RUN.format("x") + "\n\n" + loss) == []
+
+
+def test_a_function_that_is_only_called_is_no_model() -> None:
+    text = RUN.replace("    net = net.half()\n", "    x = x.half()\n").format("x")
+    assert codes(text, "float16") == codes(text.replace("class Net", "class Not"), "float16")
+
+
+def test_each_parameter_is_another_model() -> None:
+    text = (
+        "def distil(student, teacher, x):\n"
+        "    teacher = teacher.half()\n"
+        "    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-3)\n"
+        "    scaler = torch.amp.GradScaler('cuda')\n"
+        "    with torch.no_grad():\n"
+        "        wanted = teacher(x)\n"
+        "    loss = F.mse_loss(student(x), wanted)\n"
+        "    scaler.scale(loss).backward()\n"
+        "    scaler.step(optimizer)\n"
+        "    scaler.update()\n"
+    )
+    assert codes(text) == []
+    both = text.replace("teacher.half()", "teacher.half()\n    student = student.half()")
+    assert "MP110 certain" in codes(both)
+
+
+def test_what_is_kept_in_an_attribute_stays_as_it_was_cast() -> None:
+    text = (
+        "class Runner:\n"
+        "    def __init__(self, net):\n"
+        "        self.count, self.net = 0, net.half().eval()\n\n"
+        "    def run(self, x):\n"
+        "        return torch.log(self.net(x).sigmoid() + 1e-8)\n"
+    )
+    assert codes(text) == []
+    head = HEAD.replace(".float()", "")
+    assert codes(text, head=head) == ["MP301 certain"]
+    assert codes(text.replace("half", "float"), head=head) == ["MP301 possible"]  # under autocast
+
+
+def test_what_happens_inside_rests_on_the_class() -> None:
+    text = (
+        "def run(net, x):\n"
+        "    net.eval()\n"
+        "    with torch.autocast('cuda', dtype=torch.float16):\n"
+        "        return net(x)\n"
+    )
+    head = HEAD.replace(
+        "return self.layer(x.to(self.layer.weight.dtype)).float()",
+        "return torch.log((self.layer(x).sigmoid() + 1e-8))",
+    )
+    (found,) = lint(text, head=head)
+    assert (found.code, found.confidence.value) == ("MP301", "likely")
+
+
+# classes that derive from layers
+
+NORM = """\
+class Norm(nn.LayerNorm):
+    def forward(self, x):
+        return {}
+
+
+def run(x):
+    net = Norm(4){}
+    return net(x)
+"""
+SUPER = "super().forward(x.float()).type_as(x)"
+PLAIN = "F.layer_norm(x.float(), (4,), self.weight, self.bias).type_as(x)"
+
+
+@pytest.mark.parametrize("body", [SUPER, PLAIN])
+def test_norms_that_cast_what_they_are_given_keep_their_weights(body: str) -> None:
+    assert codes(NORM.format(body, ""), "float16", head=HEAD.replace("class Net", "class _")) == []
+    assert "MP502 likely" in codes(NORM.format(body, ".half()"), "float16")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "class Lin(nn.Linear):\n    pass\n",
+        "class Lin(nn.Linear):\n    def forward(self, x):\n        return super().forward(x)\n",
+        "class Lin(nn.Linear):\n"
+        "    def __init__(self, *sizes):\n"
+        "        super().__init__(*sizes)\n\n"
+        "    def forward(self, x):\n"
+        "        return F.linear(x, self.weight)\n",
+        "class Lin(nn.Sequential):\n"
+        "    def __init__(self, *sizes):\n"
+        "        super().__init__(nn.ReLU(), nn.Linear(4, 4))\n",
+    ],
+)
+def test_layers_of_derived_classes_are_cast_with_them(layer: str) -> None:
+    text = f"{layer}\n\ndef run(x):\n    return torch.log(Lin(4, 4)(x.half()).sigmoid() + 1e-8)\n"
+    assert any(one.startswith("MP502") for one in codes(text))
+    cast = text.replace("Lin(4, 4)(", "Lin(4, 4).half()(")
+    assert codes(cast) == ["MP301 certain"]
+
+
+# transforms
+
+
+def test_a_transform_takes_real_numbers_too() -> None:
+    text = "class Mix(nn.Module):\n    def forward(self, x, *_):\n        return torch.fft.fft2(x).real\n"
+    assert codes(text, "bfloat16") == ["MP505 likely"]
+    assert codes(text.replace("torch.fft.fft2(x)", "x"), "bfloat16") == []
