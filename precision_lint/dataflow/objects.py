@@ -39,6 +39,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, every, scan
+from precision_lint.syntax.stated import Stated
 from precision_lint.torchmodel import layers
 
 MODULES: Final = ("torch.nn.Module", "torch.nn.modules.module.Module")
@@ -648,7 +649,8 @@ def show_cast(
             runs = _steps(it, it.function) if it.function is not None else it.module.trains()
             bound = known or not runs
             flag = written != dtype
-            it.sign(mode, said, node, None, of_own_parts(it), flag, bound, model)
+            inside = of_own_parts(it) and not isinstance(node, Stated)
+            it.sign(mode, said, node, None, inside, flag, bound, model)
 
 
 def cast_module(

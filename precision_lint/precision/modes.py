@@ -16,7 +16,7 @@ class Strength(enum.IntEnum):
     PROJECT = 1
     """Something elsewhere in the project runs so."""
     PARTS = 2
-    """A module of the file opens a region around parts of itself."""
+    """A module of the file opens a region around parts of itself, or casts them."""
     CALLER = 3
     """A file that imports this one runs what it calls so."""
     IMPORTER = 4
@@ -137,8 +137,7 @@ def _strength(
     path: str, sign: Sign, importers: frozenset[str], imported: bool, near: frozenset[str]
 ) -> Strength:
     if sign.place.path == path:
-        region = sign.mode in (AMP16, AMPBF)
-        return Strength.PARTS if sign.inside and region else Strength.FILE
+        return Strength.PARTS if sign.inside else Strength.FILE
     imports = sign.place.path in importers
     if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
         return Strength.PROJECT
