@@ -11,7 +11,8 @@ class UpcastTooLate(Rule):
     ## What it flags
     `(x + eps).float()` with an epsilon of at most 2.98e-8, `(x * x).float()`, `x.square().float()`,
     `x.pow(2).float()`, `(x ** 2).float()` and `x.exp().float()` (or `.double()`,
-    `.to(torch.float32)`), where `x` may be float16.
+    `.to(torch.float32)`), where `x` may be float16; `(a * b).float()` of factors whose limits are
+    known (a sigmoid times 40,000) and whose product exceeds 65504.
 
     It stays silent where `x` is upcast, where its bounds exclude an overflow (a sigmoid, a
     normalised vector, a value from which its maximum was subtracted), for bfloat16, and where

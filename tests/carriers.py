@@ -971,6 +971,7 @@ def main():
     u = Q(w, y=b).half().x
     v = Q(w, b).half().y
     z = P(*Q(h, b)).y
+    c = Q(w, b)._replace(x=h)[0] + 0
 ---
 @dataclasses.dataclass
 class D:
@@ -1011,6 +1012,8 @@ def main():
     v = w.half() if "half" in kinds else w
     x = w.half() if "fp32" not in kinds else w
     match "half":
+        case "bf16":
+            y = w.bfloat16()
         case "fp16" | "half" as name:
             y = w.half()
         case _:

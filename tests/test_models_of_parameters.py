@@ -86,9 +86,10 @@ def test_losses_are_no_models() -> None:
     assert codes(RUN.format("x") + "\n\n" + loss) == []
 
 
-def test_a_function_that_is_only_called_is_no_model() -> None:
-    text = RUN.replace("    net = net.half()\n", "    x = x.half()\n").format("x")
-    assert codes(text, "float16") == codes(text.replace("class Net", "class Not"), "float16")
+def test_what_is_only_called_is_no_model() -> None:
+    text = "def run(net, x):\n    return torch.log(net(x).sigmoid() + 1e-8)\n"
+    assert codes(text, "float16") == ["MP301 likely"]
+    assert codes(text.replace("    return", "    net.eval()\n    return"), "float16") == []
 
 
 def test_each_parameter_is_another_model() -> None:
@@ -136,6 +137,19 @@ def test_what_happens_inside_rests_on_the_class() -> None:
     )
     (found,) = lint(text, head=head)
     assert (found.code, found.confidence.value) == ("MP301", "likely")
+
+
+def test_a_model_that_is_cast_is_so_in_every_mode() -> None:
+    head = HEAD.replace("x.to(self.layer.weight.dtype)", "x")
+    text = (
+        "class Runner:\n"
+        "    def __init__(self, net):\n"
+        "        self.net = net.half()\n\n"
+        "    def run(self, x):\n"
+        "        return self.net(x.half())\n"
+    )
+    assert codes(text, "bfloat16", head=head) == []
+    assert codes(text.replace("x.half", "x.float"), "bfloat16", head=head) != []
 
 
 # classes that derive from layers
