@@ -959,6 +959,7 @@ def main():
     t = e.m.weight * 1
 ---
 P = typing.NamedTuple("P", [("x", object), ("y", object)])
+R = collections.namedtuple(typename="R", field_names=["x", "y"])
 class Q(collections.namedtuple("Q", "x y")):
     def half(self):
         return self._replace(x=self.x.half())
@@ -972,6 +973,7 @@ def main():
     v = Q(w, b).half().y
     z = P(*Q(h, b)).y
     c = Q(w, b)._replace(x=h)[0] + 0
+    d = R(w, h).y
 ---
 @dataclasses.dataclass
 class D:

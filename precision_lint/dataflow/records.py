@@ -32,7 +32,7 @@ def made(
     names = _names(arguments[1] if len(arguments) > 1 else keywords.get("field_names"))
     if names is None:
         return unknown()
-    cls = _class(it, node, text(arguments[0]) or "Record")
+    cls = _class(it, node, text(arguments[0] if arguments else None) or "Record")
     cls.facts["ancestry"] = [cls, NAMED_TUPLE]
     cls.facts[ITEMS] = names
     return ClassValue(cls)
