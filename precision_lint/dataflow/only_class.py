@@ -57,16 +57,17 @@ def only_model(
 ) -> Class | None:
     """The one model of the file, if what is done with a parameter is done with models, and it can be
     called so; losses have no weights."""
-    asked = function.module.methods_called().get(name, set())
-    if not asked & OF_MODULES or (function.cls is not None and name in ("self", "cls")):
+    if function.cls is not None and name in ("self", "cls"):
         return None
-    calls = list(_calls(function, name))
+    calls, asked = _used(function, name)
+    if not asked & OF_MODULES:
+        return None
     models = _models(it, function.module) if calls else []
     found = [(cls, forward) for cls, forward in models if has_weights(cls)]
     if len(found) != 1:
         return None
     cls, forward = found[0]
-    other = cls is function.cls or _is_made(function, cls) or _takes(it, cls, name)
+    other = cls is function.cls or _is_made(function, cls) or _wraps(it, cls)
     known = asked <= OF_MODULES or _has(it, cls, asked - OF_MODULES)
     fits = known and all(_accepts(forward, call) for call in calls)
     return cls if fits and not other else None
@@ -77,10 +78,10 @@ def _is_made(function: Function, cls: Class) -> bool:
     return cls.name in scan(function).names
 
 
-def _takes(it: Interpreter, cls: Class, name: str) -> bool:
-    """Whether a class is made with something of that name: a wrapper around models."""
+def _wraps(it: Interpreter, cls: Class) -> bool:
+    """Whether a class calls what it is made with: a wrapper around models."""
     init = find_method(it, cls, "__init__")
-    return init is not None and any(one.arg == name for one in init.parameters)
+    return init is not None and any(_used(init, one.arg)[0] for one in init.parameters[1:])
 
 
 def _models(it: Interpreter, module: Module) -> list[tuple[Class, Function]]:
@@ -103,20 +104,30 @@ def _models(it: Interpreter, module: Module) -> list[tuple[Class, Function]]:
     return known
 
 
-def _calls(function: Function, name: str) -> Iterator[ast.Call]:
-    """Calls of a parameter, in its function or behind the attribute that ``__init__`` keeps it in."""
-    stored = set()
+def _used(function: Function, name: str) -> tuple[list[ast.Call], set[str]]:
+    """Calls of a parameter and what is asked of it, in its function or behind the attribute that
+    ``__init__`` keeps it in."""
+    calls, asked, stored = [], set(), set()
     for node in every(function.node):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
-            yield node
+            calls.append(node)
+        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name:
+            asked.add(node.attr)
         elif isinstance(node, ast.Assign):
             stored |= {one.attr for one, value in _pairs(node) if _root(value) == name}
-    if function.cls is None or function.name != "__init__" or not stored:
-        return
+    if function.cls is None or function.name != "__init__":
+        return calls, asked
     for node in every(function.cls.node):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in stored and _root(node.func.value) == "self":
-                yield node
+        if isinstance(node, ast.Call) and _is_kept(node.func, stored):
+            calls.append(node)
+        elif isinstance(node, ast.Attribute) and _is_kept(node.value, stored):
+            asked.add(node.attr)
+    return calls, asked
+
+
+def _is_kept(node: ast.expr, stored: set[str]) -> bool:
+    """Whether an expression is one of an object's own attributes."""
+    return isinstance(node, ast.Attribute) and node.attr in stored and _root(node.value) == "self"
 
 
 def _pairs(node: ast.Assign) -> Iterator[tuple[ast.Attribute, ast.expr]]:
