@@ -1030,6 +1030,11 @@ class Two(nn.Sequential):
         super().__init__(nn.Linear(4, 4), nn.ReLU())
 class Table(nn.Embedding):
     pass
+class Filled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(4))
+        self.start.data = torch.ones(2).repeat(2)
 class Wide(nn.Linear):
     def __init__(self):
         super().__init__(4, 4, dtype=torch.float16)
@@ -1041,4 +1046,5 @@ def main():
     v = Wide()(h)
     x = Wide().weight * 1
     y = Lin(4, 4).weight * 1
+    z = Filled().half().start * 1
 """

@@ -174,6 +174,21 @@ def test_norms_that_cast_what_they_are_given_keep_their_weights(body: str) -> No
     assert "MP502 likely" in codes(NORM.format(body, ".half()"), "float16")
 
 
+def test_only_weights_of_the_layer_itself_are_kept_so() -> None:
+    text = (
+        "class Block(nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(4, 4)\n"
+        "        self.other = nn.Conv1d(4, 4, 1)\n\n"
+        "    def forward(self, x):\n"
+        "        return {}\n\n\n"
+        "def run(x):\n"
+        "    return Block()(x)\n"
+    )
+    assert codes(text.format("super().forward(x.float())"), "float16") == []
+    assert codes(text.format("self.other(x.float())"), "float16") == ["MP502 likely"]
+
+
 @pytest.mark.parametrize(
     "layer",
     [

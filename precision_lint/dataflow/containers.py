@@ -515,6 +515,8 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
     for look in STORES:
         look(it, owner, target, value, node)
     if isinstance(owner, Tensor) and target.attr == "data":
+        if isinstance(value, Tensor):  # it is cast with its module as before
+            value = value.but(flags=value.flags | owner.flags & PARAMETER)
         rebind(it, target.value, value)
         whole = owner.data["owner"] if isinstance(owner.data, Special) else None
         if isinstance(whole, Instance) and isinstance(value, Tensor):

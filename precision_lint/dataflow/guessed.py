@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 from precision_lint.dataflow import calls, objects
@@ -13,24 +12,16 @@ from precision_lint.domains.values import Instance, Sequence, Table, Tensor, Val
 from precision_lint.syntax.program import Function
 
 
-def run(
-    it: Interpreter,
-    function: Function,
-    owner: Value | None,
-    arguments: list[Value] | None,
-    keywords: dict[str, Value],
-    node: ast.AST,
-    *more: Any,
-) -> Value:
-    """Interpret a function; one of a supposed class, and what that calls, under an assumption."""
+def run(it: Interpreter, function: Function, owner: Value | None, *given: Any) -> Value:
+    """``calls.run``; of a supposed class, and of what that calls, under an assumption."""
     if it.guessed or not isinstance(owner, Instance) or not owner.root.guessed:
-        return calls.run(it, function, owner, arguments, keywords, node, *more)
+        return calls.run(it, function, owner, *given)
     cast = objects.was_cast(it, owner)
     it.guessed, live = assume.NETWORK, it.live
     if cast is None:  # what half modes make of it is looked at where it is defined
         it.live &= ~dtypes.HALF_MODES
     try:
-        found = calls.run(it, function, owner, arguments, keywords, node, *more)
+        found = calls.run(it, function, owner, *given)
     finally:
         it.guessed, it.live = 0, live
     return found if cast else _supposed(found)

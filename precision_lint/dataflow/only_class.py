@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import ancestry, find_method, is_module
@@ -59,10 +60,10 @@ def only_model(
     called so; losses have no weights."""
     if function.cls is not None and name in ("self", "cls"):
         return None
-    calls, asked = _used(function, name)
-    if not asked & OF_MODULES:
+    models = _models(it, function.module)
+    calls, asked = _used(function, name) if models else ([], set())
+    if not calls or not asked & OF_MODULES:
         return None
-    models = _models(it, function.module) if calls else []
     found = [(cls, forward) for cls, forward in models if has_weights(cls)]
     if len(found) != 1:
         return None
@@ -104,30 +105,50 @@ def _models(it: Interpreter, module: Module) -> list[tuple[Class, Function]]:
     return known
 
 
+class Uses(NamedTuple):
+    """Calls of names, what is asked of them, and the attributes that they are kept in."""
+
+    calls: dict[str, list[ast.Call]]
+    asked: dict[str, set[str]]
+    stored: dict[str, set[str]]
+
+
 def _used(function: Function, name: str) -> tuple[list[ast.Call], set[str]]:
     """Calls of a parameter and what is asked of it, in its function or behind the attribute that
     ``__init__`` keeps it in."""
-    calls, asked, stored = [], set(), set()
-    for node in every(function.node):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
-            calls.append(node)
-        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name:
-            asked.add(node.attr)
-        elif isinstance(node, ast.Assign):
-            stored |= {one.attr for one, value in _pairs(node) if _root(value) == name}
-    if function.cls is None or function.name != "__init__":
-        return calls, asked
-    for node in every(function.cls.node):
-        if isinstance(node, ast.Call) and _is_kept(node.func, stored):
-            calls.append(node)
-        elif isinstance(node, ast.Attribute) and _is_kept(node.value, stored):
-            asked.add(node.attr)
+    own = _uses(function.facts, function.node, "")
+    calls, asked = list(own.calls.get(name, ())), set(own.asked.get(name, ()))
+    if function.cls is not None and function.name == "__init__":
+        kept = _uses(function.cls.facts, function.cls.node, "self")
+        for attribute in own.stored.get(name, ()):
+            calls += kept.calls.get(attribute, ())
+            asked |= kept.asked.get(attribute, set())
     return calls, asked
 
 
-def _is_kept(node: ast.expr, stored: set[str]) -> bool:
-    """Whether an expression is one of an object's own attributes."""
-    return isinstance(node, ast.Attribute) and node.attr in stored and _root(node.value) == "self"
+def _uses(facts: dict[str, Any], inside: ast.AST, owner: str) -> Uses:
+    """The uses of all names in a function or, of an ``owner``'s attributes, in a class."""
+    known: Uses | None = facts.get("uses")
+    if known is not None:
+        return known
+    known = facts["uses"] = Uses(defaultdict(list), defaultdict(set), defaultdict(set))
+    for node in every(inside):
+        if isinstance(node, ast.Call) and (name := _named(node.func, owner)):
+            known.calls[name].append(node)
+        elif isinstance(node, ast.Attribute) and (name := _named(node.value, owner)):
+            known.asked[name].add(node.attr)
+        elif isinstance(node, ast.Assign):
+            for one, value in _pairs(node):
+                known.stored[_root(value)].add(one.attr)
+    return known
+
+
+def _named(node: ast.expr, owner: str) -> str:
+    """A name, or that of an ``owner``'s attribute; empty: it is something else."""
+    if not owner:
+        return node.id if isinstance(node, ast.Name) else ""
+    mine = isinstance(node, ast.Attribute) and _root(node.value) == owner
+    return node.attr if mine and isinstance(node, ast.Attribute) else ""
 
 
 def _pairs(node: ast.Assign) -> Iterator[tuple[ast.Attribute, ast.expr]]:

@@ -147,8 +147,8 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.variables, it.live, it.weights = first, first_live, first_weights
         it.region = first_region
     else:
-        entered = first_region.sites != region.sites  # through an ``ExitStack``
-        it.region = first_region if entered else region
+        ends = (one for one in (first_region, it.region) if one.sites != region.sites)
+        it.region = next(ends, region)  # entered through an ``ExitStack``
         second = it.variables
         it.variables = merge(first, second, first_live, it.live, asked_here, it.function, it.stored)
         left(it, asked_here, first, second)

@@ -143,7 +143,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         _one_kind(narrow, wide, mode)
     came = origin(wide, mode)
     lowered = origin(narrow, mode)
-    if came.kind in (CAST, MASK) and not pair.modes >> CODE & 1 and _derives(it):
+    if came.kind in (CAST, MASK) and not pair.modes >> CODE & 1 and _is_of_own_class(it, narrow):
         return
     _as_if_cast(applied, pair)
     near = _mended_there(it, came)
@@ -215,11 +215,14 @@ def of_other_half(it: Interpreter, applied: Applied) -> None:
     )
 
 
-def _derives(it: Interpreter) -> bool:
-    """Whether a method of a class is at hand that derives from a layer of torch: where it casts what the
-    layer is given to float32, its weights are kept in float32, too."""
+def _is_of_own_class(it: Interpreter, value: Tensor) -> bool:
+    """Whether a method is at hand of a class that derives from a layer, and a value is such a layer's weight:
+    where the class casts what the layer is given to float32, the weight is kept in float32, too."""
     cls = it.function.cls if it.function is not None else None
-    return cls is not None and bool(layer_of(it, cls))
+    layer = layer_of(it, cls) if cls is not None else ""
+    value = peel(value)
+    made = value.data if value.op == "weight" and isinstance(value.data, tuple) else ()
+    return bool(layer) and made[:1] == (layer,)
 
 
 def _item(it: Interpreter, applied: Applied, index: int) -> Place | None:
