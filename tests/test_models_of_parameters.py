@@ -152,6 +152,29 @@ def test_a_model_that_is_cast_is_so_in_every_mode() -> None:
     assert codes(text.replace("x.half", "x.float"), "bfloat16", head=head) != []
 
 
+def test_a_module_that_holds_a_model_rests_on_its_class_too() -> None:
+    head = HEAD.replace(".float()", "").replace(
+        "return self", "x = torch.log(x.half().sigmoid() + 1e-8)\n        return self"
+    )
+    text = (
+        "class Holder(nn.Module):\n"
+        "    def __init__(self, net):\n"
+        "        super().__init__()\n"
+        "        self.scale = nn.Linear(4, 4)\n"
+        "        self.net = net.eval()\n\n"
+        "    def forward(self, x):\n"
+        "        return self.scale(self.net(x))\n"
+    )
+    assert codes(head=head, text="") == ["MP301 certain"]
+    assert codes(text, head=head) == ["MP301 certain"]  # nobody is taken for its caller
+    inside = head.replace("x.half()", "x")
+    assert codes("", "float16", head=inside) == codes(text, "float16", head=inside)
+    run = (
+        "def run(holder, x):\n    holder.half()\n    return torch.log(holder(x).sigmoid() + 1e-8)\n"
+    )
+    assert "MP301 certain" in codes(f"{text}\n\n{run}")  # the holder, or what it holds
+
+
 # classes that derive from layers
 
 NORM = """\

@@ -139,7 +139,7 @@ def call_instance(
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
-    if callee.root.guessed and not it.guessed and objects.was_cast(it, callee) is False:
+    if not it.guessed and callee.guessed and objects.was_cast(it, callee) is False:
         weights, _ = objects.weights_of(it, callee)  # a flag or an argument decides
         _fed(it, weights, arguments, node)
         return network(it, callee.cls.name, weights, [*arguments, *keywords.values()], node)

@@ -14,7 +14,7 @@ from precision_lint.syntax.program import Function
 
 def run(it: Interpreter, function: Function, owner: Value | None, *given: Any) -> Value:
     """``calls.run``; of a supposed class, and of what that calls, under an assumption."""
-    if it.guessed or not isinstance(owner, Instance) or not owner.root.guessed:
+    if it.guessed or not isinstance(owner, Instance) or not owner.guessed:
         return calls.run(it, function, owner, *given)
     cast = objects.was_cast(it, owner)
     it.guessed, live = assume.NETWORK, it.live

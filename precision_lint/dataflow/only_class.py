@@ -64,11 +64,12 @@ def only_model(
     calls, asked = _used(function, name) if models else ([], set())
     if not calls or not asked & OF_MODULES:
         return None
-    found = [(cls, forward) for cls, forward in models if has_weights(cls)]
+    others = [one for one in models if one[0] is not function.cls]
+    found = [one for one in others if _wraps(it, one[0]) or has_weights(one[0])]
     if len(found) != 1:
         return None
     cls, forward = found[0]
-    other = cls is function.cls or _is_made(function, cls) or _wraps(it, cls)
+    other = _is_made(function, cls) or _wraps(it, cls)
     known = asked <= OF_MODULES or _has(it, cls, asked - OF_MODULES)
     fits = known and all(_accepts(forward, call) for call in calls)
     return cls if fits and not other else None

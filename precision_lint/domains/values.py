@@ -465,6 +465,11 @@ class Instance(Value):
         self.also = also
 
     @property
+    def guessed(self) -> bool:
+        """Whether its class is supposed."""
+        return self.root.guessed or any(root.guessed for root, _ in self.also)
+
+    @property
     def items(self) -> Sequence | Table | None:
         found: Any = self.attributes.get(ITEMS)
         return found  # type: ignore[no-any-return]

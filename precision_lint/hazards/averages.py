@@ -31,7 +31,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.hazards.places import made_at, names_in, on_cpu
-from precision_lint.syntax.program import Function, every
+from precision_lint.syntax.program import Function, Module, every
 
 SLOWEST: Final = {FLOAT16: 0.99, BFLOAT16: 0.95}
 """From which share of what is kept on an average of 0 stops short of 1 by more than 1 %: 0.95 of 1 in float16,
@@ -325,7 +325,11 @@ def rounds(
     inside = [one for one in began if function and _within(one, function.node, it.module)]
     once = [one for one in inside if function and _begun_once(function, one, target)]
     began = [one for one in began if one not in once]
-    own = function is None or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
+    own = (
+        function is None
+        or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
+        or _is_copy(total, function, it.module)
+    )
     keeps = term is not None and not it.no_grad and _has_gradient(term)
     found = [
         _needed(loop.source, keeps and not _goes_backward(it, loop.node))
@@ -335,6 +339,12 @@ def rounds(
         and not _begins_entry(loop.node, target)
     ]
     return min((one for one in found if one is not None), default=None)
+
+
+def _is_copy(total: Any, function: Function, home: Module) -> bool:
+    """Whether a total is a tensor of a function's own, cast from what it began as elsewhere."""
+    cast = isinstance(total, Tensor) and total.op == "cast"
+    return cast and _within(total, function.node, home)
 
 
 def _has_gradient(term: Tensor) -> bool:
