@@ -163,7 +163,7 @@ def test_a_module_that_holds_a_model_rests_on_its_class_too() -> None:
         "        self.scale = nn.Linear(4, 4)\n"
         "        self.net = net.eval()\n\n"
         "    def forward(self, x):\n"
-        "        return self.scale(self.net(x))\n"
+        "        return self.scale(self.net(x.float()))\n"
     )
     assert codes(head=head, text="") == ["MP301 certain"]
     assert codes(text, head=head) == ["MP301 certain"]  # nobody is taken for its caller
@@ -173,6 +173,30 @@ def test_a_module_that_holds_a_model_rests_on_its_class_too() -> None:
         "def run(holder, x):\n    holder.half()\n    return torch.log(holder(x).sigmoid() + 1e-8)\n"
     )
     assert "MP301 certain" in codes(f"{text}\n\n{run}")  # the holder, or what it holds
+
+
+HOLDER = """\
+class Holder(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net.{}()
+
+    def forward(self, x):
+        return {}
+"""
+
+
+def test_a_module_does_not_hold_its_own_class() -> None:
+    text = HOLDER.format("half", "torch.log(self.net(x).sigmoid() + 1e-8)")
+    assert codes(text) == []  # the other model of the file gives float32
+    assert codes(text, head=HEAD.replace(".float()", "")) == ["MP301 certain"]
+
+
+def test_a_wrapper_without_weights_is_a_model() -> None:
+    text = HOLDER.format("eval", "self.net(x, x, x).float()")
+    run = "def run(net, x):\n    net.half()\n    return torch.log(net(x).sigmoid() + 1e-8)\n"
+    assert codes(run) == []
+    assert codes(f"{text}\n\n{run}") == ["MP301 certain"]  # the model, or what wraps one
 
 
 # classes that derive from layers

@@ -65,7 +65,7 @@ def only_model(
     if not calls or not asked & OF_MODULES:
         return None
     others = [one for one in models if one[0] is not function.cls]
-    found = [one for one in others if _wraps(it, one[0]) or has_weights(one[0])]
+    found = [one for one in others if has_weights(one[0])]
     if len(found) != 1:
         return None
     cls, forward = found[0]
