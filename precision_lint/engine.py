@@ -253,7 +253,8 @@ class Together:
     """The facts of all files that were interpreted.
 
     imports: what a file imports, directly or not.  suggested: signs besides those of the code.
-    imported: whether any file imports one.  near: what a file names in its imports.
+    imported: whether any file imports one.  near: what a file names in its imports.  below: the files of
+    a folder, and what they import.
     """
 
     def __init__(
@@ -263,10 +264,11 @@ class Together:
         suggested: Iterable[Sign] = (),
         imported: Callable[[str], bool] = lambda _: False,
         near: Callable[[str], Iterable[str]] = lambda _: (),
+        below: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
         self._facts = facts
         signs = {sign for found in facts.values() for sign in found.signs}.union(suggested)
-        self._signs = Signs(signs, imports, imported, near)
+        self._signs = Signs(signs, imports, imported, near, below)
         self._roots: dict[str, list[str]] = {}
         self._called: dict[str, dict[str, set[Function]]] = {}
         for root, found in sorted(facts.items()):
@@ -306,9 +308,15 @@ class Signs:
         imports: Callable[[str], Iterable[str]],
         imported: Callable[[str], bool],
         near: Callable[[str], Iterable[str]],
+        below: Callable[[str], Iterable[str]],
     ) -> None:
         self._by_file: dict[str, list[Sign]] = {}
+        said: set[tuple[str, int]] = set()
         for sign in sorted(signs, key=lambda one: (one.place, one.mode, one.text)):
+            if sign.setting is not None:  # one file that says so is enough
+                if (sign.setting, sign.mode) in said:
+                    continue
+                said.add((sign.setting, sign.mode))
             program = sign.script and not imported(sign.place.path)
             found = replace(sign, script=False) if program else sign
             self._by_file.setdefault(sign.place.path, []).append(found)
@@ -316,6 +324,8 @@ class Signs:
         self._imports = {path: frozenset(imports(path)) for path in code}
         self._near = {path: frozenset(near(path)) for path in self._imports}
         self._imported = imported
+        homes = {one.setting for found in self._by_file.values() for one in found if one.setting}
+        self._below = {home: frozenset(below(home)) for home in homes}
 
     def here(self, name: str) -> Force:
         """The modes that a file itself shows."""
@@ -324,7 +334,12 @@ class Signs:
     def around(self, name: str) -> Force:
         """The modes that other files show."""
         importers = [path for path, found in self._imports.items() if name in found]
-        others = (s for path, found in self._by_file.items() if path != name for s in found)
+        others = (
+            replace(sign, setting="") if name in self._below.get(sign.setting or "", ()) else sign
+            for path, found in self._by_file.items()
+            if path != name
+            for sign in found
+        )
         imported = bool(importers) or self._imported(name)
         near = frozenset(path for path, found in self._near.items() if name in found)
         return force(name, others, importers, imported, near)

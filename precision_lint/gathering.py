@@ -105,7 +105,9 @@ def interpreted(
     for root, found in facts.items():
         suggested = suggestions.signs(projects[root], caches[root])
         known = imports[root]
-        whole = Together(found, known.reach_of_users, suggested, known.imported, known.near)
+        whole = Together(
+            found, known.reach_of_users, suggested, known.imported, known.near, known.below
+        )
         told[root] = {name: whole.told(name) for name in wanted[root]}
         for name in wanted[root][:1]:
             more = len(users[root]) - len(first[root])

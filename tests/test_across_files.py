@@ -354,6 +354,31 @@ def test_settings_of_a_trainer_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("conf/train.yaml", ["app/other.py", "loss.py", "other.py"]),
+        ("app/conf/train.yaml", ["app/other.py", "loss.py"]),
+        ("empty/train.yaml", ["app/other.py", "loss.py", "other.py"]),
+        ("tools/conf/train.yaml", []),
+    ],
+)
+def test_settings_are_for_the_code_around_them_and_what_it_imports(
+    tmp_path: Path, settings: str, expected: list[str]
+) -> None:
+    files = {
+        "loss.py": MODULE,
+        "other.py": MODULE,
+        "app/train.py": "import torch\nfrom loss import Loss\n",
+        "app/other.py": MODULE,
+        "tools/look.py": "import torch\n",
+        settings: "trainer:\n  precision: 16-true\n",
+    }
+    projects.write(tmp_path, files)
+    result = projects.check(tmp_path)
+    assert [str(Path(d.filename).relative_to(tmp_path)) for d in result.diagnostics] == expected
+
+
+@pytest.mark.parametrize(
     ("owner", "made", "expected"),
     [
         ("nn.Module", "super().half()", []),

@@ -939,3 +939,20 @@ def test_no_region_is_around_what_is_given_nothing(
     stated = Overrides(precision=("amp-float16",), select=("MP502",), no_cache=True)
     result = runner.check([tmp_path], Resolver(stated, isolated=True))
     assert [one.code for one in result.diagnostics] == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [("Trainer(mixed_precision=True)", ["MP301 likely"]), ("attend(x, mixed_precision=True)", [])],
+)
+def test_what_is_given_tensors_is_no_trainers_setting(call: str, expected: list[str]) -> None:
+    text = (
+        "import torch\nfrom library import Trainer, attend\n\n\nclass Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.log(x.sigmoid() + 1e-8)\n\n\n"
+        "def run(x):\n"
+        "    x = torch.relu(x)\n"
+        f"    return {call}\n"
+    )
+    found = lint_source(text, isolated=True)
+    assert [f"{one.code} {one.confidence.value}" for one in found] == expected

@@ -101,8 +101,12 @@ LOADING: Final = frozenset({"from_pretrained", "from_config", "from_single_file"
 """Methods that make one model."""
 
 
-def _settings(it: Interpreter, callee: str, keywords: Keywords, node: ast.AST) -> None:
+def _settings(
+    it: Interpreter, callee: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> None:
     """Keywords that tell a framework in which precision to run (``precision="16-mixed"``)."""
+    if any(isinstance(one, Tensor) for one in arguments):
+        return  # it computes something itself
     for keyword, value in keywords.items():
         alternatives = list(_alternatives(value))
         for one in alternatives:
@@ -204,7 +208,7 @@ def call(
         if last == "ToPILImage":
             return Reference("torchvision.transforms.functional.to_pil_image")
         _to_picture(it, last, arguments, node)
-    _settings(it, last, keywords, node)
+    _settings(it, last, arguments, keywords, node)
     if asked is not None and last in LOADING:
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:

@@ -212,13 +212,18 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
 # subscripts
 
 
-def _chosen(entry: Value, table: Table, node: ast.Subscript) -> Value:
-    """One of several dtypes, which a key decides on."""
-    if not isinstance(entry, DtypeValue) or any(entry is one for one in table.items.values()):
-        return entry
-    made = DtypeValue(entry.dtypes, entry.node, entry.home, entry.assumptions)
-    made.asked = node
-    return made
+def chosen(table: Table, default: Value | None, node: ast.expr) -> Value:
+    """One of several entries, which a key decides on; the default: what there is for other keys."""
+    if table.element is not None:
+        return table.element
+    entries = [*table.items.values(), *([default] if default is not None else [])]
+    found: Value | None = None
+    for one in entries:
+        found = one if found is None else join(found, one)
+    if isinstance(found, DtypeValue) and not any(found is one for one in entries):
+        found = DtypeValue(found.dtypes, found.node, found.home, found.assumptions)
+        found.asked = node
+    return found if found is not None else unknown()
 
 
 def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) -> Value:
@@ -228,7 +233,7 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Sequence):
         return _item(value, index, node)
     if isinstance(value, Table):
-        return _chosen(_entry(it, value, index), value, node)
+        return _entry(it, value, index, node)
     if isinstance(value, Instance) and value.items is not None:
         return _module_item(it, value, index, node)
     if isinstance(value, Array):
@@ -243,7 +248,7 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     return found if found is not None else unknown()
 
 
-def _entry(it: Interpreter, value: Table, index: Value) -> Value:
+def _entry(it: Interpreter, value: Table, index: Value, node: ast.expr) -> Value:
     key = index.value if isinstance(index, Scalar) else None
     if key is not None and key in value.items:
         return value.items[key]
@@ -252,12 +257,9 @@ def _entry(it: Interpreter, value: Table, index: Value) -> Value:
         if isinstance(one, Unknown):
             one.symbol.uses |= value.element.symbol.uses & Symbol.TENSOR
         return one
-    if value.element is not None:
-        return value.element
-    found: Value | None = None
-    for item in value.items.values() if key is None else ():
-        found = item if found is None else join(found, item)
-    return found if found is not None else unknown()
+    if key is not None:
+        return value.element if value.element is not None else unknown()
+    return chosen(value, None, node)
 
 
 def _special_item(it: Interpreter, value: Special, index: Value, node: ast.Subscript) -> Value:

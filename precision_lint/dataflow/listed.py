@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from precision_lint.dataflow.containers import element_of, rebind
+from precision_lint.dataflow.containers import chosen, element_of, rebind
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import NONE, Scalar, Sequence, Special, Table, Value, number
@@ -109,7 +109,7 @@ def of_table(
         other = arguments[1] if len(arguments) > 1 else unknown()
         if name == "setdefault" and key is not None:
             rebind(it, target, Table({**value.items, key: other}, value.element))
-        return other if value.element is None else value.element
+        return chosen(value, other, node) if key is None else value.element or other
     if name in ("items", "values", "keys"):
         return Special("items", node, it.module, of=value, what=name)
     if name == "update":

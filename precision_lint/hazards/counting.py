@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import permutations
 from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.creation import CREATED
@@ -36,7 +37,7 @@ from precision_lint.domains.values import (
     number,
 )
 from precision_lint.hazards.places import made_at, operand_node
-from precision_lint.hazards.rounding import EXACT
+from precision_lint.hazards.rounding import EXACT, FLOAT16_MAX
 
 RANGES: Final = ("arange", "range")
 COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -563,3 +564,17 @@ def _is_neighbour(value: Tensor, whole: Tensor) -> bool:
             return False
         value = following
     return False
+
+
+# totals that are only compared
+
+
+@hazard(*COMPARISONS)
+def total_compared(it: Interpreter, applied: Applied) -> None:
+    """``x.abs().sum() > 0``: a total beyond 65504 compares as it should with what is below."""
+    written = [getattr(applied.node, "left", None), *getattr(applied.node, "comparators", ())]
+    for total, limit in permutations(applied.values[:2]):
+        bound = number(limit)
+        if isinstance(total, Tensor) and total.node in written and bound is not None:
+            if abs(bound) < FLOAT16_MAX:
+                it.retract("sum-overflow", total)

@@ -31,7 +31,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Function
+from precision_lint.syntax.program import Function, every
 from precision_lint.torchmodel.foreign import SCALER_OWNERS
 
 HELD, KEPT, UNSCALED, SCALING, EMPTY = "held", "kept", "unscaled", "scaling", "empty"
@@ -345,14 +345,52 @@ def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
 
     Tests of callers do not count: what a function does is the same whoever calls it.
     """
-    here = set(ast.walk(it.function.node if it.function is not None else it.module.tree))
-    answers = [(o.test, _for_bfloat16(o.test, o.holds)) for o in it.branches if o.test in here]
-    if enabled is not None:
-        answers.append((enabled, _for_bfloat16(enabled)))
+    answers = [(one, _for_bfloat16(one, holds)) for one, holds in _tests(it, enabled)]
     says = next((test for test, answer in answers if answer and _speaks_of(test)), None)
     if says is not None and all(answer is not False for _, answer in answers):
         scaled = it.place(says)
         it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=scaled, taken=False)
+
+
+def _tests(it: Interpreter, enabled: ast.expr | None) -> list[tuple[ast.expr, bool]]:
+    """The function's tests that lead here, as they were computed, and how they come out."""
+    here = set(ast.walk(it.function.node if it.function is not None else it.module.tree))
+    tests = [(one.test, one.holds) for one in it.branches if one.test in here]
+    tests += [(enabled, True)] if enabled is not None else []
+    return [(_computed(it, test), holds) for test, holds in tests]
+
+
+def _computed(it: Interpreter, test: ast.expr) -> ast.expr:
+    """What a variable or attribute was last set to, in the function before it is asked or in its class."""
+    name = _dotted(test)
+    function = it.function
+    if name is None or function is None:
+        return test
+    own = [one for one in _set(function, name) if one.lineno < test.lineno]
+    others = function.cls.methods.values() if function.cls is not None and "." in name else ()
+    found = own or [one for other in others for one in _set(other, name)]
+    values = [one.value for one in found if not isinstance(one.value, ast.Constant)]
+    return values[-1] if values else test
+
+
+def _set(function: Function, name: str) -> list[ast.Assign]:
+    """The assignments of a function to a variable or attribute."""
+    known: dict[str, list[ast.Assign]] | None = function.facts.get("set")
+    if known is None:
+        known = function.facts["set"] = {}
+        for node in every(function.node):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                known.setdefault(_dotted(node.targets[0]) or "", []).append(node)
+        for found in known.values():
+            found.sort(key=lambda one: one.lineno)
+    return known.get(name, [])
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """A variable, or an attribute of one as ``self.name``."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else None
 
 
 LEFT_ON, CHOSEN = "left on", "chosen"
@@ -360,9 +398,7 @@ LEFT_ON, CHOSEN = "left on", "chosen"
 
 def _left_on(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
     """Note a scaler that is made under settings none of which says anything of a dtype."""
-    here = set(ast.walk(it.function.node if it.function is not None else it.module.tree))
-    tests = [o.test for o in it.branches if o.test in here]
-    tests += [enabled] if enabled is not None else []
+    tests = [test for test, _ in _tests(it, enabled)]
     open_ = all(map(_is_setting, tests))
     if it.function is not None and open_ and all(_for_bfloat16(t) is None for t in tests):
         it.notes.setdefault((LEFT_ON, _scope(it)), {})[node] = it.module
@@ -398,9 +434,15 @@ def region_chosen(
     both = dtypes.FLOAT16 | dtypes.BFLOAT16
     for value in (*arguments, *keywords.values()):
         if isinstance(value, DtypeValue) and value.asked is not None and value.dtypes[CODE] == both:
-            if isinstance(value.asked, ast.Subscript) or _for_bfloat16(value.asked) is not None:
+            if _is_entry(value.asked) or _for_bfloat16(value.asked) is not None:
                 it.notes[CHOSEN, _scope(it)] = it.place(value.asked, value.home)
                 _left_on_where_chosen(it)
+
+
+def _is_entry(asked: ast.expr) -> bool:
+    """Whether a key decides: ``table[key]``, ``table.get(key)``."""
+    method = asked.func if isinstance(asked, ast.Call) else None
+    return isinstance(asked, ast.Subscript) or getattr(method, "attr", "") == "get"
 
 
 def _scope(it: Interpreter) -> Function | None:
@@ -463,9 +505,7 @@ def _spelled(node: ast.expr) -> str | None:
     """A constant text, or a dtype as ``torch.float16``."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return f"{node.value.id}.{node.attr}"
-    return None
+    return _dotted(node) if isinstance(node, ast.Attribute) else None
 
 
 def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:

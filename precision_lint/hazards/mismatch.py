@@ -623,6 +623,8 @@ def _widening(it: Interpreter, wide: Tensor, other: Tensor) -> int:
         if mode in WEIGHTED and a == b == FLOAT32 and not origin(other, mode).direct:
             b = _half_part(other, mode).dtypes[mode] & LOW or b  # half before it was widened itself
         doubles = a == FLOAT64 and not b & FLOAT64
+        if mode == CODE and b == FLOAT32 and not dtypes.regions_on(it.region.dtypes) & 1:
+            doubles = False  # nothing is half as written
         halves = not a & LOW and not b & ~LOW and not it.region.dtypes[mode]
         if doubles or (halves and mode not in (dtypes.AMP16, dtypes.AMPBF)):
             found |= 1 << mode

@@ -95,6 +95,9 @@ TAKEN = frozenset({
 """Events that must not rest, under autocast, on that what is called is a model: totals of times and counts,
 products of coefficients, spreads of rewards, and writes of what normalisation gives are as frequent.  Of 21
 such writes and reads that were read one was right."""
+SEEN = frozenset({"bfloat16-to-numpy"})
+"""Events that rest on that what is called is a model only where its cast or the region is in sight, or the
+user states the mode: of 30 others that were read 7 were right."""
 TWICE = assume.BRANCH | assume.ELSEWHERE
 """Where the code is half on one of several ways only, and the user states no mode, large values are not
 believed as well: of 8 such alarms that were read none was right."""
@@ -233,14 +236,16 @@ def _doubted(event: Event, mode: int, variant: Variant, assumptions: int, force:
     """Usual assumptions that are often wrong in a mode."""
     if mode == CODE:
         return 0 if force.stated else assume.BRANCH
+    in_force = force.of(mode) is not None and not force.stated
+    unseen = assume.NETWORK if event.kind in SEEN and in_force else 0
     enough = Strength.HANDED if variant.of_module else Strength.FILE
     if mode in (AMP16, AMPBF):
         run = force.by_code(mode) >= enough
         doubted = _doubted_in_region(event, variant, assumptions, run)
         alone = not (run or force.stated or assumptions & assume.WEIGHTS)
-        return doubted | assume.NETWORK if alone else doubted
+        return unseen | doubted | (assume.NETWORK if alone else 0)
     # who casts the model may still switch the region on
-    return assume.FLAG | (SHOWN if (force.of(mode) or Strength.PROJECT) < enough else 0)
+    return unseen | assume.FLAG | (SHOWN if (force.of(mode) or Strength.PROJECT) < enough else 0)
 
 
 def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bool) -> int:

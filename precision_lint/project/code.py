@@ -320,6 +320,10 @@ class Imports:
             pending += new
         return found
 
+    def below(self, folder: str) -> set[str]:
+        """The files of a folder (with ``/``), and what they import, directly or not."""
+        return self.reach(*(name for name in self._names if name.startswith(folder)))
+
     def near(self, name: str) -> set[str]:
         """What a file names in its imports, itself or by a package that it names."""
         named = self.of(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from precision_lint.cache import Cache, digest
@@ -12,6 +12,7 @@ from precision_lint.domains import dtypes
 from precision_lint.events import Place, Sign
 from precision_lint.project import configs
 from precision_lint.project.code import Code
+from precision_lint.project.contents import TENSORS
 from precision_lint.project.spellings import F16, Kind, Statement
 
 MAX_DATA = 300
@@ -37,6 +38,7 @@ def signs(code: Code, cache: Cache) -> Iterator[Sign]:
     keys = {name: digest(b"settings", name.encode("utf8", "surrogateescape"), data)
             for name, data in contents.items()}  # fmt: skip
     before, new = cache.get(keys.values()), {}
+    homes = _homes(code)
     for name, key in keys.items():
         found = _decoded(before.get(key))
         if found is None:
@@ -46,11 +48,25 @@ def signs(code: Code, cache: Cache) -> Iterator[Sign]:
                 if _counts(one)
             ]
             new[key] = json.dumps(found)
-        home = code.layout.home_of(name)
+        home = _home(name, homes, code.layout.home_of(name))
         for kind, narrow, spelling, row in found:
             text = f"the project's settings say {spelling}"
             yield Sign(MODES[kind, narrow], text, Place(name, row, 0, row, 0), setting=home)
     cache.put(new)
+
+
+def _homes(code: Code) -> frozenset[PurePosixPath]:
+    """The folders with tensors in their files, or in those of folders inside."""
+    found = (name for name in code.names if code.contents(name).flags & TENSORS)
+    return frozenset(folder for name in found for folder in PurePosixPath(name).parents)
+
+
+def _home(name: str, homes: Collection[PurePosixPath], package: str) -> str:
+    """The folder, with ``/``, whose code a configuration file is for: the nearest around it with tensors,
+    inside of the outermost package that it lies in; empty: the whole project."""
+    around = PurePosixPath(name).parents
+    nearest = next((one for one in around if one in homes or f"{one}/" == package), around[-1])
+    return f"{nearest}/" if nearest.name else ""
 
 
 def _kind(name: str) -> tuple[str, str]:
