@@ -199,6 +199,72 @@ def test_a_wrapper_without_weights_is_a_model() -> None:
     assert codes(f"{text}\n\n{run}") == ["MP301 certain"]  # the model, or what wraps one
 
 
+SCORER = """\
+import torch
+from torch import nn
+
+
+class Scorer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def chance(self, x):
+        return self.layer(x).float().sigmoid()
+
+
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def {}(self, x):
+        return self.layer(x).sigmoid()
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model{}
+
+    def loss(self, x):
+        with torch.autocast("cuda", dtype=torch.float16):
+            return torch.log(self.model.chance(x) + 1e-8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "cast", "expected"),
+    [
+        ("forward", "", []),  # the only class with such a method, which gives float32
+        ("forward", ".train()", []),  # and with what every module has
+        ("chance", "", ["MP301 likely"]),  # one of two
+    ],
+)
+def test_the_one_model_with_a_method_is_meant(other: str, cast: str, expected: list[str]) -> None:
+    found = lint_source(SCORER.format(other, cast), isolated=True)
+    assert [f"{one.code} {one.confidence.value}" for one in found] == expected
+
+
+def test_attributes_of_the_one_model_are_known() -> None:
+    text = (
+        "def run(net, x):\n"
+        "    net = net.half()\n"
+        "    print(net.{})\n"
+        "    return torch.log(net(x).sigmoid() + 1e-8)\n"
+    )
+    assert codes(text.format("layer")) == []
+    assert codes(text.format("others")) == ["MP301 certain"]  # another model
+
+
+def test_what_a_cast_object_holds_are_floats() -> None:
+    text = (
+        "def run(steps):\n"
+        "    for one in steps{}:\n"
+        "        yield torch.cat([one, torch.zeros(2)], -1)\n"
+    )
+    assert "MP401 certain" in codes(text.format(".half()"), head="import torch\n\n\n")
+
+
 # classes that derive from layers
 
 NORM = """\

@@ -90,10 +90,17 @@ def _object(
     made = objects.as_made(it) if objects.is_module(it, cls) else dtypes.V_ANY
     root = objects.new_root(made, node, it)
     key_of = Key(it)
-    key = (tuple(map(key_of.of, arguments)), tuple((k, key_of.of(v)) for k, v in keywords.items()))
+    key: Any = (
+        tuple(map(key_of.of, arguments)),
+        tuple((k, key_of.of(v)) for k, v in keywords.items()),
+    )
     built: dict[Any, Instance] = cls.facts.setdefault("built", {})
     it.program.built.append(cls)
     like = built.get(key)
+    if like is not None and any(map(_steps, like.attributes.values())):
+        given = (*arguments, *keywords.values())  # what is trained by one is not by the other
+        key = (*key, *(id(one.symbol) for one in given if isinstance(one, Unknown)))
+        like = built.get(key)
     if like is None and len(built) >= SHAPES_OF_CLASS:
         it.program.count("constructors")
         like = unseen_object(it, cls)
@@ -115,6 +122,10 @@ def _object(
         it.run(init, result, arguments, keywords, node)
         it.region = outside
     return result
+
+
+def _steps(value: Value) -> bool:
+    return isinstance(value, Special) and value.kind in ("optimizer", "scaler")
 
 
 CALLED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []

@@ -156,7 +156,7 @@ class Key:
             options = tuple([self.of(one, 1) for one in value.fields.get("options", ())])
             return ("special", value.kind, id(value.node), value.assumptions, options)
         if isinstance(value, Closure):
-            return ("closure", id(value.function), self.of(value.owner, 1))
+            return ("closure", id(value.function), self.of(value.owner, 1), value.optional)
         if isinstance(value, Scalar):
             return (value.kind, value.value, value.lo, value.hi, value.assumptions, value.op)
         if isinstance(value, ClassValue):

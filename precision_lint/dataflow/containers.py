@@ -205,6 +205,8 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
         made.symbol.uses = symbol.uses & kept
         if ("cast of", "") in symbol.attributes:
             made.symbol.node, made.symbol.home = symbol.node, symbol.home
+            if name == "*":
+                made.symbol.uses |= Symbol.REAL  # a tensor of floats, if it is one
         known = it.linked(symbol, name, made)
     return known
 

@@ -22,15 +22,27 @@ USUAL: Final = frozenset({
 
 def only_class(it: Interpreter, function: Function, name: str) -> Class | None:
     """The one class of the file that has all that is asked of a parameter, by names of its own."""
-    asked = function.module.methods_called().get(name, set())
-    if len(asked) < 2 or (function.cls is not None and name in ("self", "cls")):
+    if function.cls is not None and name in ("self", "cls"):
         return None
-    found = [cls for cls in function.module.classes if _has(it, cls, asked)]
+    classes = function.module.classes
+    anywhere = function.module.methods_called().get(name, set())
+    found = [cls for cls in classes if _has(it, cls, anywhere)] if len(anywhere) > 1 else []
+    if not found and classes:
+        others = [cls for cls in classes if cls is not function.cls]
+        here = _uses(function.facts, function.node, "").asked.get(name, set())
+        kept = _used(function, name)[1] - OF_MODULES
+        found = [one for one in others if _has(it, one, kept if is_module(it, one) else here)]
     return found[0] if len(found) == 1 else None
 
 
 def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:
-    own = cls.facts.get("members")
+    methods = _members(it, cls)
+    return asked <= methods and any(name in cls.methods and name not in USUAL for name in asked)
+
+
+def _members(it: Interpreter, cls: Class) -> set[str]:
+    """The methods and attributes of a class."""
+    own: set[str] | None = cls.facts.get("members")
     if own is None:
         bases = [base for base in ancestry(it, cls) if isinstance(base, Class)]
         own = cls.facts["members"] = {
@@ -42,7 +54,7 @@ def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:
                 *(s for m in base.methods.values() for s in scan(m).stored),
             )
         }
-    return asked <= own and any(name in cls.methods and name not in USUAL for name in asked)
+    return own
 
 
 OF_MODULES: Final = frozenset({
@@ -70,7 +82,7 @@ def only_model(
         return None
     cls, forward = found[0]
     other = _is_made(function, cls) or _wraps(it, cls)
-    known = asked <= OF_MODULES or _has(it, cls, asked - OF_MODULES)
+    known = asked - OF_MODULES <= _members(it, cls)
     fits = known and all(_accepts(forward, call) for call in calls)
     return cls if fits and not other else None
 

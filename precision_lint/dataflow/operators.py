@@ -19,6 +19,7 @@ from precision_lint.domains.values import (
     INF,
     OPTIONAL,
     Array,
+    Closure,
     DtypeValue,
     Instance,
     Scalar,
@@ -519,5 +520,7 @@ def _is_something(value: Value) -> bool:
         return made and value.symbol is None and not value.flags & OPTIONAL
     if isinstance(value, Scalar):
         return value.value is not None and not value.assumptions
+    if isinstance(value, Closure):
+        return not value.optional
     known = isinstance(value, Special) and value.kind == "scaler" and not value.assumptions
     return known and not value.fields.get("optional")  # type: ignore[attr-defined]

@@ -107,6 +107,8 @@ def returns_to_region(it: Interpreter, backward: Function) -> bool:
 
 def _applies(it: Interpreter, decorator: Value, depth: int) -> bool:
     """Whether a decorator is ``custom_bwd``, or a function of the project that calls it, directly or not."""
+    if isinstance(decorator, Special) and decorator.kind == "partial":
+        return _applies(it, decorator.fields["of"], depth)
     if isinstance(decorator, Reference):
         return decorator.name.rpartition(".")[2] in RETURNS
     if not isinstance(decorator, Closure) or not depth:
@@ -142,9 +144,9 @@ def unseen(
         if not absent and not isinstance(value, (Scalar, Reference)):
             return value
     cls = only_class(it, function, argument.arg)
-    if cls is not None:
+    if cls is not None and not is_module(it, cls):
         return unseen_object(it, cls)
-    model = only_model(
+    model = cls or only_model(
         it, function, argument.arg, lambda one: not has_no_weights(it, unseen_object(it, one), True)
     )
     if model is not None:

@@ -63,7 +63,7 @@ def _one_of(a: Any, b: Any) -> Value:
     if len(options) > OPTIONS:
         return unknown()
     if len(options) == len(known):
-        return a  # type: ignore[no-any-return]
+        return b if getattr(b, "optional", False) else a  # type: ignore[no-any-return]
     return Special("either", options=tuple(options))
 
 
@@ -172,6 +172,8 @@ def _optional(value: Value) -> Value:
         return Scalar(None, value.kind, value.lo, value.hi, value.assumptions)
     if isinstance(value, Tensor) and not value.flags & OPTIONAL:
         return value.but(flags=value.flags | OPTIONAL)
+    if isinstance(value, Closure):
+        return Closure(value.function, value.owner, value.outer, value.bare, optional=True)
     return perhaps(value) if isinstance(value, RegionValue) else value
 
 
@@ -456,7 +458,7 @@ def facts(value: Value | None) -> tuple[Any, ...]:
         inside = (value["of"],) if value.kind == "scope" else inside
         return ("special", value.kind, *(map(facts, inside) if inside else (id(value.node),)))
     if isinstance(value, Closure):
-        return ("closure", id(value.function))
+        return ("closure", id(value.function), value.optional)
     if isinstance(value, Reference):
         return ("reference", value.name)
     return (value.__class__.__name__,)

@@ -354,10 +354,11 @@ class Reference(Value):
 class Closure(Value):
     """A function of the project, bound to ``owner`` where it is a method.
 
-    outer: the variables around a nested function.  bare: without its decorators.
+    outer: the variables around a nested function.  bare: without its decorators.  optional: it may be
+    None instead.
     """
 
-    __slots__ = ("bare", "function", "outer", "owner")
+    __slots__ = ("bare", "function", "optional", "outer", "owner")
 
     def __init__(
         self,
@@ -365,11 +366,13 @@ class Closure(Value):
         owner: Value | None = None,
         outer: dict[Any, Value] | None = None,
         bare: bool = False,
+        optional: bool = False,
     ) -> None:
         self.function = function
         self.owner = owner
         self.outer = outer
         self.bare = bare
+        self.optional = optional
 
 
 class ClassValue(Value):

@@ -756,7 +756,9 @@ def half_probabilities(it: Interpreter, applied: Applied) -> None:
 
 
 def _is_layer(value: Tensor) -> bool:
-    """Whether a value is what a linear layer gives, also where it is written as a product with weights."""
+    """Whether a value is what a linear layer gives, also as a product with weights or at a temperature."""
+    if value.op in ("mul", "div") and isinstance(value.operands[1], Scalar):
+        value = peel(value.operands[0]) or value
     if value.op not in ("matmul", "mm"):
         return value.op == "linear"
     second = peel(value.operands[1]) if len(value.operands) > 1 else None
