@@ -19,7 +19,8 @@ class ScalerNotCheckpointed(Rule):
     saves it under another one.
 
     It stays silent for weights alone, for a scaler that is off, where more may be added to the dict,
-    and where the dict has an entry of the scaler's or amp's name.
+    where the dict has an entry of the scaler's or amp's name, and where each state has a file of
+    its own, the scaler's too.
 
     ## Why it breaks
     A new scaler starts at 65536. The run that continues throws steps away until it has found its

@@ -27,7 +27,9 @@ class Float64FromNumpy(Rule):
 
     It stays silent on arrays with a dtype of their own or an `astype`, on tensors that are cast
     (`.float()`, `.to(x.dtype)`, `dtype=`), where the result is cast at once, and on arrays whose
-    dtype is not known. Products with float32 and dtypes beside a half model are MP401's.
+    dtype is not known. Beside what the code makes float32, outside of autocast, it is only
+    `possible`, unless something runs in half. Products with float32 and dtypes beside a half model
+    are MP401's.
 
     ## Why it breaks
     float64 wins every promotion, so activations are float64 from there on: 4 to 8 times the memory

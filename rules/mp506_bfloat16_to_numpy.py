@@ -17,8 +17,8 @@ class Bfloat16ToNumpy(Rule):
     It stays silent on float16, which NumPy has, where the tensor is upcast or made of integers
     (`argmax`, `long`), on results that autocast gives in float32 (`softmax`, losses), and on those
     of a region that is float16, whatever others of the project are. Where only the project says
-    bfloat16, or nothing does, the finding is `possible`; the result of a whole model is likely
-    where the project makes models bfloat16 and uses no autocast.
+    bfloat16, or nothing does, the finding is `possible`, and so is that of a result of which the
+    code shows neither the region nor a cast of what was called, unless the mode is stated.
 
     ## Why it breaks
     `TypeError: Got unsupported ScalarType BFloat16`. It often shows in the first evaluation, after

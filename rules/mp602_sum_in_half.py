@@ -17,7 +17,8 @@ class SumInHalf(Rule):
 
     It stays silent for `dtype=torch.float32`, for upcast operands, for bfloat16, inside CUDA
     autocast, which runs `sum`, `cumsum` and `prod` in float32, for `mean` and `norm`, which
-    accumulate in float32, and for a sum of softmax weights, which is 1.
+    accumulate in float32, for a sum of softmax weights, which is 1, and for a total that is only
+    compared with a constant that half holds (`x.abs().sum() > 0`).
 
     ## Why it breaks
     The sum accumulates in float32, but its result has to fit into float16, which ends at 65504: a

@@ -7,14 +7,7 @@ import ast
 from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.interpreter import OUTSIDE, Interpreter
 from precision_lint.dataflow.protocol import SAVED
-from precision_lint.domains.values import (
-    ClassValue,
-    Closure,
-    Instance,
-    RegionValue,
-    Table,
-    Value,
-)
+from precision_lint.domains.values import ClassValue, Closure, Instance, Table, Value
 from precision_lint.syntax.program import Function, scan
 
 
@@ -68,8 +61,6 @@ def _made(it: Interpreter, function: Function) -> Value | None:
         if not isinstance(maker, (Closure, ClassValue)):
             continue
         applied = maker if target is node else it.expr(node)
-        if isinstance(applied, RegionValue):
-            return None
         found = it.call(applied, [made], {}, node)
         if isinstance(found, (Closure, Instance)):
             made = found

@@ -14,7 +14,6 @@ OPEN: dict[str, set[str]] = {
     "arms swapped": {"mp201/linear_attention.py: +MP201"},
     "code in helpers": {
         "mp404/distances.py: -MP404",
-        "mp212/trainer.py: -MP212",
         "mp305/soft_iou.py: +MP305",
         "mp113/lifetimes.py: -MP113",
         "mp113/script.py: -MP113",
