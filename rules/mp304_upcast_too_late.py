@@ -12,7 +12,8 @@ class UpcastTooLate(Rule):
     `(x + eps).float()` with an epsilon of at most 2.98e-8, `(x * x).float()`, `x.square().float()`,
     `x.pow(2).float()`, `(x ** 2).float()` and `x.exp().float()` (or `.double()`,
     `.to(torch.float32)`), where `x` may be float16; `(a * b).float()` of factors whose limits are
-    known (a sigmoid times 40,000) and whose product exceeds 65504.
+    known (a sigmoid times 40,000) and whose product exceeds 65504, or that two linear or
+    convolution layers give.
 
     It stays silent where `x` is upcast, where its bounds exclude an overflow (a sigmoid, a
     normalised vector, a value from which its maximum was subtracted), for bfloat16, and where

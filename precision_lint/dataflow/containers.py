@@ -523,6 +523,8 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
             value = value.but(flags=value.flags | owner.flags & PARAMETER)
         rebind(it, target.value, value)
         whole = owner.data["owner"] if isinstance(owner.data, Special) else None
+        if whole is not None and isinstance(value, Tensor) and value.data == "explicit":
+            objects.show_cast(it, value.dtypes, node)
         if isinstance(whole, Instance) and isinstance(value, Tensor):
             objects.cast_some(it, whole, value.dtypes)
     elif isinstance(owner, Instance):

@@ -311,9 +311,7 @@ def _dimensions(given: Value | None) -> int:
     """How many dimensions are summed over; 0: all of them."""
     if given is None or (isinstance(given, Scalar) and given.kind == "none"):
         return 0
-    if isinstance(given, Sequence):
-        return len(given.items) if given.items is not None else 1
-    return 1
+    return len(given.items) if isinstance(given, Sequence) and given.items is not None else 1
 
 
 @hazard("div")
@@ -455,19 +453,21 @@ def late_cast(it: Interpreter, applied: Applied) -> None:
                 "late-cast", applied.node, variant, about=value, **event.facts, double=double
             )
         it.retract(kind, value)
-    if value.op == "mul" and magnitude(value) < INF:
+    if value.op == "mul":
         _late_for_product(it, applied, value, double)
 
 
 def _late_for_product(it: Interpreter, applied: Applied, product: Tensor, double: bool) -> None:
-    """``(area * gap).float()`` of factors whose limits are known, and whose product exceeds the range."""
+    """``(area * gap).float()`` of known limits beyond the range, or of what two layers give."""
     factors = [peel(one) for one in product.operands[:2]]
-    if not all(isinstance(one, Tensor) and magnitude(one) <= FLOAT16_MAX for one in factors):
-        return
+    layers = all(is_op(one, "linear", "conv1d", "conv2d", "conv3d") for one in factors)
+    limits = [magnitude(one) if isinstance(one, Tensor) else INF for one in factors]
     modes = half_modes(product.dtypes) & dtypes.modes_of(applied.result.dtypes, WIDER)
-    needed = unbounded(magnitude(product), FLOAT16_MAX, product.reach)
-    nodes = [operand_node(product.node, it.module, index) for index in (0, 1)]
+    needed = assume.MAGNITUDE if layers else None
+    if max(limits) <= FLOAT16_MAX and magnitude(product) < INF:
+        needed = unbounded(magnitude(product), FLOAT16_MAX, product.reach)
     if modes and needed is not None:
+        nodes = (operand_node(product.node, it.module, index) for index in (0, 1))
         it.emit(
             "late-cast", applied.node, modes, product.assumptions | needed, about=product,
             operation="mul", upcast=tuple(it.place(n) for n in nodes if n is not None), double=double,
