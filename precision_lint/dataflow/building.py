@@ -99,7 +99,7 @@ def _object(
     like = built.get(key)
     if like is not None and any(map(_steps, like.attributes.values())):
         given = (*arguments, *keywords.values())  # what is trained by one is not by the other
-        key = (*key, *(id(one.symbol) for one in given if isinstance(one, Unknown)))
+        key = (*key, *(one.symbol.number for one in given if isinstance(one, Unknown)))
         like = built.get(key)
     if like is None and len(built) >= SHAPES_OF_CLASS:
         it.program.count("constructors")

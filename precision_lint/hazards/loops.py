@@ -31,7 +31,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Function, every
+from precision_lint.syntax.program import Function, dotted, every
 from precision_lint.torchmodel.foreign import SCALER_OWNERS
 
 HELD, KEPT, UNSCALED, SCALING, EMPTY = "held", "kept", "unscaled", "scaling", "empty"
@@ -362,7 +362,7 @@ def _tests(it: Interpreter, enabled: ast.expr | None) -> list[tuple[ast.expr, bo
 
 def _computed(it: Interpreter, test: ast.expr) -> ast.expr:
     """What a variable or attribute was last set to, in the function before it is asked or in its class."""
-    name = _dotted(test)
+    name = dotted(test)
     function = it.function
     if name is None or function is None:
         return test
@@ -380,17 +380,10 @@ def _set(function: Function, name: str) -> list[ast.Assign]:
         known = function.facts["set"] = {}
         for node in every(function.node):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                known.setdefault(_dotted(node.targets[0]) or "", []).append(node)
+                known.setdefault(dotted(node.targets[0]) or "", []).append(node)
         for found in known.values():
             found.sort(key=lambda one: one.lineno)
     return known.get(name, [])
-
-
-def _dotted(node: ast.expr) -> str | None:
-    """A variable, or an attribute of one as ``self.name``."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return f"{node.value.id}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else None
 
 
 LEFT_ON, CHOSEN = "left on", "chosen"
@@ -505,7 +498,7 @@ def _spelled(node: ast.expr) -> str | None:
     """A constant text, or a dtype as ``torch.float16``."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
-    return _dotted(node) if isinstance(node, ast.Attribute) else None
+    return dotted(node) if isinstance(node, ast.Attribute) else None
 
 
 def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
