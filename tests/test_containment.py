@@ -110,7 +110,6 @@ def verdicts(home: Path) -> Iterator[dict[str, Verdict]]:
 
 
 @pytest.mark.parametrize("name", CODE)
-@pytest.mark.xdist_group("contained")
 def test_code_is_contained(name: str, verdicts: dict[str, Verdict]) -> None:
     reason = CODE[name][1]
     assert verdicts[name].outcome == ("not isolated" if reason else "proven"), verdicts[name].reason
@@ -118,7 +117,6 @@ def test_code_is_contained(name: str, verdicts: dict[str, Verdict]) -> None:
 
 
 @pytest.mark.usefixtures("verdicts")
-@pytest.mark.xdist_group("contained")
 def test_nothing_is_left(home: Path) -> None:
     names = {one.name for one in home.iterdir()}
     assert names == {f"{name}.py" for name in CODE} | {"temporary"}
@@ -127,7 +125,6 @@ def test_nothing_is_left(home: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.usefixtures("verdicts")
-@pytest.mark.xdist_group("contained")
 def test_no_process_is_left(home: Path) -> None:
     marker = f"TMPDIR={home / 'temporary'}"
     end = time.monotonic() + 10  # the kernel takes a moment

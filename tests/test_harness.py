@@ -149,11 +149,6 @@ def results() -> dict[str, verify.Result]:
     return {result.rule.code: result for result in verify.prove(proofs, jobs=2)}
 
 
-one_worker = pytest.mark.xdist_group("proofs")
-"""So that the rules are proven once, not by each of pytest's workers."""
-
-
-@one_worker
 @pytest.mark.parametrize("code", RULES)
 def test_a_rule_ships_no_fix_without_proof(code: str, results: dict[str, verify.Result]) -> None:
     if results[code].failures:
@@ -168,7 +163,6 @@ NOT_FLOAT16 = {
 """Rules and policies under which float16 is no hazard, or has no case."""
 
 
-@one_worker
 @pytest.mark.parametrize("code", RULES)
 def test_every_condition_was_executed(code: str, results: dict[str, verify.Result]) -> None:
     if RULES[code].applicability is None:

@@ -117,14 +117,12 @@ def proven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
 
 
 @pytest.mark.parametrize("name", PROVEN)
-@pytest.mark.xdist_group("witnesses")
 def test_findings_are_proven_and_cured(name: str, proven: dict[str, Verdict]) -> None:
     one = proven[name]
     assert one.outcome == "proven", one.reason
     assert one.fixed is not None and one.fix
 
 
-@pytest.mark.xdist_group("witnesses")
 def test_a_witness_fails_as_its_rule_says(proven: dict[str, Verdict]) -> None:
     kinds = {name: (one.answer["phase"], one.answer["kind"]) for name, one in proven.items()}
     assert kinds["log"] == ("forward", "inf")
@@ -146,7 +144,6 @@ def test_a_witness_is_drawn(tmp_path: Path) -> None:
     assert all(len(column) == len(drawn.steps) for column in half.values())
 
 
-@pytest.mark.xdist_group("witnesses")
 def test_what_is_not_asked_for_is_not_drawn(proven: dict[str, Verdict]) -> None:
     assert all(one.answer["sweep"] is None for one in proven.values())
 
@@ -206,7 +203,6 @@ def step(model, x, y, scaler):
         assert ".float().sigmoid()" in one.fixed and "def bce" in one.fixed
 
 
-@pytest.mark.xdist_group("witnesses")
 def test_inputs_can_be_pasted(proven: dict[str, Verdict]) -> None:
     import torch
 
@@ -293,7 +289,6 @@ def contained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Verdi
         ("recursion", "RecursionError"),
     ],
 )
-@pytest.mark.xdist_group("hostile code")
 def test_hostile_code_is_contained(
     name: str, reason: str, contained: tuple[dict[str, Verdict], Path]
 ) -> None:
@@ -303,14 +298,12 @@ def test_hostile_code_is_contained(
 
 
 @pytest.mark.parametrize("name", ["inside", "noise"])
-@pytest.mark.xdist_group("hostile code")
 def test_harmless_habits_do_not_stop_a_search(
     name: str, contained: tuple[dict[str, Verdict], Path]
 ) -> None:
     assert contained[0][name].outcome == "proven"
 
 
-@pytest.mark.xdist_group("hostile code")
 def test_nothing_is_left_behind(contained: tuple[dict[str, Verdict], Path]) -> None:
     home = contained[1]
     assert {one.name for one in home.iterdir()} == {f"{n}.py" for n in HOSTILE} | {"kept.txt"}
