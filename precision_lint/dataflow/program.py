@@ -453,8 +453,8 @@ def _whole(it: Interpreter, work: Callable[[], Any]) -> None:
 
 
 def _of_function(key: Any) -> bool:
-    """Whether something is remembered of a function, which is gone with its file."""
-    return isinstance(key, tuple) and any(isinstance(part, Function) for part in key)
+    """Whether something is remembered of a function or a place in one, which are gone with their file."""
+    return isinstance(key, tuple) and any(isinstance(one, Function | ast.AST) for one in key)
 
 
 def _is_main(node: ast.stmt) -> bool:

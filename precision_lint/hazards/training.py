@@ -323,8 +323,8 @@ def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
     if any(_open(value) for value in values) or first is not node:
         return
     scaler = next((one for one in _in_reach(it) if one.fields.get("enabled") is not False), None)
-    lone = it.notes.setdefault((scaler.home, LONE), []) if scaler is not None else None
-    if any(value is state for value in values) and lone is not None:
+    if scaler is not None and any(value is state for value in values):
+        lone = it.notes.setdefault((LONE, scaler.node), [])
         if None in lone:
             return
         lone.append(it.place(node))
@@ -345,7 +345,7 @@ def saved_alone(it: Interpreter, values: list[Value], node: ast.AST) -> None:
     """The scaler's state in a file of its own makes up for optimizers' in theirs."""
     for value in values:
         if isinstance(value, Special) and value.kind == "state" and _state_of(value, "scaler"):
-            lone = it.notes.setdefault((value.fields["of"].home, LONE), [])
+            lone = it.notes.setdefault((LONE, value.fields["of"].node), [])
             for place in filter(None, lone):
                 it.events.pop(("scaler-not-saved", place, None), None)
             lone.append(None)

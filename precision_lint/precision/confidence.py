@@ -97,7 +97,7 @@ products of coefficients, spreads of rewards, and writes of what normalisation g
 such writes and reads that were read one was right."""
 SEEN = frozenset({"bfloat16-to-numpy"})
 """Events that rest on that what is called is a model only where its cast or the region is in sight, or the
-user states the mode: of 30 others that were read 7 were right."""
+user states the mode: of 33 others that were read 7 were right."""
 TWICE = assume.BRANCH | assume.ELSEWHERE
 """Where the code is half on one of several ways only, and the user states no mode, large values are not
 believed as well: of 8 such alarms that were read none was right."""
