@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import registry
 from precision_lint.api import Diagnostic
-from precision_lint.harness.expectations import fixtures, home, linter
+from precision_lint.harness.expectations import fixtures, home
 from precision_lint.source import Source
 
 from . import fixtures_support as support
+from .linting import linter
 
 SHAM = {"MP202", "MP203", "MP204"}
 """Codes of repairs that change nothing."""
-RULES = list(registry.rules().values())
 FIXTURES = {f"{f.rule}/{f.path.stem}": f for f in fixtures(home())}
 GOLDENS = {
     f"{fixture.rule}/{path.stem}": (fixture, path)
@@ -38,7 +37,7 @@ def sham(found: list[Diagnostic]) -> Counter[tuple[str, str]]:
 
 def produced(made: Source, path: Path) -> Iterator[str]:
     """Fixes, each applied alone, after which a text has a sham repair that it had not."""
-    lint = linter(RULES, path)
+    lint = linter(path)
     found = lint(made)
     before = sham(found)
     for diagnostic in found:
@@ -62,7 +61,7 @@ def test_no_fix_produces_a_sham_repair(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(GOLDENS))
 def test_no_golden_has_more_sham_repairs_than_its_fixture(name: str) -> None:
     fixture, golden = GOLDENS[name]
-    lint = linter(RULES, fixture.path)
+    lint = linter(fixture.path)
     before = sham(lint(support.load(fixture)))
     after = sham(lint(support.source(golden.read_bytes(), str(fixture.path))))
     assert not after - before
@@ -86,4 +85,4 @@ def test_each_sham_repair_is_seen(code: str, text: str) -> None:
         "    with torch.autocast('cuda', dtype=torch.float16):\n"
         f"        query = query @ key\n        {text}\n"
     )
-    assert code in {d.code for d in linter(RULES, Path("scores.py"))(made)}
+    assert code in {d.code for d in linter(Path("scores.py"))(made)}

@@ -25,6 +25,7 @@ from precision_lint.harness.expectations import (
 from precision_lint.source import Source
 
 from . import fixtures_support as support
+from . import linting
 
 RULES = registry.rules()
 FIXTURES = {f"{f.rule}/{f.path.stem}": f for f in fixtures(home())}
@@ -39,23 +40,11 @@ def stem(rule: type[Rule]) -> str:
     return rule.__module__.rpartition(".")[2]
 
 
-def remembering(lint: Lint) -> Lint:
-    """The same, which lints no text twice."""
-    known: dict[Source, list[Diagnostic]] = {}
-
-    def remembered(made: Source) -> list[Diagnostic]:
-        if made not in known:
-            known[made] = lint(made)
-        return known[made]
-
-    return remembered
-
-
 @cache
 def linted(name: str) -> tuple[Fixture, Source, Lint, list[Diagnostic]]:
     """A fixture, its text, how to lint it again, and all its diagnostics."""
     fixture = FIXTURES[name]
-    lint = remembering(linter(RULES.values(), fixture.path))
+    lint = linting.linter(fixture.path)
     made = support.load(fixture)
     return fixture, made, lint, lint(made)
 

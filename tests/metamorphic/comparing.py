@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from precision_lint import registry
 from precision_lint.api import Confidence, Diagnostic
 from precision_lint.harness import expectations
 from precision_lint.source import Source
+from tests import linting
 from tests.metamorphic.rewritings import rewritten
 
 BY_NAME = frozenset({"MP501", "MP607", "MP407", "MP408"})
@@ -30,9 +30,8 @@ def differences(path: Path, name: str) -> tuple[int, list[str]] | None:
     texts = rewritten(path.read_text(), name)
     if texts is None:
         return None
-    rules = list(registry.rules().values())
     renaming = "renamed" in name
-    lint = expectations.linter(rules, path)
+    lint = linting.linter(path)
     before, after = (_verdicts(lint(Source(str(path), text)), renaming) for text in texts)
     lost = [f"-{code}" for code in (before - after).elements()]
     return before.total(), lost + [f"+{code}" for code in (after - before).elements()]
