@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from precision_lint.dataflow import building, objects, records
+from precision_lint.dataflow import objects, records
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed
@@ -16,6 +16,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join_all, unknown
 from precision_lint.domains.values import (
+    CLASS,
     Instance,
     Reference,
     Scalar,
@@ -221,5 +222,5 @@ def call(
     if isinstance(result, Unknown):
         loaded = last in ("from_pretrained", "from_config")
         cls = name.rpartition(".")[0] if loaded else name
-        result.symbol.attributes[building.CLASS] = Reference(cls)
+        result.symbol.attributes[CLASS] = Reference(cls)
     return result

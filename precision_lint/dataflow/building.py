@@ -37,6 +37,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    class_of,
 )
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
@@ -434,20 +435,6 @@ def foreign(
     else:
         _fed_features(it, weights, arguments, node)
     return network(it, name, weights, arguments, node)
-
-
-CLASS: Final = ("class of", "")
-"""Where the attributes of an unknown object hold the class of another library that it is of."""
-
-
-def class_of(symbol: Symbol | None) -> str:
-    """The class that an unknown model was loaded by, also if it was cast since."""
-    while symbol is not None:
-        cls, cast = symbol.attributes.get(CLASS), symbol.attributes.get(("cast of", ""))
-        if isinstance(cls, Reference):
-            return cls.name
-        symbol = cast.symbol if isinstance(cast, Unknown) else None
-    return ""
 
 
 def _transforms(it: Interpreter, symbol: Symbol) -> bool:

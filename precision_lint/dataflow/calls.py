@@ -186,6 +186,7 @@ class Key:
             site,
             self.vector(weights),
             value.root.made,
+            value.region is not None and facts(value.region),
         )
 
 

@@ -11,6 +11,7 @@ from precision_lint.dataflow import (
     building,
     declared,
     devices,
+    frameworks,
     functions,
     listed,
     objects,
@@ -45,7 +46,6 @@ from precision_lint.domains.values import (
     Instance,
     ModuleValue,
     Reference,
-    RegionValue,
     Scalar,
     Sequence,
     Special,
@@ -54,6 +54,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    class_of,
     counts,
     text,
 )
@@ -534,7 +535,7 @@ def _unknown_method(
         elif name in ("clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
-            objects.show_cast(it, symbol.vector, symbol.node, bool(building.class_of(symbol)))
+            objects.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
         return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
@@ -556,11 +557,10 @@ def _unknown_method(
         return training.of_unknown(it, value, name, arguments, node)
     around.of_import(it, value, name, arguments, node)
     made = building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
+    made = frameworks.called(it, value, name, arguments, keywords, made, node)
     return settings.of_parser(value, name, made, arguments, keywords)
 
 
-OF_FRAMEWORK: Final = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)
-"""The region of ``accelerator.autocast()``, which depends on how the framework was set up."""
 SHAPES: Final = frozenset({
     "size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool",
 })  # fmt: skip
@@ -600,7 +600,7 @@ def _known_protocol(
         return Special("state", node, it.module, of=stepped)
     if name in ("parameters", "named_parameters"):
         if ("cast of", "") in symbol.attributes and symbol.node is not None:  # it is a model
-            objects.show_cast(it, symbol.vector, symbol.node, bool(building.class_of(symbol)))
+            objects.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
         return Special("parameters", node, it.module, owner=value, named=name.startswith("named"))
     if name in ("children", "modules", "named_children", "named_modules") and not arguments:
         return _method_of(it, value, name)
@@ -613,7 +613,7 @@ def _known_protocol(
         training.framework_backward(it, value, arguments[0], node)
         return NONE
     if name == "autocast" and not symbol.uses & Symbol.TENSOR:
-        return RegionValue(OF_FRAMEWORK, "", assume.LIBRARY, node=node, home=it.module)
+        return frameworks.region(it, value, node)
     if name in ("unscale_gradients", "clip_grad_norm_", "clip_grad_value_", "clip_gradients"):
         explicit = name == "unscale_gradients"
         note(it, "framework-unscale" if explicit else "framework-clip", node, value)

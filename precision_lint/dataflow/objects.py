@@ -294,8 +294,9 @@ def part(owner: Instance, name: str, value: Instance) -> Instance:
     ]
     also = (*value.also[:1], (value.root, value.path), *between)
     return Instance(
-        value.cls, value.attributes, owner.root, path, value.arguments, value.items, also
-    )
+        value.cls, value.attributes, owner.root, path, value.arguments, value.items, also,
+        value.region,
+    )  # fmt: skip
 
 
 def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
@@ -538,7 +539,8 @@ def copied(it: Interpreter, value: Value, node: ast.AST) -> Value:
     if now is not None:
         made[root, ()] = now
     it.weights = {**it.weights, **made}
-    return Instance(value.cls, dict(value.attributes), root, (), value.arguments)
+    attributes = dict(value.attributes)
+    return Instance(value.cls, attributes, root, (), value.arguments, region=value.region)
 
 
 def note_casts(casts: Weights) -> None:

@@ -17,9 +17,12 @@ from precision_lint.domains.values import (
     Special,
     Table,
     Tensor,
+    Unknown,
     Value,
+    class_of,
 )
 from precision_lint.events import Place
+from precision_lint.torchmodel import foreign
 
 
 class Step(NamedTuple):
@@ -63,13 +66,21 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
         note(it, "unknown-call", node, callee, *given)
         for look in HANDED_OVER:
             look(it, node, given)
+    leaves = _leaves_weights(callee)
     for one in given:
-        if isinstance(one, Instance) and not one.path:
+        if isinstance(one, Instance) and not one.path and not leaves:
             one.root.kept, one.root.number = True, 0
         # raw gradients are summed over machines; what was converted is looked at
         converted = isinstance(one, Tensor) and one.flags & GRADIENT and one.op != "grad"
         if converted and not _moves(callee):
             note(it, "read", node, one)
+
+
+def _leaves_weights(callee: Value) -> bool:
+    """Whether a call hands models to a framework, which runs them and casts none."""
+    if isinstance(callee, Unknown):
+        return class_of(callee.symbol.owner) in foreign.FRAMEWORKS
+    return isinstance(callee, Reference) and callee.name in foreign.FRAMEWORKS
 
 
 def _moves(callee: Value) -> bool:

@@ -443,10 +443,10 @@ class Instance(Value):
     built with the same arguments.  root, path: the allocation site and the way from it to this part;
     the dtype of weights is kept for these (``dataflow.objects``).  also: further ways, from where it was
     built itself, and from what holds that.  arguments: a layer's, by name.  items: what a container of
-    modules or parameters holds, shared like its attributes.
+    modules or parameters holds, shared like its attributes.  region: what a framework calls it in.
     """
 
-    __slots__ = ("also", "arguments", "attributes", "cls", "path", "root")
+    __slots__ = ("also", "arguments", "attributes", "cls", "path", "region", "root")
 
     def __init__(
         self,
@@ -457,6 +457,7 @@ class Instance(Value):
         arguments: Mapping[str, Value] | None = None,
         items: Sequence | Table | None = None,
         also: tuple[tuple[Root, tuple[str, ...]], ...] = (),
+        region: RegionValue | None = None,
     ) -> None:
         self.cls = cls
         self.attributes = attributes
@@ -466,6 +467,7 @@ class Instance(Value):
         if items is not None:
             attributes[ITEMS] = items
         self.also = also
+        self.region = region
 
     @property
     def guessed(self) -> bool:
@@ -584,3 +586,17 @@ def unknown_tensor(op: str, node: ast.AST | None, home: Module | None, assumptio
 
 BOTTOM: Final = Special("bottom")
 """No value: the result of a call that does not return, or of which nothing is known yet."""
+
+
+CLASS: Final = ("class of", "")
+"""Where the attributes of an unknown object hold the class of another library that it is of."""
+
+
+def class_of(symbol: Symbol | None) -> str:
+    """The class that an unknown model was loaded by, also if it was cast since."""
+    while symbol is not None:
+        cls, cast = symbol.attributes.get(CLASS), symbol.attributes.get(("cast of", ""))
+        if isinstance(cls, Reference):
+            return cls.name
+        symbol = cast.symbol if isinstance(cast, Unknown) else None
+    return ""

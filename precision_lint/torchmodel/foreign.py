@@ -69,6 +69,17 @@ TRANSFORMS: Final = ("torchvision.transforms.v2.Transform",)
 """Classes of transformations of data, whatever derives from them."""
 SCALER_OWNERS: Final = frozenset({"timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler"})
 """Classes that own a GradScaler, which is on wherever they are made."""
+ACCELERATORS: Final = frozenset({
+    "accelerate.Accelerator", "accelerate.accelerator.Accelerator", "lightning.Fabric",
+    "lightning.fabric.Fabric", "lightning_fabric.Fabric",
+})  # fmt: skip
+"""Classes whose objects wrap models in a region: ``prepare`` and ``setup``."""
+TRAINERS: Final = frozenset({
+    "lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer",
+})  # fmt: skip
+"""Classes whose objects run the steps of Lightning's modules in a region."""
+HUGGING_FACE: Final = frozenset({"transformers.Trainer", "transformers.Seq2SeqTrainer"})
+FRAMEWORKS: Final = ACCELERATORS | TRAINERS | HUGGING_FACE
 LANGUAGE_MODELS: Final = (
     "ForCausalLM",
     "ForSeq2SeqLM",
