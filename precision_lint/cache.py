@@ -15,6 +15,7 @@ import hashlib
 import os
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,19 @@ def _sources(directory: str, within: str = "") -> Iterator[tuple[str, os.DirEntr
                 yield name, entry
 
 
+SUM = 8
+"""Characters before each text that tell whether it is whole."""
+
+
+def _sum(text: str) -> str:
+    return f"{zlib.crc32(text.encode('utf8', 'surrogatepass')):0{SUM}x}"
+
+
+def _is_whole(value: object) -> bool:
+    """Whether a text is as it was written: what writes over the table may leave parts of it as they were."""
+    return isinstance(value, str) and value.startswith(_sum(value[SUM:]))
+
+
 class Cache:
     """Texts by content digest; without a directory it remembers nothing.
 
@@ -107,7 +121,7 @@ class Cache:
                 rows = table.execute(
                     f"SELECT key, value, day FROM facts WHERE key IN ({marks})", some
                 ).fetchall()
-                found |= {key: value for key, value, _ in rows if isinstance(value, str)}
+                found |= {key: value[SUM:] for key, value, _ in rows if _is_whole(value)}
                 stale = [(today, key) for key, _, day in rows if day not in (today - 1, today)]
                 if stale:
                     with table:
@@ -120,7 +134,7 @@ class Cache:
         if table is None:
             return
         today = int(time.time() // 86400)
-        rows = [(key, value, today) for key, value in values.items()]
+        rows = [(key, f"{_sum(value)}{value}", today) for key, value in values.items()]
         with self._unless_it_fails(), table:
             table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
             table.execute("DELETE FROM facts WHERE day < ?", (today - KEEP_DAYS,))

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -224,6 +225,18 @@ def test_processes_share_one_table(home: Path) -> None:
     ]
     assert [child.communicate()[1] for child in children] == [b""] * 3
     assert len(rows(home)) == 60
+
+
+def test_texts_that_were_overwritten_are_not_known(home: Path) -> None:
+    """What writes over the file of a table may leave its structure whole, and change a text in it."""
+    put(home, {KEY: "x" * 10_000})
+    table = home / "facts.sqlite3"
+    data = table.read_bytes()
+    assert data.count(b"x" * 1000)
+    table.write_bytes(data.replace(b"x" * 1000, b"y" * 1000, 1))
+    assert get(home, [KEY]) == {}
+    put(home, {KEY: TEXT})
+    assert get(home, [KEY]) == {KEY: TEXT}
 
 
 CHURN = (
@@ -480,8 +493,9 @@ def test_a_value_of_another_kind_is_computed_anew(tmp_path: Path, home: Path, va
     root = tmp_path / "project"
     projects.write(root, FILES)
     right = run(root, home).diagnostics
+    whole = f"{zlib.crc32(value.encode()):08x}{value}"
     with sqlite3.connect(home / "facts.sqlite3") as table:
-        table.execute("UPDATE facts SET value = ?", (value,))
+        table.execute("UPDATE facts SET value = ?", (whole,))
     table.close()
     found = run(root, home).diagnostics
     assert found == right or value == "[]"
