@@ -116,7 +116,8 @@ def cells(
 def answers(folder: Path, *declared: str, **limits: Any) -> dict[int, Any]:
     """What a child process answers, by case."""
     pairs: dict[int, tuple[str, str | None]] = dict.fromkeys(range(len(declared)), (MODULE, None))
-    return dict(worker.run(worker.Job(write(folder, *declared), pairs, **limits)))
+    job = worker.Job(write(folder, *declared), pairs, **limits)
+    return {index: answer for _, index, answer in worker.run([job])}
 
 
 def verdicts(found: list[Cell]) -> dict[str, str]:
@@ -436,7 +437,7 @@ def test_memory_is_limited(tmp_path: Path) -> None:
 def test_a_proof_that_breaks_in_the_child(tmp_path: Path) -> None:
     write(tmp_path, LOSS)
     (tmp_path / "proof.py").write_text("CASES = 1 / 0\n", encoding="utf-8")
-    [(_, answer)] = worker.run(worker.Job(tmp_path, {0: (MODULE, None)}))
+    [(_, _, answer)] = worker.run([worker.Job(tmp_path, {0: (MODULE, None)})])
     assert "the child process ended before the case" in answer
     assert "proof.py:1: ZeroDivisionError" in answer
 

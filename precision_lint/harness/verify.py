@@ -7,10 +7,12 @@ declare, and the texts that the real fixer makes of them must not.  What that me
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,8 @@ from precision_lint.harness.policy import UnsupportedTorch, require_torch
 
 Cell = dict[str, Any]
 """`precision_lint.harness.judge.Cell` as JSON."""
+BATCH = 8
+"""So many rules at most share a child."""
 ORDER = ("failed", "proven", "shown", "unchanged", "harmless", "skipped")
 """Verdicts, the one that tells most of a group of cells first."""
 
@@ -89,20 +93,19 @@ def prove(
     require_torch()
     children = children or Children()
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        futures: list[Future[Result]] = []
+        futures: list[Future[list[Result]]] = []
         try:
-            for one in proofs:
+            for some in _batches(list(proofs), jobs):
                 # texts are made in this thread: ast.parse of 3.11 fails when threads share it
-                pairs, errors = _prepared(one, keyword)
-                futures.append(
-                    pool.submit(_prove, one, pairs, errors, keyword, device, children, done)
-                )
+                prepared = [(one, *_prepared(one, keyword)) for one in some]
+                futures.append(pool.submit(_prove, prepared, keyword, device, children, done))
             for future in futures:
-                yield future.result()
+                yield from future.result()
         except KeyboardInterrupt:
             children.stop()
             pool.shutdown(cancel_futures=True)
-            yield from (f.result() for f in futures if f.done() and not f.cancelled())
+            ended = (f.result() for f in futures if f.done() and not f.cancelled())
+            yield from itertools.chain.from_iterable(ended)
             raise
         except BaseException:
             children.stop()
@@ -153,11 +156,7 @@ def mistaken(rule: type[Rule], path: Path) -> list[str]:
     return [f"{path.name}:{line}" for line in lines]
 
 
-Pairs = dict[int, tuple[str, str | None]]
-"""Original and fixed text by the index of the case."""
-
-
-def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
+def _prepared(proof: Proof, keyword: str) -> tuple[worker.Texts, list[str]]:
     """Texts of the chosen cases, and why some could not be made."""
     errors = [proof.error] if proof.error else []
     if proof.folder is None:
@@ -178,44 +177,39 @@ def _prepared(proof: Proof, keyword: str) -> tuple[Pairs, list[str]]:
     }, errors
 
 
+def _batches(proofs: list[Proof], jobs: int) -> Iterator[list[Proof]]:
+    """Proofs that one child executes: several, since each child imports torch first."""
+    size = max(1, min(BATCH, len(proofs) // max(1, jobs)))
+    for start in range(0, len(proofs), size):
+        yield proofs[start : start + size]
+
+
 def _prove(
-    proof: Proof,
-    pairs: Pairs,
-    errors: list[str],
+    prepared: Sequence[tuple[Proof, worker.Texts, list[str]]],
     keyword: str,
     device: str,
     children: Children,
     done: Done,
-) -> Result:
-    result = Result(proof.rule, errors=errors)
-    try:
-        execute(proof, pairs, result, device, children, done)
-    except Stopped:
-        result.stopped = True
-        return result
-    if not keyword:
-        result.errors += _missing(proof, result)
-    return result
-
-
-def execute(
-    proof: Proof,
-    pairs: Pairs,
-    result: Result,
-    device: str = "cpu",
-    children: Children | None = None,
-    done: Done = lambda case: None,
-) -> None:
-    """Execute texts as the cases of a proof say, into ``result``; raises `Stopped`."""
-    if proof.folder is None:
-        return
-    for index, answer in worker.run(worker.Job(proof.folder, pairs, device), children):
-        title = proof.cases[index].title
-        if isinstance(answer, str):
-            result.errors.append(f"{title}: {answer}")
-        else:
-            result.cells[title] = answer
-        done(f"{proof.rule.code} {title}")
+) -> list[Result]:
+    """What becomes of some proofs, as far as ``children`` come before they are stopped."""
+    results = [Result(proof.rule, errors=errors) for proof, _, errors in prepared]
+    left = [set(pairs) if proof.folder is not None else set() for proof, pairs, _ in prepared]
+    jobs = [worker.Job(proof.folder or Path(), pairs, device) for proof, pairs, _ in prepared]
+    with contextlib.suppress(Stopped):
+        for number, index, answer in worker.run(jobs, children):
+            proof, result = prepared[number][0], results[number]
+            title = proof.cases[index].title
+            if isinstance(answer, str):
+                result.errors.append(f"{title}: {answer}")
+            else:
+                result.cells[title] = answer
+            left[number].discard(index)
+            done(f"{proof.rule.code} {title}")
+    for (proof, _, _), result, rest in zip(prepared, results, left, strict=True):
+        result.stopped = bool(rest)
+        if not (keyword or rest):
+            result.errors += _missing(proof, result)
+    return results
 
 
 def _missing(proof: Proof, result: Result) -> list[str]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import json
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from precision_lint.harness.children import Children, Conversation, TooSlow
 
@@ -28,57 +29,85 @@ BYTES = 4 << 30
 """Memory a child may hold; not enforced where a GPU is used, which maps far more than it holds."""
 
 
+Texts = dict[int, tuple[str, str | None]]
+"""Original and fixed text by the index of the case."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """The cases of one folder that one child executes.
+    """The cases of one folder.
 
     ``texts``: for each case, by its index in ``CASES``, the original and the fixed text; None where
     the case wants no fix.
     """
 
     folder: Path
-    texts: dict[int, tuple[str, str | None]]
+    texts: Texts
     device: str = "cpu"
     seconds: int = SECONDS
     bytes: int = BYTES
 
 
-def run(
-    job: Job, children: Children | None = None
-) -> Iterator[tuple[int, list[dict[str, Any]] | str]]:
-    """Execute a job; yields each case's index with its cells, or with why it has none.
+Answer = list[dict[str, Any]] | str
+"""The cells of a case, or why it has none."""
 
+
+def run(jobs: Sequence[Job], children: Children | None = None) -> Iterator[tuple[int, int, Answer]]:
+    """Execute jobs; yields the number of the job and the index of the case with each answer.
+
+    One child imports torch for all jobs, of one device and its limits, and executes each in a fork.
     Raises `Stopped` when ``children`` are.
     """
-    left = dict(job.texts)
+    left = {number: dict(job.texts) for number, job in enumerate(jobs) if job.texts}
     while left:
-        child = Conversation(children or Children(), __name__, job.seconds + GRACE)
-        begun: int | None = None
+        child = Conversation(children or Children(), __name__, jobs[0].seconds + GRACE)
+        begun: tuple[int, int | None] | None = None
         with contextlib.suppress(TooSlow):
-            for message in child.ask(_payload(job, left)):
-                begun = index = int(message["case"])
+            for message in child.ask(_payload(jobs, left)):
+                number, index = message["job"], message["case"]
+                begun = number, index
                 if "answer" in message:
-                    del left[index]
-                    begun = None
-                    yield index, message["answer"]
+                    _drop(left, number, index)
+                    begun = (number, None) if number in left else None
+                    yield number, index, message["answer"]
         if not left:
             return
-        last_words = _last_words(child.said, child.status, job)
-        if begun is None:
-            for index in left:
-                yield index, f"the child process ended before the case: {last_words}"
-            return
-        del left[begun]
-        yield begun, f"the child process died: {last_words}"
+        words = _last_words(child.said, child.status, jobs[0])
+        yield from _lost(left, begun, words)
 
 
-def _payload(job: Job, texts: dict[int, tuple[str, str | None]]) -> dict[str, Any]:
+def _lost(
+    left: dict[int, Texts], begun: tuple[int, int | None] | None, words: str
+) -> Iterator[tuple[int, int, Answer]]:
+    """What has no answer because a child died: the case at hand; all of a job, or of all, before the first."""
+    if begun is not None and begun[1] is not None:
+        _drop(left, begun[0], begun[1])
+        yield begun[0], begun[1], f"the child process died: {words}"
+        return
+    for number in list(left) if begun is None else [begun[0]]:
+        for index in left.pop(number):
+            yield number, index, f"the child process ended before the case: {words}"
+
+
+def _drop(left: dict[int, Texts], number: int, index: int) -> None:
+    del left[number][index]
+    if not left[number]:
+        del left[number]
+
+
+def _payload(jobs: Sequence[Job], left: dict[int, Texts]) -> dict[str, Any]:
     return {
-        "folder": str(job.folder),
-        "texts": {str(index): pair for index, pair in texts.items()},
-        "device": job.device,
-        "seconds": job.seconds,
-        "bytes": job.bytes,
+        "device": jobs[0].device,
+        "seconds": jobs[0].seconds,
+        "bytes": jobs[0].bytes,
+        "jobs": [
+            {
+                "job": number,
+                "folder": str(jobs[number].folder),
+                "texts": {str(index): pair for index, pair in texts.items()},
+            }
+            for number, texts in left.items()
+        ],
     }
 
 
@@ -89,23 +118,54 @@ def _last_words(said: Sequence[str], status: int, job: Job) -> str:
 
 
 def main() -> int:
-    """Execute the job on standard input; one line of JSON for each begin and end of a case."""
+    """Execute the jobs on standard input; a line of JSON for each begin and end of a job's cases."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a fixture prints is no answer
-    job = json.load(sys.stdin)
-    _limit_memory(job["bytes"], job["device"])
+    asked = json.load(sys.stdin)
+    _limit_memory(asked["bytes"], asked["device"])
 
-    import torch  # after the limit is set
+    import torch  # after the limit is set, and once for all jobs
 
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for job in asked["jobs"]:
+        _apart(functools.partial(_execute, asked | job, answers))
+    return 0
+
+
+def _apart(work: Callable[[], None]) -> None:
+    """Do something in a fork, which what it leaves behind ends with; where there is none, here.
+
+    If that ends by a signal or with an exit status, so does this process.
+    """
+    if not hasattr(os, "fork"):  # Windows
+        work()
+        return
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended:
+        sys.stderr.flush()
+        os._exit(ended) if ended > 0 else os.kill(os.getpid(), -ended)
+
+
+def _execute(job: dict[str, Any], answers: TextIO) -> None:
+    """The cases of one folder."""
     from precision_lint.harness.collect import load_cases
     from precision_lint.harness.execute import Fault
     from precision_lint.harness.judge import prove
 
     def answer(**message: Any) -> None:
-        print(json.dumps(message), file=answers, flush=True)
+        print(json.dumps({"job": job["job"], **message}), file=answers, flush=True)
 
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
+    answer(case=None)
     folder = Path(job["folder"])
     cases = load_cases(folder)
     for key, (original, fixed) in job["texts"].items():
@@ -124,7 +184,6 @@ def main() -> int:
             answer(case=int(key), answer=[cell.as_json() for cell in cells])
         finally:
             faulthandler.cancel_dump_traceback_later()
-    return 0
 
 
 def _limit_memory(limit: int, device: str) -> None:
