@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from precision_lint.dataflow import objects, settings
+from precision_lint.dataflow import apart, objects, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -73,6 +73,7 @@ def construct(
 ) -> Value:
     """An object of a class of the project."""
     made = _object(it, callee, arguments, keywords, node)
+    apart.note(it, made, (*arguments, *keywords.values()), keywords)
     for look in OBJECTS if isinstance(made, Instance) else ():
         look(it, made, node)  # type: ignore[arg-type]
     return made

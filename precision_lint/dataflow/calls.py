@@ -315,6 +315,8 @@ def _as_alike(
 
 def _object_of(it: Interpreter, function: Function) -> Value | None:
     """What a method is of if no call of it was seen; None: it is no method."""
+    if function.cls is not None and function.kind == "class":
+        return ClassValue(function.cls)
     if function.cls is None or function.kind not in ("method", "property"):
         return None
     return unseen_object(it, function.cls) if function.parameters else None

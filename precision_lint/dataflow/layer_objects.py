@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import Final
 
 from precision_lint.dataflow import objects
@@ -33,6 +34,17 @@ SIZES: Final = (
 """Parameters of layers that are numbers."""
 
 
+def hold(values: Iterable[Value]) -> None:
+    """Note that something holds these, which may be cast with it."""
+    for one in values:
+        if isinstance(one, Instance):
+            one.root.alone = False
+        elif isinstance(one, Sequence):
+            hold(one.items or ())
+        elif isinstance(one, Table):
+            hold(one.items.values())
+
+
 def make_layer(
     it: Interpreter,
     layer: layers.Layer,
@@ -43,6 +55,7 @@ def make_layer(
     """A layer, loss or container of ``torch.nn``."""
     root = objects.new_root(objects.as_made(it), node, it)
     if layer.container:
+        hold((*arguments, *keywords.values()))
         return Instance(layer.name, {}, root, items=_items(it, layer, arguments, keywords))
     given = dict(zip(layer.parameters, arguments, strict=False))
     given.update(keywords)

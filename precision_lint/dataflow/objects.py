@@ -287,6 +287,7 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
 def part(owner: Instance, name: str, value: Instance) -> Instance:
     """An object that another one holds: it is cast with it, also where it was built."""
     path = (*owner.path, name)
+    value.root.alone = False
     between = [
         (root, (*above, name))
         for root, above in owner.also[:6]
@@ -585,6 +586,7 @@ def of_own_parts(it: Interpreter) -> bool:
     return (
         function is not None
         and function.cls is not None
+        and function.kind not in ("class", "static")  # they have no object of it
         and is_module(it, function.cls)
         and find_method(it, function.cls, "training_step") is None
     )
@@ -660,6 +662,8 @@ def cast_module(
 ) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
+    for root, _ in ways(owner):
+        root.alone = False
     library = owner.cls if isinstance(owner.cls, str) else ""
     own = owner.cls if isinstance(owner.cls, Class) else None
     show_cast(it, vector, node, not library or not library.startswith("torch."), own)

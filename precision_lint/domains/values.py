@@ -410,10 +410,22 @@ class Root:
     what holds it.  kept: an attribute or a global name holds it, so that other functions see it.
     casts: by path, as it was when it was kept.  born: when it was built, in the time of casts.
     moved: it was moved to something unknown, which may be a device, a dtype or a tensor.  guessed: its
-    class is supposed, as the only one that fits.
+    class is supposed, as the only one that fits.  alone: no code casts it, no module holds it, and what
+    nobody has seen is not handed it.
     """
 
-    __slots__ = ("born", "casts", "guessed", "home", "kept", "made", "moved", "node", "number")
+    __slots__ = (
+        "alone",
+        "born",
+        "casts",
+        "guessed",
+        "home",
+        "kept",
+        "made",
+        "moved",
+        "node",
+        "number",
+    )
 
     def __init__(
         self,
@@ -429,6 +441,7 @@ class Root:
         self.home = home
         self.number = number
         self.kept = self.moved = self.guessed = False
+        self.alone = True
         self.casts: dict[tuple[str, ...], Any] = {}
 
 

@@ -19,6 +19,7 @@ from precision_lint.hazards import (
     overflow,
     positions,
     regions,
+    softmax,
     training,
 )
 from precision_lint.typestate import lifetimes, reports
@@ -42,5 +43,6 @@ __all__ = [
     "positions",
     "regions",
     "reports",
+    "softmax",
     "training",
 ]

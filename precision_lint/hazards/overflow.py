@@ -11,8 +11,6 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import CODE, LOW
 from precision_lint.domains.values import (
-    DETACHED,
-    GRADIENT,
     INF,
     REGIONAL,
     Scalar,
@@ -59,7 +57,7 @@ def square_overflow(it: Interpreter, applied: Applied) -> None:
     needed = unbounded(magnitude(value), limit, value.reach)
     if not modes or needed is None:
         return
-    _report(it, "square-overflow", applied, value, modes, needed, limit=limit, exponent=exponent)
+    report(it, "square-overflow", applied, value, modes, needed, limit=limit, exponent=exponent)
 
 
 def _exponent(value: Value | None) -> float | None:
@@ -69,7 +67,7 @@ def _exponent(value: Value | None) -> float | None:
     return known
 
 
-def _report(
+def report(
     it: Interpreter,
     kind: str,
     applied: Applied,
@@ -143,7 +141,7 @@ def _box_area(it: Interpreter, applied: Applied) -> None:
     needed = unbounded(size, FLOAT16_MAX, first.reach * second.reach)
     if modes and needed is not None:
         proof = CORNERS if _is_difference(first) and _is_difference(second) else Symbol.FLOAT
-        _report(it, "box-area", applied, first, modes, needed, proof)
+        report(it, "box-area", applied, first, modes, needed, proof)
 
 
 CORNERS: Final = Symbol.FLOAT | Symbol.TENSOR
@@ -248,7 +246,7 @@ def product_of_sides(it: Interpreter, applied: Applied) -> None:
     high, low = peel(inner.operands[0]), peel(inner.operands[1])
     corners = all(isinstance(v, Tensor) and _is_corner(v) for v in (high, low))
     if modes and needed is not None and corners:
-        _report(it, "box-area", applied, value, modes, needed, CORNERS)
+        report(it, "box-area", applied, value, modes, needed, CORNERS)
 
 
 def _is_corner(value: Tensor) -> bool:
@@ -275,7 +273,7 @@ def sum_overflow(it: Interpreter, applied: Applied) -> None:
         return
     if applied.name != "cumsum" and _dimensions(applied["dim"]) != 1:
         needed = assume.SIZE | (assume.MAGNITUDE if magnitude(value) == INF else 0)
-        _report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=False)
+        report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=False)
 
 
 @hazard(
@@ -290,7 +288,7 @@ def summed_loss(it: Interpreter, applied: Applied) -> None:
     modes = half_modes(applied.seen.get(0, value.dtypes)) & half_modes(applied.result.dtypes)
     if modes:
         needed = assume.SIZE | assume.MAGNITUDE
-        _report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=True)
+        report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=True)
 
 
 def _one_sign(value: Tensor) -> bool:
@@ -401,7 +399,7 @@ def exponential_overflow(it: Interpreter, applied: Applied) -> None:
     size = value.hi if value.hi < INF else magnitude(value)
     needed = unbounded(size, limit)
     if needed is not None:
-        _report(it, "exponential-overflow", applied, value, modes, needed, limit=limit)
+        report(it, "exponential-overflow", applied, value, modes, needed, limit=limit)
 
 
 def _sign(value: Any) -> int:
@@ -727,7 +725,7 @@ def schedule(it: Interpreter, applied: Applied) -> None:
         modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
         whole = operand_node(applied.node, it.module, 0)
         places = upcast_places(it, value, whole)
-        _report(it, "half-schedule", applied, value, modes, 0, table=False, upcast=places)
+        report(it, "half-schedule", applied, value, modes, 0, table=False, upcast=places)
 
 
 @hazard("sub")
@@ -740,60 +738,4 @@ def finished_schedule(it: Interpreter, applied: Applied) -> None:
         return
     if any(one.op == "cumprod" for one in behind(value, 12)):
         modes = dtypes.modes_of(value.dtypes, LOW)
-        _report(it, "half-schedule", applied, value, modes, 0, table=True)
-
-
-# logarithms of softmax
-
-
-@hazard("softmax")
-def half_probabilities(it: Interpreter, applied: Applied) -> None:
-    """Probabilities of classes, straight from a layer, in half."""
-    value = peel(applied.tensor(0))
-    if isinstance(value, Tensor) and _is_layer(value):
-        modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
-        _report(it, "half-softmax", applied, value, modes, 0, reduction="")
-
-
-def _is_layer(value: Tensor) -> bool:
-    """Whether a value is what a linear layer gives, also as a product with weights or at a temperature."""
-    if value.op in ("mul", "div") and isinstance(value.operands[1], Scalar):
-        value = peel(value.operands[0]) or value
-    if value.op not in ("matmul", "mm"):
-        return value.op == "linear"
-    second = peel(value.operands[1]) if len(value.operands) > 1 else None
-    while isinstance(second, Tensor) and second.op in ("t", "transpose", "mT"):
-        second = peel(second.operands[0])
-    return isinstance(second, Tensor) and second.op in ("weight", "parameter")
-
-
-@hazard("sub")
-def doubt(it: Interpreter, applied: Applied) -> None:
-    """One minus the largest of the probabilities, in half: 0, or a multiple of the step below 1."""
-    value = peel(applied.tensor(1))
-    if number(applied.values[0]) != 1 or not is_op(value, "amax", "max"):
-        return
-    made = peel(value.operands[0])
-    if is_op(made, "softmax"):
-        place = operand_place(it, made, 0)
-        upcast = (place,) if place is not None else ()
-        modes = dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(made.dtypes, LOW)
-        _report(
-            it, "half-softmax", applied, value, modes, 0, reduction="", upcast=upcast, doubt=True
-        )
-
-
-@hazard("log_softmax", "cross_entropy", "nll_loss", "logsigmoid")
-def half_softmax(it: Interpreter, applied: Applied) -> None:
-    """Log probabilities in half: three digits, of numbers between 0 and -20."""
-    value = peel(applied.tensor(0))
-    if not isinstance(value, Tensor) or applied.name == "nll_loss":
-        return
-    if applied.name == "logsigmoid" and value.op != "sub":
-        return
-    modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
-    if value.flags & GRADIENT or (value.flags & DETACHED and applied.name == "logsigmoid"):
-        return
-    _report(
-        it, "half-softmax", applied, value, modes, 0, reduction=text(applied["reduction"]) or ""
-    )
+        report(it, "half-schedule", applied, value, modes, 0, table=True)

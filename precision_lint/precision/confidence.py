@@ -290,11 +290,22 @@ def _in_mode(
     sign = force.modes[mode][1] if strength is not None else None
     runs = _cast(event, variant, force.cast.get(mode, frozenset()))
     if strength is not None and (strength is Strength.STATED or not is_optional(mode, sign)):
-        runs = runs or _runs_it(event, mode, strength, variant, sign)
+        runs = runs or (
+            _runs_it(event, mode, strength, variant, sign)
+            and not _is_apart(event, mode, sign, force)
+        )
     if runs:
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
     unstated = force.stated and strength is None
     return (None if strange or unstated else Confidence.POSSIBLE), sign
+
+
+def _is_apart(event: Event, mode: int, sign: Sign | None, force: Force) -> bool:
+    """Whether a function that casts models shows a half mode, and leaves those of an event's class as built."""
+    if mode in (AMP16, AMPBF) or sign is None or sign.setting is not None:
+        return False
+    cls = event.place.path, event.function.partition(".")[0]
+    return (cls, (sign.place.path, sign.around)) in force.apart
 
 
 def _cast(event: Event, variant: Variant, reach: frozenset[Function]) -> bool:

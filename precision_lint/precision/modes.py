@@ -36,13 +36,15 @@ class Force:
 
     stated: whether the user says so, and no other mode is to be looked at.  shown: how strongly the
     code shows each mode, whatever the user says.  cast: for half modes, the classes that are cast and the
-    functions where an option or a condition decides about it, outermost (path, name).
+    functions where an option or a condition decides about it, outermost (path, name).  apart: classes, and
+    functions that build objects of them of which none is cast.
     """
 
     modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
     stated: bool = False
     shown: Mapping[int, Strength] = field(default_factory=dict)
     cast: Mapping[int, frozenset[Function]] = field(default_factory=dict)
+    apart: frozenset[tuple[Function, Function]] = frozenset()
 
     def of(self, mode: int) -> Strength | None:
         """How strongly a mode is in force; None: it is not."""
