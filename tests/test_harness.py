@@ -428,6 +428,23 @@ def test_a_case_that_never_ends_is_stopped(tmp_path: Path) -> None:
     assert found[0] == "the child process died: it ran longer than 1 s"
 
 
+def test_jobs_that_share_a_child_share_neither_state_nor_end(tmp_path: Path) -> None:
+    jobs = []
+    for name, entry in (("one", '"crash"'), ("other", '"leave"')):
+        folder = tmp_path / name
+        folder.mkdir()
+        write(folder, declare(entry, level='"none"', before=NEVER))
+        proof = folder / "proof.py"
+        mark = "import builtins\nassert not hasattr(builtins, 'mark')\nbuiltins.mark = 1\n"
+        proof.write_text(mark + proof.read_text())
+        jobs.append(worker.Job(folder, {0: (MODULE, None)}))
+    [(_, _, dead), (_, _, alive)] = worker.run(jobs)
+    assert dead.startswith("the child process died: exit status -6")
+    assert isinstance(alive, list)
+    [(_, _, again), _] = worker.run([jobs[1], jobs[1]])
+    assert again == alive
+
+
 def test_memory_is_limited(tmp_path: Path) -> None:
     hungry = "lambda m: lambda x: x + torch.zeros(1 << 31, dtype=torch.uint8).sum()"
     found = answers(tmp_path, declare(hungry, level='"none"'), bytes=1 << 30)
