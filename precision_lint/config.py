@@ -146,6 +146,8 @@ class Settings:
     """The file that lists findings which are put off."""
     file: Path | None = None
     """The configuration file that these settings come from; None: there is none."""
+    emptied_by: str = ""
+    """``file:row`` that turned the last rule off, if none is on."""
     torch_version: str | None = None
     """The least torch that the code has to run on; None: as the project's metadata say."""
     precision: tuple[str, ...] | None = None
@@ -172,6 +174,11 @@ class Settings:
             codes.update(*(registry.known(s) for s in chosen if depth(s) == level))
             codes.difference_update(*(registry.known(s) for s in self.ignore if depth(s) == level))
         return frozenset(codes | {CRASH})
+
+    @property
+    def without_rules(self) -> bool:
+        """Whether the selectors leave no rule on."""
+        return self.selected <= ALWAYS
 
     @functools.cached_property
     def codes(self) -> frozenset[str]:
@@ -280,6 +287,8 @@ class Overrides:
             values["select"] = self.select and _selectors(self.select, "--select")
             values["extend_select"] = _selectors(self.extend_select, "--extend-select")
             values["ignore"] = _selectors(self.ignore, "--ignore")
+            if not settings.without_rules:
+                values["emptied_by"] = ""  # options are meant
         return replace(settings, **values)
 
     def _stated(self, settings: Settings) -> dict[str, Any]:
@@ -475,6 +484,9 @@ def from_table(table: Any, place: Place, base: Path, extended: tuple[Path, ...] 
             for globs, modes, devices in values["overrides"]
         )
     values["file"] = place.file
+    emptying = "select" if values.get("select") == () else "ignore"
+    if emptying in values and not (parent and parent.without_rules):
+        values["emptied_by"] = place.of(emptying)
     if parent is None:
         return Settings(**values)
     nothing = {"select": None, "extend_select": (), "ignore": (), "base": parent.selected}

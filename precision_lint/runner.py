@@ -125,6 +125,14 @@ def _state(result: Result, settings: Settings, job: Job) -> None:
         result.stated.setdefault(mode, where)
 
 
+def _without_rules(settings: Iterable[Settings]) -> list[str]:
+    """Where a configuration leaves no rule on, each place once."""
+    distinct = {id(one): one for one in settings}.values()
+    places = dict.fromkeys(one.emptied_by for one in distinct if one.without_rules)
+    what = 'no rule is on, so nothing is checked; select some, or "ALL"'
+    return [f"{place}: {what}" for place in places if place]
+
+
 def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
     d = diagnostic
     return d.filename, d.start, d.code, d.end, d.message
@@ -154,6 +162,7 @@ def check(
     started = time.perf_counter()
     found = files.discover(paths, resolver)
     result = Result(files=len(found.files), errors=found.errors, warnings=found.warnings)
+    result.warnings += _without_rules(file.settings for file in found.files)
     jobs: list[Job] = []
     looked: list[Contents | None] = []
     with closing(_Known(resolver)) as known:
@@ -286,6 +295,7 @@ def check_stdin(
     outcome = judging.alone(data, job, settings, alone)
     result = Result(files=1, lines=data.count(b"\n"), torch=True, stdin=data)
     result.compared = job.held is not None
+    result.warnings += _without_rules([settings])
     _state(result, settings, job)
     if mode is Mode.FIX and outcome.fixed and outcome.text:
         result.stdin = outcome.text.encode()

@@ -85,7 +85,7 @@ def _nothing(result: Result) -> str:
         them = "The file does" if result.files == 1 else f"None of the {result.files:,} files"
         rest = " not use torch" if result.files == 1 else " uses torch"
         return f"{them}{rest}, so there is nothing to check: name the code that does."
-    return "No findings." if _lost(result) else "All checks passed!"
+    return "No findings." if _lost(result) or result.warnings else "All checks passed!"
 
 
 def _put_off(result: Result) -> list[str]:

@@ -568,6 +568,23 @@ def test_selecting_only_what_is_in_preview_is_said(
     assert run("--select", "MP91", ".") == 0 and not run.err
 
 
+def test_configuration_that_turns_every_rule_off_is_said(run: Run) -> None:
+    write("a/m.py", "ODD")
+    file = Path("a/precision-lint.toml").absolute()
+    said = 'no rule is on, so nothing is checked; select some, or "ALL"\n'
+    for text, row in (("\nselect = []\n", 2), ('select = ["MP912"]\nignore = ["MP912"]\n', 2)):
+        file.write_text(text)
+        assert run(".") == 0
+        assert (run.err, run.out) == (f"{file}:{row}: {said}", "No findings.\n")
+        assert run("--ignore", "MP911", ".") == 0 and run.err == f"{file}:{row}: {said}"
+        assert run("--extend-select", "MP912", ".") == 1 and not run.err
+    file.write_text('select = ["MP004"]\n')
+    assert run(".") == 0 and not run.err
+    assert run("--ignore", "ALL", ".") == 0 and not run.err  # an option is meant
+    file.write_text('ignore = ["ALL"]\n')
+    assert run("-", "--config", str(file), stdin=b"ODD") == 0 and run.err == f"{file}:1: {said}"
+
+
 def test_a_tree_without_torch_says_so(run: Run) -> None:
     """Findings are looked for in files with tensors; where there are none, the user named something else."""
     Path("a.py").write_text("x = 1\n")
