@@ -30,6 +30,7 @@ __all__ = ["Suppressed", "above", "apply", "comment", "comments"]
 
 UNUSED = "MP004"
 ALWAYS_SHOWN = frozenset({"MP001", "MP002", "MP003"})
+DIRECTIVES = ("ignore", "ignore-file", "assume")
 FORMS = "`# precision-lint: ignore[CODE] reason` or `# precision-lint: ignore-file[CODE]`"
 
 _NAMES_OURS = re.compile(r"noqa\s*:[^\r\n]*(?:MP\d|[a-z0-9]-[a-z])", re.IGNORECASE)
@@ -126,6 +127,8 @@ class _Directive:
     own: bool = True
     whole_file: bool = False
     understood: bool = True
+    word: str = ""
+    """What stands in place of a directive's name."""
 
     def silences(self, code: str) -> bool:
         """Whether it holds for a code; marks what made it hold as used."""
@@ -271,11 +274,13 @@ def _own(comment: _Comment, match: re.Match[str]) -> _Directive:
     for word in re.finditer(r"[^\s,]+", match["codes"] or ""):
         code = _named(word[0])
         items.append(_Item(word[0], match.start("codes") + word.start(), code, code is None))
+    other = None if match["kind"] else _WORD.match(comment.text, match.end())
     bare = match["codes"] is None and not comment.text.startswith("[", match.end())
     return replace(
         _directive(comment, match.start(), match.end(), items),
         whole_file=match["kind"] == "ignore-file",
         understood=bool(items) or (match["kind"] == "ignore-file" and bare),
+        word=other[0] if other and other[0] not in DIRECTIVES else "",
     )
 
 
@@ -326,7 +331,7 @@ def _reports(source: Source, directive: _Directive, judged: Collection[str]) -> 
         )
 
     if not directive.understood:
-        return [report(directive.start, directive.end, f"suppression names no code; write {FORMS}")]
+        return [report(directive.start, directive.end, _misunderstood(directive.word))]
     reports = []
     for item in directive.items:
         if item.unknown:
@@ -344,6 +349,15 @@ def _reports(source: Source, directive: _Directive, judged: Collection[str]) -> 
         fix = _removal(source, directive, dead)
         reports.append(report(directive.start, directive.end, message, fix))
     return reports
+
+
+def _misunderstood(word: str) -> str:
+    """What is wrong with a comment of ours that says nothing; ``word``: its misspelt directive."""
+    if not word:
+        return f"suppression names no code; write {FORMS}"
+    close = difflib.get_close_matches(word.lower(), DIRECTIVES, 1)
+    hint = f"did you mean `{close[0]}`?" if close else f"write {FORMS}"
+    return f"`{word}` is no directive; {hint}"
 
 
 def _removal(source: Source, directive: _Directive, dead: Collection[_Item]) -> Fix | None:

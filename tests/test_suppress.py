@@ -437,6 +437,21 @@ def test_suppressions_that_are_not_understood(comment: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("ignroe", "did you mean `ignore`?"),
+        ("Ignore", "did you mean `ignore`?"),
+        ("ignore-fil", "did you mean `ignore-file`?"),
+        ("asume", "did you mean `assume`?"),
+        ("disable", "write `# precision-lint: ignore[CODE] reason` or "),
+    ],
+)
+def test_misspelt_directives(word: str, hint: str) -> None:
+    (diagnostic,) = judge(f"log(x)  # precision-lint: {word}[MP301]\n").unused
+    assert diagnostic.message.startswith(f"`{word}` is no directive; {hint}")
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "x  # noqa: MP301 # precision-lint: ignore[MP004]\n",
