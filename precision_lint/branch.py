@@ -31,6 +31,15 @@ _NEEDED = tuple(
     name.encode() for name in (*files.SUFFIXES, *files.CONFIGS, *files.MARKERS, ".gitignore")
 )
 """How the names end of files that the analysis reads."""
+_KNOWN = {
+    "not a git repository": ("{} is in no git repository", "leave --since out there"),
+    "must be run in a work tree": ("{} is in no work tree of git", "lint a checkout instead"),
+    "dubious ownership": (
+        "git does not trust {}, which another user owns",
+        "run `git config --global --add safe.directory {}`",
+    ),
+}
+"""What git says of a directory, and how that is told; ``{}``: the directory."""
 
 
 def check(
@@ -76,25 +85,45 @@ class Repository:
         self._ref = ref
         self.top = Path(self._git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
         self._directory = self.top  # names in git's answers are relative to it
-        self.base = self._git("merge-base", "--end-of-options", ref, "HEAD").decode().strip()
+        base = self._run("merge-base", "--end-of-options", ref, "HEAD")
+        if base.returncode:
+            raise self._without_base(bool(base.stderr))
+        self.base = base.stdout.decode().strip()
 
-    def _git(self, *args: str, **variables: str) -> bytes:
+    def _run(self, *args: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
         command = ["git", "-C", str(self._directory), *args]
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 command, capture_output=True, env=os.environ | {"LC_ALL": "C"} | variables
             )
         except OSError as error:
             what = f"--since needs git, which cannot be run ({error.strerror})"
             raise ConfigError(f"{what}; install it") from None
+
+    def _git(self, *args: str, **variables: str) -> bytes:
+        done = self._run(*args, **variables)
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()
-            what = said[0] if said else f"{self._ref} and HEAD have no commit in common"
-            hint = "name a commit, and in CI fetch the whole history (fetch-depth: 0)"
-            if "not a git repository" in what:
-                what, hint = f"{self._directory} is in no git repository", "leave --since out there"
-            raise ConfigError(f"--since {self._ref}: {what}; {hint}")
+            what = said[0].removeprefix("fatal: ") if said else f"git {args[0]} failed"
+            known = next((one for mark, one in _KNOWN.items() if mark in what), None)
+            told = known or (what, "correct that, or leave --since out")
+            raise self._mistake(*(text.replace("{}", str(self._directory)) for text in told))
         return done.stdout
+
+    def _without_base(self, unknown: bool) -> ConfigError:
+        """Why there is no base; ``unknown``: whether git knows no commit of that name."""
+        if self._run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
+            return self._mistake("HEAD has no commit yet", "commit, or leave --since out")
+        what = "git knows no such commit" if unknown else "it and HEAD have no commit in common"
+        if self._run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true":
+            how = "run `git fetch --unshallow`, or set fetch-depth: 0 in CI"
+            return self._mistake(f"{what}, and the clone is shallow", how)
+        return self._mistake(
+            what, "name a commit, and in CI fetch the whole history (fetch-depth: 0)"
+        )
+
+    def _mistake(self, what: str, hint: str) -> ConfigError:
+        return ConfigError(f"--since {self._ref}: {what}; {hint}")
 
     def renamed(self) -> dict[Path, Path]:
         """Former absolute paths of the files that were renamed since the base."""

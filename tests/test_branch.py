@@ -192,9 +192,10 @@ def test_why_a_file_cannot_be_linted_is_always_new(run: Run) -> None:
 @pytest.mark.parametrize(
     ("ref", "what"),
     [
-        ("nowhere", "--since nowhere: fatal: Not a valid object name nowhere; name a commit"),
-        ("--all", "--since --all: fatal: Not a valid object name --all; name a commit"),
-        ("orphan", "--since orphan: orphan and HEAD have no commit in common; name a commit"),
+        ("nowhere", "--since nowhere: git knows no such commit; name a commit"),
+        ("--all", "--since --all: git knows no such commit; name a commit"),
+        ("", "--since : git knows no such commit; name a commit"),
+        ("orphan", "--since orphan: it and HEAD have no commit in common; name a commit"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, ref: str, what: str) -> None:
@@ -219,6 +220,37 @@ def test_no_repository_and_no_git(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run("--since", "main", ".") == 2
     assert run.err.startswith("--since needs git, which cannot be run")
+
+
+def told(run: Run, ref: str) -> str:
+    """What a run says that cannot tell what is new."""
+    assert run("--since", ref, ".") == 2
+    assert run.err.count("\n") == 1 and run.err.startswith(f"--since {ref}: ")
+    return run.err.removeprefix(f"--since {ref}: ").strip()
+
+
+def test_repositories_without_a_base(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a.py", "BAD")
+    assert told(run, "HEAD~1") == "HEAD has no commit yet; commit, or leave --since out"
+    commit()
+    commit()
+    for name, option in (("copy.git", "--bare"), ("shallow", "--depth=1")):
+        git("clone", "-q", option, Path("../project").resolve().as_uri(), f"../{name}")
+    monkeypatch.chdir(tmp_path / "copy.git")
+    assert told(run, "HEAD~1").endswith(
+        "copy.git is in no work tree of git; lint a checkout instead"
+    )
+    monkeypatch.chdir(tmp_path / "shallow")
+    how = "run `git fetch --unshallow`, or set fetch-depth: 0 in CI"
+    assert told(run, "HEAD~1") == f"git knows no such commit, and the clone is shallow; {how}"
+    git("switch", "-qc", "topic")
+    shared = "it and HEAD have no commit in common, and the clone is shallow"
+    git("update-ref", "refs/heads/topic", git("commit-tree", "-m", "x", "HEAD^{tree}"))
+    assert told(run, "main") == f"{shared}; {how}"
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert told(run, "main").startswith("git does not trust ")
 
 
 def test_what_a_change_elsewhere_brings_about_is_new(bare: Run) -> None:
