@@ -183,13 +183,9 @@ def _diagnostic(
 ) -> Diagnostic:
     start, end = _span(at, finding.place or event.place)
     fix = finding.fix
-    if (
-        fix is not None
-        and fix.applicability is Applicability.SAFE
-        and verdict.confidence is Confidence.POSSIBLE
-    ):
-        reason = "the code does not show that these are tensors, or half"
-        fix = Fix(fix.title, Applicability.UNSAFE, fix.edits, reason)
+    if fix is not None and fix.applicability is Applicability.SAFE:
+        reason = _doubt(at, fix, verdict)
+        fix = Fix(fix.title, Applicability.UNSAFE, fix.edits, reason) if reason else fix
     return Diagnostic(
         rule.code,
         rule.name,
@@ -204,6 +200,17 @@ def _diagnostic(
         modes=tuple(name for number, name in NAMES.items() if verdict.modes & 1 << number),
         assumptions=verdict.assumed,
     )
+
+
+def _doubt(at: Context, fix: Fix, verdict: Verdict) -> str:
+    """Why a safe fix of a rule must be judged here; empty: it need not."""
+    if verdict.confidence is Confidence.POSSIBLE:
+        return "the code does not show that these are tensors, or half"
+    asserted = at.assertions.behind(fix.edits)
+    if asserted is not None:
+        said = at.quoted(at.tree.place(asserted), "an assertion")
+        return f"{said} may not hold after it"
+    return ""
 
 
 def _with_edits(

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from precision_lint.api import Applicability, Edit, Event, Fix, Place
+from precision_lint.asserted import Assertions
 from precision_lint.call_edits import CallEdits
 from precision_lint.domains.dtypes import AMP_MODES
 from precision_lint.slices import Editor, indent_unit
@@ -41,6 +42,7 @@ class Context:
         self.path = path
         self.tree = Tree(path, tree)
         self.edit = Editor(source, tree)
+        self.assertions = Assertions(self.tree, self.edit)
         self._products: dict[int, frozenset[str]] = {}
         """By function: names in the operands of products and layers."""
 

@@ -48,6 +48,7 @@ ROOMS: dict[str, set[str]] = {
     "changes": {"api"},
     "slices": {"api", "changes", "source"},
     "call_edits": {"api", "slices"},
+    "asserted": {"api", "slices", "syntax"},
     "remedies": {"api"},
     # the engine
     "syntax": {"events"},
@@ -57,7 +58,7 @@ ROOMS: dict[str, set[str]] = {
     "typestate": {"dataflow", "domains", "events", "syntax"},
     "hazards": {"dataflow", "domains", "events", "syntax", "torchmodel", "typestate"},
     "precision": {"api", "domains", "events"},
-    "context": {"api", "call_edits", "domains", "slices", "source", "syntax"},
+    "context": {"api", "asserted", "call_edits", "domains", "slices", "source", "syntax"},
     "analysis": {"api", "context", "domains", "precision", "source"},
     "project": {"cache", "domains", "events", "notebook", "patterns", "source", "syntax"},
     "assumed": {"api", "events", "registry", "source", "syntax"},
