@@ -151,6 +151,8 @@ class Told:
     cut: tuple[Cut, ...] = ()
     parsed: bool = False
     """Whether the file's text is known to parse."""
+    callers: Mapping[str, frozenset[Function]] = field(default_factory=dict)
+    """Files that call functions of this one and brought no event; their own functions with known callers."""
 
     @property
     def force(self) -> Force:
@@ -304,6 +306,11 @@ class Together:
         for root in roots:
             for caller, functions in self._called.get(root, {}).items():
                 called.setdefault(caller, set()).update(functions)
+        callers = {
+            root: frozenset().union(*self._called.get(root, {}).values())
+            for root in self._called.get(name, ())
+            if root not in roots
+        }
         own = self._facts.get(name)
         return Told(
             tuple(found.events[name] for found in facts if name in found.events),
@@ -315,6 +322,7 @@ class Together:
             own.failure if own is not None else "",
             cut=own.cut if own is not None else (),
             parsed=own is not None and own.parsed,
+            callers=callers,
         )
 
 
@@ -381,7 +389,8 @@ def facts_of(engine: Engine, name: str, known: Told, limit: int | None = None) -
 
 def _again(name: str, known: Told, facts: Mapping[str, Facts]) -> Told:
     new = told(name, facts)
-    return replace(new, around=known.around, called=Callers((*new.called.seen, *known.called.seen)))
+    called = Callers((*new.called.seen, *known.called.seen))
+    return replace(new, around=known.around, called=called, callers=known.callers)
 
 
 def again_with_callers(engine: Engine, name: str, known: Told) -> tuple[Told, frozenset[Place]]:

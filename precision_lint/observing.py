@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from precision_lint.api import Position
@@ -147,12 +148,17 @@ class _Observer(Interpreter):
 
 
 class Observation:
-    """What was seen in one file, in all contexts that files are known to call it in."""
+    """What was seen in one file, in the contexts of files that came to it.
 
-    def __init__(self, code: Code, name: str, told: Told) -> None:
+    callers: of those that call it and brought no event, how many are followed as well.
+    """
+
+    def __init__(self, code: Code, name: str, told: Told, callers: int | None = 0) -> None:
         program = Program(code.layout, code.tree)
-        observer = program.interpreter = _Observer(program, name, told.called.all)
-        for root in told.roots or (name,):
+        others = dict(islice(told.callers.items(), callers))
+        called = told.called.all.union(*others.values())
+        observer = program.interpreter = _Observer(program, name, called)
+        for root in (*(told.roots or (name,)), *others):
             program.analyse(root)
         self._seen = observer.seen
 
@@ -207,10 +213,16 @@ class Observation:
 
 
 def describe(
-    text: Source, tree: ast.Module, code: Code, name: str, told: Told, row: int
+    text: Source,
+    tree: ast.Module,
+    code: Code,
+    name: str,
+    told: Told,
+    row: int,
+    callers: int | None = None,
 ) -> Description:
-    """What is known at a row of a file."""
-    observation = Observation(code, name, told)
+    """What is known at a row of a file; callers: as of an observation, None: all."""
+    observation = Observation(code, name, told, callers)
     nodes = _on_row(tree, row)
     found: dict[str, Expression] = {}
     for node in nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,31 @@ def test_a_line_of_a_region_in_another_file(run: Run) -> None:
         "                    if the object that is called here is a model and returns tensors of its dtype",
         "  x                 tensor, float16",
     ]
+
+
+def test_callers_that_bring_no_hazard_are_followed(run: Run, tmp_path: Path) -> None:
+    """What another file calls is known from there, and not as if nobody called it."""
+    caller = """\
+    import torch
+    from pkg.double import double
+
+    def run(x):
+        with torch.autocast("cuda"):
+            return double(x.{cast}())
+    """
+    double = "def double(p):\n    q = p * 2\n    return q\n"
+    half, wide = (textwrap.dedent(caller.format(cast=cast)) for cast in ("half", "float"))
+    projects.write(tmp_path, {"pkg/double.py": "import torch\n" + double, "a.py": half})
+    assert run("pkg/double.py:3") == 0
+    assert run.out.splitlines()[1:] == [
+        "  autocast: float16",
+        "  mode in force: amp-float16 (autocast to float16, a.py:5)",
+        "  p * 2  tensor, float16",
+        "  p      tensor, float16",
+    ]
+    projects.write(tmp_path, {"b.py": wide})
+    assert run("pkg/double.py:3") == 0
+    assert "  p      tensor, float32 or float16" in run.out.splitlines()
 
 
 def test_events_are_told_with_their_modes_and_assumptions(run: Run) -> None:

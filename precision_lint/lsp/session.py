@@ -27,7 +27,7 @@ from precision_lint.source import Failure, Source, parse
 
 SYNTAX = "MP002"
 CALLERS = 8
-"""Files that are interpreted again at each edit, because they call what is edited."""
+"""Files that are interpreted again at each edit, because they call what is edited, or under the cursor."""
 CLIENT_KEYS = (
     "select",
     "extend-select",
@@ -159,7 +159,7 @@ class Session:
         name = judge.code.name(path)
         code = judge.code.with_text(name, source)
         with gathering.collector_off(), engine.deep_recursion():
-            return describe(source, tree, code, name, judge.known, row)
+            return describe(source, tree, code, name, judge.known, row, CALLERS)
 
     def fixed(self, path: Path, text: str) -> str:
         """A buffer with all safe fixes."""
