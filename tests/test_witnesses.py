@@ -241,6 +241,21 @@ def test_a_fix_that_changes_values_on_purpose_is_said_to_run(tmp_path: Path) -> 
     assert verdict.reason.endswith("but after the fix it runs, with other values than in float32")
 
 
+def test_what_an_assignment_gives_is_searched(tmp_path: Path) -> None:
+    """The finding is the whole statement: a step of a moving average."""
+    text = """\
+def update(ema, model, decay=0.9999):
+    for kept, new in zip(ema.parameters(), model.parameters()):
+        kept.data = decay * kept.data + (1 - decay) * new.data
+"""
+    stated = Overrides(select=("MP407",), no_cache=True, precision=("float16",))
+    found = inspection.examine([write(tmp_path, text)], Resolver(stated, None, True))
+    [one] = users.plans(found, [])
+    [verdict] = witnesses.search([one])
+    assert verdict.outcome == "proven", verdict.reason
+    assert [given["name"] for given in verdict.answer["inputs"]] == ["kept", "new"]
+
+
 def test_a_fix_that_does_not_cure_proves_nothing(tmp_path: Path) -> None:
     """Unless it is only shown, and says so itself."""
     [one] = plans(write(tmp_path, PROVEN["log"]))

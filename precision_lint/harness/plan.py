@@ -320,7 +320,10 @@ def _covers(node: ast.Call, finding: Diagnostic) -> bool:
 
 
 def _flagged(tree: ast.Module, finding: Diagnostic, source: Source) -> ast.expr | ast.stmt | None:
-    """The outermost expression at the place of a finding, or the statement that changes a value."""
+    """The outermost expression at the place of a finding, or the statement that changes a value.
+
+    Of an assignment to names and attributes, it is what they are given.
+    """
     start, end = source.index(finding.start), source.index(finding.end)
     changed: ast.stmt | None = None
     for node in ast.walk(tree):
@@ -332,6 +335,9 @@ def _flagged(tree: ast.Module, finding: Diagnostic, source: Source) -> ast.expr 
                     return node
                 if isinstance(node, (ast.Assign, ast.AugAssign)):
                     changed = node
+    if isinstance(changed, ast.Assign):
+        whole = all(isinstance(one, (ast.Name, ast.Attribute)) for one in changed.targets)
+        return changed.value if whole else changed
     return changed
 
 
