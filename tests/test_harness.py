@@ -439,7 +439,7 @@ def test_jobs_that_share_a_child_share_neither_state_nor_end(tmp_path: Path) -> 
         proof.write_text(mark + proof.read_text())
         jobs.append(worker.Job(folder, {0: (MODULE, None)}))
     [(_, _, dead), (_, _, alive)] = worker.run(jobs)
-    assert dead.startswith("the child process died: exit status -6")
+    assert isinstance(dead, str) and dead.startswith("the child process died: exit status -6")
     assert isinstance(alive, list)
     [(_, _, again), _] = worker.run([jobs[1], jobs[1]])
     assert again == alive
