@@ -438,6 +438,29 @@ def foreign(
     return network(it, name, weights, arguments, node)
 
 
+def call_held(
+    it: Interpreter,
+    owner: Instance,
+    callee: Value,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    node: ast.AST,
+) -> Value:
+    """A call of what an object holds: a model that nobody saw is cast with the module that holds it."""
+    symbol = callee.symbol if isinstance(callee, Unknown) else None
+    if symbol is None or not objects.is_module(it, owner.cls) or not objects.was_cast(it, owner):
+        return it.call(callee, arguments, keywords, node)
+    if ("cast of", "") in symbol.attributes or symbol.uses & (Symbol.TENSOR | Symbol.ARRAY):
+        return it.call(callee, arguments, keywords, node)
+    symbol.uses |= Symbol.CALLED
+    weights, _ = objects.weights_of(it, owner)
+    model = Unknown(Symbol(symbol.label, weights, symbol.assumptions, node, it.module))
+    result = it.call(model, arguments, keywords, node)
+    if isinstance(result, Unknown):
+        result.symbol.assumptions |= assume.NETWORK | objects.assumed_of_weights(it, owner)
+    return result
+
+
 def _transforms(it: Interpreter, symbol: Symbol) -> bool:
     """Whether what is called transforms data: it is torchvision's, or called by such a class."""
     if class_of(symbol).startswith("torchvision.transforms."):

@@ -503,7 +503,7 @@ def _instance_method(
         return NONE
     found = objects.load(it, value, name, node)
     if found is not None:
-        return it.call(found, arguments, keywords, node)
+        return building.call_held(it, value, found, arguments, keywords, node)
     if name == "manual_backward" and arguments:
         training.framework_backward(it, value, arguments[0], node)
         return NONE

@@ -604,7 +604,7 @@ def widened(it: Interpreter, applied: Applied) -> None:
                 wide.dtypes != other.dtypes or FLOAT32 in wide.dtypes[dtypes.HALF16 :]
             )
             modes = _widening(it, wide, other) if apart else 0
-            if not modes:
+            if not modes or _is_constant(other):
                 continue
             came = origin(wide, _first(modes))
             if came.kind == NAMED and came.curved:
@@ -612,6 +612,16 @@ def widened(it: Interpreter, applied: Applied) -> None:
             if came.kind in (CREATED, NUMPY, NAMED, MASK) and came.direct:
                 _widening_found(it, applied, came, wide, other, modes, number)
                 break
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a tensor was made of numbers, in a dtype that is written: no activation is promoted with it."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op in ("argument", "view", "index"):
+        value = peel(value.operands[0]) if value.operands else None
+    if not isinstance(value, Tensor) or value.op not in ("tensor", "as_tensor"):
+        return False
+    return not any(isinstance(one, DtypeValue) and one.source for one in value.operands)
 
 
 def _widening(it: Interpreter, wide: Tensor, other: Tensor) -> int:
