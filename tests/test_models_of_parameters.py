@@ -331,3 +331,51 @@ def test_a_transform_takes_real_numbers_too() -> None:
     text = "class Mix(nn.Module):\n    def forward(self, x, *_):\n        return torch.fft.fft2(x).real\n"
     assert codes(text, "bfloat16") == ["MP505 likely"]
     assert codes(text.replace("torch.fft.fft2(x)", "x"), "bfloat16") == []
+
+
+BESIDE = """\
+import torch
+from torch import nn
+from somewhere import adapt
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.log(self.layer(x).sigmoid() + 1e-8)
+
+
+def build(dtype):
+    net = Net().half()
+    {}
+    return net, other
+"""
+
+
+@pytest.mark.parametrize(
+    ("built", "confidence"),
+    [
+        ("other = Other()", "possible"),
+        ("other = Other().cuda()", "possible"),
+        ("other = Other().to(dtype)", "likely"),
+        ("other = Other().to(dtype=dtype)", "likely"),
+        ("net.other = other = Other()\n    net.other.eval()", "likely"),
+        ("other = nn.Sequential(Other())", "likely"),
+        ("other = adapt(Other())", "likely"),
+    ],
+)
+def test_a_model_that_is_built_beside_a_half_one_stays_float32(built: str, confidence: str) -> None:
+    [one] = lint_source(BESIDE.format(built), isolated=True, confidence="possible")
+    assert (one.code, one.confidence.value) == ("MP301", confidence)

@@ -50,7 +50,8 @@ def classes(it: Interpreter) -> dict[Function, frozenset[Function]]:
     for one, around in it.program.made:
         name = one.cls.module.path, one.cls.qualname
         places.setdefault(name, set()).add(around)
-        if not (one.root.alone and _has_weights(it, one)):
+        left = one.root.alone and not one.root.moved
+        if not (left and _has_weights(it, one)):
             cast.add(name)
     none: frozenset[Function] = frozenset()
     return {name: none if name in cast else frozenset(some) for name, some in places.items()}

@@ -586,7 +586,6 @@ def of_own_parts(it: Interpreter) -> bool:
     return (
         function is not None
         and function.cls is not None
-        and function.kind not in ("class", "static")  # they have no object of it
         and is_module(it, function.cls)
         and find_method(it, function.cls, "training_step") is None
     )
