@@ -127,6 +127,16 @@ def test_other_settings_open_no_region_of_float16(tmp_path: Path, train: str, sa
     assert found(tmp_path, train.format(said=said)) == []
 
 
+def test_settings_that_a_framework_reads_are_for_the_models_that_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "accelerate.yaml").write_text("mixed_precision: fp16\nnum_processes: 1\n")
+    masked = "masks.masked_fill(masks < 0, -1e9).softmax(-1)"
+    fill = MODEL.replace('torch.einsum("brhw,bchw->brc", masks, features)', masked)
+    (tmp_path / "model.py").write_text(fill)
+    (tmp_path / "train.py").write_text(ACCELERATE.format(said=""))
+    [one] = lint_paths(tmp_path, isolated=True)
+    assert (one.code, one.start.row) == ("MP310", 12)
+
+
 GIVES = """\
 import torch
 from accelerate import Accelerator

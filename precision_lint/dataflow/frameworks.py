@@ -161,8 +161,9 @@ def inside(
 ) -> Value:
     """What a call gives that a framework makes inside of a region."""
     before, it.region = it.region, regions.entered(it, region)._replace(mark=0)
+    of_module, it.of_module = it.of_module, True
     result = it.call(callee, arguments, dict(keywords), node)
-    it.region = before
+    it.region, it.of_module = before, of_module
     return result
 
 
