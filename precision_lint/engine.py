@@ -199,7 +199,7 @@ class Engine:
         interpreter = program.interpreter
         program.devices, program.torch = self.code.devices(name), self.code.torch[0]
         program.start_anew(name)  # its own top level counts as well
-        program.called = set()
+        program.called, program.apart = set(), {}
         program.limits.clear()
         program.parted.clear()
         program.long.clear()
