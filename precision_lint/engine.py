@@ -284,10 +284,10 @@ class Together:
         self._signs = Signs(signs, imports, imported, near, below)
         self._roots: dict[str, list[str]] = {}
         self._called: dict[str, dict[str, set[Function]]] = {}
-        self._apart: dict[Function, list[frozenset[Function]]] = {}
+        self._apart: dict[str, dict[Function, list[frozenset[Function]]]] = {}
         for root, found in sorted(facts.items()):
             for cls, places in found.apart.items():
-                self._apart.setdefault(cls, []).append(places)
+                self._apart.setdefault(cls[0], {}).setdefault(cls, []).append(places)
             for name in found.events:
                 self._roots.setdefault(name, []).append(root)
             for function in found.called:
@@ -295,7 +295,7 @@ class Together:
                 of_file.setdefault(root, set()).add(function)
 
     def _apart_in(self, name: str) -> frozenset[tuple[Function, Function]]:
-        found = ((cls, some) for cls, some in self._apart.items() if cls[0] == name and all(some))
+        found = ((cls, some) for cls, some in self._apart.get(name, {}).items() if all(some))
         return frozenset((cls, where) for cls, some in found for places in some for where in places)
 
     def told(self, name: str) -> Told:
