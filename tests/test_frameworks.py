@@ -127,6 +127,94 @@ def test_other_settings_open_no_region_of_float16(tmp_path: Path, train: str, sa
     assert found(tmp_path, train.format(said=said)) == []
 
 
+WAYS = {
+    "a part of a module": """
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Accelerator(mixed_precision="fp16").prepare(Pooling())
+
+    def forward(self, x):
+        return self.inner(x)
+""",
+    "unwrapped": """
+def main(x):
+    accelerator = Accelerator(mixed_precision="fp16")
+    model = accelerator.prepare(Pooling())
+    return accelerator.unwrap_model(model)(x)
+""",
+    "copied": """
+def main(x):
+    return copy.deepcopy(Accelerator(mixed_precision="fp16").prepare(Pooling()))(x)
+""",
+    "the region by itself": """
+def main(x):
+    accelerator = Accelerator(mixed_precision="fp16")
+    with accelerator.autocast():
+        return Pooling()(x)
+""",
+    "a helper that is given both": """
+def call(model, x):
+    return model(x)
+
+
+def main(x):
+    model = Pooling()
+    return call(model, x), call(Accelerator(mixed_precision="fp16").prepare(model), x)
+""",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_prepared_models_are_followed(tmp_path: Path, way: str) -> None:
+    head = "import copy\n\nfrom accelerate import Accelerator\nfrom torch import nn\n\n"
+    text = f"{head}from model import Pooling\n\n{WAYS[way]}"
+    assert [one.code for one in found(tmp_path, text)] == ["MP201"]
+    assert found(tmp_path, text.replace('"fp16"', '"no"')) == []
+
+
+BY_ANOTHER_METHOD = """\
+from accelerate import Accelerator
+
+from model import Pooling
+
+
+class Runner:
+    def __init__(self):
+        self.model = Pooling()
+
+    def setup(self):
+        self.model = Accelerator(mixed_precision="fp16").prepare(self.model)
+
+    def run(self, x):
+        return self.model(x)
+
+
+def main(x):
+    runner = Runner()
+    runner.setup()
+    return runner.run(x)
+"""
+
+
+def test_a_method_may_prepare_what_another_one_built(tmp_path: Path) -> None:
+    """What an attribute keeps may be cast out of sight, so that large values are only possible."""
+    assert found(tmp_path, BY_ANOTHER_METHOD) == []
+    [one] = lint_paths(tmp_path, isolated=True, confidence="possible")
+    assert one.code == "MP201"
+    found(tmp_path, BY_ANOTHER_METHOD.replace('"fp16"', '"no"'))
+    assert lint_paths(tmp_path, isolated=True, confidence="possible") == []
+
+
+@pytest.mark.parametrize("step", ["validate", "test", "predict"])
+def test_each_method_of_a_trainer_runs_its_step(tmp_path: Path, step: str) -> None:
+    name = {"validate": "validation_step"}.get(step, f"{step}_step")
+    train = LIGHTNING.format(said='precision="16-mixed"').replace(".fit(", f".{step}(")
+    assert found(tmp_path, train) == []
+    (tmp_path / "lit.py").write_text(LIT.replace("training_step", name))
+    assert [one.code for one in lint_paths(tmp_path, isolated=True)] == ["MP201"]
+
+
 def test_settings_that_a_framework_reads_are_for_the_models_that_it_runs(tmp_path: Path) -> None:
     (tmp_path / "accelerate.yaml").write_text("mixed_precision: fp16\nnum_processes: 1\n")
     masked = "masks.masked_fill(masks < 0, -1e9).softmax(-1)"

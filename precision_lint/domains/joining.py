@@ -333,7 +333,7 @@ def _mappings(a: Any, b: Any) -> Value:
 
 def _instances(a: Any, b: Any) -> Value:
     if a.attributes is b.attributes and a.cls == b.cls:
-        return a  # type: ignore[no-any-return]
+        return a if b.region is None else b  # type: ignore[no-any-return]
     if a.cls == b.cls:
         return a  # type: ignore[no-any-return]
     if a.cls in PASSING or b.cls in PASSING:

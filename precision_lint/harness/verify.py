@@ -83,19 +83,22 @@ def prove(
     jobs: int = 1,
     children: Children | None = None,
     done: Done = lambda case: None,
+    batch: int = BATCH,
 ) -> Generator[Result, None, None]:
     """Execute the cases of each rule whose title contains ``keyword``, in order.
 
     ``device``: ``cpu``, or ``cuda`` for the GPU's own kernels and policy.  ``jobs``: how many child
-    processes run at a time.  When ``children`` are stopped, rules that were begun come out as far
-    as they are.
+    processes run at a time; ``batch``: how many rules at most share one.  When ``children`` are
+    stopped, rules that were begun come out as far as they are.
     """
     require_torch()
     children = children or Children()
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         futures: list[Future[list[Result]]] = []
         try:
-            for some in _batches(list(proofs), jobs):
+            if device != "cpu" or sys.platform != "linux":  # elsewhere forks of torch are not safe
+                batch = 1
+            for some in _batches(list(proofs), batch, jobs):
                 # texts are made in this thread: ast.parse of 3.11 fails when threads share it
                 prepared = [(one, *_prepared(one, keyword)) for one in some]
                 futures.append(pool.submit(_prove, prepared, keyword, device, children, done))
@@ -177,9 +180,9 @@ def _prepared(proof: Proof, keyword: str) -> tuple[worker.Texts, list[str]]:
     }, errors
 
 
-def _batches(proofs: list[Proof], jobs: int) -> Iterator[list[Proof]]:
+def _batches(proofs: list[Proof], batch: int, jobs: int) -> Iterator[list[Proof]]:
     """Proofs that one child executes: several, since each child imports torch first."""
-    size = max(1, min(BATCH, len(proofs) // max(1, jobs)))
+    size = max(1, min(batch, len(proofs) // max(1, jobs)))
     for start in range(0, len(proofs), size):
         yield proofs[start : start + size]
 
@@ -277,6 +280,7 @@ def main(
             device=device,
             jobs=jobs or os.cpu_count() or 1,
             done=tick,
+            batch=1 if exitfirst else BATCH,
         )
         try:
             for result in proving:

@@ -55,7 +55,7 @@ Answer = list[dict[str, Any]] | str
 def run(jobs: Sequence[Job], children: Children | None = None) -> Iterator[tuple[int, int, Answer]]:
     """Execute jobs; yields the number of the job and the index of the case with each answer.
 
-    One child imports torch for all jobs, of one device and its limits, and executes each in a fork.
+    One child imports torch for all jobs, of one device and its limits, and executes each of several in a fork.
     Raises `Stopped` when ``children`` are.
     """
     left = {number: dict(job.texts) for number, job in enumerate(jobs) if job.texts}
@@ -128,19 +128,19 @@ def main() -> int:
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    for job in asked["jobs"]:
-        _apart(functools.partial(_execute, asked | job, answers))
+    jobs = [asked | job for job in asked["jobs"]]
+    for job in jobs if len(jobs) > 1 else ():
+        _apart(functools.partial(_execute, job, answers))
+    if len(jobs) == 1:
+        _execute(jobs[0], answers)
     return 0
 
 
 def _apart(work: Callable[[], None]) -> None:
-    """Do something in a fork, which what it leaves behind ends with; where there is none, here.
+    """Do something in a fork, which what it leaves behind ends with.
 
     If that ends by a signal or with an exit status, so does this process.
     """
-    if not hasattr(os, "fork"):  # Windows
-        work()
-        return
     child = os.fork()
     if not child:
         try:
