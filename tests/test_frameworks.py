@@ -137,6 +137,22 @@ class Outer(nn.Module):
     def forward(self, x):
         return self.inner(x)
 """,
+    "prepared in a branch": """
+def main(x, fast):
+    model = Pooling()
+    if fast:
+        model = Accelerator(mixed_precision="fp16").prepare(model)
+    return model(x)
+""",
+    "prepared in the other branch": """
+def main(x, slow):
+    model = Pooling()
+    if slow:
+        model = model.eval()
+    else:
+        model = Accelerator(mixed_precision="fp16").prepare(model)
+    return model(x)
+""",
     "unwrapped": """
 def main(x):
     accelerator = Accelerator(mixed_precision="fp16")

@@ -450,8 +450,7 @@ def facts(value: Value | None) -> tuple[Any, ...]:
         other = facts(value.element) if value.element is not None else None
         return ("mapping", other, *((k, facts(v)) for k, v in value.items.items()))
     if isinstance(value, Instance):
-        region = facts(value.region) if value.region is not None else None
-        return ("instance", id(value.attributes), id(value.root), value.path, region)
+        return ("instance", id(value.attributes), id(value.root), value.path)
     if isinstance(value, RegionValue):
         return ("region", value.dtypes, value.device, value.assumptions)
     if isinstance(value, Special):
