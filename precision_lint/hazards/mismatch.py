@@ -619,7 +619,7 @@ def _is_constant(value: Any) -> bool:
     value = peel(value)
     while isinstance(value, Tensor) and value.op in ("argument", "view", "index"):
         value = peel(value.operands[0]) if value.operands else None
-    if not isinstance(value, Tensor) or creation.creation(value.op) is None:
+    if not isinstance(value, Tensor) or creation.creation(value.op) is None or value.data != ASKED:
         return False
     return not any(isinstance(one, DtypeValue) and one.source for one in value.operands)
 
