@@ -267,6 +267,7 @@ def main(
     chosen = [case for one in proofs for case in one.cases if keyword in case.title]
     if keyword and not chosen:
         return _usage(f"-k {keyword}: matches no case of the selected rules")
+    jobs = jobs or os.cpu_count() or 1
     where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     differing = probes.disagreements(device) if device == "cuda" else []
     for line in differing:
@@ -274,14 +275,8 @@ def main(
     results: list[Result] = []
     interrupted = False
     with progress.bar(len(chosen)) as tick:
-        proving = prove(
-            proofs,
-            keyword=keyword,
-            device=device,
-            jobs=jobs or os.cpu_count() or 1,
-            done=tick,
-            batch=1 if exitfirst else BATCH,
-        )
+        batch = 1 if exitfirst else BATCH
+        proving = prove(proofs, keyword=keyword, device=device, jobs=jobs, done=tick, batch=batch)
         try:
             for result in proving:
                 results.append(result)
@@ -293,7 +288,7 @@ def main(
             proving.close()
     sys.stdout.write(tables.FORMATS[output_format](results, where, interrupted))
     if report is not None:
-        sweeps = {} if interrupted else _sweeps(proofs, jobs or os.cpu_count() or 1)
+        sweeps = {} if interrupted else _sweeps(proofs, jobs)
         report.write_text(page.of_rules(results, where, sweeps), encoding="utf-8")
     if interrupted:
         sys.stderr.write("precision-lint verify: interrupted; this is what was proven by then\n")
