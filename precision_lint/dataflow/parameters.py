@@ -16,7 +16,14 @@ from precision_lint.dataflow.declared import (
 )
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.layer_objects import has_no_weights
-from precision_lint.dataflow.objects import FUNCTIONS, is_a, is_module
+from precision_lint.dataflow.objects import (
+    FUNCTIONS,
+    ancestry,
+    class_constant,
+    find_method,
+    is_a,
+    is_module,
+)
 from precision_lint.dataflow.only_class import only_class, only_model
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
@@ -288,9 +295,12 @@ def _unseen_model(it: Interpreter, function: Function, name: str, cls: Class) ->
 
 
 def initialise(it: Interpreter, made: Instance) -> None:
-    """Run ``__init__`` of an object with unknown arguments."""
-    from precision_lint.dataflow.objects import find_method
-
+    """Run ``__init__`` of an object with unknown arguments; fields that are declared as numbers are numbers."""
+    for cls in ancestry(it, made.cls):
+        for name, said in cls.annotations.items() if isinstance(cls, Class) else ():
+            kind = NUMBERS.get(last(said))
+            if kind is not None and class_constant(it, made.cls, name) is None:
+                made.attributes[name] = Scalar(None, kind)
     init = find_method(it, made.cls, "__init__")
     if init is None:
         return

@@ -320,8 +320,9 @@ class Program:
         """Interpret everything in a file that no caller was seen of; all events so far."""
         module = self.load(path)
         if module is not None:
-            for function in list(module.all_functions()):
-                self._root(function)
+            for function in _callers_first(module):
+                if (path, function.qualname) not in self.called:
+                    self._root(function)
             for cls in module.all_classes():
                 for method in inherited(self.interpreter, cls):
                     self._root(method, cls)
@@ -441,6 +442,13 @@ class Program:
             self.count("steps")
         it.settle()
         it.restore(frame)
+
+
+def _callers_first(module: Module) -> Iterator[Function]:
+    """Functions and methods; of classes the last first, since it builds and calls those above it."""
+    yield from module.functions
+    for cls in reversed(module.classes):
+        yield from cls.all_methods()
 
 
 def _tries(function: Function) -> bool:
