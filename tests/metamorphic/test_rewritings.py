@@ -13,12 +13,10 @@ OPEN: dict[str, set[str]] = {
     "names inlined": {"mp213/behind.py: -MP213"},
     "arms swapped": {"mp201/linear_attention.py: +MP201"},
     "code in helpers": {
-        "mp404/distances.py: -MP404",
         "mp305/soft_iou.py: +MP305",
         "mp113/lifetimes.py: -MP113",
         "mp113/script.py: -MP113",
         "mp502/suppositions.py: +MP503",
-        "mp403/blanket.py: -MP404",
         "mp409/negatives.py: +MP502",
         "mp206/settled.py: +MP206",
         "mp310/helper.py: -MP310",
