@@ -132,6 +132,15 @@ class Context:
         parts = (part for one in returns if one.value for part in _parts(one.value))
         return any(isinstance(part, ast.Name) and part.id in names for part in parts)
 
+    def widens(self, event: Event) -> bool:
+        """Whether a function returns what an upcast makes float32, as it is: no total of it, and no region
+        casts it again."""
+        node = self.tree.node(event.place)
+        around = self.tree.around(node) if node is not None else ()
+        calls = [one.func for one in around if isinstance(one, ast.Call)]
+        totalled = any((getattr(f, "attr", "") or getattr(f, "id", "")) in TOTALS for f in calls)
+        return not _in_region(event) and not totalled and self.is_returned(event.place)
+
     def loop(self, place: Place) -> Place | None:
         """The outermost loop around a place, in its function."""
         node = self.tree.node(place)
@@ -556,6 +565,9 @@ def _owner(node: ast.expr) -> ast.expr | None:
 RESHAPES = frozenset({
     "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "flatten", "contiguous", "mT", "T",
 })  # fmt: skip
+
+
+TOTALS = frozenset({"mean", "sum", "nanmean", "nansum", "item"})
 
 
 def _in_region(event: Event) -> bool:

@@ -11,8 +11,9 @@ class ScalerNotCheckpointed(Rule):
     ## What it flags
     `torch.save`, or a function named so (`save_checkpoint`), of a dict literal that holds
     `optimizer.state_dict()` but nothing of the scaler, where the same function or object has
-    the GradScaler. A dict that is passed to a function outside of the project counts as saved, as
-    does what a `state_dict` of the object that owns the scaler returns.
+    the GradScaler, or a caller of it steps the optimizer with one. A dict that is passed to a
+    function outside of the project counts as saved, as does what a `state_dict` of the object that
+    owns the scaler returns.
 
     A scaler that is made anew in each iteration, or in each call of a function that steps once,
     while its optimizer goes on. A key under which a scaler's state is loaded, where the same file
@@ -75,7 +76,8 @@ class ScalerNotCheckpointed(Rule):
             )
             return
         made = event.facts["scaler"]
-        name = at.name_of(made, event.place) if made is not None else None
+        own = made is not None and event.facts["how"] != "elsewhere"
+        name = at.name_of(made, event.place) if own else None
         edits = None
         if name is not None:
             edits = at.add_entry(event.facts["state"], "scaler", f"{name}.state_dict()")

@@ -42,8 +42,8 @@ class GuardBelowHalfRange(Rule):
 
     ## Fix safety
     Safe where the result ends in a loss: only `.float()` is inserted, so float32 results are the
-    same to the bit (float64 comes down to float32). Unsafe where it goes on as an activation: the
-    result stays float32, because half does not hold the limit. There is none for
+    same to the bit (float64 comes down to float32). Unsafe where a function of a half model
+    returns a quotient by it: that stays float32, because half does not hold the limit. There is none for
     `torch.maximum`, whose limit is a tensor that has lost it already.
 
     ## How to silence
@@ -82,12 +82,13 @@ def _divided(event: Event, at: Context) -> Finding:
     """A limit that is 0 in half, below a quotient."""
     facts = event.facts
     place, said = facts["clamped"], facts["epsilon_at"]
+    reason = "the quotient is returned in float32 then" if at.widens(event) else None
     related = [Link("the quotient is here", event.place)]
     if said is not None:
         related.append(Link(f"this is {facts['epsilon']:g}", said))
     return Finding(
         f"limit {facts['epsilon']:g} rounds to 0 in float16, so `clamp` lets the denominator be 0",
         place if place.path == at.path else None,
-        at.fix("upcast the limited value", at.upcast(at.at_origin(event))),
+        at.fix("upcast the limited value", at.upcast(at.at_origin(event)), reason),
         tuple(related),
     )

@@ -252,6 +252,34 @@ def test_what_is_loaded_is_data(tmp_path: Path) -> None:
     assert check(tmp_path) == ["grid.py:13 MP503"]
 
 
+def test_arrays_that_another_file_keeps(tmp_path: Path) -> None:
+    """Its constructor says nothing of torch, and what the arrays are filled with nothing of their dtype."""
+    kept = (
+        "import numpy as np\nimport torch\n\n\nclass Replay:\n"
+        "    def __init__(self, capacity, size):\n"
+        "        self.seen, self.next = np.zeros((capacity, size){dtype}), np.zeros(capacity)\n"
+        "        self.number, self.rng = 0, np.random.default_rng(0)\n"
+        "        self.filled, self.full = 0, False\n\n"
+        "    def add(self, seen, following):\n        i = self.number\n"
+        "        self.seen[i], self.next[i] = seen, following\n        self.number = i + 1\n\n"
+        "    def sample(self, count):\n        rows = self.rng.integers(0, self.number, count)\n"
+        "        return {{'seen': torch.from_numpy(self.seen[rows]).cuda()}}\n"
+    )
+    learn = (
+        "import torch\nfrom torch import nn\nfrom kept import Replay\n\n\nclass Agent:\n"
+        "    def __init__(self, size):\n        self.net = nn.Sequential(nn.Linear(size, 8), nn.ReLU())\n"
+        "        self.replay = Replay(1000, size)\n\n"
+        "    def learn(self):\n        batch = self.replay.sample(32)\n"
+        "        with torch.autocast('cuda', dtype=torch.float16):\n"
+        "            return self.net(batch['seen']).mean()\n"
+    )
+    projects.write(tmp_path, {"kept.py": kept.format(dtype=""), "learn.py": learn})
+    assert check(tmp_path) == ["learn.py:14 MP402"]
+    narrow = kept.format(dtype=", dtype=np.float32")
+    projects.write(tmp_path, {"kept.py": narrow, "learn.py": learn})
+    assert check(tmp_path) == []
+
+
 def test_a_scaler_that_another_file_makes(tmp_path: Path) -> None:
     made = (
         "import torch\n\n\ndef prepare(model):\n"

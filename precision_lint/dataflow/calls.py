@@ -377,7 +377,7 @@ CARRIERS: Final = (Tensor, Array, DtypeValue, RegionValue, Special, Closure)
 
 
 def _matters(it: Interpreter, function: Function, given: list[Value]) -> bool:
-    """Whether a call may have to do with tensors: it passes some, or the callee mentions torch.
+    """Whether a call may have to do with tensors: it passes some, or the callee mentions torch or NumPy.
 
     One that passes objects may change them, or hand them to what has to do with tensors.
     """
@@ -396,7 +396,8 @@ def _mentions_torch(function: Function) -> bool:
         names = scan(function).names
         variables = [function.module.variables.get(name) for name in names]
         known = function.facts["torch"] = not names.isdisjoint(TENSOR_METHODS) or any(
-            isinstance(value, Reference) and value.name.startswith("torch") for value in variables
+            isinstance(value, Reference) and value.name.startswith(("torch", "numpy"))
+            for value in variables
         )
     return bool(known)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
 from precision_lint.dataflow import devices
 from precision_lint.dataflow.arrays import told
 from precision_lint.dataflow.choices import recall
+from precision_lint.dataflow.containers import child
 from precision_lint.dataflow.declared import TENSOR_CLASSES
 from precision_lint.dataflow.guards import asked_of_autocast, elementwise, measured, target_of
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -42,6 +43,7 @@ from precision_lint.domains.values import (
     number,
     text,
 )
+from precision_lint.torchmodel import layers
 
 FLIP: Final[dict[type, type]] = {
     ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.NotEq: ast.NotEq,
@@ -419,11 +421,23 @@ def _kind(it: Interpreter, node: ast.expr, cls: ast.expr, holds: bool, stated: b
     elif holds and name == "numpy.ndarray" and isinstance(value, (Tensor, Unknown)):
         it.variables[node.id] = Array(dtypes.V_ANY, "input", (value,))
     elif holds and isinstance(value, Unknown):
+        _is_layer(it, value, classes)
         if name in ("torch.Tensor", "torch.FloatTensor"):
             value.symbol.uses |= Symbol.TENSOR
             _asked(it, value, Symbol.ASKED)
         elif name in NUMBERS:
             it.variables[node.id] = Scalar(None, name.rpartition(".")[2])
+
+
+def _is_layer(it: Interpreter, value: Unknown, classes: Iterable[Value]) -> None:
+    """What is one of some layers of torch has weights, which are tensors of floats."""
+    for one in classes:
+        name = one.name if isinstance(one, Reference) else ""
+        layer = layers.layer(name.rpartition(".")[2]) if name.startswith("torch.nn.") else None
+        for part in layer.weights if layer is not None else ():
+            weight = child(it, value, part)
+            if isinstance(weight, Unknown):
+                weight.symbol.uses |= Symbol.TENSOR | Symbol.FLOAT
 
 
 CONTAINERS: Final = frozenset({

@@ -296,10 +296,12 @@ def _unseen_model(it: Interpreter, function: Function, name: str, cls: Class) ->
 
 def initialise(it: Interpreter, made: Instance) -> None:
     """Run ``__init__`` of an object with unknown arguments; fields that are declared as numbers are numbers."""
-    for cls in ancestry(it, made.cls):
-        for name, said in cls.annotations.items() if isinstance(cls, Class) else ():
+    cls = made.cls
+    assert isinstance(cls, Class)
+    for base in ancestry(it, cls):
+        for name, said in base.annotations.items() if isinstance(base, Class) else ():
             kind = NUMBERS.get(last(said))
-            if kind is not None and class_constant(it, made.cls, name) is None:
+            if kind is not None and class_constant(it, cls, name) is None:
                 made.attributes[name] = Scalar(None, kind)
     init = find_method(it, made.cls, "__init__")
     if init is None:

@@ -485,6 +485,28 @@ def smoothed(it: Interpreter, applied: Applied) -> None:
         _report_cut(it, cut, f"{applied.name} compares with 0 and 1", applied.node)
 
 
+SMOOTH: Final = frozenset({"linear", "bilinear", "bicubic", "trilinear", "area"})
+"""Modes of ``interpolate`` that give fractions of what is whole."""
+
+
+@hazard("abs", "square", "pow")
+def regressed_by_hand(it: Interpreter, applied: Applied) -> None:
+    """``(prediction - target).abs()`` of a target that was resized or blended, and cut off to integers."""
+    difference = peel(applied.tensor(0))
+    if not isinstance(difference, Tensor) or difference.op != "sub":
+        return
+    predicted, cut = peel(difference.operands[0]), _cut_off(difference.operands[1])
+    if cut is None or not isinstance(predicted, Tensor) or predicted.dtypes == dtypes.V_INTEGER:
+        return
+    source = peel(cut.operands[0])
+    if _is_share(source) or (is_op(source, "interpolate") and _is_smooth(source)):
+        _report_cut(it, cut, "the difference is one of whole numbers", applied.node)
+
+
+def _is_smooth(resized: Tensor) -> bool:
+    return any(isinstance(one, Scalar) and one.value in SMOOTH for one in resized.operands)
+
+
 def _is_share(value: Any, depth: int = 4) -> bool:
     """Whether a value has fractions: it is a probability, or is multiplied by one or divided."""
     value = peel(value)

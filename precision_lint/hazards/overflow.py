@@ -181,21 +181,28 @@ def _are_sides(first: Any, second: Any) -> bool:
 
 
 def _side(value: Any) -> tuple[Any, Any] | None:
-    """The boxes and the coordinate of a side: ``x2 - x1``, or one column of widths and heights."""
+    """The boxes and the coordinates of a side: ``x2 - x1``, ``left + right``, or one column of widths
+    and heights."""
     value = _bare(value)
     if not isinstance(value, Tensor):
         return None
-    if value.op == "sub" and len(value.operands) > 1:
-        high, low = _column(value.operands[0]), _column(value.operands[1])
-        if high is not None and low is not None and same(high[0], low[0]) and high[1] > low[1]:
-            return high[0], (high[1], low[1])
-        return None
+    if value.op in ("sub", "add") and len(value.operands) > 1:
+        one, other = _column(value.operands[0]), _column(value.operands[1])
+        if one is None or other is None or not same(one[0], other[0]):
+            return None
+        columns = max(one[1], other[1]), min(one[1], other[1])
+        rises = one[1] > other[1] if value.op == "sub" else columns in SIDES
+        return (one[0], columns) if rises else None
     column = _column(value)
     if column is not None and column[1] in (0, 1, 2, 3):
         source = peel(column[0])
         if isinstance(source, Tensor) and _is_extent(source):
             return column
     return None
+
+
+SIDES: Final = ((2, 0), (3, 1))
+"""Columns of distances to the left, top, right and bottom that are two sides together."""
 
 
 def _is_extent(value: Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from precision_lint.dataflow.around import CONSTRUCTED
 from precision_lint.dataflow.graph import factor, peel
@@ -13,7 +13,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SHARDED
 from precision_lint.dataflow.objects import assumed_of_weights, find_method, is_frozen, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
-from precision_lint.dataflow.protocol import HANDED_OVER, RETURNED, SAVED
+from precision_lint.dataflow.protocol import FINISHED, HANDED_OVER, RETURNED, SAVED, Step
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED, replaces
 from precision_lint.domains import assumptions as assume
@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Place
 from precision_lint.torchmodel import optimizers
+from precision_lint.typestate.traces import once
 
 VANISHES: Final = 2.98e-8
 """Up to here an epsilon is 0 in float16."""
@@ -323,6 +324,9 @@ def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
     if any(_open(value) for value in values) or first is not node:
         return
     scaler = next((one for one in _in_reach(it) if one.fields.get("enabled") is not False), None)
+    if scaler is None:
+        made = state.fields["of"].node
+        it.notes.setdefault((PENDING, made), []).append((it.place(node), it.function, state))
     if scaler is not None and any(value is state for value in values):
         lone = it.notes.setdefault((LONE, scaler.node), [])
         if None in lone:
@@ -337,8 +341,32 @@ def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
         )  # fmt: skip
 
 
-REPORTED, LONE = "states", "lone states"
+REPORTED, LONE, PENDING = "states", "lone states", "states of optimizers that others step"
 SAVED.append(saved)
+
+
+def saved_by_others(it: Interpreter, trace: list[Step]) -> None:
+    """The same where who saves the optimizer's state has no scaler, and who steps it has one."""
+    steps = [*once(trace, set())]
+    kept = {id(one.objects[0]) for one in steps if one.kind == "state_dict"}
+    for step in steps:
+        if step.kind != "step" or len(step.objects) < 2:
+            continue
+        scaler, optimizer = step.objects[:2]
+        if not isinstance(optimizer, Special) or not _is_scaler(scaler) or id(scaler) in kept:
+            continue
+        function = it.function
+        for place, where, state in it.notes.get((PENDING, optimizer.node), ()):
+            it.function = where
+            it.emit_at(
+                "scaler-not-saved", place, ALL_MODES, scaler.assumptions & ~assume.FLAG,
+                scaler=it.place(scaler.node, scaler.home) if scaler.node is not None else None,
+                state=it.place(state.node, state.home), how="elsewhere",
+            )  # fmt: skip
+        it.function = function
+
+
+FINISHED.append(saved_by_others)
 
 
 def saved_alone(it: Interpreter, values: list[Value], node: ast.AST) -> None:
@@ -396,7 +424,7 @@ def state_given(it: Interpreter, value: Value, node: ast.AST) -> None:
         saved(it, [value], node)  # and nothing is told the scaler's name
 
 
-def _is_scaler(value: Value) -> bool:
+def _is_scaler(value: Value | None) -> TypeGuard[Special]:
     return isinstance(value, Special) and value.kind == "scaler"
 
 

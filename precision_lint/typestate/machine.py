@@ -338,7 +338,7 @@ class Machine:
             self.silent += 1
             for _ in range(ITERATIONS):
                 ends = self._iteration(step, current, changing, flow)
-                following = frozenset(next_element(first, state, varying) for state in ends)
+                following = frozenset(next_element(first, one, varying, covers) for one in ends)
                 if following <= current:
                     break
                 current = self._bounded(current | following)

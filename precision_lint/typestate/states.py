@@ -132,10 +132,16 @@ def by_elements(
         yield next(iter(group)), frozenset(group)
 
 
-def next_element(entry: State, state: State, varying: list[Any]) -> State:
-    """At the start of an iteration the element is one that nothing was done to in this loop."""
+def next_element(entry: State, state: State, varying: list[Any], covers: bool) -> State:
+    """At the start of an iteration the element is one that nothing was done to in this loop.
+
+    covers: the loop steps each of some optimizers, so that the gradients of the next one wait for that.
+    """
     for key in varying:
         state = state.with_optimizer(key, entry.of(key))
+    same = state.scaled is not None and state.scaled == entry.scaled
+    if covers and same and entry.waiting and entry.updated is None and state.updated is not None:
+        state = state._replace(waiting=True)
     return state
 
 
