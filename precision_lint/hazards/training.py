@@ -324,9 +324,9 @@ def saved(it: Interpreter, values: list[Value], node: ast.AST) -> None:
     if any(_open(value) for value in values) or first is not node:
         return
     scaler = next((one for one in _in_reach(it) if one.fields.get("enabled") is not False), None)
-    if scaler is None:
-        made = state.fields["of"].node
-        it.notes.setdefault((PENDING, made), []).append((it.place(node), it.function, state))
+    if scaler is None and state.fields["of"].node is not None:
+        pending = it.notes.setdefault((PENDING, state.fields["of"].node), {})
+        pending.setdefault(state.node, (it.place(node), it.function, state))
     if scaler is not None and any(value is state for value in values):
         lone = it.notes.setdefault((LONE, scaler.node), [])
         if None in lone:
@@ -356,7 +356,8 @@ def saved_by_others(it: Interpreter, trace: list[Step]) -> None:
         if not isinstance(optimizer, Special) or not _is_scaler(scaler) or id(scaler) in kept:
             continue
         function = it.function
-        for place, where, state in it.notes.get((PENDING, optimizer.node), ()):
+        pending = it.notes.get((PENDING, optimizer.node), {})
+        for place, where, state in pending.values():
             it.function = where
             it.emit_at(
                 "scaler-not-saved", place, ALL_MODES, scaler.assumptions & ~assume.FLAG,

@@ -15,7 +15,6 @@ OPEN: dict[str, set[str]] = {
     "code in helpers": {
         "mp305/soft_iou.py: +MP305",
         "mp113/lifetimes.py: -MP113",
-        "mp113/script.py: -MP113",
         "mp502/suppositions.py: +MP503",
         "mp409/negatives.py: +MP502",
         "mp206/settled.py: +MP206",
