@@ -12,7 +12,8 @@ class IntegerCastOfSoftTarget(Rule):
     `.long()` or `.int()` on a target that is then interpolated between its two neighbours (the
     distribution focal loss: `target - target.long()`, `left + 1 - target`), in the same function or
     in the one it is passed to, or that goes into a regression loss (`mse_loss`, `smooth_l1_loss`,
-    `l1_loss`, `huber_loss`, `kl_div`), or a blend of labels (mixup, smoothing) or a probability that
+    `l1_loss`, `huber_loss`, `kl_div`, or `(prediction - target).abs()` of a target that was resized
+    or multiplied by a fraction), or a blend of labels (mixup, smoothing) or a probability that
     goes into a binary cross entropy.
 
     It stays silent where the cast makes an index or a class while the target itself stays as it is,

@@ -10,7 +10,8 @@ class BoxAreaInHalf(Rule):
 
     ## What it flags
     `w * h`, `(x2 - x1) * (y2 - y1)`, `(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])` and
-    `wh[..., 0] * wh[..., 1]` of float16 boxes. It is `likely` where the function works in pixels
+    `wh[..., 0] * wh[..., 1]` of float16 boxes, and `(left + right) * (top + bottom)` of distances to
+    their sides. It is `likely` where the function works in pixels
     (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
     pixels, so is a call of a function of the project that computes the IoU of its arguments
     without an upcast; `possible` where no known layer made the boxes. So is

@@ -247,6 +247,15 @@ def test_project_root_is_the_nearest_marker(here: Path, marker: str) -> None:
     assert discover("p/q/r").files[0].root == here / "p/q"
 
 
+@pytest.mark.parametrize("file", ["models/__init__.py", "models/ops/__init__.py"])
+def test_a_setup_script_inside_of_a_package_marks_no_project(here: Path, file: str) -> None:
+    """It builds an operator of the package, or is one of its modules."""
+    touch("p/.git/HEAD", "p/models/ops/setup.py", "p/models/ops/net.py", f"p/{file}")
+    assert files.project_root(here / "p/models/ops/net.py") == here / "p"
+    touch("p/models/ops/pyproject.toml")
+    assert files.project_root(here / "p/models/ops/net.py") == here / "p/models/ops"
+
+
 def test_without_a_marker_the_working_directory_is_the_project(here: Path) -> None:
     touch("a/b/m.py")
     assert files.project_root(here / "a/b/m.py") == here

@@ -7,6 +7,7 @@ from typing import Final
 
 from precision_lint.dataflow.graph import may_be_number
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.objects import ancestry
 from precision_lint.dataflow.operators import or_number
 from precision_lint.dataflow.ranges import hull
 from precision_lint.dataflow.tensors import dtype_of
@@ -28,7 +29,9 @@ from precision_lint.domains.values import (
     Value,
     counts,
 )
+from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import arrays
+from precision_lint.torchmodel.layers import layer
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -126,7 +129,9 @@ def is_instance(
     """``isinstance(value, torch.Tensor)`` and ``hasattr(value, "cpu")``, where no assumption made it one."""
     if len(arguments) != 2:
         return Scalar(None, "bool")
-    value, asked = arguments
+    name, (value, asked) = name.rpartition(".")[2], arguments
+    if name == "isinstance" and isinstance(value, Instance):
+        return Scalar(_is_object(it, value, asked), "bool")
     if name == "isinstance" and isinstance(value, (Sequence, Table)):
         return Scalar(_is_container(value, _names(asked)), "bool")
     if isinstance(value, Array) or (
@@ -134,6 +139,23 @@ def is_instance(
     ):
         return Scalar(told(name, asked, isinstance(value, Tensor)), "bool")
     return Scalar(None, "bool")
+
+
+def _is_object(it: Interpreter, value: Instance, asked: Value) -> bool | None:
+    """The same for an object of a class of the project, or for a layer of torch."""
+    cls = value.cls
+    line = [f"torch.nn.{cls}", "torch.nn.Module"] if isinstance(cls, str) else ancestry(it, cls)
+    classes = asked.items or () if isinstance(asked, Sequence) else (asked,)
+    if any(getattr(one, "cls", getattr(one, "name", None)) in line for one in classes):
+        return True
+    others = [one.name if isinstance(one, Reference) else "" for one in classes]
+    layers = all(layer(one.removeprefix("torch.nn.")) is not None for one in others)
+    whole = isinstance(cls, str) or all(isinstance(one, Class) or one in WHOLE for one in line)
+    return False if layers and whole else None
+
+
+WHOLE: Final = frozenset({"torch.nn.Module", "torch.nn.modules.module.Module", "builtins.object"})
+"""Classes that are no layers, and derive from none."""
 
 
 def _names(asked: Value) -> set[str]:

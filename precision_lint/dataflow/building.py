@@ -6,9 +6,10 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from precision_lint.dataflow import apart, objects, settings
+from precision_lint.dataflow import apart, objects, records, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
+from precision_lint.dataflow.filling import leave_open
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.layer_objects import as_layer, has_no_weights, init_layer, make_layer
 from precision_lint.dataflow.parameters import unseen_object
@@ -95,6 +96,7 @@ def _object(
     key: Any = (
         tuple(map(key_of.of, arguments)),
         tuple((k, key_of.of(v)) for k, v in keywords.items()),
+        it.unpacked,
     )
     built: dict[Any, Instance] = cls.facts.setdefault("built", {})
     it.program.built.append(cls)
@@ -123,6 +125,8 @@ def _object(
             it.region = it.region._replace(dtypes=dtypes.V_OFF)
         it.run(init, result, arguments, keywords, node)
         it.region = outside
+        if objects.is_module(it, cls):
+            leave_open(cls, objects.ancestry(it, cls), result.attributes)
     return result
 
 
@@ -607,8 +611,26 @@ def _stays(
     if name == "requires_grad_":
         objects.freeze(owner.attributes, arguments)
     elif name == "apply" and arguments:  # to each part: what casts the whole casts them all
-        it.call(arguments[0], [owner], {}, node)
+        for part in _with_parts(owner):
+            it.call(arguments[0], [part], {}, node)
     return owner
+
+
+def _with_parts(owner: Instance) -> list[Instance]:
+    """An object and the objects that it is made of, as far as they are few."""
+    found, waiting = list[Instance](), [owner]
+    while waiting and len(found) < PARTS:
+        one = waiting.pop(0)
+        found.append(one)
+        held = list(one.attributes.items())
+        if isinstance(one.items, Sequence):
+            held += [(str(i), value) for i, value in enumerate(one.items.items or ())]
+        waiting += [objects.part(one, name, v) for name, v in held if isinstance(v, Instance)]
+    return found
+
+
+PARTS: Final = 24
+"""Parts of a model that a function is applied to, one by one."""
 
 
 def chosen(values: Iterable[Value]) -> int:
@@ -700,7 +722,7 @@ def _register(
             value = value.but(flags=value.flags | flags)
         elif isinstance(value, Unknown) and value.symbol.vector == dtypes.INPUTS:
             value.symbol.vector = dtypes.FOLLOWS  # float32 under autocast, whatever activations are
-        objects.store_named(it, owner, attribute, value)
+        records.store_named(it, owner, attribute, value)
         if owner.cls == "Sequential":
             _extended(it, owner, "append", [value])
     return Scalar(None, "none")

@@ -518,7 +518,7 @@ def _interpret(
     driver: bool,
     summary: Summary,
 ) -> None:
-    if it.stored and isinstance(owner, Instance):
+    if it.stored and any(isinstance(one, Instance) for one in (owner, *(arguments or ()))):
         objects.commit(it, it.variables, bool(it.building))  # what was stored so far is seen here
     frame = it.save()
     building = function.name in ("__init__", "__post_init__")

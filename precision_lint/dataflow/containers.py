@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from precision_lint.dataflow import objects, special_methods
+from precision_lint.dataflow import objects, records, special_methods
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.tensors import HAZARDS, Applied
 from precision_lint.domains import assumptions as assume
@@ -519,14 +519,7 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
     for look in STORES:
         look(it, owner, target, value, node)
     if isinstance(owner, Tensor) and target.attr == "data":
-        if isinstance(value, Tensor):  # it is cast with its module as before
-            value = value.but(flags=value.flags | owner.flags & PARAMETER)
-        rebind(it, target.value, value)
-        whole = owner.data["owner"] if isinstance(owner.data, Special) else None
-        if whole is not None and isinstance(value, Tensor) and value.data == "explicit":
-            objects.show_cast(it, value.dtypes, node)
-        if isinstance(whole, Instance) and isinstance(value, Tensor):
-            objects.cast_some(it, whole, value.dtypes)
+        _assign_data(it, target, owner, value, node)
     elif isinstance(owner, Instance):
         method = special_methods.setter(it, owner.cls, target.attr)
         if method is None:
@@ -541,6 +534,27 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         rebind(it, target.value, Batch({**owner.items, target.attr: value}, owner.element))
     elif isinstance(owner, Special):
         owner.fields[target.attr] = value
+
+
+def _assign_data(
+    it: Interpreter, target: ast.Attribute, owner: Tensor, value: Value, node: ast.AST
+) -> None:
+    """``parameter.data = value``: what a cast makes of it, a layer's weights are."""
+    if isinstance(value, Tensor):  # it is cast with its module as before
+        value = value.but(flags=value.flags | owner.flags & PARAMETER)
+    rebind(it, target.value, value)
+    if not isinstance(value, Tensor):
+        return
+    explicit = value.data == "explicit"
+    layer = it.expr(target.value.value) if isinstance(target.value, ast.Attribute) else None
+    if isinstance(layer, Instance) and isinstance(layer.cls, str) and explicit:
+        if owner.flags & PARAMETER:
+            objects.cast_module(it, layer, value.dtypes, node)
+    whole = owner.data["owner"] if isinstance(owner.data, Special) else None
+    if whole is not None and explicit:
+        objects.show_cast(it, value.dtypes, node)
+    if isinstance(whole, Instance):
+        objects.cast_some(it, whole, value.dtypes)
 
 
 def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AST) -> None:
@@ -611,8 +625,12 @@ def _matched(targets: list[ast.expr], starred: list[int], found: list[Value]) ->
 
 
 def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast.AST) -> None:
-    owner = it.expr(target.value)
     index = it.expr(target.slice)
+    if isinstance(target.value, ast.Attribute) and target.value.attr == "__dict__":
+        if isinstance(whole := it.expr(target.value.value), Instance):
+            records.store_named(it, whole, index, value)
+        return
+    owner = it.expr(target.value)
     if isinstance(owner, Unknown) and _is_tensor(owner, index, value, target):
         owner = tensor_of(it, owner, target) or owner
     if isinstance(owner, Tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from precision_lint.domains.values import Scalar, Sequence, Table, Value
 from precision_lint.syntax.program import Class, Function, scan
@@ -21,6 +22,14 @@ def late_stores(cls: Class, line: Iterable[Class | str]) -> dict[str, list[Funct
                 for name in _assigned(method):
                     known.setdefault(name, []).append(method)
     return known
+
+
+def leave_open(cls: Class, line: Iterable[Class | str], attributes: dict[Any, Value]) -> None:
+    """Once a model is built: flags and counts that its other methods store may be others when it runs."""
+    for name in late_stores(cls, line):
+        value = attributes.get(name)
+        if isinstance(value, Scalar) and value.kind in ("bool", "int") and value.value is not None:
+            attributes[name] = Scalar(None, value.kind)
 
 
 def _assigned(method: Function) -> Iterator[str]:

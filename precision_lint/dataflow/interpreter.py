@@ -561,6 +561,8 @@ def _one_sided(
         merged[name] = value
     elif not isinstance(value, Scalar):
         merged[name] = perhaps_cast(value)
+    elif others is not None and isinstance(before := others.get(name[-1]), Scalar):
+        merged[name] = join(before, value)
 
 
 def _decided(joined: Any, a: Any, b: Any, asked: Asked) -> Value:

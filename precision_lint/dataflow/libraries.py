@@ -12,6 +12,7 @@ from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.operators import binary, of_module, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
+from precision_lint.dataflow.records import load_made_up, store_named
 from precision_lint.dataflow.several import each_of_list
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -658,15 +659,15 @@ def _attribute_of(
     from precision_lint.dataflow.methods import attribute
 
     named = text(arguments[1]) if len(arguments) > 1 else None
-    if name.endswith("setattr"):
+    if "setattr" in name:
         if isinstance(arguments[0], Instance) and len(arguments) > 2:
-            objects.store_named(it, arguments[0], arguments[1], arguments[2])
+            store_named(it, arguments[0], arguments[1], arguments[2])
         return NONE
     if named is None:
         owner = arguments[0] if len(arguments) > 1 else None
         if not isinstance(owner, Instance):
             return unknown()
-        return objects.load_made_up(it, owner, arguments[1]) or unknown()
+        return load_made_up(it, owner, arguments[1]) or unknown()
     found = attribute(it, arguments[0], named, node)
     return settings.or_default(found, arguments[2]) if len(arguments) > 2 else found
 
@@ -720,7 +721,7 @@ BUILTINS: dict[str, Handler] = {
     "filter": lambda it, n, a, k, node: (
         Sequence(None, _joined(elements(it, a[1], node)), "list") if len(a) > 1 else unknown()
     ),
-    **dict.fromkeys(("getattr", "setattr"), _attribute_of),
+    **dict.fromkeys(("getattr", "setattr", "object.__setattr__"), _attribute_of),
     **dict.fromkeys(("issubclass", "any", "all"), lambda *of: Scalar(None, "bool")),
     "callable": _callable,
     "vars": lambda it, n, a, k, node: settings.as_table(a[0]) if a else unknown(),
@@ -733,13 +734,11 @@ def _functools(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "functools.partial" and arguments:
-        of = arguments[0]
+        of, rest = arguments[0], arguments[1:]
         if isinstance(of, Reference) and regions.is_autocast(of.name):
             for look in regions.BOUND:
-                look(it, of.name, arguments[1:], keywords, node)
-        return Special(
-            "partial", node, it.module, of=arguments[0], arguments=arguments[1:], keywords=keywords
-        )
+                look(it, of.name, rest, keywords, node)
+        return Special("partial", node, it.module, of=of, arguments=rest, keywords=keywords)
     if name == "functools.reduce" and len(arguments) > 1:
         inner = elements(it, arguments[1], node)
         one = join_all(list(inner)) if isinstance(inner, list) else inner

@@ -285,6 +285,8 @@ def call_method(
     handler = METHODS.get(value.__class__)
     if handler is not None:
         return handler(it, value, name, arguments, keywords, node)
+    if name == "__get__" and isinstance(value, Closure) and arguments:
+        return Closure(value.function, arguments[0], value.outer, value.bare)
     return it.call(attribute(it, value, name, node), arguments, keywords, node)
 
 
@@ -359,7 +361,7 @@ def _drawn(
     lo, hi = DRAWS[name]
     op = {"uniform_": "uniform", "zero_": "zeros"}.get(name, name[:-1])
     if name == "fill_":
-        operation = operations.of_method("fill_")
+        operation = operations.operation("fill")  # only in place
         if operation is not None:
             return operate(it, operation, [value, *arguments], {}, node, True)
         first = arguments[0] if arguments else None
@@ -547,7 +549,7 @@ def _unknown_method(
         return known
     operation = operations.of_method(name)
     tensors = operation is not None and operation.takes(len(arguments))
-    if tensors or name in SHAPES or name.startswith("new_"):
+    if tensors or name in SHAPES or name.startswith("new_") or name == "fill_":
         return _as_tensor(it, value, name, arguments, keywords, node)
     if (name == "scale" and not keywords) or (
         name == "update" and training.updates(it, value, node)

@@ -35,7 +35,6 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
-    text,
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, every, scan
@@ -175,29 +174,6 @@ def store(it: Interpreter, owner: Instance, name: str, value: Value) -> None:
     it.stored[slot(owner.attributes, name)] = owner.attributes
 
 
-def made_up(name: Value | None) -> str:
-    """What stands for attributes whose names are put together, by how they begin (``f"layer{i}"``)."""
-    begins = name.operands[0] if isinstance(name, Scalar) and name.op == "format" else None
-    return f"{text(begins) or ''}*"
-
-
-def store_named(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
-    """The same by a name that is a value."""
-    known = text(name)
-    if known is None:
-        known = made_up(name)
-        old = it.variables.get(slot(owner.attributes, known), owner.attributes.get(known))
-        value = value if old is None else join(old, value)
-    store(it, owner, known, value)
-
-
-def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:
-    """An attribute by a name that is put together; None: nothing was stored by one like it."""
-    some = made_up(name)
-    value = it.variables.get(slot(owner.attributes, some), owner.attributes.get(some))
-    return held(it, owner, some, value) if value is not None else None
-
-
 def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None:
     """At a method's end: what it stored is visible to all methods.
 
@@ -259,7 +235,11 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
 
 
 def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
-    """What an attribute of an object is, in the dtype of that object's weights."""
+    """What an attribute of an object is, in the dtype of that object's weights; a function that was bound
+    to an object built alike, bound to this one."""
+    if isinstance(value, Closure) and isinstance(value.owner, Instance):
+        if value.owner.attributes is owner.attributes:
+            return Closure(value.function, owner, value.outer, value.bare)
     if not is_module(it, owner.cls):
         return value
     if isinstance(value, Tensor):

@@ -14,6 +14,7 @@ from precision_lint.dataflow.declared import (
     last,
     parsed,
 )
+from precision_lint.dataflow.filling import leave_open
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.layer_objects import has_no_weights
 from precision_lint.dataflow.objects import (
@@ -295,17 +296,21 @@ def _unseen_model(it: Interpreter, function: Function, name: str, cls: Class) ->
 
 
 def initialise(it: Interpreter, made: Instance) -> None:
-    """Run ``__init__`` of an object with unknown arguments; fields that are declared as numbers are numbers."""
+    """Run ``__init__`` of an object with unknown arguments; declared fields may have their defaults."""
     cls = made.cls
     assert isinstance(cls, Class)
     for base in ancestry(it, cls):
         for name, said in base.annotations.items() if isinstance(base, Class) else ():
-            kind = NUMBERS.get(last(said))
-            if kind is not None and class_constant(it, cls, name) is None:
+            kind, usual = NUMBERS.get(last(said)), class_constant(it, cls, name)
+            if isinstance(usual, Scalar) and usual.kind != "none":
+                made.attributes[name] = _defaulted(usual)
+            elif kind is not None and usual is None:
                 made.attributes[name] = Scalar(None, kind)
     init = find_method(it, made.cls, "__init__")
     if init is None:
         return
     weights = it.weights
     it.run(init, made, None, {}, init.node)
+    if is_module(it, cls):
+        leave_open(cls, ancestry(it, cls), made.attributes)
     it.weights = weights

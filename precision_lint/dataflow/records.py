@@ -1,4 +1,4 @@
-"""Named tuples and namespaces: objects that hold what they were called with."""
+"""Named tuples and namespaces, which hold what they were called with; attributes by names that are values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from precision_lint.dataflow import objects
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import unknown
-from precision_lint.domains.values import ClassValue, Instance, Sequence, Value, text
+from precision_lint.domains.joining import join, unknown
+from precision_lint.domains.values import ClassValue, Instance, Scalar, Sequence, Value, text
 from precision_lint.syntax.program import Class
 
 NAMED_TUPLE: Final = "typing.NamedTuple"
@@ -81,3 +81,32 @@ def replaced(it: Interpreter, value: Instance, keywords: dict[str, Value], node:
     if isinstance(value.items, Sequence):
         fill(it, copy, list(known))
     return copy
+
+
+# names that are values
+
+
+def made_up(name: Value | None) -> str:
+    """What stands for attributes whose names are put together, by how they begin (``f"layer{i}"``)."""
+    begins = name.operands[0] if isinstance(name, Scalar) and name.op == "format" else None
+    return f"{text(begins) or ''}*"
+
+
+def store_named(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
+    """``setattr(owner, name, value)``; where the name may be any, flags and counts may be others then."""
+    known = text(name)
+    if known is None:
+        for some, before in list(owner.attributes.items()) if made_up(name) == "*" else ():
+            if isinstance(before, Scalar) and before.kind in ("bool", "int"):
+                objects.store(it, owner, some, Scalar(None, before.kind))
+        known = made_up(name)
+        old = it.variables.get(objects.slot(owner.attributes, known), owner.attributes.get(known))
+        value = value if old is None else join(old, value)
+    objects.store(it, owner, known, value)
+
+
+def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:
+    """An attribute by a name that is put together; None: nothing was stored by one like it."""
+    some = made_up(name)
+    value = it.variables.get(objects.slot(owner.attributes, some), owner.attributes.get(some))
+    return objects.held(it, owner, some, value) if value is not None else None

@@ -109,6 +109,7 @@ def filled(
         if isinstance(items, Table):
             result.items = items
     line = [c for c in reversed(objects.ancestry(it, cls)) if isinstance(c, Class)]
+    more = it.unpacked  # keywords that nobody knows may give any field
     said = {
         statement.target.id: (base.module, statement.annotation)
         for base in line
@@ -120,8 +121,8 @@ def filled(
     result.attributes.update({name: given[name] for name in names if name in given})
     for name, (module, annotation) in said.items():
         value = given.get(name) or objects.class_constant(it, cls, name)
-        if name not in given and isinstance(value, Scalar) and value.is_number:
-            value = _assumed(value)
+        if name not in given and isinstance(value, Scalar) and (value.is_number or more):
+            value = _assumed(value) if value.kind != "none" else unknown()
         value = declared.as_annotated(it, module, value or unknown(), annotation)
         if name in given or not isinstance(value, Unknown):
             result.attributes[name] = value

@@ -245,7 +245,7 @@ def _continue_with(it: Interpreter, ends: list[Environment]) -> bool:
         return True
     state = ends[0]
     for other in ends[1:]:
-        state = merge(state, other)
+        state = merge(state, other, stored=it.stored)
     it.variables = state
     return False
 
@@ -259,7 +259,7 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
     ended = it.block(node.body)
     it.caught -= expected
     body_trace, after = it.trace, it.variables
-    anywhere = merge(before, after)
+    anywhere = merge(before, after, stored=it.stored)
     if not ended:
         it.trace = body_trace
         ended = it.block(node.orelse)
@@ -340,7 +340,7 @@ def loop(
         states += it.loop.continues
         after = entry
         for state in states:
-            after = merge(after, state)
+            after = merge(after, state, stored=it.stored)
         moved = changed(entry, after)
         if not moved and not (number == 0 and (it.missing or _weights(it) != cast)):
             break

@@ -33,6 +33,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     text,
+    truth,
 )
 from precision_lint.torchmodel import creation
 from precision_lint.torchmodel.operations import Operation
@@ -420,6 +421,12 @@ def _record(applied: Applied, seen: list[Dtypes]) -> None:
             applied.seen[index] = seen[number]
 
 
+def _complex(applied: Applied, vector: Dtypes) -> Dtypes:
+    if truth(applied["return_complex"]) is False:
+        return vector  # of the real and the imaginary parts
+    return tuple([dtypes.ANY if one & dtypes.OTHER else dtypes.COMPLEX for one in vector])
+
+
 def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dtypes:
     """The dtype of a result by what the table says of the operation."""
     result = applied.operation.result
@@ -435,7 +442,7 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
     if result == "second":
         return seen[1] if len(seen) > 1 else seen[0]
     if result == "complex":
-        return tuple([dtypes.ANY if one & dtypes.OTHER else dtypes.COMPLEX for one in seen[0]])
+        return _complex(applied, seen[0])
     if result == "int_like":
         return tuple([_integral(one) for one in seen[0]])
     if applied.name == "cross_entropy" and len(seen) > 1 and seen[1][dtypes.CODE] & dtypes.OTHER:

@@ -218,7 +218,8 @@ def _or_object(tensor: Any, other: Any) -> Value:
             return other  # type: ignore[no-any-return]  # made a tensor where it was an array
     made = symbol.tensor is not None and symbol.tensor.op == "cast"  # so is what is cast
     if symbol.tensor is None or not (made or symbol.uses & Symbol.TENSOR):
-        return tensor  # type: ignore[no-any-return]
+        whole = not any(one & (dtypes.FLOATS | dtypes.OTHER) for one in tensor.dtypes)
+        return other if whole and symbol.label else tensor  # type: ignore[no-any-return]
     return join(tensor, symbol.tensor)
 
 

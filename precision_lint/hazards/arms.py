@@ -6,7 +6,10 @@ from typing import Any, Final
 
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import Decision, Interpreter
+from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import LOW, WIDE
 from precision_lint.domains.values import Tensor
+from precision_lint.hazards.zeros import transparent
 from precision_lint.torchmodel.operations import operation
 
 KEEPS: Final = frozenset(
@@ -23,7 +26,7 @@ def arms(it: Interpreter, value: Any) -> tuple[Tensor, ...]:
     """
     decision = _decision(value)
     if decision is None:
-        return ()
+        return _choices(value)
     asked = decision.asked
     for around in it.branches[::-1]:
         if around.key == asked.key:
@@ -31,6 +34,20 @@ def arms(it: Interpreter, value: Any) -> tuple[Tensor, ...]:
         if not around.names.isdisjoint(asked.names):
             return ()
     return decision.first, decision.second
+
+
+def _choices(value: Any) -> tuple[Tensor, ...]:
+    """A cast to a dtype that is half or float32 by the code's choice (``float16 if fast else float32``)."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.op != "cast" and transparent(value):
+        value = peel(value.operands[0])
+    if not isinstance(value, Tensor) or value.op != "cast":
+        return ()
+    code, *modes = value.dtypes
+    parts = code & LOW, code & WIDE
+    if code > dtypes.ANY or code & ~(LOW | WIDE) or not all(parts):
+        return ()
+    return tuple(value.but(dtypes=(part, *modes)) for part in parts)
 
 
 def _decision(value: Any) -> Decision | None:

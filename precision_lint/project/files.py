@@ -69,6 +69,14 @@ def _has(directory: str, names: Iterable[str]) -> bool:
     return any(os.path.exists(f"{directory}{os.sep}{name}") for name in names)
 
 
+def _is_part(directory: str) -> bool:
+    """Whether a ``setup.py`` alone marks a directory that belongs to a package: it builds a part of that, or is
+    one of its modules."""
+    others = [marker for marker in MARKERS if marker != "setup.py"]
+    package = (directory, os.path.dirname(directory))
+    return not _has(directory, others) and any(_has(one, ("__init__.py",)) for one in package)
+
+
 class _Projects:
     """Roots of projects; each directory is looked at once.
 
@@ -85,7 +93,8 @@ class _Projects:
         """Whether a file in a directory marks the root of a project."""
         found = self._marked.get(directory)
         if found is None:
-            found = self._marked[directory] = _has(directory, MARKERS)
+            found = _has(directory, MARKERS) and not _is_part(directory)
+            self._marked[directory] = found
         return found
 
     def around(self, path: str) -> str | None:
@@ -139,7 +148,8 @@ def _holds_repositories(directory: str) -> bool:
 def project_root(path: Path, folders: Collection[Path] = ()) -> Path:
     """Root of the project that an absolute path belongs to.
 
-    The nearest directory, from the path itself upwards, that has one of ``MARKERS``; without one,
+    The nearest directory, from the path itself upwards, that has one of ``MARKERS`` (a ``setup.py`` in a
+    package marks nothing); without one,
     the nearest of ``folders``, which an editor has open; without those, the outermost that has one
     of ``PAPERS`` or is the working directory, though neither a home directory or what holds it,
     nor that of temporary files, nor one that holds repositories; else the path itself.
