@@ -148,6 +148,8 @@ def _is_object(it: Interpreter, value: Instance, asked: Value) -> bool | None:
     classes = asked.items or () if isinstance(asked, Sequence) else (asked,)
     if any(getattr(one, "cls", getattr(one, "name", None)) in line for one in classes):
         return True
+    if isinstance(cls, str) and cls.startswith("Lazy"):
+        return None  # it becomes another one
     others = [one.name if isinstance(one, Reference) else "" for one in classes]
     layers = all(layer(one.removeprefix("torch.nn.")) is not None for one in others)
     whole = isinstance(cls, str) or all(isinstance(one, Class) or one in WHOLE for one in line)

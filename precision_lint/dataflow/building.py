@@ -9,7 +9,7 @@ from typing import Any, Final
 from precision_lint.dataflow import apart, objects, records, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
-from precision_lint.dataflow.filling import leave_open
+from precision_lint.dataflow.filling import CASTING, leave_open
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.layer_objects import as_layer, has_no_weights, init_layer, make_layer
 from precision_lint.dataflow.parameters import unseen_object
@@ -27,6 +27,7 @@ from precision_lint.domains.values import (
     PARAMETER,
     REGIONAL,
     ClassValue,
+    Closure,
     DtypeValue,
     Instance,
     Reference,
@@ -40,6 +41,7 @@ from precision_lint.domains.values import (
     Value,
     class_of,
 )
+from precision_lint.syntax.program import scan
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
@@ -154,6 +156,10 @@ def call_instance(
     if not (_inside_module(it) or objects.is_own(it, callee)):
         arguments = [_handed_in(it, callee, value) for value in arguments]
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
+    own = it.variables.get(objects.slot(callee.attributes, "forward"))
+    own = own or callee.attributes.get("forward")
+    if isinstance(own, Closure):  # what was stored in the place of its method
+        return it.call(objects.held(it, callee, "forward", own), arguments, keywords, node)
     if isinstance(callee.cls, str):
         return _call_layer(it, callee, arguments, keywords, node)
     if not it.guessed and callee.guessed and objects.was_cast(it, callee) is False:
@@ -611,22 +617,38 @@ def _stays(
     if name == "requires_grad_":
         objects.freeze(owner.attributes, arguments)
     elif name == "apply" and arguments:  # to each part: what casts the whole casts them all
-        for part in _with_parts(owner):
-            it.call(arguments[0], [part], {}, node)
+        _applied(it, owner, arguments[0], node)
     return owner
 
 
-def _with_parts(owner: Instance) -> list[Instance]:
-    """An object and the objects that it is made of, as far as they are few."""
-    found, waiting = list[Instance](), [owner]
-    while waiting and len(found) < PARTS:
-        one = waiting.pop(0)
+def _applied(it: Interpreter, owner: Instance, function: Value, node: ast.AST) -> None:
+    """``module.apply(function)``"""
+    parts = _with_parts(owner)
+    for part in parts or [owner]:
+        it.call(function, [part], {}, node)
+    names = scan(function.function).names if isinstance(function, Closure) else frozenset()
+    if (parts is None or "getattr" in names) and not CASTING.isdisjoint(names):  # some of its parts
+        it.clock += 1
+        anything = objects.Cast(dtypes.V_ANY, it.clock, None)
+        it.weights = {**it.weights, (owner.root, owner.path): anything}
+
+
+def _with_parts(owner: Instance) -> list[Instance] | None:
+    """The objects that an object is made of, the innermost first, and itself; None where there are many, or
+    one is part of another one like it."""
+    found = list[Instance]()
+    waiting: list[tuple[Instance, tuple[Any, ...]]] = [(owner, ())]
+    while waiting:
+        one, around = waiting.pop(0)
+        if len(found) == PARTS or any(one.attributes is outer for outer in around):
+            return None
         found.append(one)
         held = list(one.attributes.items())
         if isinstance(one.items, Sequence):
             held += [(str(i), value) for i, value in enumerate(one.items.items or ())]
-        waiting += [objects.part(one, name, v) for name, v in held if isinstance(v, Instance)]
-    return found
+        parts = [objects.part(one, name, v) for name, v in held if isinstance(v, Instance)]
+        waiting += [(part, (*around, one.attributes)) for part in parts]
+    return found[::-1]
 
 
 PARTS: Final = 24

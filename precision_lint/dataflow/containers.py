@@ -547,9 +547,11 @@ def _assign_data(
         return
     explicit = value.data == "explicit"
     layer = it.expr(target.value.value) if isinstance(target.value, ast.Attribute) else None
-    if isinstance(layer, Instance) and isinstance(layer.cls, str) and explicit:
-        if owner.flags & PARAMETER:
+    if isinstance(layer, Instance) and isinstance(layer.cls, str) and owner.flags & PARAMETER:
+        if explicit:
             objects.cast_module(it, layer, value.dtypes, node)
+        else:  # what it was before a cast
+            it.weights = {k: v for k, v in it.weights.items() if k != (layer.root, layer.path)}
     whole = owner.data["owner"] if isinstance(owner.data, Special) else None
     if whole is not None and explicit:
         objects.show_cast(it, value.dtypes, node)
@@ -628,7 +630,7 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
     index = it.expr(target.slice)
     if isinstance(target.value, ast.Attribute) and target.value.attr == "__dict__":
         if isinstance(whole := it.expr(target.value.value), Instance):
-            records.store_named(it, whole, index, value)
+            records.hide(it, whole, index, value)
         return
     owner = it.expr(target.value)
     if isinstance(owner, Unknown) and _is_tensor(owner, index, value, target):

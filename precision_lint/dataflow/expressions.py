@@ -16,7 +16,7 @@ from precision_lint.dataflow.interpreter import (
     Interpreter,
     switched_by,
 )
-from precision_lint.dataflow.objects import find_method, is_module, next_method
+from precision_lint.dataflow.objects import find_method, is_module, merge_weights, next_method
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
@@ -189,14 +189,15 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     if known is not None:
         return it.expr(node.body if known else node.orelse)
     trace, variables, live, region = it.trace, it.variables, it.live, it.region
+    weights = it.weights
     it.trace = []
     it.narrow(node.test, True)
     asked_here = around(it, node.test, test)
     it.branches.append(asked_here)
     body = it.expr(node.body)
     first, it.trace = it.trace, []
-    body_live = it.live
-    it.variables, it.live, it.region = variables, live, region
+    body_live, body_weights = it.live, it.weights
+    it.variables, it.live, it.region, it.weights = variables, live, region, weights
     it.narrow(node.test, False)
     it.branches[-1] = asked_here._replace(holds=not asked_here.holds)
     other = it.expr(node.orelse)
@@ -204,6 +205,7 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     second, it.trace = it.trace, trace
     other_live = it.live
     it.variables, it.live, it.region = variables, live, region
+    it.weights = merge_weights(body_weights, it.weights)
     noted(it, "if", node, first, second)
     made = it.either(body, body_live, other, other_live)
     if isinstance(made, Special) and made.kind == "scope":

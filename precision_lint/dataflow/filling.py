@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.domains.values import Scalar, Sequence, Table, Value
 from precision_lint.syntax.program import Class, Function, scan
@@ -24,11 +24,17 @@ def late_stores(cls: Class, line: Iterable[Class | str]) -> dict[str, list[Funct
     return known
 
 
+CASTING: Final = frozenset({"half", "float", "bfloat16", "to", "type", "apply"})
+
+
 def leave_open(cls: Class, line: Iterable[Class | str], attributes: dict[Any, Value]) -> None:
     """Once a model is built: flags and counts that its other methods store may be others when it runs."""
-    for name in late_stores(cls, line):
+    for name, methods in late_stores(cls, line).items():
         value = attributes.get(name)
-        if isinstance(value, Scalar) and value.kind in ("bool", "int") and value.value is not None:
+        if not isinstance(value, Scalar) or value.kind not in ("bool", "int"):
+            continue
+        casts = any(not CASTING.isdisjoint(scan(one).names) for one in methods)
+        if value.kind == "int" or not casts:  # a flag may say how the model was cast
             attributes[name] = Scalar(None, value.kind)
 
 

@@ -39,6 +39,8 @@ def hold(values: Iterable[Value]) -> None:
     for one in values:
         if isinstance(one, Instance):
             one.root.alone = False
+        elif isinstance(one, Special) and one.kind == "scaler":
+            one.fields["held"] = True
         elif isinstance(one, Sequence):
             hold(one.items or ())
         elif isinstance(one, Table):

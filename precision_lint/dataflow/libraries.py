@@ -12,7 +12,7 @@ from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.operators import binary, of_module, owners_of
 from precision_lint.dataflow.protocol import SAVED, handed, note
-from precision_lint.dataflow.records import load_made_up, store_named
+from precision_lint.dataflow.records import hide, load_made_up, store_named
 from precision_lint.dataflow.several import each_of_list
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
 from precision_lint.domains import assumptions as assume
@@ -661,7 +661,8 @@ def _attribute_of(
     named = text(arguments[1]) if len(arguments) > 1 else None
     if "setattr" in name:
         if isinstance(arguments[0], Instance) and len(arguments) > 2:
-            store_named(it, arguments[0], arguments[1], arguments[2])
+            keeps = hide if "__" in name else store_named
+            keeps(it, arguments[0], arguments[1], arguments[2])
         return NONE
     if named is None:
         owner = arguments[0] if len(arguments) > 1 else None

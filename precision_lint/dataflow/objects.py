@@ -234,13 +234,17 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
     return _layer_attribute(it, owner, name, node)
 
 
+HIDDEN: Final = "hidden"
+"""With its name: an attribute that is no part of its model."""
+
+
 def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
     """What an attribute of an object is, in the dtype of that object's weights; a function that was bound
     to an object built alike, bound to this one."""
     if isinstance(value, Closure) and isinstance(value.owner, Instance):
         if value.owner.attributes is owner.attributes:
             return Closure(value.function, owner, value.outer, value.bare)
-    if not is_module(it, owner.cls):
+    if not is_module(it, owner.cls) or (HIDDEN, name) in owner.attributes:
         return value
     if isinstance(value, Tensor):
         follows = value.flags & PARAMETER and not value.flags & (STATED_DTYPE | KEPT)

@@ -105,6 +105,20 @@ def store_named(it: Interpreter, owner: Instance, name: Value | None, value: Val
     objects.store(it, owner, known, value)
 
 
+def hide(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
+    """``owner.__dict__[name] = value``: a model that is kept so is no part, and not cast with its owner.
+
+    Of one that nobody was seen to build, that says nothing.
+    """
+    if isinstance(value, Instance) and value.root.node is None:
+        return
+    if isinstance(value, Instance) and objects.was_cast(it, value) is None:
+        apart = objects.Cast(dtypes.V_FLOAT32, it.clock, None)  # whatever casts the rest
+        it.weights = {**it.weights, (value.root, value.path): apart}
+    store_named(it, owner, name, value)
+    owner.attributes[objects.HIDDEN, text(name) or made_up(name)] = value
+
+
 def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:
     """An attribute by a name that is put together; None: nothing was stored by one like it."""
     some = made_up(name)

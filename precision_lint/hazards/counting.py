@@ -485,6 +485,10 @@ def smoothed(it: Interpreter, applied: Applied) -> None:
         _report_cut(it, cut, f"{applied.name} compares with 0 and 1", applied.node)
 
 
+PREDICTS: Final = frozenset({
+    "sigmoid", "softmax", "softplus", "relu", "tanh", "linear", "conv1d", "conv2d", "conv3d", "model",
+})  # fmt: skip
+"""What models compute at last."""
 SMOOTH: Final = frozenset({"linear", "bilinear", "bicubic", "trilinear", "area"})
 """Modes of ``interpolate`` that give fractions of what is whole."""
 
@@ -499,6 +503,8 @@ def regressed_by_hand(it: Interpreter, applied: Applied) -> None:
     if cut is None or not isinstance(predicted, Tensor) or predicted.dtypes == dtypes.V_INTEGER:
         return
     source = peel(cut.operands[0])
+    if not any(one.op in PREDICTS for one in (predicted, *behind(predicted, 6))):
+        return
     if _is_share(source) or (is_op(source, "interpolate") and _is_smooth(source)):
         _report_cut(it, cut, "the difference is one of whole numbers", applied.node)
 

@@ -191,7 +191,8 @@ def _side(value: Any) -> tuple[Any, Any] | None:
         if one is None or other is None or not same(one[0], other[0]):
             return None
         columns = max(one[1], other[1]), min(one[1], other[1])
-        rises = one[1] > other[1] if value.op == "sub" else columns in SIDES
+        rises = one[1] > other[1]
+        rises = rises if value.op == "sub" else columns in SIDES and _is_scaled(one[0])
         return (one[0], columns) if rises else None
     column = _column(value)
     if column is not None and column[1] in (0, 1, 2, 3):
@@ -199,6 +200,14 @@ def _side(value: Any) -> tuple[Any, Any] | None:
         if isinstance(source, Tensor) and _is_extent(source):
             return column
     return None
+
+
+def _is_scaled(value: Any) -> bool:
+    """Whether distances were multiplied by a number: others are in strides, or shares."""
+    value = peel(value)
+    while isinstance(value, Tensor) and value.operands and transparent(value):
+        value = peel(value.operands[0])
+    return is_op(value, "mul") and any(isinstance(one, Scalar) for one in value.operands)
 
 
 SIDES: Final = ((2, 0), (3, 1))

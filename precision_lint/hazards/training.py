@@ -355,6 +355,8 @@ def saved_by_others(it: Interpreter, trace: list[Step]) -> None:
         scaler, optimizer = step.objects[:2]
         if not isinstance(optimizer, Special) or not _is_scaler(scaler) or id(scaler) in kept:
             continue
+        if scaler.fields.get("enabled") is False or scaler.fields.get("held"):
+            continue
         function = it.function
         pending = it.notes.get((PENDING, optimizer.node), {})
         for place, where, state in pending.values():

@@ -333,12 +333,12 @@ class Machine:
         covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
         flow = Flow(() if covers else states)
         entered: States = frozenset()
-        for first, entering in by_elements(states, varying):
+        for entering in by_elements(states, varying):
             current = entering
             self.silent += 1
             for _ in range(ITERATIONS):
                 ends = self._iteration(step, current, changing, flow)
-                following = frozenset(next_element(first, one, varying, covers) for one in ends)
+                following = next_element(entering, ends, varying, covers)
                 if following <= current:
                     break
                 current = self._bounded(current | following)

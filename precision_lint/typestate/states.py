@@ -121,28 +121,38 @@ def fresh(state: State) -> State:
     return state._replace(scaled=None, waiting=False, zeroed=None)
 
 
-def by_elements(
-    states: frozenset[State], varying: list[Any]
-) -> Iterable[tuple[State, frozenset[State]]]:
-    """States in groups of those that say the same of a loop's elements, each with one of its states."""
+def by_elements(states: frozenset[State], varying: list[Any]) -> Iterable[frozenset[State]]:
+    """States in groups of those that say the same of a loop's elements."""
     groups: dict[tuple[str | None, ...], set[State]] = {}
     for state in states:
         groups.setdefault(tuple([state.of(key) for key in varying]), set()).add(state)
-    for group in groups.values():
-        yield next(iter(group)), frozenset(group)
+    yield from map(frozenset, groups.values())
 
 
-def next_element(entry: State, state: State, varying: list[Any], covers: bool) -> State:
-    """At the start of an iteration the element is one that nothing was done to in this loop.
+def next_element(
+    entering: frozenset[State], ends: Iterable[State], varying: list[Any], covers: bool
+) -> frozenset[State]:
+    """The states at the start of an iteration: the element is one that nothing was done to in this loop.
 
-    covers: the loop steps each of some optimizers, so that the gradients of the next one wait for that.
+    covers: the loop steps each of some optimizers.  If an iteration surely updates the scale, the gradients
+    of the next one, which a backward before the loop made, still wait for their step.
     """
-    for key in varying:
-        state = state.with_optimizer(key, entry.of(key))
-    same = state.scaled is not None and state.scaled == entry.scaled
-    if covers and same and entry.waiting and entry.updated is None and state.updated is not None:
-        state = state._replace(waiting=True)
-    return state
+    entry, ends = next(iter(entering)), list(ends)
+    waits = covers and all(_updates(entering, state) for state in ends)
+    found = set()
+    for state in ends:
+        for key in varying:
+            state = state.with_optimizer(key, entry.of(key))
+        found.add(state._replace(waiting=True) if waits else state)
+    return frozenset(found)
+
+
+def _updates(entering: frozenset[State], state: State) -> bool:
+    """Whether the scale was updated in a loop before which gradients were made that wait."""
+    return state.updated is not None and all(
+        one.waiting and one.updated is None and one.scaled == state.scaled is not None
+        for one in entering
+    )
 
 
 # conditions
