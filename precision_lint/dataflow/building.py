@@ -626,8 +626,8 @@ def _applied(it: Interpreter, owner: Instance, function: Value, node: ast.AST) -
     parts = _with_parts(owner)
     for part in parts or [owner]:
         it.call(function, [part], {}, node)
-    names = scan(function.function).names if isinstance(function, Closure) else frozenset()
-    if (parts is None or "getattr" in names) and not CASTING.isdisjoint(names):  # some of its parts
+    casts = isinstance(function, Closure) and not CASTING.isdisjoint(scan(function.function).names)
+    if parts is None and casts:  # some of its parts, perhaps
         it.clock += 1
         anything = objects.Cast(dtypes.V_ANY, it.clock, None)
         it.weights = {**it.weights, (owner.root, owner.path): anything}
@@ -643,10 +643,7 @@ def _with_parts(owner: Instance) -> list[Instance] | None:
         if len(found) == PARTS or any(one.attributes is outer for outer in around):
             return None
         found.append(one)
-        held = list(one.attributes.items())
-        if isinstance(one.items, Sequence):
-            held += [(str(i), value) for i, value in enumerate(one.items.items or ())]
-        parts = [objects.part(one, name, v) for name, v in held if isinstance(v, Instance)]
+        parts = _held(one, one.attributes)
         waiting += [(part, (*around, one.attributes)) for part in parts]
     return found[::-1]
 
@@ -770,23 +767,21 @@ def _extended(it: Interpreter, owner: Instance, name: str, arguments: list[Value
     return owner
 
 
+def _held(owner: Instance, attributes: dict[Any, Value]) -> list[Instance]:
+    """The objects that an object holds as its parts, by attributes and as items."""
+    held = [(k, v) for k, v in attributes.items() if (objects.HIDDEN, k) not in owner.attributes]
+    if isinstance(owner.items, Sequence):
+        held += [(str(number), one) for number, one in enumerate(owner.items.items or ())]
+    return [objects.part(owner, name, one) for name, one in held if isinstance(one, Instance)]
+
+
 def _children(it: Interpreter, owner: Instance, name: str) -> Value:
     stored = {
         key[2]: value
         for key, value in it.variables.items()
         if key.__class__ is tuple and key[:2] == ("self", id(owner.attributes))
     }  # by this method, which has not ended
-    parts = [
-        objects.part(owner, key, value)
-        for key, value in {**owner.attributes, **stored}.items()
-        if isinstance(value, Instance)
-    ]
-    if isinstance(owner.items, Sequence) and owner.items.items is not None:
-        parts += [
-            objects.part(owner, str(i), v)
-            for i, v in enumerate(owner.items.items)
-            if isinstance(v, Instance)
-        ]
+    parts = _held(owner, {**owner.attributes, **stored})
     values: list[Value] = [owner, *parts] if name.endswith("modules") else list(parts)
     if name.startswith("named"):
         values = [Sequence((Scalar(None, "str"), part), None) for part in values]

@@ -555,8 +555,18 @@ def _assign_data(
     whole = owner.data["owner"] if isinstance(owner.data, Special) else None
     if whole is not None and explicit:
         objects.show_cast(it, value.dtypes, node)
+    if isinstance(target.value, ast.Name) and whole is None and explicit:
+        whole = next((one for one in it.variables.values() if _has(one, owner)), None)
     if isinstance(whole, Instance):
         objects.cast_some(it, whole, value.dtypes)
+
+
+def _has(value: Value, parameter: Tensor) -> bool:
+    """Whether an object is the one of which a variable holds a parameter (``getattr(layer, name)``)."""
+    return isinstance(value, Instance) and any(
+        isinstance(one, Tensor) and one.node is parameter.node and one.flags & PARAMETER
+        for one in value.attributes.values()
+    )
 
 
 def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AST) -> None:

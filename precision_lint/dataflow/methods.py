@@ -362,9 +362,9 @@ def _drawn(
     op = {"uniform_": "uniform", "zero_": "zeros"}.get(name, name[:-1])
     if name == "fill_":
         operation = operations.operation("fill")  # only in place
-        if operation is not None:
-            return operate(it, operation, [value, *arguments], {}, node, True)
         first = arguments[0] if arguments else None
+        if operation is not None and isinstance(first, Scalar):
+            return operate(it, operation, [value, *arguments], {}, node, True)
         lo, hi = (first.lo, first.hi) if isinstance(first, Scalar) else (-INF, INF)
     made = Tensor(
         value.dtypes,

@@ -9,7 +9,15 @@ from precision_lint.dataflow import objects
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join, unknown
-from precision_lint.domains.values import ClassValue, Instance, Scalar, Sequence, Value, text
+from precision_lint.domains.values import (
+    NONE,
+    ClassValue,
+    Instance,
+    Scalar,
+    Sequence,
+    Value,
+    text,
+)
 from precision_lint.syntax.program import Class
 
 NAMED_TUPLE: Final = "typing.NamedTuple"
@@ -113,10 +121,11 @@ def hide(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> 
     if isinstance(value, Instance) and value.root.node is None:
         return
     if isinstance(value, Instance) and objects.was_cast(it, value) is None:
-        apart = objects.Cast(dtypes.V_FLOAT32, it.clock, None)  # whatever casts the rest
+        built = objects.weights_of(it, value)[0][dtypes.CODE]
+        apart = objects.Cast(dtypes.everywhere(built), it.clock, None)  # whatever casts the rest
         it.weights = {**it.weights, (value.root, value.path): apart}
     store_named(it, owner, name, value)
-    owner.attributes[objects.HIDDEN, text(name) or made_up(name)] = value
+    owner.attributes[objects.HIDDEN, text(name) or made_up(name)] = NONE
 
 
 def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:

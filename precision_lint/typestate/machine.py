@@ -338,7 +338,7 @@ class Machine:
             self.silent += 1
             for _ in range(ITERATIONS):
                 ends = self._iteration(step, current, changing, flow)
-                following = next_element(entering, ends, varying, covers)
+                following = next_element(entering, ends, varying)
                 if following <= current:
                     break
                 current = self._bounded(current | following)

@@ -130,15 +130,14 @@ def by_elements(states: frozenset[State], varying: list[Any]) -> Iterable[frozen
 
 
 def next_element(
-    entering: frozenset[State], ends: Iterable[State], varying: list[Any], covers: bool
+    entering: frozenset[State], ends: frozenset[State], varying: list[Any]
 ) -> frozenset[State]:
     """The states at the start of an iteration: the element is one that nothing was done to in this loop.
 
-    covers: the loop steps each of some optimizers.  If an iteration surely updates the scale, the gradients
-    of the next one, which a backward before the loop made, still wait for their step.
+    If an iteration surely updates the scale, the next one still steps on gradients of before the loop.
     """
-    entry, ends = next(iter(entering)), list(ends)
-    waits = covers and all(_updates(entering, state) for state in ends)
+    entry = next(iter(entering))
+    waits = all(_updates(entering, state) for state in ends)
     found = set()
     for state in ends:
         for key in varying:
