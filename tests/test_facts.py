@@ -649,3 +649,18 @@ def test_a_context_manager_that_is_autocasts_is_on() -> None:
     )
     assert said(text.format("torch.autocast")) == ["MP201 likely"]
     assert "MP201 likely" not in said(text.format("nullcontext"))
+
+
+@pytest.mark.parametrize("cast", ["self.half() if fast else self.float()", "self.float()"])
+def test_a_cast_on_one_way_of_an_expression(cast: str) -> None:
+    """What the same choice casts agrees with it; where nothing does, a stated mode shows that it may not."""
+    found = lint_source(
+        f"{HEAD}class Net(nn.Module):\n    def __init__(self, fast):\n        super().__init__()\n"
+        f"        self.fast, self.layer = fast, nn.Linear(8, 2)\n        {cast}\n\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x.to(torch.float16 if self.fast else torch.float32))\n\n\n"
+        "def run(x, fast):\n    return Net(fast)(x)\n",
+        isolated=True,
+        precision=["float16"],
+    )
+    assert [d.code for d in found] == ([] if " if " in cast else ["MP502"])
