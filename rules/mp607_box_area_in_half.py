@@ -9,15 +9,15 @@ class BoxAreaInHalf(Rule):
     """Width times height of boxes in pixels, in float16.
 
     ## What it flags
-    `w * h`, `(x2 - x1) * (y2 - y1)`, `(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])` and
-    `wh[..., 0] * wh[..., 1]` of float16 boxes, and `(left + right) * (top + bottom)` of distances to
-    their sides. It is `likely` where the function works in pixels
-    (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
-    pixels, so is a call of a function of the project that computes the IoU of its arguments
-    without an upcast; `possible` where no known layer made the boxes. So is
-    `torch.prod(b[:, 2:] - b[:, :2], 1)`, which CUDA autocast runs in float32, also of corners that
-    were split off (`(low_right - top_left).clamp(0).prod(2)`), and `sizes["height"] *
-    sizes["width"]` of entries that are used as tensors.
+    `w * h`, `(x2 - x1) * (y2 - y1)`, `(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])` and `wh[..., 0] *
+    wh[..., 1]` of float16 boxes, and `(left + right) * (top + bottom)` of distances to their sides
+    that were multiplied by a number such as a stride. It is `likely` where the function works in
+    pixels (strides, anchors, image sizes, literal factors), otherwise `possible`. Where it works in
+    pixels, so is a call of a function of the project that computes the IoU of its arguments without
+    an upcast; `possible` where no known layer made the boxes. So is `torch.prod(b[:, 2:] - b[:,
+    :2], 1)`, which CUDA autocast runs in float32, also of corners that were split off (`(low_right
+    - top_left).clamp(0).prod(2)`), and `sizes["height"] * sizes["width"]` of entries that are used
+    as tensors.
 
     It stays silent for normalised boxes (a sigmoid, a clamp, bounds that are known), for
     `.float()`, for bfloat16, and for sizes that are Python numbers.
