@@ -78,6 +78,7 @@ class Facts:
                     s.bound,
                     s.around,
                     s.model,
+                    s.closed,
                 ]
                 for s in self.signs
             ],
@@ -105,8 +106,11 @@ class Facts:
                     bound,
                     around=around,
                     model=tuple(model) if model else None,
+                    closed=closed,
                 )
-                for mode, said, place, script, inside, flag, bound, around, model in head["signs"]
+                for mode, said, place, script, inside, flag, bound, around, model, closed in head[
+                    "signs"
+                ]
             )
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names

@@ -43,7 +43,8 @@ class Sign:
     region in code that does not train or evaluate.
     setting: the folder whose code a setting of a trainer is about; None: it is no setting.
     around: the function that the place is in, by its qualified name.  model: the class of the model that is
-    cast (path, qualified name), if it is one of the project.
+    cast (path, qualified name), if it is one of the project.  closed: a region in which all that is called
+    was followed, so that nothing of other files runs in it but what that calls.
     """
 
     mode: int
@@ -56,6 +57,7 @@ class Sign:
     setting: str | None = None
     around: str = ""
     model: Function | None = None
+    closed: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_lint import remedies
-from precision_lint.api import Applicability, Context, Event, Finding, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
 
 
 class UnscaledGradientCheck(Rule):
@@ -16,6 +16,9 @@ class UnscaledGradientCheck(Rule):
 
     What is added to gradients that no loss scale multiplies: noise, a weight decay or an L1
     term by hand (`p.grad.add_(p.data, alpha=decay)`). `scaler.step` divides it by the scale.
+
+    Norms, powers and checks of what `torch.autograd.grad(scaler.scale(loss), inputs)` gives, such as a
+    gradient penalty, where nothing in the function uses `scaler.get_scale()`.
 
     Frameworks that scale inside, where the code or the configuration shows that they run in float16:
 
@@ -55,6 +58,8 @@ class UnscaledGradientCheck(Rule):
     read and a later duplicate is removed, because a second `unscale_` raises (MP103). With
     gradient accumulation `unscale_` may only run in the iteration that steps; a read outside of
     that branch has to be moved by hand.
+    What `torch.autograd.grad` gave is divided by `scaler.get_scale()` where it is read: that is 1.0 for
+    a disabled scaler, and `unscale_` divides nothing but `.grad`.
 
     ## How to silence
     `# precision-lint: ignore[MP101] reason` or `# noqa: MP101` on the line.
@@ -75,6 +80,18 @@ class UnscaledGradientCheck(Rule):
         yield Finding(
             f"gradients are {'changed by what is not scaled' if added else 'read'} while still "
             "multiplied by the loss scale (65536 at first)",
-            fix=remedies.unscale(event, at, "unscale the gradients first"),
+            fix=_divided(event, at)
+            if event.facts["how"] == "autograd"
+            else remedies.unscale(event, at, "unscale the gradients first"),
             related=remedies.backward(event),
         )
+
+
+def _divided(event: Event, at: Context) -> Fix | None:
+    """Divide a gradient of ``torch.autograd.grad`` by the scale, which ``unscale_`` doesn't know of."""
+    gradient, scalers = at.receiver(event.place), event.facts["scalers"]
+    if gradient is None or not scalers or not at.is_known(scalers[0], event.place):
+        return None
+    name = at.text(scalers[0])
+    edits = at.rewrite({gradient: f"(_ / {name}.get_scale())"})
+    return at.fix(f"divide by the scale of {name}", edits)

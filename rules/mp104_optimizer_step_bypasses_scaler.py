@@ -22,6 +22,12 @@ class OptimizerStepBypassesScaler(Rule):
     (apex, accelerate, Fabric, Lightning) runs the backward, and for steps that are given a
     closure.
 
+    `scaler.step(optimizer, closure)`, which torch refuses where `closure` is a keyword; by position
+    the optimizer calls it and uses the gradients as they are scaled.
+
+    A step of the optimizer that Accelerate or Fabric was given, where they gave back another one
+    (`net, prepared = accelerator.prepare(model, optimizer)`) and scaled the loss in float16.
+
     ## Why it breaks
     SGD moves 65536 times too far: the parameters are nan after a few steps. AdamW divides by the
     gradient's own size and trains on as if nothing were wrong, until a gradient overflows: that
@@ -70,6 +76,18 @@ class OptimizerStepBypassesScaler(Rule):
             message = (
                 "the optimizer steps by itself: a step with inf or nan gradients is not skipped"
             )
+        elif done == "closure":
+            yield Finding(
+                "a GradScaler takes no closure: its gradients would be used as they are scaled"
+            )
+            return
+        elif event.facts["framework"]:
+            yield Finding(
+                "a framework was given this optimizer and gave back another one, which is to step: these "
+                "gradients are still multiplied by the loss scale (65536 at first)",
+                related=remedies.backward(event),
+            )
+            return
         else:
             message = (
                 "the optimizer steps with gradients that are still multiplied by the loss scale "

@@ -15,6 +15,10 @@ class UnscaledBackward(Rule):
 
     A step of a scaler that scales nothing in its function, beside another scaler that does.
 
+    The same with a framework: `loss.backward()` before the step of an optimizer that Accelerate or
+    Fabric prepared for float16 (`prepare`, `setup`), of one of Lightning's (`self.optimizers()`), or
+    in a `training_step` of a subclass of the `Trainer` of transformers, which steps once that returns.
+
     It stays silent where the optimizer of that loss steps by itself, where the gradients are
     set to zero before the step, where a framework runs the backward, for a scaler that is off,
     and where the loss may have been scaled somewhere else. Where another path scales the loss
@@ -24,7 +28,8 @@ class UnscaledBackward(Rule):
     ## Why it breaks
     `scaler.step` divides gradients by the scale. Nothing was multiplied, so they become 65536 times
     too small and training stands still. If no loss was ever scaled, the scaler has no scale yet and
-    raises an `AssertionError` at the first step.
+    raises an `AssertionError` at the first step. Accelerate 1.15 was run with a loss that it scales
+    and a second one behind it that it does not: of the second, 1/65536 arrives.
 
     ## Example
     ```python
@@ -58,9 +63,16 @@ class UnscaledBackward(Rule):
     listens = ("unscaled-backward",)
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
-        if event.facts["step"] == event.place:
+        if event.facts["step"] == event.place and not event.facts["framework"]:
             yield Finding(
                 "this scaler has scaled no loss: it divides the gradients by a scale that they do not carry"
+            )
+            return
+        if event.facts["framework"]:
+            yield Finding(
+                "the loss is not scaled: the optimizer is a framework's, which divides gradients by the loss "
+                "scale in float16 (65536 at first); leave the backward to the framework",
+                related=self._steps(event),
             )
             return
         beside = ", while another loss of the same step is" if event.facts["beside"] else ""
@@ -68,8 +80,15 @@ class UnscaledBackward(Rule):
             f"the loss is not scaled{beside}: the optimizer divides these gradients by the loss scale "
             "(65536 at first)",
             fix=_scaled(event, at),
-            related=(Link("its gradients are divided by the scale here", event.facts["step"]),),
+            related=self._steps(event),
         )
+
+    @staticmethod
+    def _steps(event: Event) -> tuple[Link, ...]:
+        """Where the gradients are divided; a trainer steps out of sight."""
+        place = event.facts["step"]
+        out_of_sight = place == event.place
+        return () if out_of_sight else (Link("its gradients are divided by the scale here", place),)
 
 
 def _scaled(event: Event, at: Context) -> Fix | None:

@@ -774,3 +774,46 @@ def test_no_safe_fix_makes_a_caller_in_another_file_raise(tmp_path: Path) -> Non
     (tmp_path / "net.py").write_text(net.replace("{used}", "self.b(g.half())"))
     runner.check([tmp_path], Resolver(stated, isolated=True), mode=Mode.FIX)
     assert (tmp_path / "gating.py").read_text() != gate
+
+
+TRAINS = """\
+import torch
+from torch import nn
+
+
+def train(loader{parameter}):
+    {model}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x).float(), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+OTHER = """\
+import torch
+from torch import nn
+
+
+class Encoder(nn.Module):
+    def forward(self, x):
+        steps = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
+        rates = 1.0 / 10000 ** (torch.arange(8, device=x.device) / 8)
+        return torch.einsum("n,d->nd", steps, rates).sin()
+"""
+
+
+def test_a_region_around_what_is_known_is_around_nothing_else(tmp_path: Path) -> None:
+    known = TRAINS.format(parameter="", model="model = nn.Linear(4, 4)")
+    projects.write(tmp_path, {"train.py": known, "other.py": OTHER})
+    assert check(tmp_path) == []
+    handed = TRAINS.format(parameter=", build", model="model = build(loader)")
+    projects.write(tmp_path, {"train.py": handed, "other.py": OTHER})
+    assert check(tmp_path) == ["other.py:9 MP405"]
+    helper = known.replace("model(x).float()", "run(model, x, loader).float()")
+    unseen = "\n\ndef run(model, x, loader):\n    return loader.hook(model(x))\n"
+    projects.write(tmp_path, {"train.py": helper + unseen})
+    assert check(tmp_path) == ["other.py:9 MP405"], "a helper calls what nobody saw"

@@ -55,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     "torchmodel": {"domains"},
     "domains": {"syntax"},
     "dataflow": {"domains", "events", "project", "syntax", "torchmodel"},
-    "typestate": {"dataflow", "domains", "events", "syntax"},
+    "typestate": {"dataflow", "domains", "events", "syntax", "torchmodel"},
     "hazards": {"dataflow", "domains", "events", "syntax", "torchmodel", "typestate"},
     "precision": {"api", "domains", "events"},
     "context": {"api", "asserted", "call_edits", "domains", "slices", "source", "syntax"},

@@ -585,6 +585,15 @@ def test_bounds_of_numbers_are_asserted() -> None:
     assert said(text.format("1 >= eps > 1e-3")) == []
 
 
+def test_numbers_have_magnitudes_and_are_rounded() -> None:
+    text = "def f(x, name):\n    limit = {}\n    return x.half().clamp(-limit, limit) ** 2\n"
+    for limit in ("abs({'a': -20, 'b': -10}.get(name, -5))", "abs(-20)", "round(255.4)", "round(2.55, 1)"):
+        assert said(text.format(limit)) == [], limit
+    for limit in ("abs({'a': -300, 'b': -290}.get(name, -310))", "abs(-300)", "round(255.9)"):
+        assert said(text.format(limit)) == ["MP601 likely"], limit
+    assert said("def f(x, d):\n    return x / abs({'a': -3.0}.get(d, -2.0))\n") == []
+
+
 def test_the_least_element_says_nothing_of_the_largest() -> None:
     text = "def f(x):\n    x = x.half()\n    assert x.min() <= 3\n    return x.exp()\n"
     assert said(text) == ["MP603 likely"]

@@ -512,6 +512,7 @@ def call_unknown(
     """Calling an object that nobody saw: a model, if it is given tensors."""
     symbol = callee.symbol
     symbol.uses |= Symbol.CALLED
+    it.unseen_calls += 1
     for look in CALLED:
         look(it, callee, node)
     given = [*arguments, *keywords.values()]

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
-from precision_lint.dataflow import alike, declared, objects, regions
+from precision_lint.dataflow import alike, declared, objects, regions, training
 from precision_lint.dataflow.creation import of_array
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
@@ -135,7 +135,8 @@ class Key:
             self.objects[symbol.number] = symbol
             bounds = ("bounds of", "") in symbol.attributes and facts(symbol.tensor)
             return (
-                "?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions, bounds
+                "?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions, bounds,
+                training.is_marked(symbol, training.PREPARED),
             )  # fmt: skip
         if value is None:
             return None
@@ -154,7 +155,8 @@ class Key:
             return (value.__class__, self.vector(value.dtypes))
         if isinstance(value, Special):
             options = tuple([self.of(one, 1) for one in value.fields.get("options", ())])
-            return ("special", value.kind, id(value.node), value.assumptions, options)
+            steps = value.fields.get("steps")
+            return ("special", value.kind, id(value.node), value.assumptions, options, steps)
         if isinstance(value, Closure):
             return ("closure", id(value.function), self.of(value.owner, 1), value.optional)
         if isinstance(value, Scalar):
@@ -206,7 +208,8 @@ def run(
     unpacked, it.unpacked = it.unpacked and arguments is not None, False
     told: list[tuple[Symbol, Symbol]] = []
     if arguments is None:
-        driver = trains or _leads(it, function)
+        leads = drives(it, function) or is_outside(it, function)
+        driver = trains or leads or regions.opens_below(function)
         region = regions_outside(it) if driver else entry(it)
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
@@ -251,11 +254,6 @@ def run(
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
 
 
-def _leads(it: Interpreter, function: Function) -> bool:
-    """Whether a function that nobody was seen to call is run outside of regions, or opens its own."""
-    return drives(it, function) or is_outside(it, function) or regions.opens(function)
-
-
 def _seen_called(it: Interpreter, function: Function) -> None:
     """Note that a function has a caller; who calls itself has none in that."""
     name = function.module.path, function.qualname
@@ -297,6 +295,7 @@ def _as_alike(
     node: ast.AST,
 ) -> Value:
     """The result of a call in one context too many: in kinds and dtypes that of one like it."""
+    it.unseen_calls += 1
     known = function.facts.get("alike")
     if known and arguments is not None:
         values = [*arguments, *keywords.values()]
@@ -739,7 +738,7 @@ def _seen(
 ) -> Value:
     if isinstance(result, Tensor):
         inner = instantiated(result, given) if given else result
-        operands = (inner, NONE) if opaque else (inner,)
+        operands = (inner, Scalar(None, "none")) if opaque else (inner,)  # one for each time
         return result.but(op="call", operands=operands, node=node, home=it.module, data=function)
     if isinstance(result, Sequence) and result.items is not None:
         items = tuple([_seen(it, item, given, function, node, opaque) for item in result.items])

@@ -1,4 +1,4 @@
-"""Dtypes that annotations state: jaxtyping's ``Float32[Tensor, "b n"]``, and torch's classes of tensors."""
+"""What annotations state: jaxtyping's ``Float32[Tensor, "b n"]``, torch's classes of tensors, ``int``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from typing import Final
 
 from precision_lint.dataflow import objects
+from precision_lint.dataflow.graph import may_be_number
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.stated import with_dtype
 from precision_lint.domains import dtypes
@@ -91,7 +92,7 @@ def single(node: ast.expr) -> ast.expr | None:
     return left[0] if len(left) == 1 else None
 
 
-WORDS: Final = frozenset({*JAXTYPING, *FLOATS, *TENSOR_CLASSES})
+WORDS: Final = frozenset({*JAXTYPING, *FLOATS, *TENSOR_CLASSES, "int", "bool", "str"})
 
 
 def states(node: ast.expr | None) -> ast.expr | None:
@@ -162,7 +163,8 @@ def as_annotated(it: Interpreter, module: Module, value: Value, node: ast.expr) 
     if name in TENSOR_CLASSES and not isinstance(inner, ast.Subscript):
         return _typed(it, value, TENSOR_CLASSES[name], inner is not node)
     if name in NUMBERS:
-        return Scalar(None, NUMBERS[name]) if isinstance(value, Unknown) else value
+        open_ = inner is node and (isinstance(value, Unknown) or may_be_number(value))
+        return Scalar(None, NUMBERS[name]) if open_ and not isinstance(value, Scalar) else value
     said = jaxtyped(it, module, inner)
     if not said:
         return value

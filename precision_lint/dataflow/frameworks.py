@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from typing import Final
 
-from precision_lint.dataflow import building, objects, regions
+from precision_lint.dataflow import building, objects, regions, training
 from precision_lint.dataflow.around import CONSTRUCTED
 from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import child
@@ -19,12 +19,14 @@ from precision_lint.dataflow.parameters import unseen
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.values import (
+    NONE,
     REGIONAL,
     Closure,
     Instance,
     RegionValue,
     Scalar,
     Sequence,
+    Special,
     Table,
     Tensor,
     Unknown,
@@ -41,7 +43,9 @@ SETTINGS: Final = ("mixed_precision", "precision", "fp16", "bf16")
 ASKED: Final = (0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0)
 """The region of a framework that is set up elsewhere."""
 BY_NAME: Final = {"float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
-PREPARES: Final = frozenset({"prepare", "prepare_model", "setup", "setup_module"})
+PREPARES: Final = frozenset({
+    "prepare", "prepare_model", "prepare_optimizer", "setup", "setup_module", "setup_optimizers",
+})  # fmt: skip
 STEPS: Final = {
     "fit": ("training_step", "validation_step"),
     "validate": ("validation_step",),
@@ -114,13 +118,25 @@ def _said(cls: str, name: str, value: Value) -> int | None:
 
 def _prepared(it: Interpreter, given: Arguments, region: RegionValue, made: Value) -> Value:
     """What ``prepare(model, optimizer)`` gives back: its arguments in their order, models in a region."""
+    scales = region.dtypes[dtypes.AMP16] == dtypes.FLOAT16
+    if scales and isinstance(made, Unknown):
+        made.symbol.attributes[training.PREPARED] = NONE
     parts: Arguments = []
     for at, one in enumerate(given):
         if isinstance(one, Instance) and objects.is_module(it, one.cls):
             parts.append(_in_region(one, region))
+        elif scales and isinstance(one, Special) and one.kind == "optimizer":
+            parts.append(training.prepared(one))
         else:
             parts.append(made if len(given) == 1 else child(it, made, at))
     return parts[0] if len(parts) == 1 else Sequence(tuple(parts), None, "tuple")
+
+
+def optimizers_of_module(it: Interpreter) -> Unknown:
+    """``self.optimizers()`` of a module of Lightning: its own, which divide gradients in float16."""
+    made = it.unknown("optimizers", dtypes.V_ANY, assume.LIBRARY)
+    made.symbol.attributes[training.PREPARED] = NONE
+    return made
 
 
 def _in_region(value: Instance, region: RegionValue | None) -> Instance:

@@ -106,7 +106,7 @@ def _sites(value: Any) -> list[int]:
     found = []
     while value.__class__ is Tensor and value.op in PASSED and value.operands:
         if len(value.operands) > 1:
-            found.append(id(value.node))
+            found.append(id(value.operands[1]))
         value = value.operands[0]
     return found
 

@@ -153,6 +153,8 @@ class Interpreter:
 
     guessed = 0
     """The assumption that what is interpreted is a method of the model that is called."""
+    unseen_calls = 0
+    """How often something was called that nobody saw."""
 
     def __init__(self, program: Any) -> None:
         self.program = program
@@ -487,13 +489,14 @@ class Interpreter:
         flag: bool = False,
         bound: bool = False,
         model: Class | None = None,
+        closed: bool = False,
     ) -> None:
         """Note a place that shows in which mode code is run, as ``Sign`` says."""
         place, flag = self.place(node, home), flag or bool(self.branches)
         around = self.function.qualname if self.function is not None else ""
         cast = (model.module.path, model.qualname) if model is not None else None
         self.signs.add(
-            Sign(mode, text, place, self.script, inside, flag, bound, around=around, model=cast)
+            Sign(mode, text, place, self.script, inside, flag, bound, None, around, cast, closed)
         )
 
 

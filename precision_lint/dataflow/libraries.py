@@ -10,7 +10,7 @@ from precision_lint.dataflow import around, arrays, building, objects, regions, 
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats, is_beside
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
-from precision_lint.dataflow.operators import binary, of_module, owners_of
+from precision_lint.dataflow.operators import absolute, binary, of_module, owners_of, rounded_number
 from precision_lint.dataflow.protocol import SAVED, handed, note
 from precision_lint.dataflow.records import hide, load_made_up, store_named
 from precision_lint.dataflow.several import each_of_list
@@ -19,7 +19,6 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join_all, unknown, widened
 from precision_lint.domains.values import (
-    DETACHED,
     INF,
     KEPT,
     NONE,
@@ -310,20 +309,6 @@ def _autocast_dtype(
     return DtypeValue(vector, node, it.module)
 
 
-def _gradient(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    note(it, "autograd", node, *arguments)
-    if name.endswith(".backward") and arguments:
-        return training.backward(it, arguments[0], node)
-    inputs = arguments[1] if len(arguments) > 1 else keywords.get("inputs", unknown())
-    if isinstance(inputs, Tensor):
-        return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
-    found = it.unknown("gradient", dtypes.V_ANY, assume.CALL)
-    found.symbol.flags |= 0 if "create_graph" in keywords else DETACHED
-    return Sequence(None, found, "tuple")
-
-
 def _saved(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -446,8 +431,8 @@ TORCH: dict[str, Handler] = {
     "torch.get_default_dtype": _default_dtype,
     "torch.get_autocast_gpu_dtype": _autocast_dtype,
     "torch.get_autocast_dtype": _autocast_dtype,
-    "torch.autograd.grad": _gradient,
-    "torch.autograd.backward": _gradient,
+    "torch.autograd.grad": training.differentiated,
+    "torch.autograd.backward": training.differentiated,
     "torch.save": _saved,
     "torch.load": _loaded,
     "torch.meshgrid": _several,
@@ -693,12 +678,11 @@ def _rounded(
     first = arguments[0] if arguments else unknown()
     if isinstance(first, Tensor) and operation is not None:
         return operate(it, operation, arguments, keywords, node)
-    if isinstance(first, Scalar) and first.value is not None and first.is_number:
-        value = abs(first.value) if name.endswith("abs") else first.value
-        return Scalar(value, first.kind, assumptions=first.assumptions)
-    if isinstance(first, Scalar):
-        return Scalar(None, first.kind, 0 if name.endswith("abs") else first.lo, first.hi)
-    return first
+    if not isinstance(first, Scalar) or not first.is_number:
+        return first
+    if name.endswith("abs"):
+        return absolute(first)
+    return rounded_number(first, arguments[1] if len(arguments) > 1 else keywords.get("ndigits"))
 
 
 def _joined(found: Value | list[Value]) -> Value:

@@ -351,7 +351,7 @@ def _cast(
 
 
 DRAWS: Final = {"uniform_": (0.0, 1.0), "normal_": (-INF, INF), "bernoulli_": (0.0, 1.0),
-         "exponential_": (0.0, INF), "random_": (-INF, INF), "fill_": (0, 0), "zero_": (0, 0)}  # fmt: skip
+         "exponential_": (0.0, INF), "random_": (-INF, INF), "fill_": (-INF, INF), "zero_": (0, 0)}  # fmt: skip
 """Methods that overwrite a tensor, and the range of what they write."""
 
 
@@ -360,12 +360,12 @@ def _drawn(
 ) -> Value:
     lo, hi = DRAWS[name]
     op = {"uniform_": "uniform", "zero_": "zeros"}.get(name, name[:-1])
-    if name == "fill_":
-        operation = operations.operation("fill")  # only in place
-        first = arguments[0] if arguments else None
-        if operation is not None and isinstance(first, Scalar):
-            return operate(it, operation, [value, *arguments], {}, node, True)
-        lo, hi = (first.lo, first.hi) if isinstance(first, Scalar) else (-INF, INF)
+    operation = operations.operation(name[:-1]) if name in ("fill_", "zero_") else None
+    first = arguments[0] if arguments else None
+    if operation is not None and isinstance(first, Scalar):
+        return operate(it, operation, [value, *arguments], {}, node, True)
+    if operation is not None and name == "zero_":
+        operate(it, operation, [value], {}, node, True)  # for those who look for it
     made = Tensor(
         value.dtypes,
         op,
@@ -509,6 +509,8 @@ def _instance_method(
     if name == "manual_backward" and arguments:
         training.framework_backward(it, value, arguments[0], node)
         return NONE
+    if name == "optimizers" and objects.is_a(it, value.cls, *foreign.LIGHTNING):
+        return frameworks.optimizers_of_module(it)
     if name == "clip_gradients" and arguments:
         return training.clip(it, name, arguments, node)  # Lightning's: by hand it does not unscale
     if name == "_replace" and records.is_named_tuple(it, value):
@@ -555,8 +557,9 @@ def _unknown_method(
         name == "update" and training.updates(it, value, node)
     ):
         return training.of_unknown(it, value, name, arguments, node)
-    if name == "step" and not keywords and training.steps(it, value, arguments, node):
-        return training.of_unknown(it, value, name, arguments, node)
+    given = training.given(arguments, keywords)
+    if name == "step" and keywords.keys() <= {"closure"} and training.steps(it, value, given, node):
+        return training.of_unknown(it, value, name, given, node)
     around.of_import(it, value, name, arguments, node)
     made = building.call_unknown(it, _method_of(it, value, name), arguments, keywords, node)
     made = frameworks.called(it, value, name, arguments, keywords, made, node)
@@ -607,7 +610,7 @@ def _known_protocol(
     if name in ("children", "modules", "named_children", "named_modules") and not arguments:
         return _method_of(it, value, name)
     if name == "backward" and arguments and not symbol.uses & Symbol.TENSOR:
-        training.framework_backward(it, value, arguments[0], node)
+        training.backward_with(it, value, arguments[0], node)
         return NONE
     if name == "backward":
         return training.backward(it, value, node)
@@ -641,7 +644,7 @@ def _special_method(
     node: ast.Call,
 ) -> Value:
     if value.kind == "scaler":
-        return training.scaler_method(it, value, name, arguments, node)
+        return training.scaler_method(it, value, name, training.given(arguments, keywords), node)
     if value.kind == "optimizer":
         return training.optimizer_method(it, value, name, arguments, node)
     if value.kind == "scaled" and name == "backward":

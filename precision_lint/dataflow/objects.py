@@ -115,10 +115,21 @@ def find_method(it: Interpreter, cls: Class | str, name: str) -> Function | None
     """A method of a class or of its bases."""
     if isinstance(cls, str):
         return None
+    hidden = False
     for base in ancestry(it, cls):
-        if isinstance(base, Class) and name in base.methods:
-            return base.methods[name]
+        if base in MODULES:
+            hidden = name in OF_MODULES
+        elif isinstance(base, Class) and name in base.methods:
+            if not hidden or is_module(it, base):
+                return base.methods[name]
     return None
+
+
+OF_MODULES: Final = frozenset({
+    "to", "half", "float", "double", "bfloat16", "type", "train", "eval", "apply", "requires_grad_",
+    "state_dict", "load_state_dict", "zero_grad",
+})  # fmt: skip
+"""Methods of ``nn.Module`` that those of a mixin behind it do not replace."""
 
 
 def inherited(it: Interpreter, cls: Class) -> list[Function]:
@@ -340,10 +351,11 @@ def _stored_later(it: Interpreter, owner: Instance, name: str) -> Value | None:
         if method.facts.get("storing"):
             continue
         method.facts["storing"] = True
+        trace, it.trace = it.trace, []  # it does not run here
         try:
             it.run(method, owner, None, {}, method.node)
         finally:
-            method.facts["storing"] = False
+            method.facts["storing"], it.trace = False, trace
         found = owner.attributes.get(name)
         if found is not None and not is_empty(found):
             return found

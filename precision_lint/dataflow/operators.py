@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Final
@@ -338,6 +339,34 @@ def numbers(op: str, left: Value, right: Value) -> Value:
     if "float" in (a.kind, b.kind) or op == "div":
         kind = "float"
     return Scalar(None, kind, lo, hi, assumptions, a.node or b.node, a.home or b.home, op, (a, b))
+
+
+def absolute(value: Scalar) -> Scalar:
+    """``abs(number)``"""
+    if isinstance(value.value, (int, float)):
+        return Scalar(abs(value.value), value.kind, assumptions=value.assumptions)
+    lo, hi = value.lo, value.hi
+    ends = (lo, hi) if lo >= 0 else (max(-hi, 0.0), max(-lo, hi))
+    return Scalar(None, value.kind, *ends, value.assumptions)
+
+
+def rounded_number(value: Scalar, digits: Value | None) -> Scalar:
+    """``round(number)`` and ``round(number, digits)``"""
+    kind, places = "int" if digits is None else value.kind, number(digits)
+    known = value.value if isinstance(value.value, (int, float)) else None
+    if digits is not None and places is None:
+        return Scalar(None, kind, assumptions=value.assumptions)
+    if known is not None and math.isfinite(known):
+        return Scalar(_rounded(known, places), kind, assumptions=value.assumptions)
+    return Scalar(
+        None, kind, _rounded(value.lo, places), _rounded(value.hi, places), value.assumptions
+    )
+
+
+def _rounded(value: float, places: float | None) -> float:
+    if not math.isfinite(value):
+        return value
+    return round(value) if places is None else round(value, int(places))
 
 
 def _folds(op: str, a: Any, b: Any) -> bool:

@@ -149,14 +149,15 @@ def _enabled(value: Value | None) -> bool | None:
 MODE_OF: Final = ((dtypes.FLOAT16, dtypes.AMP16), (dtypes.BFLOAT16, dtypes.AMPBF))
 
 
-def entered(it: Interpreter, value: RegionValue) -> Region:
-    """The state inside a region."""
+def entered(it: Interpreter, value: RegionValue, closed: bool = False) -> Region:
+    """The state inside a region; closed: as far as is known, all that it calls is followed."""
     before = it.region
     for dtype, mode in MODE_OF:
         if value.dtypes[dtypes.CODE] & dtype and value.node is not None:
             said = f"autocast to {dtypes.NAMES[dtype]} here"
             flag = bool(value.assumptions & (assume.FLAG | assume.BRANCH))
-            it.sign(mode, said, value.node, value.home, of_own_parts(it), flag, not runs_models(it))
+            inside, bound = of_own_parts(it), not runs_models(it)
+            it.sign(mode, said, value.node, value.home, inside, flag, bound, closed=closed)
     place = it.place(value.node, value.home) if value.node is not None else None
     sites = ((place,) if place is not None else ()) + before.sites
     other_device = (
@@ -249,11 +250,13 @@ def _enter_region(it: Interpreter, value: RegionValue, node: ast.AST) -> Callabl
     before, variables = it.region, dict(it.variables) if value.asked is not None else {}
     for look in ENTERED:
         look(it, value, before, node)
-    it.region = entered(it, value)
+    it.region, calls = entered(it, value, True), it.unseen_calls
     note(it, "enter", node, value)
 
     def leave() -> None:
         it.region = before
+        if it.unseen_calls > calls:
+            entered(it, value)  # it shows the mode of whatever that was
         if value.asked is not None:
             computed(it, value, variables)
         note(it, "leave", node, value)
@@ -294,11 +297,26 @@ def opens(function: Function) -> bool:
     """Whether a function switches autocast on by itself, so that its callers do not."""
     known = function.facts.get("opens")
     if known is None:
-        named = speaks(function)
-        calls = [*getattr(function.node, "decorator_list", ()), *function.body] if named else []
+        body = function.body if speaks(function) else ()
+        calls = [*getattr(function.node, "decorator_list", ()), *body]
         known = function.facts["opens"] = any(
             _switches_on(node, function.module) for call in calls for node in ast.walk(call)
         )
+    return bool(known)
+
+
+def opens_below(function: Function) -> bool:
+    """The same, also of a method that calls one of its object that does; a model's ``forward`` may have a
+    part that opens a region of its own, inside of the one that training is in."""
+    known = function.facts.get("opens below")
+    if known is None:
+        function.facts["opens below"] = False  # those that call each other
+        methods = function.cls.methods if function.cls is not None else {}
+        asked = scan(function).asked if function.name != "forward" else set()
+        known = opens(function) or any(
+            opens_below(one) for name, one in methods.items() if name in asked
+        )
+        function.facts["opens below"] = known
     return bool(known)
 
 

@@ -12,6 +12,8 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
+    DETACHED,
+    INF,
     NONE,
     SOME_RANK,
     Closure,
@@ -22,8 +24,10 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    class_of,
 )
 from precision_lint.syntax.program import dotted
+from precision_lint.torchmodel import foreign
 
 SCALERS: Final = frozenset({
     "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler",
@@ -113,6 +117,11 @@ def groups(it: Interpreter, node: ast.AST) -> Special:
     return Special("groups", node, it.module, owner=it.unknown("parameters", dtypes.FOLLOWS))
 
 
+def given(arguments: list[Value], keywords: Mapping[str, Value]) -> list[Value]:
+    """What ``step`` is given: an optimizer, or a closure by name as well."""
+    return [*arguments, keywords["closure"]] if "closure" in keywords else arguments
+
+
 def scaler_method(
     it: Interpreter, owner: Special, name: str, arguments: list[Value], node: ast.AST
 ) -> Value:
@@ -181,7 +190,7 @@ def optimizer_method(
     if name == "step":
         if arguments and isinstance(arguments[0], Closure):
             it.call(arguments[0], [], {}, node)
-        note(it, "plain-step", node, owner, *arguments)
+        note(it, owner.fields.get("steps", "plain-step"), node, owner, *arguments)
         for moved in STEPPED if not arguments else ():
             moved(it, owner, node)
         return unknown()
@@ -199,12 +208,14 @@ def of_unknown(
 ) -> Value:
     """A method that only scalers or optimizers have, of an object that nobody saw."""
     scaler = name in ("unscale_", "scale", "update", "get_scale") or (
-        name == "step" and len(arguments) == 1 and not isinstance(arguments[0], Closure)
+        name == "step" and len(arguments) > 0 and not isinstance(arguments[0], Closure)
     )
     known = value.symbol.attributes.get(("protocol", scaler))
     if known is None:
-        behind = assume.FLAG | (assume.WRAPPED if _is_wrapper(value.symbol) else 0)
+        behind = assume.FLAG | (assume.WRAPPED if is_marked(value.symbol, WRAPS) else 0)
         known = Special("scaler" if scaler else "optimizer", node, it.module, behind, of=value)
+        if not scaler and is_marked(value.symbol, PREPARED):
+            known.fields["steps"] = "prepared-step"
         value.symbol.attributes[("protocol", scaler)] = known
     assert isinstance(known, Special)
     if scaler:
@@ -213,6 +224,10 @@ def of_unknown(
 
 
 WRAPS: Final = "wraps", ""
+SCALED_GRADIENT: Final = "scaled-gradient"
+"""The operation that gives what ``torch.autograd.grad`` makes of a scaled loss."""
+PREPARED: Final = "prepared", ""
+"""What a framework made that scales losses: its optimizers divide by the scale as they step."""
 
 
 def replaces(node: ast.Assign, call: ast.Call) -> bool:
@@ -234,12 +249,20 @@ def wraps(node: ast.Assign, result: Value) -> None:
                 part.symbol.attributes[WRAPS] = NONE
 
 
-def _is_wrapper(symbol: Symbol | None) -> bool:
+def is_marked(symbol: Symbol | None, mark: tuple[str, str]) -> bool:
+    """Whether an unknown object, or one that holds it, is marked."""
     while symbol is not None:
-        if WRAPS in symbol.attributes:
+        if mark in symbol.attributes:
             return True
         symbol = symbol.owner
     return False
+
+
+def prepared(optimizer: Special) -> Special:
+    """What a framework gives in the place of an optimizer: its steps divide gradients by the loss scale."""
+    optimizer.fields["steps"] = "bypassing-step"
+    fields = {**optimizer.fields, "steps": "prepared-step"}
+    return Special("optimizer", optimizer.node, optimizer.home, optimizer.assumptions, **fields)
 
 
 def updates(it: Interpreter, value: Unknown, node: ast.Call) -> bool:
@@ -257,7 +280,8 @@ def steps(it: Interpreter, value: Unknown, arguments: list[Value], node: ast.Cal
     if given is None or isinstance(given, Closure):
         return True
     known = isinstance(given, Special) and given.kind == "optimizer"
-    if not known and (len(arguments) > 1 or not isinstance(given, Unknown)):
+    others = [one for one in arguments[1:] if not isinstance(one, Closure)]
+    if not known and (others or not isinstance(given, Unknown)):
         return False
     if ("protocol", True) in value.symbol.attributes:
         return True
@@ -277,11 +301,81 @@ def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
     return NONE
 
 
+def differentiated(
+    it: Interpreter, name: str, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
+) -> Value:
+    """``torch.autograd.grad(outputs, inputs)`` and ``torch.autograd.backward(losses)``"""
+    note(it, "autograd", node, *arguments)
+    if name.endswith(".backward") and arguments:
+        return backward(it, arguments[0], node)
+    given = {**dict(zip(("outputs", "inputs"), arguments, strict=False)), **keywords}
+    inputs, outputs = given.get("inputs", unknown()), given.get("outputs")
+    if isinstance(outputs, Tensor) and outputs.op == "scaled":
+        return _scaled_gradient(it, outputs, inputs, node)
+    if isinstance(inputs, Tensor):
+        return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
+    found = it.unknown("gradient", dtypes.V_ANY, assume.CALL)
+    found.symbol.flags |= 0 if "create_graph" in keywords else DETACHED
+    return Sequence(None, found, "tuple")
+
+
+def _scaled_gradient(it: Interpreter, loss: Tensor, inputs: Value, node: ast.AST) -> Sequence:
+    """``torch.autograd.grad(scaler.scale(loss), inputs)``: multiplied by the loss scale."""
+    vector = inputs.dtypes if isinstance(inputs, Tensor) else dtypes.V_ANY
+    made = Tensor(vector, SCALED_GRADIENT, (loss,), node, it.module, assumptions=loss.assumptions)
+    alone = isinstance(inputs, (Tensor, Unknown))
+    return Sequence((made,), None, "tuple") if alone else Sequence(None, made, "tuple")
+
+
 def _has_dimensions(loss: Value) -> bool:
     """Whether a tensor is known to be more than one number: parts of it are written, for one."""
     if not isinstance(loss, Tensor):
         return False
     return loss.rank > 0 or loss.rank == SOME_RANK or loss.op == "index_put"
+
+
+def backward_with(it: Interpreter, owner: Unknown, loss: Value, node: ast.Call) -> None:
+    """``accelerator.backward(loss)``, or ``y.backward(gradient)`` of a tensor.
+
+    What a call gave is a tensor or an object of the code's own, unless it is asked for what frameworks do.
+    """
+    if not _is_made(owner.symbol) or _is_framework(it, owner, node):
+        framework_backward(it, owner, loss, node)
+    elif len(node.args) == 1 and not node.keywords:
+        backward(it, owner, node)
+
+
+def _is_made(symbol: Symbol | None) -> bool:
+    """Whether an unknown object, or what holds it, was given by a call."""
+    while symbol is not None:
+        if symbol.assumptions & (assume.CALL | assume.NETWORK):
+            return True
+        symbol = symbol.owner
+    return False
+
+
+def _is_framework(it: Interpreter, owner: Unknown, node: ast.Call) -> bool:
+    """Whether an object is a framework's, by its class or by what else it is asked for."""
+    if class_of(owner.symbol) in foreign.ACCELERATORS:
+        return True
+    receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    if "." in (receiver or ""):
+        return not it.module.methods_called().get(receiver or "", set()).isdisjoint(OF_FRAMEWORKS)
+    own = it.function.node if it.function is not None else it.module.tree
+    return any(
+        isinstance(one, ast.Attribute)
+        and one.attr in OF_FRAMEWORKS
+        and dotted(one.value) == receiver
+        for one in ast.walk(own)
+    )
+
+
+OF_FRAMEWORKS: Final = frozenset({
+    "accumulate", "autocast", "clip_grad_norm_", "clip_grad_value_", "clip_gradients", "gather",
+    "is_main_process", "no_sync", "prepare", "setup", "step", "sync_gradients", "unscale_gradients",
+    "unwrap_model", "wait_for_everyone",
+})  # fmt: skip
+"""What only the objects of Accelerate, Fabric and DeepSpeed are asked for, of those with ``backward(loss)``."""
 
 
 def framework_backward(it: Interpreter, owner: Value, loss: Value, node: ast.AST) -> None:

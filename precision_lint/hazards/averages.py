@@ -89,9 +89,10 @@ def blends(value: Any) -> list[Blend]:
         return blends(value.operands[0])
     if value.op == "lerp" and len(value.operands) > 2:
         kept, new = peel(value.operands[0]), peel(value.operands[1])
-        return (
-            [Blend(kept, new, None)] if isinstance(kept, Tensor) and isinstance(new, Tensor) else []
-        )
+        weight = number(value.operands[2])
+        share = Scalar(1 - weight, "float") if weight is not None else None
+        both = isinstance(kept, Tensor) and isinstance(new, Tensor)
+        return [Blend(kept, new, share)] if both else []
     if value.op not in ("add", "sub") or len(value.operands) < 2:
         return []
     steps = _steps(value)
@@ -193,13 +194,9 @@ def updated(it: Interpreter, applied: Applied) -> None:
         return
     found = blends(applied.result)
     if found and not _is_fresh(it, applied):
-        share = found[0].share
-        if applied.name == "lerp":
-            weight = number(applied.values[2] if len(applied.values) > 2 else None)
-            share = Scalar(1 - weight, "float") if weight is not None else None
         kept = applied.tensor(0)
         assert kept is not None
-        _report(it, Blend(kept, found[0].new, share), applied.node, True)
+        _report(it, Blend(kept, found[0].new, found[0].share), applied.node, True)
 
 
 def _is_fresh(it: Interpreter, applied: Applied) -> bool:

@@ -555,9 +555,9 @@ def _late(it: Interpreter, value: Any, scaled: bool, depth: int = 4) -> None:
 def _scale_of(value: Tensor) -> int | None:
     """Which operand of a product is a number."""
     for index in (1, 0):
-        if isinstance(value.operands[index], Scalar):
-            return index
         one = peel(value.operands[index])
+        if isinstance(one, Scalar) or (isinstance(one, Tensor) and may_be_number(one)):
+            return index
         if (
             isinstance(one, Tensor)
             and (one.rank == 0 or one.flags & PARAMETER)

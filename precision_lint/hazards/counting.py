@@ -46,7 +46,8 @@ KEEPS: Final = frozenset({
     "cast", "clone", "detach", "interpolate", "pad", "floor", "round", "ceil", "clamp", "index",
     "repeat_interleave", "gather", "index_select", "element", "expand", "transpose", "flatten",
     "output", "unbind", "cat", "stack", "join", "where", "masked_fill", "max", "min", "amax",
-    "amin", "meshgrid", "roll", "mul", "index_put", "nan_to_num", "floor_divide", "remainder", *POOLS,
+    "amin", "meshgrid", "roll", "mul", "abs", "neg", "flip",
+    "index_put", "nan_to_num", "floor_divide", "remainder", *POOLS,
 })  # fmt: skip
 """Operations whose result holds numbers that their operand held, or depends on each of them."""
 
@@ -180,8 +181,14 @@ def _is_view(value: Tensor) -> bool:
 
 
 def _shifts(value: Tensor) -> bool:
-    """Whether a constant is added."""
-    return value.op in ("add", "sub") and any(number(one) is not None for one in value.operands[:2])
+    """Whether a constant or a size is added."""
+    return value.op in ("add", "sub") and any(
+        number(one) is not None or _is_whole(one) for one in value.operands[:2]
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Scalar) and value.kind == "int"
 
 
 def _kept(value: Tensor) -> list[Any]:
@@ -193,8 +200,9 @@ def _kept(value: Tensor) -> list[Any]:
         return [peel(one) for one in parts]
     if value.op == "where":
         return [peel(one) for one in parts[1:3]]
-    if value.op == "mul":  # by a mask
-        return [peel(parts[0])] if len(parts) > 1 and _is_mask(parts[1]) else []
+    if value.op == "mul":  # by a mask, or a whole number
+        pairs = (parts[:2], parts[1::-1]) if len(parts) > 1 else ()
+        return [peel(one) for one, other in pairs if _is_mask(other) or _is_whole(other)]
     return [peel(one) for one in parts[: 2 if _shifts(value) else 1]]
 
 

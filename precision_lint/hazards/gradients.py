@@ -11,7 +11,16 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import Applied, hazard
-from precision_lint.domains.values import GRADIENT, Scalar, Special, Tensor, Value
+from precision_lint.dataflow.training import SCALED_GRADIENT
+from precision_lint.domains.values import (
+    GRADIENT,
+    Scalar,
+    Special,
+    Symbol,
+    Tensor,
+    Unknown,
+    Value,
+)
 
 READS: Final = frozenset({
     "isnan", "isinf", "isfinite", "norm", "linalg.norm", "linalg.vector_norm", "histc", "histogram", "allclose",
@@ -31,10 +40,12 @@ def _gradient(value: object) -> bool:
 @hazard("*", "item", "format")
 def inspected(it: Interpreter, applied: Applied) -> None:
     """A gradient that is looked at, added to, clamped, or cleaned."""
-    first = applied.tensor(0)
+    first, name = applied.tensor(0), applied.name
+    made = peel(first)
+    if isinstance(made, Tensor) and made.op == SCALED_GRADIENT and name in READS | {"pow"}:
+        note(it, "autograd-read", applied.node, made.operands[0].operands[1], made)
     if first is None or not first.flags & GRADIENT:
         return
-    name = applied.name
     if name in ("zero", "fill") and applied.inplace and peel(first).op == "grad":
         _zeroed(it, applied.node, peel(first).operands[0] if peel(first).operands else None)
     elif name in ("nan_to_num", "nansum") or _cleans(applied):
@@ -57,6 +68,18 @@ def _zeroed(it: Interpreter, node: ast.AST, parameter: Value | None) -> None:
     held = parameter.data if isinstance(parameter, Tensor) else None
     for owner in owners_of(held) if isinstance(held, Special) else ():
         note(it, "zero", node, owner)
+    optimizer = _optimizer_of(parameter.symbol) if isinstance(parameter, Tensor) else None
+    if optimizer is not None:
+        note(it, "zero", node, optimizer)
+
+
+def _optimizer_of(symbol: Symbol | None) -> Unknown | None:
+    """The optimizer that nobody saw in whose ``param_groups`` a parameter was found."""
+    while symbol is not None and symbol.owner is not None:
+        if symbol.label == "param_groups":
+            return Unknown(symbol.owner)
+        symbol = symbol.owner
+    return None
 
 
 def _chosen(it: Interpreter) -> bool:

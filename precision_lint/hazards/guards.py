@@ -715,24 +715,29 @@ def rounded_at_once(it: Interpreter, applied: Applied) -> None:
             it.bounded(one)
 
 
-def _logarithm(value: Any) -> Tensor | None:
-    """The logarithm that a value is, with signs and views left out."""
+def _logarithm(value: Any, depth: int = 6) -> Tensor | None:
+    """The logarithm that makes a value infinite, through signs, views, numbers and sums."""
     inner = peel(value)
-    for _ in range(6):
-        if not isinstance(inner, Tensor):
-            return None
-        if inner.op in ("log", "log2", "log10"):
-            return inner
-        scaled = inner.op in ("mul", "add", "sub") and number(inner.operands[1]) is not None
-        if (
-            inner.op == "neg"
-            or scaled
-            or (inner.op in ("cast", "index", "view") and inner.operands)
-        ):
-            inner = peel(inner.operands[0])
-        else:
-            return None
-    return None
+    if not isinstance(inner, Tensor) or not depth:
+        return None
+    if inner.op in LOGARITHMS:
+        return inner
+    found = (_logarithm(one, depth - 1) for one in _carrying(inner))
+    return next((one for one in found if one is not None), None)
+
+
+def _carrying(value: Tensor) -> list[Any]:
+    """The operands of which one that is infinite makes the result infinite, too."""
+    first, *rest = value.operands or (None,)
+    if value.op in ("neg", "cast", "index", "view"):
+        return [first]
+    if value.op in ("add", "sub"):
+        return [first, *rest[:1]]
+    if value.op in ("mul", "div", "pow") and rest and number(rest[0]) is not None:
+        return [first]
+    if value.op == "mul" and rest and number(first) is not None:
+        return rest[:1]
+    return []
 
 
 def _unguarded(value: Any) -> Any:

@@ -74,13 +74,15 @@ def _report(
     cuda = device == "cuda" or not shown
     if modes and cuda and _power_of_two(applied):
         modes, found = _modes(applied, lacking & BFLOAT16)
-    if not modes:
-        return False
     operands = [i for i in applied.seen if applied.tensor(i) is not None]
     tensors = [t for i in operands if (t := applied.tensor(i)) is not None]
     assumptions = 0
     for one in tensors:
         assumptions |= one.assumptions
+    if applied.name in OF_LOG_PROBABILITIES and assumptions & SUPPOSED:
+        modes &= ~dtypes.AMP_MODES  # what computes them is run in float32 there
+    if not modes:
+        return False
     matrix = applied.name.startswith("linalg.") or applied.name in ("logdet", "svd", "lu")
     kind = "missing-decomposition" if matrix else "missing-kernel"
     it.emit(
@@ -103,6 +105,9 @@ def _report(
     return True
 
 
+OF_LOG_PROBABILITIES: Final = ("ctc_loss", "nll_loss")
+"""Losses of what ``log_softmax`` gives."""
+SUPPOSED: Final = assume.INPUT | assume.NETWORK | assume.BATCH
 ENOUGH: Final = (2, 2)
 """The release from which the CPU multiplies and convolves in float16."""
 

@@ -143,7 +143,7 @@ def _strength(
     imports = sign.place.path in importers
     if sign.inside or (sign.setting is not None and not path.startswith(sign.setting)):
         return Strength.PROJECT
-    if sign.bound:
+    if sign.bound or sign.closed:
         return Strength.CALLER if imports else Strength.PROJECT
     if not imported:
         return Strength.HANDED

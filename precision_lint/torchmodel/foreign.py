@@ -78,6 +78,11 @@ TRAINERS: Final = frozenset({
     "lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer",
 })  # fmt: skip
 """Classes whose objects run the steps of Lightning's modules in a region."""
+LIGHTNING: Final = frozenset({
+    "lightning.LightningModule", "lightning.pytorch.LightningModule",
+    "pytorch_lightning.LightningModule",
+})  # fmt: skip
+"""Classes of models whose ``self.optimizers()`` are Lightning's."""
 HUGGING_FACE: Final = frozenset({"transformers.Trainer", "transformers.Seq2SeqTrainer"})
 FRAMEWORKS: Final = ACCELERATORS | TRAINERS | HUGGING_FACE
 LANGUAGE_MODELS: Final = (

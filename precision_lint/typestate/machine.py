@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     Instance,
     Sequence,
     Special,
+    Tensor,
     Unknown,
     Value,
 )
@@ -507,38 +508,6 @@ class Machine:
             for s in states
         ]  # fmt: skip
 
-    def framework_backward(self, step: Step, states: list[State]) -> Iterable[State]:
-        """``accelerator.backward(loss)``: in float16 the gradients are scaled."""
-        own = self.scaler_of(step.objects[-1] if step.objects else None)
-        return [
-            s._replace(
-                scaled=step.place, framework=own is None, waiting=True, zeroed=None, updated=None,
-                optimizers=(), looked=False, lost=False, clean=(), level=len(self.frames),
-                by_framework=None, early=None,
-            )
-            for s in states
-        ]  # fmt: skip
-
-    def framework_unscale(self, step: Step, states: list[State]) -> Iterable[State]:
-        """``accelerator.unscale_gradients()``, and clips that begin with it."""
-        owner = self.key(step.objects[0])
-        again = [s for s in states if s.by_framework and s.by_framework[0] == owner]
-        if again and again[0].by_framework is not None:
-            self.report(
-                "double-unscale", again[0].by_framework[1],
-                [s._replace(framework=True) for s in again],
-                done=UNSCALED, alone=False, another=any(s.looked for s in again),
-            )  # fmt: skip
-        explicit = step.kind == "framework-unscale"
-        return [
-            s._replace(
-                scaled=None if s.framework else s.scaled,
-                by_framework=(owner, step.place) if explicit else s.by_framework,
-                looked=s.looked and not explicit,
-            )
-            for s in states
-        ]
-
     def unscale(self, step: Step, states: list[State]) -> Iterable[State]:
         """``scaler.unscale_(optimizer)``"""
         if not is_on(step):
@@ -564,6 +533,11 @@ class Machine:
         if not is_on(step):
             return states
         optimizer = self._optimizer(step)
+        if len(step.objects) > 2 and isinstance(step.objects[-1], Closure):
+            self.report(
+                "plain-step", step.place, states, rests_on(step), done="closure", given=True
+            )
+            return states
         self._unscaled_loss(step, states)
         self._read_early(step, states)
         again = [s for s in states if s.of(optimizer) == STEPPED and not s.lost]
@@ -736,6 +710,17 @@ class Machine:
             states = noted_early(states, "scaled-gradient-read", step.place, step.kind)
         return [s._replace(looked=True) for s in states]
 
+    def read_of_autograd(self, step: Step, states: list[State]) -> Iterable[State]:
+        """What ``torch.autograd.grad`` made of a scaled loss is looked at."""
+        made = step.objects[1]
+        if is_on(step) and not self.by_hand and isinstance(made, Tensor) and made.node is not None:
+            scaled = self.it.place(made.node, made.home)
+            some = [
+                s._replace(scaled=scaled, framework=False, level=len(self.frames)) for s in states
+            ]
+            self.report("scaled-gradient-read", step.place, some, rests_on(step), how="autograd")
+        return states
+
     def scrub(self, step: Step, states: list[State]) -> Iterable[State]:
         """What is not finite is replaced in gradients."""
         scaled = [s for s in states if s.scaled is not None and not s.lost]
@@ -786,11 +771,10 @@ STRUCTURES: Final[dict[str, Callable[[Machine, Step, States], Flow]]] = {
     "unrolled": Machine.unrolled, "with": Machine.within, "apart": Machine.apart,
 }  # fmt: skip
 ACTIONS: Final[dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]]] = {
-    "backward": Machine.backward, "framework-backward": Machine.framework_backward,
-    "framework-unscale": Machine.framework_unscale, "framework-clip": Machine.framework_unscale,
-    "unscale": Machine.unscale,
+    "backward": Machine.backward, "unscale": Machine.unscale,
     "step": Machine.step, "plain-step": Machine.plain_step, "update": Machine.update,
     "clip": Machine.clip, "read": Machine.read, "gradient-added": Machine.read,
+    "autograd-read": Machine.read_of_autograd,
     "scrub": Machine.scrub, "zero": Machine.zero, "unknown-call": Machine.handed,
     "new-scaler": Machine.renewed,
 }  # fmt: skip

@@ -11,12 +11,14 @@ from precision_lint.dataflow.protocol import FINISHED
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.values import Closure, Special
 from precision_lint.syntax.program import Module, dotted
+from precision_lint.typestate.frameworks import left_to_trainer
 from precision_lint.typestate.machine import Machine
 from precision_lint.typestate.states import STEPPED, State
 from precision_lint.typestate.traces import once
 
 SCALED: Final = frozenset({
     "scale", "unscale", "step", "update", "framework-backward", "framework-unscale", "backward",
+    "autograd-read",
 })  # fmt: skip
 
 
@@ -54,6 +56,7 @@ def _is_whole(it: Interpreter, trace: list[Any], start: State, own: Any, root: b
     machine = Machine(it, trace, start)
     if root:
         _left_stepped(machine)
+        left_to_trainer(machine)
     whole = machine.budget > 0
     if not whole:
         program.long.add(own)
