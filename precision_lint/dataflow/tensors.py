@@ -606,7 +606,8 @@ def _outputs(operation: Operation, applied: Applied) -> Value:
     """The result, or the tuple of several."""
     result = applied.result
     if operation.pieces:
-        return Sequence(None, result.but(op="view", operands=(result,)), "tuple")
+        made = applied.name, applied.values[1] if len(applied.values) > 1 else None
+        return Sequence(None, result.but(op="view", operands=(result,), data=made), "tuple")
     if operation.result == "number":
         return Scalar(None, "bool")
     if not operation.outputs or not _gives_several(applied):

@@ -31,6 +31,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.hazards.places import made_at, names_in, on_cpu
+from precision_lint.hazards.rounding import EXACT
 from precision_lint.syntax.program import Function, Module, every
 
 SLOWEST: Final = {FLOAT16: 0.99, BFLOAT16: 0.95}
@@ -415,6 +416,11 @@ def _rounds_of(source: Any, kept: bool = False) -> int | None:
     """kept: each term keeps what its gradient needs, so that a list of unknown length is a short one."""
     if isinstance(source, (Tensor, Array)):
         return 0
+    if isinstance(source, Sequence) and isinstance(source.element, Tensor):
+        return _pieces_of(source.element)
+    if isinstance(source, Sequence) and isinstance(source.element, Unknown):
+        whole = source.element.symbol.owner  # ``list(batches)``
+        return _rounds_of(Unknown(whole), kept) if whole is not None else None
     if isinstance(source, Unknown):
         element = source.symbol.attributes.get("*")
         called = isinstance(element, Unknown) and element.symbol.uses & Symbol.CALLED
@@ -423,8 +429,8 @@ def _rounds_of(source: Any, kept: bool = False) -> int | None:
         return None
     if source.kind == "range":
         bound = source.fields.get("bound")
-        if isinstance(bound, Scalar) and bound.hi <= MANY:
-            return None
+        if isinstance(bound, Scalar) and (bound.hi <= MANY or bound.lo > EXACT[FLOAT16]):
+            return None if bound.hi <= MANY else 0
         sizes = list(_sizes(bound))
         if any(len(one) == 1 and _rounds_of(peel(one[0]), kept) is None for one in sizes):
             return None  # of ``len(losses)``
@@ -435,6 +441,19 @@ def _rounds_of(source: Any, kept: bool = False) -> int | None:
         found = [_rounds_of(part, kept) for part in source.fields["of"]]
         return None if None in found else max((one or 0 for one in found), default=0)
     return None
+
+
+def _pieces_of(piece: Tensor) -> int | None:
+    """The same of the parts of a tensor: ``x.unbind(0)``, ``x.split(1)``, ``x.chunk(500)``."""
+    name, told = (
+        piece.data if isinstance(piece.data, tuple) and len(piece.data) == 2 else ("", None)
+    )
+    size = number(told)
+    if name == "unbind":
+        return 0
+    if name == "split":
+        return 0 if size == 1 else assume.SIZE
+    return 0 if name == "chunk" and size is not None and size > MANY else None
 
 
 def _sizes(value: Any) -> Iterator[tuple[Any, ...]]:
