@@ -419,7 +419,8 @@ def _rounds_of(source: Any, kept: bool = False) -> int | None:
     if isinstance(source, Sequence) and isinstance(source.element, Tensor):
         return _pieces_of(source.element)
     if isinstance(source, Sequence) and isinstance(source.element, Unknown):
-        whole = source.element.symbol.owner  # ``list(batches)``
+        symbol = source.element.symbol
+        whole = symbol.owner if symbol.label == "*" else None  # ``list(batches)``
         return _rounds_of(Unknown(whole), kept) if whole is not None else None
     if isinstance(source, Unknown):
         element = source.symbol.attributes.get("*")

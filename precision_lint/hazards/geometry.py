@@ -216,9 +216,24 @@ def _is_precomputed(value: Tensor) -> bool:
     if value.flags & BUFFER:
         return value.op == "from_numpy" or any(isinstance(part, Array) for part in value.operands)
     return any(
-        isinstance(part, Array) and part.op not in EXACT and not _holds_data(part)
+        isinstance(part, Array)
+        and part.op not in EXACT
+        and not _holds_data(part)
+        and not _is_grid(part)
         for part in value.operands
     )
+
+
+GRIDS: Final = frozenset({"numpy.meshgrid", "numpy.mgrid", "numpy.ogrid", "numpy.indices"})
+
+
+def _is_grid(value: Any, depth: int = 6) -> bool:
+    """Whether an array holds positions of a grid, in whatever unit, not the numbers of a transform."""
+    if isinstance(value, Sequence):
+        return any(_is_grid(one, depth - 1) for one in (*(value.items or ()), value.element))
+    if not isinstance(value, Array) or not depth:
+        return False
+    return value.op in GRIDS or any(_is_grid(one, depth - 1) for one in value.operands)
 
 
 def _is_large(value: Tensor) -> bool:

@@ -43,7 +43,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.hazards.magnitudes import half_modes, magnitude, unbounded
 from precision_lint.hazards.places import made_at, operand_node, upcast_places
-from precision_lint.syntax.program import Module, every, scan
+from precision_lint.syntax.program import Module, dotted, every, scan
 from precision_lint.torchmodel import amp
 
 LOSSES: Final = (
@@ -228,11 +228,12 @@ def _runs_a_model(it: Interpreter) -> bool:
         return False
     given = [one.arg for one in function.parameters]
     called = [one.func for one in every(function.node) if isinstance(one, ast.Call)]
+    methods = function.cls.methods.values() if function.cls is not None else ()
+    held = {name for method in methods for name in scan(method).stored}
     return any(isinstance(one, ast.Name) and one.id in given for one in called) or any(
-        isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
-        and function.cls is not None and [one.value.id] == given[:1]
+        isinstance(one, ast.Attribute) and one.attr in held and [dotted(one.value)] == given[:1]
         for one in called
-    )  # fmt: skip
+    )
 
 
 def _written_here(it: Interpreter, dtype: Value) -> bool:
