@@ -776,7 +776,7 @@ def test_no_safe_fix_makes_a_caller_in_another_file_raise(tmp_path: Path) -> Non
     assert (tmp_path / "gating.py").read_text() != gate
 
 
-TRAINS = """\
+LOOP = """\
 import torch
 from torch import nn
 
@@ -793,7 +793,7 @@ def train(loader{parameter}):
         scaler.step(optimizer)
         scaler.update()
 """
-OTHER = """\
+ENCODER = """\
 import torch
 from torch import nn
 
@@ -807,11 +807,11 @@ class Encoder(nn.Module):
 
 
 def test_a_region_around_what_is_known_is_around_nothing_else(tmp_path: Path) -> None:
-    known = TRAINS.format(parameter="", model="model = nn.Linear(4, 4)")
-    projects.write(tmp_path, {"train.py": known, "other.py": OTHER})
+    known = LOOP.format(parameter="", model="model = nn.Linear(4, 4)")
+    projects.write(tmp_path, {"train.py": known, "other.py": ENCODER})
     assert check(tmp_path) == []
-    handed = TRAINS.format(parameter=", build", model="model = build(loader)")
-    projects.write(tmp_path, {"train.py": handed, "other.py": OTHER})
+    handed = LOOP.format(parameter=", build", model="model = build(loader)")
+    projects.write(tmp_path, {"train.py": handed, "other.py": ENCODER})
     assert check(tmp_path) == ["other.py:9 MP405"]
     helper = known.replace("model(x).float()", "run(model, x, loader).float()")
     unseen = "\n\ndef run(model, x, loader):\n    return loader.hook(model(x))\n"

@@ -587,7 +587,12 @@ def test_bounds_of_numbers_are_asserted() -> None:
 
 def test_numbers_have_magnitudes_and_are_rounded() -> None:
     text = "def f(x, name):\n    limit = {}\n    return x.half().clamp(-limit, limit) ** 2\n"
-    for limit in ("abs({'a': -20, 'b': -10}.get(name, -5))", "abs(-20)", "round(255.4)", "round(2.55, 1)"):
+    for limit in (
+        "abs({'a': -20, 'b': -10}.get(name, -5))",
+        "abs(-20)",
+        "round(255.4)",
+        "round(2.55, 1)",
+    ):
         assert said(text.format(limit)) == [], limit
     for limit in ("abs({'a': -300, 'b': -290}.get(name, -310))", "abs(-300)", "round(255.9)"):
         assert said(text.format(limit)) == ["MP601 likely"], limit

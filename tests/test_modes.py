@@ -9,6 +9,7 @@ import pytest
 
 from precision_lint import cli, lint_paths, lint_source, runner
 from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
+from tests import projects
 
 MODEL = """\
 import torch
@@ -956,3 +957,21 @@ def test_what_is_given_tensors_is_no_trainers_setting(call: str, expected: list[
     )
     found = lint_source(text, isolated=True)
     assert [f"{one.code} {one.confidence.value}" for one in found] == expected
+
+
+def test_a_switch_of_the_projects_making_counts_where_its_code_has_such(tmp_path: Path) -> None:
+    module = (
+        "import lightning\n\n\nclass Net(lightning.LightningModule):\n"
+        "    def __init__(self, net):\n        super().__init__()\n"
+        "        self.automatic_optimization, self.net = False, net\n\n"
+        "    def training_step(self, batch, index):\n        optimizer = self.optimizers()\n"
+        "        self.manual_backward(self.net(batch).mean())\n"
+        "        self.clip_gradients(optimizer, gradient_clip_val=0.5)\n        optimizer.step()\n"
+    )
+    files = {"net.py": module, "configs/model.yaml": "kwargs:\n  use_amp: true\n"}
+    projects.write(tmp_path, files)
+    assert projects.found(projects.check(tmp_path)) == []
+    projects.write(tmp_path, {"run.py": "import torch\n\nUSE_AMP = 'use_amp'\n"})
+    assert projects.found(projects.check(tmp_path)) == ["net.py:12 MP102"]
+    projects.write(tmp_path, {"run.py": "import torch\n", "configs/model.yaml": "fp16: true\n"})
+    assert projects.found(projects.check(tmp_path)) == ["net.py:12 MP102"], "frameworks read this"

@@ -186,6 +186,8 @@ def vanish_together(over: Any, under: Any, spread: bool = False, depth: int = 8)
     parts = [peel(one) for one in under.operands[:2]]
     if under.op == "add" and all(isinstance(one, Tensor) and one.lo >= 0 for one in parts):
         return any(vanish_together(over, one, spread, depth - 1) for one in parts)
+    if under.op in WEIGHED and _weigh_alike(peel(over), under):
+        return True
     if under.op == "sub":
         found = list(_extremes(under))
         return any(_is_part(over, one, way, depth) for one in found for way in (False, True))
@@ -195,6 +197,22 @@ def vanish_together(over: Any, under: Any, spread: bool = False, depth: int = 8)
         spread = spread or under.op in SPREADS
         return bool(parts) and vanish_together(over, parts[0], spread, depth - 1)
     return False
+
+
+WEIGHED: Final = PRODUCTS | {"mul", "einsum"}
+
+
+def _weigh_alike(over: Any, under: Tensor) -> bool:
+    """Whether both are sums with the same weights, of which none is negative: linear attention."""
+    if not isinstance(over, Tensor) or over.op not in WEIGHED:
+        return False
+    factors = [
+        [peel(one) for one in made.operands if isinstance(peel(one), Tensor)]
+        for made in (over, under)
+    ]
+    return all(one.lo >= 0 for one in factors[1]) and any(
+        same(one, other) for one in factors[0] for other in factors[1]
+    )
 
 
 def _extremes(value: Any, depth: int = 10) -> Iterator[Tensor]:

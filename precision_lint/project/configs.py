@@ -39,7 +39,7 @@ def is_data(name: str) -> bool:
 def statements(name: str, data: bytes) -> list[Statement]:
     """Every distinct statement of a file; none if it is no text or does not parse."""
     from precision_lint.project import hints  # late: they compile much
-    from precision_lint.project.spellings import Statement, settings
+    from precision_lint.project.spellings import Statement, is_coined, settings
 
     if len(data) > MAX_BYTES or not hints.configures(data):
         return []
@@ -53,7 +53,10 @@ def statements(name: str, data: bytes) -> list[Statement]:
         if key not in found:
             spelling = f"{_framework(entry, name)}: {'.'.join(entry.path)}: {_shown(entry.value)}"
             row = entry.row or _row(text, entry.path)
-            found[key] = Statement(said.kind, said.strength, said.dtypes, spelling[:120], row)
+            coined = is_coined(entry.path[-1])
+            found[key] = Statement(
+                said.kind, said.strength, said.dtypes, spelling[:120], row, coined=coined
+            )
     return list(found.values())
 
 

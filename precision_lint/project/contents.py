@@ -23,9 +23,13 @@ SUPPRESSION = re.compile(
 _HALF = (b"autocast", b"float16", b"half", b"GradScaler")
 SETTLED = 2_000_000_000
 """Nanoseconds after its last change from which on a file's status tells of its next change."""
-LOOK, TENSORS, HALF, IMPORTS, SILENCES = 1, 2, 4, 8, 16
+_SWITCHES = (
+    b"_amp", b"_fp16", b"_bf16", b"_float16", b"_bfloat16", b"_half", b"_mixed_p", b"_autocast",
+    b"_auto_mixed", b"_automatic_mixed", b"_apex", b"_grad_scaler", b"_gradscaler",
+)  # fmt: skip
+LOOK, TENSORS, HALF, IMPORTS, SILENCES, SWITCHES = 1, 2, 4, 8, 16, 32
 """Flags: it may lead to a diagnostic; it holds tensors; it speaks of half; it imports; a comment in it
-silences findings."""
+silences findings; a name in it may be of a switch (``use_amp``)."""
 
 
 class Contents(NamedTuple):
@@ -47,8 +51,10 @@ def contents(name: str, data: bytes) -> Contents:
         flags |= HALF
     if b"import" in data:
         flags |= IMPORTS
-    odd = not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
     lower = data.lower()
+    if any(word in lower for word in _SWITCHES):
+        flags |= SWITCHES
+    odd = not name.endswith(notebook.SUFFIX) and (b"\0" in data or not data.isascii())
     if (b"noqa" in lower or b"precision-lint" in lower) and SUPPRESSION.search(data) is not None:
         flags |= LOOK | SILENCES
     if odd or may_hold_tensors(data):
@@ -69,7 +75,7 @@ class Index:
 
     @property
     def _key(self) -> bytes:
-        return digest(b"index", self._home.encode("utf8", "surrogateescape"))
+        return digest(b"index 2", self._home.encode("utf8", "surrogateescape"))
 
     def load(self, cache: Cache) -> None:
         """Take over what the last run has kept."""

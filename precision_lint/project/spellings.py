@@ -54,6 +54,8 @@ class Statement:
     row: int
     own: bool = False
     """Said by an object of itself, so of its file and of those beside it that this imports."""
+    coined: bool = False
+    """By a name of the project's making (``use_amp``), which no framework reads."""
 
 
 class Entry(NamedTuple):
@@ -127,6 +129,12 @@ def switch(key: str) -> str | None:
     """The switch that a normalised key names, without what projects put around it."""
     match = _AFFIXES.fullmatch(key)
     return match[1] if match else None
+
+
+def is_coined(key: str) -> bool:
+    """Whether a switch has a name that a project puts around one that frameworks know."""
+    key = normal(key)
+    return switch(key) not in (None, key)
 
 
 @functools.lru_cache(4096)

@@ -12,7 +12,7 @@ from precision_lint.domains import dtypes
 from precision_lint.events import Place, Sign
 from precision_lint.project import configs
 from precision_lint.project.code import Code
-from precision_lint.project.contents import TENSORS
+from precision_lint.project.contents import SWITCHES, TENSORS
 from precision_lint.project.spellings import F16, Kind, Statement
 
 MAX_DATA = 300
@@ -27,7 +27,10 @@ MODES: dict[tuple[Kind, bool], int] = {
 
 
 def signs(code: Code, cache: Cache) -> Iterator[Sign]:
-    """What the configuration files of a project switch on."""
+    """What the configuration files of a project switch on.
+
+    A switch of the project's making counts only where names of such are in its code.
+    """
     crowd = Counter(_kind(name) for name in code.settings)
     contents: dict[str, bytes] = {}
     for name in code.settings:
@@ -39,17 +42,20 @@ def signs(code: Code, cache: Cache) -> Iterator[Sign]:
             for name, data in contents.items()}  # fmt: skip
     before, new = cache.get(keys.values()), {}
     homes = _homes(code)
+    read = any(code.contents(name).flags & SWITCHES for name in code.names)
     for name, key in keys.items():
         found = _decoded(before.get(key))
         if found is None:
             found = [
-                (one.kind, F16 in one.dtypes, one.spelling, one.row)
+                (one.kind, F16 in one.dtypes, one.spelling, one.row, one.coined)
                 for one in configs.statements(name, contents[name])
                 if _counts(one)
             ]
             new[key] = json.dumps(found)
         home = _home(name, homes, code.layout.home_of(name))
-        for kind, narrow, spelling, row in found:
+        for kind, narrow, spelling, row, coined in found:
+            if coined and not read:
+                continue
             text = f"the project's settings say {spelling}"
             yield Sign(MODES[kind, narrow], text, Place(name, row, 0, row, 0), setting=home)
     cache.put(new)
@@ -78,9 +84,12 @@ def _counts(one: Statement) -> bool:
     return one.strength == "on" and bool(one.dtypes)
 
 
-def _decoded(text: str | None) -> list[tuple[Kind, bool, str, int]] | None:
+def _decoded(text: str | None) -> list[tuple[Kind, bool, str, int, bool]] | None:
     try:
-        found = [(kind, narrow, said, row) for kind, narrow, said, row in json.loads(text or "")]
+        found = [
+            (kind, narrow, said, row, coined)
+            for kind, narrow, said, row, coined in json.loads(text or "")
+        ]
     except (ValueError, TypeError):
         return None
-    return found if all((kind, narrow) in MODES for kind, narrow, _, _ in found) else None
+    return found if all((kind, narrow) in MODES for kind, narrow, *_ in found) else None
