@@ -339,10 +339,16 @@ def backward_with(it: Interpreter, owner: Unknown, loss: Value, node: ast.Call) 
 
     What a call gave is a tensor or an object of the code's own, unless it is asked for what frameworks do.
     """
-    if not _is_made(owner.symbol) or _is_framework(it, owner, node):
+    options = {one.arg for one in node.keywords}
+    alone = len(node.args) == 1 and options <= OPTIONS
+    if (alone and not _is_made(owner.symbol)) or _is_framework(it, owner, node):
         framework_backward(it, owner, loss, node)
-    elif len(node.args) == 1 and not node.keywords:
+    elif alone:
         backward(it, owner, node)
+
+
+OPTIONS: Final = frozenset({"model", "retain_graph", "create_graph", "inputs"})
+"""What frameworks' ``backward`` takes besides the loss."""
 
 
 def _is_made(symbol: Symbol | None) -> bool:
