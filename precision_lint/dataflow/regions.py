@@ -297,8 +297,8 @@ def opens(function: Function) -> bool:
     """Whether a function switches autocast on by itself, so that its callers do not."""
     known = function.facts.get("opens")
     if known is None:
-        body = function.body if speaks(function) else ()
-        calls = [*getattr(function.node, "decorator_list", ()), *body]
+        named = speaks(function)
+        calls = [*getattr(function.node, "decorator_list", ()), *function.body] if named else []
         known = function.facts["opens"] = any(
             _switches_on(node, function.module) for call in calls for node in ast.walk(call)
         )
@@ -314,10 +314,16 @@ def opens_below(function: Function) -> bool:
         methods = function.cls.methods if function.cls is not None else {}
         asked = scan(function).asked if function.name != "forward" else set()
         known = opens(function) or any(
-            opens_below(one) for name, one in methods.items() if name in asked
+            _is_region(one) or opens_below(one) for name, one in methods.items() if name in asked
         )
         function.facts["opens below"] = known
     return bool(known)
+
+
+def _is_region(function: Function) -> bool:
+    """Whether a decorator makes a function a region."""
+    decorators = getattr(function.node, "decorator_list", ())
+    return any(_switches_on(one, function.module) for one in decorators)
 
 
 def speaks(function: Function) -> bool:
