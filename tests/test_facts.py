@@ -586,16 +586,11 @@ def test_bounds_of_numbers_are_asserted() -> None:
 
 
 def test_numbers_have_magnitudes_and_are_rounded() -> None:
-    text = "def f(x, name):\n    limit = {}\n    return x.half().clamp(-limit, limit) ** 2\n"
-    for limit in (
-        "abs({'a': -20, 'b': -10}.get(name, -5))",
-        "abs(-20)",
-        "round(255.4)",
-        "round(2.55, 1)",
-    ):
+    text = "def f(x, name):\n    limit = {}\n    return x.half().clamp(max=limit).exp()\n"
+    for limit in ("abs({'a': -9, 'b': -3}.get(name, -5))", "abs(-9)", "round(11.4)", "round(9.55, 1)"):
         assert said(text.format(limit)) == [], limit
-    for limit in ("abs({'a': -300, 'b': -290}.get(name, -310))", "abs(-300)", "round(255.9)"):
-        assert said(text.format(limit)) == ["MP601 likely"], limit
+    for limit in ("abs({'a': -30, 'b': -20}.get(name, -25))", "abs(-20)", "round(11.6)"):
+        assert said(text.format(limit)) == ["MP603 likely"], limit
     assert said("def f(x, d):\n    return x / abs({'a': -3.0}.get(d, -2.0))\n") == []
 
 

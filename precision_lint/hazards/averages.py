@@ -527,8 +527,16 @@ def added_in_place(it: Interpreter, applied: Applied) -> None:
 
 
 def _depends(term: Tensor, total: Any) -> bool:
-    """Whether a term is computed of the total: a state that moves, not a sum."""
-    return any(one is total for one in behind(term, 40)) if isinstance(total, Tensor) else False
+    """Whether a term is computed of the total's numbers: a state that moves, not a sum."""
+    pending, seen = [peel(term)], set[int]()
+    while pending and len(seen) < 40:
+        one = pending.pop()
+        if one is total:
+            return True
+        if isinstance(one, Tensor) and id(one) not in seen and one.op not in CREATED:
+            seen.add(id(one))
+            pending += [peel(part) for part in one.operands]
+    return False
 
 
 def _is_number(total: Any) -> bool:

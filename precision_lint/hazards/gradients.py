@@ -6,7 +6,7 @@ import ast
 from typing import Final
 
 from precision_lint.dataflow.containers import STORES
-from precision_lint.dataflow.graph import behind, peel
+from precision_lint.dataflow.graph import behind, peel, through
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import note
@@ -27,6 +27,7 @@ READS: Final = frozenset({
     "abs", "square", "std", "var", "item", "format", "aminmax", "topk", "quantile", "count_nonzero",
 })  # fmt: skip
 """Operations that ask how large a gradient is."""
+ITEMS: Final = frozenset({"unbind", "element"})
 CLAMPS: Final = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
 FINITE: Final = frozenset(
     {"isnan", "isinf", "isfinite", "eq", "ne", "logical_or", "logical_not", "bitwise_not"}
@@ -41,7 +42,7 @@ def _gradient(value: object) -> bool:
 def inspected(it: Interpreter, applied: Applied) -> None:
     """A gradient that is looked at, added to, clamped, or cleaned."""
     first, name = applied.tensor(0), applied.name
-    made = peel(first)
+    made = through(first, ITEMS)
     if isinstance(made, Tensor) and made.op == SCALED_GRADIENT and name in READS | {"pow"}:
         note(it, "autograd-read", applied.node, made.operands[0].operands[1], made)
     if first is None or not first.flags & GRADIENT:

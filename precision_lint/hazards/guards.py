@@ -722,22 +722,23 @@ def _logarithm(value: Any, depth: int = 6) -> Tensor | None:
         return None
     if inner.op in LOGARITHMS:
         return inner
-    found = (_logarithm(one, depth - 1) for one in _carrying(inner))
-    return next((one for one in found if one is not None), None)
+    for one, other in _carrying(inner):
+        found = _logarithm(one, depth - 1)
+        if found is not None and not same(_unguarded(found.operands[0]), _unguarded(other)):
+            return found
+    return None
 
 
-def _carrying(value: Tensor) -> list[Any]:
-    """The operands of which one that is infinite makes the result infinite, too."""
-    first, *rest = value.operands or (None,)
+def _carrying(value: Tensor) -> list[tuple[Any, Any]]:
+    """The operands of which one that is infinite makes the result infinite, too; each with its factor."""
+    first, second = (*value.operands[:2], None, None)[:2]
     if value.op in ("neg", "cast", "index", "view"):
-        return [first]
+        return [(first, None)]
     if value.op in ("add", "sub"):
-        return [first, *rest[:1]]
-    if value.op in ("mul", "div", "pow") and rest and number(rest[0]) is not None:
-        return [first]
-    if value.op == "mul" and rest and number(first) is not None:
-        return rest[:1]
-    return []
+        return [(first, None), (second, None)]
+    if value.op == "mul":
+        return [(first, second), (second, first)]
+    return [(first, None)] if value.op in ("div", "pow") and number(second) is not None else []
 
 
 def _unguarded(value: Any) -> Any:

@@ -88,6 +88,8 @@ def loss_in_half(it: Interpreter, applied: Applied) -> None:
     value = applied.tensor(0)
     if value is None or not value.flags & REGIONAL or value.op == "cast":
         return
+    if applied.operation.missing.get("cuda"):
+        return  # it raises
     if applied.name == "nll_loss" and all(one.op != "log_softmax" for one in behind(value, 8)):
         return  # a region gives log probabilities in float32, whoever took them
     vector = applied.seen.get(0, value.dtypes)

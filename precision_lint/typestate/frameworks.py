@@ -48,7 +48,7 @@ def unscale(machine: Machine, step: Step, states: list[State]) -> Iterable[State
 
 def step(machine: Machine, step: Step, states: list[State]) -> Iterable[State]:
     """A step of an optimizer that a framework prepared: it divides the gradients by the loss scale."""
-    plain = [s for s in states if s.plain is not None and (s.scaled is None or s.framework)]
+    plain = [s for s in states if s.plain is not None]
     if plain and len(plain) == len(states) and _is_optimizer(machine, step.objects[0]):
         beside = any(s.scaled is not None for s in plain)
         machine.report(
@@ -71,7 +71,7 @@ def _is_optimizer(machine: Machine, value: Value | None) -> bool:
 
 def bypassing_step(machine: Machine, step: Step, states: list[State]) -> Iterable[State]:
     """A step of the optimizer that a framework was given, not of the one that it gave back."""
-    scaled = [s for s in states if s.scaled is not None and s.framework and not s.clean]
+    scaled = [s for s in states if s.scaled is not None and s.framework]
     if scaled and len(scaled) == len(states):
         machine.report("plain-step", step.place, scaled, done=None, given=len(step.objects) > 1)
     return machine.plain_step(step, states)
