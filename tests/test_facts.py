@@ -587,7 +587,12 @@ def test_bounds_of_numbers_are_asserted() -> None:
 
 def test_numbers_have_magnitudes_and_are_rounded() -> None:
     text = "def f(x, name):\n    limit = {}\n    return x.half().clamp(max=limit).exp()\n"
-    for limit in ("abs({'a': -9, 'b': -3}.get(name, -5))", "abs(-9)", "round(11.4)", "round(9.55, 1)"):
+    for limit in (
+        "abs({'a': -9, 'b': -3}.get(name, -5))",
+        "abs(-9)",
+        "round(11.4)",
+        "round(9.55, 1)",
+    ):
         assert said(text.format(limit)) == [], limit
     for limit in ("abs({'a': -30, 'b': -20}.get(name, -25))", "abs(-20)", "round(11.6)"):
         assert said(text.format(limit)) == ["MP603 likely"], limit
