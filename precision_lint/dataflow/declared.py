@@ -163,7 +163,7 @@ def as_annotated(it: Interpreter, module: Module, value: Value, node: ast.expr) 
     if name in TENSOR_CLASSES and not isinstance(inner, ast.Subscript):
         return _typed(it, value, TENSOR_CLASSES[name], inner is not node)
     if name in NUMBERS:
-        open_ = inner is node and (isinstance(value, Unknown) or may_be_number(value))
+        open_ = isinstance(value, Unknown) or may_be_number(value)
         return Scalar(None, NUMBERS[name]) if open_ and not isinstance(value, Scalar) else value
     said = jaxtyped(it, module, inner)
     if not said:
