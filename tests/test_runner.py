@@ -227,7 +227,8 @@ def test_a_file_is_judged_by_what_its_importers_do(monkeypatch: pytest.MonkeyPat
     write(
         p__loss="def loss(x):\n    return x",
         p__train=(
-            "from loss import loss\ndef f(x):\n    with torch.autocast('cuda'):\n        loss(x).backward()"
+            "from loss import loss\ndef f(x):\n    with torch.autocast('cuda'):\n"
+            "        loss(x.model(x)).backward()"
         ),
         q__loss="def loss(x):\n    return x",
     )
