@@ -19,8 +19,8 @@ class OptimizerStepBypassesScaler(Rule):
 
     It stays silent on paths whose backward is not scaled (`if use_amp:`), for other optimizers
     with a backward of their own, for a scaler made with `enabled=False`, where a framework
-    (apex, accelerate, Fabric, Lightning) runs the backward, and for steps that are given a
-    closure.
+    (apex, accelerate, Fabric, Lightning) runs the backward, and for steps with a closure that scales
+    nothing.
 
     `scaler.step(optimizer, closure)`, which torch refuses where `closure` is a keyword; by position
     the optimizer calls it and uses the gradients as they are scaled.

@@ -23,7 +23,7 @@ from precision_lint.dataflow.regions import (
     is_autocast,
 )
 from precision_lint.dataflow.tensors import Applied, dtype_of, hazard
-from precision_lint.dataflow.training import SCALED, SCALERS_MADE
+from precision_lint.dataflow.training import SCALED, SCALED_GRADIENT, SCALERS_MADE
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, LOW
@@ -717,6 +717,8 @@ def scaled_loss_read(it: Interpreter, applied: Applied) -> None:
     if it.function is not None and "get_scale" in scan(it.function).names:
         return  # the function divides by the scale
     for one in behind(value, 6):
+        if one.op == SCALED_GRADIENT:
+            return  # no loss: who reads the gradient is told where
         if one.op == "scaled":
             it.emit(
                 "scaled-loss-read",
