@@ -12,6 +12,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
+    DETACHED,
     EMPTY,
     INF,
     NONZERO,
@@ -520,6 +521,8 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         look(it, owner, target, value, node)
     if isinstance(owner, Tensor) and target.attr == "data":
         _assign_data(it, target, owner, value, node)
+    elif isinstance(owner, Tensor) and target.attr == "requires_grad":
+        rebind(it, target.value, owner.but(flags=owner.flags & ~DETACHED))
     elif isinstance(owner, Instance):
         method = special_methods.setter(it, owner.cls, target.attr)
         if method is None:

@@ -16,6 +16,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
     BUFFER,
+    DETACHED,
     EMPTY,
     INF,
     SOME_RANK,
@@ -283,6 +284,7 @@ def _of_data(it: Interpreter, creation: Creation, value: Value | None, node: ast
         rank=0 if number else _rank(creation, value, UNKNOWN_RANK),
         reach=max(abs(lo), abs(hi)) if abs(lo) < INF and abs(hi) < INF else 0.0,
         data=origin,
+        flags=DETACHED if creation.name == "from_numpy" else 0,
     )
 
 

@@ -19,6 +19,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join_all, unknown, widened
 from precision_lint.domains.values import (
+    DETACHED,
     INF,
     KEPT,
     NONE,
@@ -262,7 +263,7 @@ def _parameter(
     fixed = isinstance(asked, Scalar) and asked.value is False
     most = TRAINED * max(abs(made.lo), abs(made.hi), 1.0)
     lo, hi = (made.lo, made.hi) if fixed else (-most, most)
-    flags = made.flags | PARAMETER | (KEPT if is_beside(made) else 0)
+    flags = made.flags & ~DETACHED | PARAMETER | (KEPT if is_beside(made) else 0)
     return made.but(
         op="parameter", operands=(made,), node=node, home=it.module, flags=flags,
         symbol=None, lo=lo, hi=hi,
@@ -533,7 +534,7 @@ def _length(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     first = arguments[0] if arguments else None
-    if isinstance(first, Sequence) and first.items is not None and not it.depth:
+    if isinstance(first, Sequence) and first.items is not None:
         return Scalar(len(first.items), "int")
     operands = (first,) if first is not None else ()
     return Scalar(None, "int", 0, INF, op="size", operands=operands)

@@ -57,6 +57,7 @@ from precision_lint.domains.values import (
     class_of,
     counts,
     text,
+    truth,
 )
 from precision_lint.torchmodel import creation, foreign, operations
 
@@ -299,6 +300,8 @@ def tensor_method(
     node: ast.Call,
 ) -> Value:
     """A method of a tensor."""
+    if name == "requires_grad_":
+        return _tracked(it, value, arguments, node)
     if name in KEEPS:
         return devices.moved(value, name)
     if name in ("to", "type", "type_as") or (name in CASTS and not arguments):
@@ -322,6 +325,16 @@ def tensor_method(
         given = [*arguments[:1], value, *arguments[1:]]
     result = operate(it, operation, given, keywords, node, inplace)
     if inplace and isinstance(node.func, ast.Attribute):
+        rebind(it, node.func.value, result)
+    return result
+
+
+def _tracked(it: Interpreter, value: Tensor, arguments: Arguments, node: ast.Call) -> Tensor:
+    """``x.requires_grad_()``: gradients come to it from here on."""
+    if arguments and truth(arguments[0]) is False:
+        return value
+    result = value.but(flags=value.flags & ~DETACHED)
+    if isinstance(node.func, ast.Attribute):
         rebind(it, node.func.value, result)
     return result
 

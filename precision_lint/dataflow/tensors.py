@@ -14,6 +14,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of
 from precision_lint.domains.values import (
+    BUFFER,
     DETACHED,
     GRADIENT,
     IN_BFLOAT16,
@@ -209,17 +210,14 @@ def operate(
         vector = _product_dtype(it, applied, keywords["out_dtype"], vector)
     if isinstance(keywords.get("out"), Tensor):
         vector = keywords["out"].dtypes  # type: ignore[attr-defined]
-    assumptions = flags = 0
+    assumptions, flags = 0, _passed_on(tensors)
     for one in tensors:
         assumptions |= one.assumptions
-        flags |= one.flags & ~MARKS if one.flags & DETACHED else one.flags
     if applied.policy and applied.policy != "widest":
         # the region decides the dtype, whatever came in
         assumptions = assumptions & ~FOLLOWING | it.region.assumptions
     if operation.name in SCALELESS:
         flags &= ~GRADIENT
-    if flags & DETACHED and not all(one.flags & DETACHED for one in tensors):
-        flags &= ~DETACHED
     lo, hi = result_bounds(operation.name, values, operation.view, (operation.lo, operation.hi))
     applied.result = Tensor(
         vector,
@@ -243,6 +241,16 @@ def operate(
     for look in HAZARDS.get("*", ()):
         look(it, applied)
     return _outputs(operation, applied)
+
+
+def _passed_on(tensors: list[Tensor]) -> int:
+    """The flags that operands hand on; no gradient passes if none of them has one."""
+    flags = 0
+    for one in tensors:
+        flags |= one.flags & ~MARKS if one.flags & DETACHED else one.flags
+    if tensors and all(one.flags & (DETACHED | BUFFER) for one in tensors):
+        return flags | DETACHED
+    return flags & ~DETACHED
 
 
 def _lacks(operation: Operation, values: list[Value | None]) -> bool:

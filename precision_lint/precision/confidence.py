@@ -255,11 +255,17 @@ def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bo
     data, or was computed in float32, more often than it is half.
     """
     doubted = 0 if run else SHOWN | (assume.NETWORK if _may_be_data(event) else 0)
-    if event.kind in DATA or not (run or _handed(event, variant)):
+    if event.kind in DATA or not (run or _handed(event, variant)) or _is_uncalled(variant):
         doubted |= assume.INPUT
     if assumptions & assume.INPUT and event.kind not in FILLED:
         doubted |= assume.KIND
     return doubted
+
+
+def _is_uncalled(variant: Variant) -> bool:
+    """Whether nothing calls the function where a hazard begins, which says itself that no other file does."""
+    name = variant.root[1].rpartition(".")[2]
+    return name.startswith("_") and not name.endswith("__") and not variant.also
 
 
 def _may_be_data(event: Event) -> bool:
@@ -325,13 +331,24 @@ def _runs_it(
     A region of autocast runs models and what they call: a function that no region was seen to call, and
     that is no model's, runs outside of it unless its code says so.
     """
-    says_so = strength in SAID.get(event.kind, ())
+    says_so = strength in SAID.get(event.kind, ()) and not _stays_out(event, sign)
     stated = strength is Strength.STATED and event.kind not in ENTERED
     if mode in (AMP16, AMPBF) and not stated and not says_so:
         outside = 0 if variant.regions else assume.INPUT
         if variant.assumptions & (assume.ENTRY | outside) and not variant.of_module:
             return False
     return says_so or strength > Strength.IMPORTER or _reached(strength, variant, sign)
+
+
+def _stays_out(event: Event, sign: Sign | None) -> bool:
+    """Whether what shows a mode is a region in the class or function of a hazard, which is left out of it.
+
+    Code that leaves a region is written for one around it, wherever that is opened.
+    """
+    if sign is None or sign.setting is not None or event.kind == "left-half":
+        return False
+    here = outermost((event.place.path, event.function))
+    return outermost((sign.place.path, sign.around)) == here
 
 
 def _reached(strength: Strength, variant: Variant, sign: Sign | None) -> bool:
