@@ -13,7 +13,9 @@ from precision_lint.domains.values import (
     PARAMETER,
     DtypeValue,
     Instance,
+    Symbol,
     Tensor,
+    Unknown,
     Value,
 )
 from precision_lint.events import Function
@@ -29,10 +31,25 @@ def note(it: Interpreter, made: Value, given: Iterable[Value], named: Iterable[s
     if isinstance(made, Instance) and not it.script and objects.is_module(it, made.cls):
         dtype = "dtype" in named or any(isinstance(one, DtypeValue) for one in values)
         kept = _keeps_one(made, values)
-        if dtype or kept or it.building or made.root.made is not dtypes.MADE:
+        if dtype or kept or _is_part(it) or made.root.made is not dtypes.MADE:
             made.root.alone = False
         around = it.function.qualname if it.function is not None else ""
         it.program.made.append((made, (it.module.path, around)))
+
+
+def moved(it: Interpreter, owner: Instance, arguments: list[Value]) -> None:
+    """Note what an object is moved to; after a cast to a dtype that is a device."""
+    places = tuple([one.symbol for one in arguments if isinstance(one, Unknown)])
+    if objects.was_cast(it, owner) is not None:
+        for symbol in places:
+            symbol.uses |= Symbol.DEVICE
+    owner.root.moved += places
+
+
+def _is_part(it: Interpreter) -> bool:
+    """Whether what is built here goes with a module whose ``__init__`` runs; other objects cast nothing."""
+    cls = it.function.cls if it.function is not None else None
+    return bool(it.building) and (cls is None or objects.is_module(it, cls))
 
 
 def _keeps_one(made: Instance, given: list[Value]) -> bool:
@@ -50,7 +67,8 @@ def classes(it: Interpreter) -> dict[Function, frozenset[Function]]:
     for one, around in it.program.made:
         name = one.cls.module.path, one.cls.qualname
         places.setdefault(name, set()).add(around)
-        left = one.root.alone and not one.root.moved
+        moved = any(not symbol.uses & Symbol.DEVICE for symbol in one.root.moved)
+        left = one.root.alone and not moved
         if not (left and _has_weights(it, one)):
             cast.add(name)
     none: frozenset[Function] = frozenset()

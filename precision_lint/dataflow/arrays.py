@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from typing import Final
 
 from precision_lint.dataflow.graph import may_be_number
@@ -28,6 +29,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     counts,
+    number,
 )
 from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import arrays
@@ -100,7 +102,40 @@ def _array_range(name: str, arguments: Arguments) -> tuple[float, float]:
         return 1.0, 1.0
     if name in ("array", "asarray") and arguments and isinstance(arguments[0], Sequence):
         return _spread(arguments[0])
+    values = [number(one) for one in arguments]
+    if name in ELEMENTARY and values and None not in values:
+        try:
+            found = getattr(math, ELEMENTARY[name])(*values)
+        except (ValueError, TypeError, ArithmeticError):
+            return -INF, INF
+        return found, found
     return -INF, INF
+
+
+ELEMENTARY: Final = {
+    **{
+        one: one
+        for one in (
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "exp",
+            "exp2",
+            "expm1",
+            "sqrt",
+            "sin",
+            "cos",
+            "tan",
+        )
+    },
+    "deg2rad": "radians",
+    "radians": "radians",
+    "power": "pow",
+    "abs": "fabs",
+    "absolute": "fabs",
+}
+"""Functions of NumPy by their names in ``math``."""
 
 
 def _spread(value: Value | None) -> tuple[float, float]:

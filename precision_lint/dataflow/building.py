@@ -43,7 +43,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import scan
 from precision_lint.torchmodel import layers
-from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
+from precision_lint.torchmodel.foreign import HUGGING_FACE, LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
 
 FUNCTION: Final = ("torch.autograd.Function", "torch.autograd.function.Function")
@@ -77,6 +77,8 @@ def construct(
     """An object of a class of the project."""
     made = _object(it, callee, arguments, keywords, node)
     apart.note(it, made, (*arguments, *keywords.values()), keywords)
+    if "args" in keywords and isinstance(made, Instance) and objects.is_a(it, made.cls, *HUGGING_FACE):
+        made.attributes.setdefault("args", keywords["args"])
     for look in OBJECTS if isinstance(made, Instance) else ():
         look(it, made, node)  # type: ignore[arg-type]
     return made
@@ -436,6 +438,8 @@ def foreign(
     it: Interpreter, owner: Instance, name: str, arguments: list[Value], node: ast.AST
 ) -> Value:
     """What a model of another library gives, called itself or by a method."""
+    if name.startswith("_"):  # it may use no weight
+        return unknown()
     weights = objects.weights_of(it, owner)[0]
     cls = str(owner.cls)
     ids = _generated(it, cls, node) if name == "generate" else None
@@ -672,8 +676,8 @@ def _moved(
     vector = asked_dtype(it, arguments, keywords)
     if vector is not None:
         objects.cast_module(it, owner, vector, node, chosen([*arguments, *keywords.values()]))
-    elif any(isinstance(one, Unknown) for one in arguments):
-        owner.root.moved = True
+    else:
+        apart.moved(it, owner, arguments)
     return owner
 
 

@@ -91,7 +91,7 @@ def create(
         lo,
         hi,
         assumptions,
-        _flags(shape, values.get("device") or like),
+        _flags(shape, used_as_device(values.get("device")) or like),
         rank=_shape_rank(shape) if rank == UNKNOWN_RANK else rank,
         reach=_reach(creation, lo, hi),
         data=origin,
@@ -99,6 +99,13 @@ def create(
     for look in CREATED:
         look(it, made, values.get("fill_value"))
     return made
+
+
+def used_as_device(value: Value | None) -> Value | None:
+    """A value, noted as a device."""
+    if isinstance(value, Unknown):
+        value.symbol.uses |= Symbol.DEVICE
+    return value
 
 
 def beside_weights(device: Value | None) -> bool:

@@ -83,6 +83,15 @@ def called(
     return made
 
 
+def trained(it: Interpreter, trainer: Instance, node: ast.AST) -> None:
+    """The loss of a subclass of the Trainer of ``transformers``, which runs it as its arguments say."""
+    given = trainer.attributes.get("args")
+    if isinstance(given, Unknown):
+        region = _region(it, class_of(given.symbol), given, node)
+        if region is not None:
+            _run(it, trainer, ("compute_loss",), region, node)
+
+
 def region(it: Interpreter, owner: Unknown, node: ast.AST) -> RegionValue:
     """The region of ``accelerator.autocast()``."""
     return _region(it, class_of(owner.symbol), owner, node) or _as_set_up(it, node)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from precision_lint.dataflow import around, arrays, building, objects, regions, settings, training
 from precision_lint.dataflow.containers import elements
-from precision_lint.dataflow.creation import create, holds_floats, is_beside
+from precision_lint.dataflow.creation import create, holds_floats, is_beside, used_as_device
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.operators import absolute, binary, of_module, owners_of, rounded_number
 from precision_lint.dataflow.protocol import SAVED, handed, note
@@ -97,6 +97,10 @@ def library(
 ) -> Value:
     """What calling something outside of the project gives, by its dotted name."""
     root = name.partition(".")[0]
+    if regions.is_autocast(name):
+        for look in ASKED:
+            look(it, name, node)
+        return regions.make_region(it, name, arguments, keywords, node)
     handler = ROOTS.get(root)
     if name in SAME and arguments:
         return objects.copied(it, arguments[0], node) if name == COPY else arguments[0]
@@ -159,8 +163,6 @@ def _torch(
     known = TORCH.get(name)
     if known is not None:
         return known(it, name, arguments, keywords, node)
-    if regions.is_autocast(name):
-        return regions.make_region(it, name, arguments, keywords, node)
     if name in training.SCALERS:
         return training.make_scaler(it, name, arguments, keywords, node)
     operation = operations.of_function(name)
@@ -247,7 +249,7 @@ def _finfo(
     return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
 
 
-TRAINED = 8.0
+TRAINED = 4.0
 """How many times as large as it starts, and as one, a parameter is assumed to become."""
 
 
@@ -283,7 +285,7 @@ def _device(
 ) -> Value:
     named = text(arguments[0]) if arguments else None
     kind = named.partition(":")[0] if named is not None else None
-    first = arguments[0] if arguments else keywords.get("type")
+    first = used_as_device(arguments[0] if arguments else keywords.get("type"))
     return Special("device", node, it.module, type=kind, named=first)
 
 

@@ -524,6 +524,8 @@ def _instance_method(
         return NONE
     if name == "optimizers" and objects.is_a(it, value.cls, *foreign.LIGHTNING):
         return frameworks.optimizers_of_module(it)
+    if name in ("train", "evaluate") and objects.is_a(it, value.cls, *foreign.HUGGING_FACE):
+        frameworks.trained(it, value, node)
     if name == "clip_gradients" and arguments:
         return training.clip(it, name, arguments, node)  # Lightning's: by hand it does not unscale
     if name == "_replace" and records.is_named_tuple(it, value):

@@ -578,13 +578,16 @@ def _hands_on(node: ast.AST) -> bool:
 
 def of_own_parts(it: Interpreter) -> bool:
     """Whether a module's own code runs: what it casts, or opens a region around, are parts of itself."""
-    function = it.function
-    return (
-        function is not None
-        and function.cls is not None
-        and is_module(it, function.cls)
-        and find_method(it, function.cls, "training_step") is None
-    )
+    cls = it.function.cls if it.function is not None else None
+    if cls is None or not is_module(it, cls):
+        return False
+    return find_method(it, cls, "training_step") is None
+
+
+def of_autograd(it: Interpreter) -> bool:
+    """Whether a method of a custom autograd function runs."""
+    cls = it.function.cls if it.function is not None else None
+    return cls is not None and any(base in FUNCTIONS for base in ancestry(it, cls))
 
 
 DRIVES: Final = frozenset({

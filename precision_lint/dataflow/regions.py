@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow.choices import around, computed, holds_inside
 from precision_lint.dataflow.interpreter import Interpreter, Region, tensor_of
-from precision_lint.dataflow.objects import of_own_parts, runs_models
+from precision_lint.dataflow.objects import of_autograd, of_own_parts, runs_models
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
@@ -43,7 +43,7 @@ LEGACY: Final = {
 """Spellings that fix the device: ``autocast(enabled, dtype, cache_enabled)``."""
 CURRENT: Final = frozenset({
     "torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast",
-    "torch.autocast_mode.autocast",
+    "torch.autocast_mode.autocast", "transformers.utils.generic.maybe_autocast",
 })  # fmt: skip
 """``autocast(device_type, dtype, enabled, cache_enabled)``."""
 NO_GRAD: Final = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
@@ -85,6 +85,9 @@ def make_region(
     device = LEGACY.get(name) or _device(given.get("device_type"))
     assumptions = 0
     vector = dtype_of(it, given["dtype"]) if "dtype" in given else None
+    handed_on = any(one.arg is None for one in getattr(node, "keywords", ()))  # ``**settings``
+    if handed_on and "dtype" not in given:
+        vector = dtypes.V_ANY
     if vector is None and not device:
         vector = (dtypes.LOW, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.LOW, dtypes.LOW)
     elif vector is None:
@@ -95,7 +98,7 @@ def make_region(
     elif _is_union(vector):
         vector = _by_mode(vector)
         assumptions |= assume.BRANCH
-    enabled = _enabled(given.get("enabled"))
+    enabled = None if handed_on and "enabled" not in given else _enabled(given.get("enabled"))
     if enabled is False:
         vector = dtypes.V_OFF
     elif enabled is None:
@@ -157,6 +160,8 @@ def entered(it: Interpreter, value: RegionValue, closed: bool = False) -> Region
             said = f"autocast to {dtypes.NAMES[dtype]} here"
             flag = bool(value.assumptions & (assume.FLAG | assume.BRANCH))
             inside, bound = of_own_parts(it), not runs_models(it)
+            if flag and of_autograd(it):
+                continue  # its backward enters again what its forward had around it
             it.sign(mode, said, value.node, value.home, inside, flag, bound, closed=closed)
     place = it.place(value.node, value.home) if value.node is not None else None
     sites = ((place,) if place is not None else ()) + before.sites

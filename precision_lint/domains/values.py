@@ -97,8 +97,10 @@ class Symbol:
     MEMBER: Final = 1 << 9
     ENTRY: Final = 1 << 10
     COMPLEX: Final = 1 << 11
+    DEVICE: Final = 1 << 12
     """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several;
-    it was found under a name in what may be a dict, which holds sizes and indices as well."""
+    it was found under a name in what may be a dict, which holds sizes and indices as well; tensors are
+    made there."""
     count: ClassVar[int] = 0
 
     def __init__(
@@ -409,7 +411,7 @@ class Root:
     number: of the analysis in whose course it was built; 0: nobody saw that; ``objects.PART``: with
     what holds it.  kept: an attribute or a global name holds it, so that other functions see it.
     casts: by path, as it was when it was kept.  born: when it was built, in the time of casts.
-    moved: it was moved to something unknown, which may be a device, a dtype or a tensor.  guessed: its
+    moved: unknown objects that it was moved to: a device, a dtype or a tensor.  guessed: its
     class is supposed, as the only one that fits.  alone: no code casts it, no module holds it, and what
     nobody has seen is not handed it.
     """
@@ -440,7 +442,8 @@ class Root:
         self.node = node
         self.home = home
         self.number = number
-        self.kept = self.moved = self.guessed = False
+        self.kept = self.guessed = False
+        self.moved: tuple[Symbol, ...] = ()
         self.alone = True
         self.casts: dict[tuple[str, ...], Any] = {}
 

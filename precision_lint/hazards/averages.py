@@ -17,6 +17,7 @@ from precision_lint.domains.values import (
     BUFFER,
     DETACHED,
     GRADIENT,
+    OPTIONAL,
     Array,
     DtypeValue,
     Instance,
@@ -325,6 +326,7 @@ def rounds(
     began = [one for one in began if one not in once]
     own = (
         function is None
+        or _starts_missing(it, total, target)
         or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
         or _is_copy(total, function, it.module)
     )
@@ -468,6 +470,11 @@ def _sizes(value: Any) -> Iterator[tuple[Any, ...]]:
 
 def summed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
     """``total = total + term`` and ``total += term`` in a loop, also where an object holds the total."""
+    if (
+        it.nest and isinstance(value, Tensor) and value.op == "join"
+    ):  # ``x if total is None else total + x``
+        sums = [one for one in map(peel, value.operands) if getattr(one, "op", "") == "add"]
+        value = sums[0] if len(sums) == 1 else value
     if not it.nest or not isinstance(value, Tensor) or value.op != "add":
         return
     if len(value.operands) < 2:
@@ -493,7 +500,8 @@ def _added(
         term = None  # so many samples or tokens
     elif not isinstance(term, Tensor) or _depends(term, total):
         return
-    if not _starts_empty(total):
+    missing = _starts_missing(it, total, target)
+    if not missing and not _starts_empty(total):
         return
     holder: Any = None
     if isinstance(target, (ast.Attribute, ast.Subscript)):
@@ -507,7 +515,7 @@ def _added(
         return
     if term is None:
         _report_total(it, node, modes, _rests_on(total) | needed, target, value, None)
-    elif _is_number(total):
+    elif _is_number(total) and not (missing and isinstance(node, ast.AugAssign)):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term, True)
     elif isinstance(node, ast.Assign):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term)
@@ -549,6 +557,17 @@ def _is_number(total: Any) -> bool:
 def _starts_empty(total: Any) -> bool:
     """Whether a total starts as a number, or as zeros."""
     return next(_beginnings(total), None) is not None
+
+
+def _starts_missing(it: Interpreter, total: Any, target: ast.expr | None) -> bool:
+    """Whether a total is None until a round of the loop at hand gives it its first term."""
+    if not isinstance(target, ast.Name) or not isinstance(total, Tensor) or not it.nest:
+        return False
+    loop = it.nest[-1]
+    made = total.operands if total.op == "join" else (total,)
+    return bool(total.flags & OPTIONAL) and any(
+        isinstance(one, Tensor) and _within(one, loop.node, loop.home) for one in made
+    )
 
 
 def _is_empty(value: Tensor) -> bool:
@@ -626,9 +645,23 @@ def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
     name = target.value.id if isinstance(target.value, ast.Name) else ""
     if loop is not None and name in names_in(loop.node, ast.Store):
         return  # each round has one of its own
+    if all(_moves_on(one.node, target.slice) for one in it.nest if one.function is it.function):
+        return
     modes = dtypes.modes_of(buffer.dtypes, LOW)
     if modes & 1:
         _report_total(it, node, modes, 0, target.value, buffer, None)
+
+
+def _moves_on(loop: ast.AST, index: ast.expr) -> bool:
+    """Whether a slice begins elsewhere in each round, so that few rounds come to the same place."""
+    inner = [one for one in ast.walk(loop) if isinstance(one, ast.For) and one is not loop]
+    bound = names_in(loop, ast.Store).difference(*[names_in(one, ast.Store) for one in inner])
+    return any(
+        isinstance(one, ast.Slice)
+        and one.lower is not None
+        and names_in(one.lower, ast.Load) & bound
+        for one in ast.walk(index)
+    )
 
 
 STORED.extend([summed, placed])

@@ -110,7 +110,7 @@ def optimizer_made(it: Interpreter, made: Special) -> None:
             return
     rate = number(given.get("lr")) if "lr" in given else None
     dtype = FLOAT16 if half & FLOAT16 else BFLOAT16
-    if rate is None or rate <= COARSE[dtype]:
+    if rate is None or 0 < rate <= COARSE[dtype]:
         it.emit(
             "half-parameters", made.node, ALL_MODES, assumptions, dtype=dtypes.NAMES[dtype],
             rate=rate, cast=place,

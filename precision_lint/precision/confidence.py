@@ -294,12 +294,10 @@ def _in_mode(
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), None
     strength = force.of(mode)
     sign = force.modes[mode][1] if strength is not None else None
-    runs = _cast(event, variant, force.cast.get(mode, frozenset()))
+    apart = _is_apart(event, mode, sign, force)
+    runs = not apart and _cast(event, variant, force.cast.get(mode, frozenset()))
     if strength is not None and (strength is Strength.STATED or not is_optional(mode, sign)):
-        runs = runs or (
-            _runs_it(event, mode, strength, variant, sign)
-            and not _is_apart(event, mode, sign, force)
-        )
+        runs = runs or (not apart and _runs_it(event, mode, strength, variant, sign))
     if runs:
         return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
     unstated = force.stated and strength is None
@@ -337,7 +335,7 @@ def _runs_it(
         outside = 0 if variant.regions else assume.INPUT
         if variant.assumptions & (assume.ENTRY | outside) and not variant.of_module:
             return False
-    return says_so or strength > Strength.IMPORTER or _reached(strength, variant, sign)
+    return says_so or strength > Strength.IMPORTER or _reached(event, strength, variant, sign)
 
 
 def _stays_out(event: Event, sign: Sign | None) -> bool:
@@ -351,14 +349,16 @@ def _stays_out(event: Event, sign: Sign | None) -> bool:
     return outermost((sign.place.path, sign.around)) == here
 
 
-def _reached(strength: Strength, variant: Variant, sign: Sign | None) -> bool:
+def _reached(event: Event, strength: Strength, variant: Variant, sign: Sign | None) -> bool:
     """Whether what a file runs in a mode comes to a hazard in another file that it imports.
 
-    It runs models, and calls what it calls.  A module's region around parts of itself runs these.
+    It runs models, and calls what it calls; a framework calls its hooks.  A module's region around parts
+    of itself runs these.
     """
     if strength is Strength.PARTS:
         return sign is not None and sign.place in variant.regions
     if strength < Strength.CALLER or sign is None:
         return False
     by_call = variant.root[0] == sign.place.path
-    return by_call or (variant.of_module and strength is Strength.IMPORTER)
+    runs = variant.of_module or bool(event.facts.get("framework"))
+    return by_call or (runs and strength is Strength.IMPORTER)
