@@ -28,9 +28,9 @@ GROUPS: Final = frozenset({"add_argument_group", "add_mutually_exclusive_group"}
 DICTS: Final = ("builtins.dict", "collections.OrderedDict", "collections.UserDict")
 
 
-def usual(value: Value | None) -> Value | None:
-    """A number that is a default, which is assumed; None: it is not a fraction."""
-    if not isinstance(value, Scalar) or value.kind != "float" or value.value is None:
+def usual(value: Value | None, kinds: tuple[str, ...] = ("float",)) -> Value | None:
+    """A default of one of these kinds, which is assumed; None: it is no such."""
+    if not isinstance(value, Scalar) or value.kind not in kinds or value.value is None:
         return None
     return _assumed(value)
 
@@ -50,7 +50,7 @@ def of_parser(
     if name == "add_argument":
         words = [one for one in (text(keywords.get("dest")), *map(text, arguments)) if one]
         words.sort(key=_is_short)
-        default = usual(keywords.get("default"))
+        default = usual(keywords.get("default"), ("float", "str"))
         if words and default is not None:
             options[OPTION, words[0].lstrip("-").replace("-", "_")] = default
     elif name in ("parse_args", "parse_known_args") and isinstance(made, Unknown):

@@ -68,8 +68,10 @@ def _trained(
         if not is_frozen(owner):
             yield _weights(it, owner)
     if isinstance(value, Tensor) and value.flags & PARAMETER:
-        if not (isinstance(value.data, Special) and any(map(is_frozen, owners_of(value.data)))):
-            yield value.dtypes, None, value.assumptions
+        owners = [*owners_of(value.data)] if isinstance(value.data, Special) else []
+        if not any(map(is_frozen, owners)):
+            place = next((_weights(it, one)[1] for one in owners), None)
+            yield value.dtypes, place, value.assumptions
     elif isinstance(value, Sequence) and depth:
         for item in value.items if value.items is not None else (value.element,):
             yield from _trained(it, item, depth - 1)
