@@ -817,3 +817,50 @@ def test_a_region_around_what_is_known_is_around_nothing_else(tmp_path: Path) ->
     unseen = "\n\ndef run(model, x, loader):\n    return loader.hook(model(x))\n"
     projects.write(tmp_path, {"train.py": helper + unseen})
     assert check(tmp_path) == ["other.py:9 MP405"], "a helper calls what nobody saw"
+
+
+HOOK = (
+    "import pytorch_lightning as pl\n\n\nclass Watch(pl.Callback):\n"
+    "    def {name}(self, trainer, module):\n"
+    "        module.log('n', sum(p.grad.norm() for p in module.parameters()))\n"
+)
+FIT = (
+    "import pytorch_lightning as pl\nfrom hooks import Watch\n\n\ndef run(module, loader):\n"
+    "    pl.Trainer(precision={precision}, callbacks=[Watch()]).fit(module, loader)\n"
+)
+
+
+def test_a_framework_calls_hooks_of_other_files(tmp_path: Path) -> None:
+    """Gradients are scaled between Lightning's backward and its own unscaling, in float16 alone."""
+    hooks = HOOK.format(name="on_after_backward")
+    projects.write(tmp_path, {"hooks.py": hooks, "fit.py": FIT.format(precision="'16-mixed'")})
+    assert set(check(tmp_path)) == {"hooks.py:6 MP101"}
+    projects.write(tmp_path, {"fit.py": FIT.format(precision="'bf16-mixed'")})
+    assert check(tmp_path) == []
+    later = HOOK.format(name="on_before_zero_grad")
+    projects.write(tmp_path, {"hooks.py": later, "fit.py": FIT.format(precision="'16-mixed'")})
+    assert check(tmp_path) == []
+
+
+OWN_LOSS = (
+    "from transformers import Trainer\nfrom loss import loss\n\n\nclass Own(Trainer):\n"
+    "    def compute_loss(self, model, inputs, return_outputs=False):\n"
+    "        return loss(model(**inputs).logits)\n"
+)
+TRAINED_BY = (
+    "from torch import nn\nfrom transformers import TrainingArguments\nfrom own import Own\n\n\n"
+    "def main(data, model):\n    args = TrainingArguments('out', {setting})\n"
+    "    Own(model=model, args=args, train_dataset=data).{method}()\n"
+)
+
+
+def test_the_trainer_of_transformers_runs_a_loss(tmp_path: Path) -> None:
+    """``compute_loss`` runs in the region that the arguments ask for, wherever its parts are."""
+    files = {"loss.py": LOSS, "own.py": OWN_LOSS}
+    main = TRAINED_BY.format(setting="fp16=True", method="train")
+    projects.write(tmp_path, {**files, "main.py": main})
+    assert check(tmp_path) == FLAGGED
+    for setting, method in (("fp16=False", "train"), ("fp16=True", "push_to_hub")):
+        main = TRAINED_BY.format(setting=setting, method=method)
+        projects.write(tmp_path, {**files, "main.py": main})
+        assert check(tmp_path) == [], (setting, method)

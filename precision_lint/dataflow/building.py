@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from precision_lint.dataflow import apart, objects, records, settings
+from precision_lint.dataflow import apart, frozen, objects, records, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.filling import CASTING, leave_open
@@ -43,7 +43,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import scan
 from precision_lint.torchmodel import layers
-from precision_lint.torchmodel.foreign import HUGGING_FACE, LANGUAGE_MODELS, TRANSFORMS
+from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
 
 FUNCTION: Final = ("torch.autograd.Function", "torch.autograd.function.Function")
@@ -77,8 +77,7 @@ def construct(
     """An object of a class of the project."""
     made = _object(it, callee, arguments, keywords, node)
     apart.note(it, made, (*arguments, *keywords.values()), keywords)
-    if "args" in keywords and isinstance(made, Instance) and objects.is_a(it, made.cls, *HUGGING_FACE):
-        made.attributes.setdefault("args", keywords["args"])
+    objects.keep_settings(it, made, keywords)
     for look in OBJECTS if isinstance(made, Instance) else ():
         look(it, made, node)  # type: ignore[arg-type]
     return made
@@ -620,7 +619,7 @@ def _stays(
     it: Interpreter, owner: Instance, name: str, arguments: list[Value], node: ast.AST
 ) -> Value:
     if name == "requires_grad_":
-        objects.freeze(owner.attributes, arguments)
+        frozen.freeze(owner.attributes, arguments)
     elif name == "apply" and arguments:  # to each part: what casts the whole casts them all
         _applied(it, owner, arguments[0], node)
     return owner

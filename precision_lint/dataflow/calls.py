@@ -531,6 +531,7 @@ def _interpret(
     if arguments is None:
         it.no_grad = False
     it.building += built
+    stored: Environment = {}
     try:
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
@@ -543,7 +544,7 @@ def _interpret(
             _nested(it, function, body)
             exits = it.returned if ends else [*it.returned, (NONE, it.weights)]
             it.weights = objects.weights_at_end(it, exits, start)
-        objects.commit(it, it.variables, bool(it.building))
+        stored = objects.commit(it, it.variables, bool(it.building))
         if built:
             objects.remember_casts(it, built[0])
         result: Value | None = None if ends else unknown() if _is_stub(function) else NONE
@@ -563,6 +564,7 @@ def _interpret(
         summary.at_call, it.at_call = it.at_call, at_call
         del it.building[len(it.building) - len(built) :]
         it.restore(frame)
+        it.variables.update({key: one for key, one in stored.items() if key in it.variables})
 
 
 def _is_stub(function: Function) -> bool:

@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     UNKNOWN_RANK,
     Array,
     Batch,
+    ClassValue,
     DtypeValue,
     Instance,
     Scalar,
@@ -489,6 +490,8 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
         owner = it.expr(target.value)
         if isinstance(owner, Instance):
             objects.store(it, owner, target.attr, value)
+        elif isinstance(owner, ClassValue):
+            objects.store_in_class(it, owner.cls, target.attr, value)
     elif isinstance(target, ast.Subscript) and isinstance(value, (Sequence, Table)):
         if isinstance(it.expr(target.value), (Sequence, Table)):
             _assign_item(it, target, value, target)  # ``lists[key].append(item)``
@@ -533,6 +536,8 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         it.variables[("of", owner.symbol.number, target.attr)] = value
         if it.script and it.function is None:  # settings of the whole file
             owner.symbol.attributes[target.attr] = value
+    elif isinstance(owner, ClassValue):
+        objects.store_in_class(it, owner.cls, target.attr, value)
     elif isinstance(owner, Batch):
         rebind(it, target.value, Batch({**owner.items, target.attr: value}, owner.element))
     elif isinstance(owner, Special):

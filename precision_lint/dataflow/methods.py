@@ -12,6 +12,7 @@ from precision_lint.dataflow import (
     declared,
     devices,
     frameworks,
+    frozen,
     functions,
     listed,
     objects,
@@ -550,7 +551,7 @@ def _unknown_method(
     symbol = value.symbol
     if name in KEEPS or name in ("eval", "train", "requires_grad_", "clone"):
         if name == "requires_grad_":
-            objects.freeze(symbol.attributes, arguments)
+            frozen.freeze(symbol.attributes, arguments)
         elif name in ("clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:

@@ -171,15 +171,37 @@ def _comparison(
             _dtype_is(it, right, second, first, equal is holds, stated)
             return
         for side, one, other in ((left, first, second), (right, second, first)):
-            if isinstance(one, Scalar) and one.op == "device":
-                _device_is(it, side, other, equal is holds)
-            elif isinstance(one, Unknown) and equal is holds and kind in SAME:
-                if text(other) is not None:
-                    keep(it, side, Scalar(text(other), "str"))
+            _is_other(it, side, one, other, equal is holds, kind in SAME)
     way = kind if holds else NEGATED.get(kind)
     if way in FLIP:
         _bound(it, left, way, second, stated)
         _bound(it, right, FLIP[way], first, stated)
+
+
+def _is_other(
+    it: Interpreter, side: ast.expr, one: Value | None, other: Value | None, equal: bool, same: bool
+) -> None:
+    """One side of a comparison is, or is not, the other one; same: not just one of several."""
+    if isinstance(one, Scalar) and one.op == "device":
+        _device_is(it, side, other, equal)
+    elif isinstance(one, Unknown) and equal and same:
+        if text(other) is not None:
+            keep(it, side, Scalar(text(other), "str"))
+    elif isinstance(one, Scalar) and one.assumptions & assume.DEFAULT:
+        _word_is(it, side, one, other, equal)
+
+
+def _word_is(
+    it: Interpreter, side: ast.expr, word: Scalar, other: Value | None, equal: bool
+) -> None:
+    """What holds against a default, which then is not what was given."""
+    options = other.items if isinstance(other, Sequence) else (other,)
+    named = [text(one) for one in options or ()]
+    if word.kind != "str" or word.value is None or not named or None in named:
+        return
+    if (word.value in named) is not equal:
+        given = named[0] if equal and len(named) == 1 else None
+        keep(it, side, Scalar(given, "str"))
 
 
 def _peek(it: Interpreter, node: ast.expr) -> Value | None:

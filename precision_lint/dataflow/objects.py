@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.filling import is_empty, late_stores, waits
@@ -33,13 +33,13 @@ from precision_lint.domains.values import (
     Special,
     Table,
     Tensor,
-    Unknown,
     Value,
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, every, scan
 from precision_lint.syntax.stated import Stated
 from precision_lint.torchmodel import layers
+from precision_lint.torchmodel.foreign import HUGGING_FACE
 
 MODULES: Final = ("torch.nn.Module", "torch.nn.modules.module.Module")
 """The base of all modules."""
@@ -166,9 +166,23 @@ def next_method(it: Interpreter, cls: Class, after: Class, name: str) -> Functio
 def class_constant(it: Interpreter, cls: Class, name: str) -> Value | None:
     """The value of a class attribute."""
     for base in ancestry(it, cls):
-        if isinstance(base, Class) and name in base.constants:
-            return it.evaluate_in(base.module, base.constants[name])
+        if isinstance(base, Class):
+            if name in base.facts.get("attributes", ()):
+                return base.facts["attributes"][name]  # type: ignore[no-any-return]
+            if name in base.constants:
+                return it.evaluate_in(base.module, base.constants[name])
     return None
+
+
+def store_in_class(it: Interpreter, cls: Class, name: str, value: Value) -> None:
+    """``cls.name = value``, until the file is done; what it was before is possible as well."""
+    line = [one for one in ancestry(it, cls) if isinstance(one, Class)]
+    owner = next((one for one in line if name in one.constants), cls)
+    old = class_constant(it, cls, name)
+    if "attributes" not in owner.facts:
+        owner.facts["attributes"] = {}
+        it.program.touched.append(owner.facts["attributes"])
+    owner.facts["attributes"][name] = value if old is None else join(old, value)
 
 
 # attributes
@@ -185,11 +199,12 @@ def store(it: Interpreter, owner: Instance, name: str, value: Value) -> None:
     it.stored[slot(owner.attributes, name)] = owner.attributes
 
 
-def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None:
-    """At a method's end: what it stored is visible to all methods.
+def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> dict[Any, Value]:
+    """At a method's end: what it stored is visible to all methods.  Gives that.
 
     building: the object is being built, so that what is stored now replaces what was.
     """
+    stored: dict[Any, Value] = {}
     for key in list(variables):
         if key.__class__ is not tuple or key[0] != "self":
             continue
@@ -197,6 +212,7 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
         if attributes is None:
             continue
         name, value = key[2], variables[key]
+        stored[key] = value
         keep(it, value)
         if isinstance(value, Tensor) and value.flags & EMPTY:  # a checkpoint may fill it
             value = value.but(flags=value.flags & ~EMPTY)
@@ -209,6 +225,7 @@ def commit(it: Interpreter, variables: dict[Any, Value], building: bool) -> None
             if facts(joined) != facts(old):
                 attributes[name] = joined
                 it.changes[id(attributes)] = it.changes.get(id(attributes), 0) + 1
+    return stored
 
 
 def _adds_to(value: Value, old: Value) -> bool:
@@ -343,6 +360,8 @@ def _stored_later(it: Interpreter, owner: Instance, name: str) -> Value | None:
     """An attribute that another method than ``__init__`` stores, or whose items it does."""
     if isinstance(owner.cls, str) or it.building:
         return None
+    if owner.root.number == it.number and not owner.root.kept:
+        return None  # all that was called of it was followed
     later = late_stores(owner.cls, ancestry(it, owner.cls))
     filling = later.get(f"{name}[]", []) if is_empty(owner.attributes.get(name)) else []
     if not it.active or any(one in filling for one in it.active):
@@ -683,29 +702,6 @@ def _left(it: Interpreter, owner: Instance, vector: Dtypes) -> Weights:
     return {(root, ()): Cast(dtypes.V_FLOAT32, 0, None)}
 
 
-FROZEN: Final = "requires_grad_"
-"""Where the attributes of an object tell whether all parameters that it had were frozen."""
-
-
-def freeze(attributes: dict[Any, Value], arguments: list[Value]) -> None:
-    """``module.requires_grad_(False)``, and what takes it back."""
-    if arguments and isinstance(arguments[0], Scalar) and arguments[0].value is False:
-        attributes[FROZEN] = arguments[0]
-    else:
-        attributes.pop(FROZEN, None)
-
-
-def is_frozen(owner: Value | None) -> bool:
-    """Whether all parameters of an object were frozen: what is trained of it was added since."""
-    if isinstance(owner, Instance):
-        return FROZEN in owner.attributes
-    while isinstance(owner, Unknown):
-        if FROZEN in owner.symbol.attributes:
-            return True
-        owner = owner.symbol.attributes.get(("cast of", ""))
-    return False
-
-
 def cast_some(it: Interpreter, owner: Instance, vector: Dtypes) -> None:
     """``parameter.data = ...`` for those of an object: each has this dtype, or the one that it had."""
     before, place = weights_of(it, owner)
@@ -726,6 +722,12 @@ def as_made(it: Interpreter) -> Dtypes:
     if default == dtypes.V_FLOAT32:
         return dtypes.MADE
     return (*default[: dtypes.HALF16], *dtypes.MADE[dtypes.HALF16 :])
+
+
+def keep_settings(it: Interpreter, made: Value, keywords: Mapping[str, Value]) -> None:
+    """``Trainer(args=...)``: an object of a subclass of the Trainer of ``transformers`` keeps them."""
+    if "args" in keywords and isinstance(made, Instance) and is_a(it, made.cls, *HUGGING_FACE):
+        made.attributes.setdefault("args", keywords["args"])
 
 
 def new_root(made: Dtypes, node: ast.AST | None, it: Interpreter) -> Root:

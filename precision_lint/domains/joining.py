@@ -75,6 +75,8 @@ def _identity(value: Any) -> object:
     """What makes a function or a layer the one that it is."""
     if value.__class__ is Closure:
         return id(value.function)
+    if value.__class__ is ClassValue:
+        return id(value.cls)
     return value.name if value.__class__ is Reference else (value.cls, id(value.attributes))
 
 
@@ -82,12 +84,12 @@ def _is_callable(value: Value) -> bool:
     """Whether a value is a function, a layer of torch, or one of some."""
     if isinstance(value, Special):
         return value.kind == "either"
-    return value.__class__ in (Closure, Reference) or _is_layer(value)
+    return value.__class__ in (Closure, Reference, ClassValue) or _is_object(value)
 
 
-def _is_layer(value: Value) -> bool:
-    """Whether a value is a layer of torch that is none of others."""
-    return isinstance(value, Instance) and isinstance(value.cls, str) and value.items is None
+def _is_object(value: Value) -> bool:
+    """Whether a value is a layer, or an object of a class of the project."""
+    return isinstance(value, Instance) and value.items is None
 
 
 def _mixed(a: Value, b: Value) -> Value:
@@ -341,7 +343,7 @@ def _instances(a: Any, b: Any) -> Value:
         return a if b.cls in PASSING else b  # type: ignore[no-any-return]
     if _is_loss(a.cls) and _is_loss(b.cls):
         return b if a.cls.endswith("BCELoss") else a  # type: ignore[no-any-return]
-    return _one_of(a, b) if _is_layer(a) and _is_layer(b) else unknown()
+    return _one_of(a, b) if _is_object(a) and _is_object(b) else unknown()
 
 
 def _is_loss(cls: Any) -> bool:
@@ -419,6 +421,7 @@ _SAME: Final[dict[type, Any]] = {
     Reference: _references,
     Unknown: _unknowns,
     RegionValue: _regions,
+    ClassValue: _one_of,
 }
 
 

@@ -754,6 +754,7 @@ def left_half(it: Interpreter, applied: Applied) -> None:
     modes = 0
     found: Tensor | None = None
     operands = []
+    halved = 0  # modes in which a layer was cast: it takes half
     wide = dtypes.surely(applied.result.dtypes, WIDE) if applied.asked else 0
     for index in applied.operation.operands if applied.name != "einsum" else applied.seen:
         value = applied.tensor(index)
@@ -766,6 +767,8 @@ def left_half(it: Interpreter, applied: Applied) -> None:
                 low |= 1 << mode
         low &= ~wide
         inner = peel(value)
+        if isinstance(inner, Tensor) and inner.op == "weight":
+            halved |= dtypes.surely(value.dtypes, LOW)
         if not low or not isinstance(inner, Tensor) or inner.op == "weight":
             continue
         if inner.op == "cast" and inner.data == "explicit":
@@ -774,6 +777,7 @@ def left_half(it: Interpreter, applied: Applied) -> None:
         found = found or value
         if node is not None:
             operands.append(it.place(node))
+    modes &= ~halved
     if found is not None:
         it.emit(
             "left-half",

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
 from precision_lint.dataflow.around import CONSTRUCTED
+from precision_lint.dataflow.frozen import is_frozen
 from precision_lint.dataflow.graph import factor, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SHARDED
-from precision_lint.dataflow.objects import assumed_of_weights, find_method, is_frozen, weights_of
+from precision_lint.dataflow.objects import assumed_of_weights, find_method, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import FINISHED, HANDED_OVER, RETURNED, SAVED, Step
 from precision_lint.dataflow.tensors import Applied, hazard

@@ -631,9 +631,9 @@ class Machine:
                 given = len(step.objects) > 1
                 self.report("plain-step", step.place, used, extra, done=done, given=given)
         return [
-            s._replace(scaled=None, waiting=False, plain=None, by_framework=None)
+            s._replace(scaled=None, waiting=False, plain=None, by_framework=None, early=None)
             if s.framework
-            else s._replace(plain=None, by_framework=None)
+            else s._replace(plain=None, by_framework=None, early=None)
             for s in states
         ]
 
