@@ -86,8 +86,6 @@ def make_region(
     assumptions = 0
     vector = dtype_of(it, given["dtype"]) if "dtype" in given else None
     handed_on = any(one.arg is None for one in getattr(node, "keywords", ()))  # ``**settings``
-    if handed_on and "dtype" not in given:
-        vector = dtypes.V_ANY
     if vector is None and not device:
         vector = (dtypes.LOW, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.LOW, dtypes.LOW)
     elif vector is None:

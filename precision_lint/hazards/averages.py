@@ -564,6 +564,8 @@ def _starts_missing(it: Interpreter, total: Any, target: ast.expr | None) -> boo
     if not isinstance(target, ast.Name) or not isinstance(total, Tensor) or not it.nest:
         return False
     loop = it.nest[-1]
+    if isinstance(loop.source, Special) and loop.source.kind == "range":
+        return False  # the blocks of a model, as a rule
     made = total.operands if total.op == "join" else (total,)
     return bool(total.flags & OPTIONAL) and any(
         isinstance(one, Tensor) and _within(one, loop.node, loop.home) for one in made

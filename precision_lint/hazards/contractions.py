@@ -767,9 +767,11 @@ def left_half(it: Interpreter, applied: Applied) -> None:
                 low |= 1 << mode
         low &= ~wide
         inner = peel(value)
-        if isinstance(inner, Tensor) and inner.op == "weight":
+        turned = inner.operands[0] if isinstance(inner, Tensor) and inner.op in TURNED else inner
+        if isinstance(turned, Tensor) and turned.op == "weight":
             halved |= dtypes.surely(value.dtypes, LOW)
-        if not low or not isinstance(inner, Tensor) or inner.op == "weight":
+            continue
+        if not low or not isinstance(inner, Tensor):
             continue
         if inner.op == "cast" and inner.data == "explicit":
             continue
