@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow import objects, records, special_methods
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
-from precision_lint.dataflow.tensors import HAZARDS, Applied
+from precision_lint.dataflow.tensors import HAZARDS, Applied, dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     ClassValue,
     DtypeValue,
     Instance,
+    Reference,
     Scalar,
     Sequence,
     Special,
@@ -255,7 +256,8 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
 def _entry(it: Interpreter, value: Table, index: Value, node: ast.expr) -> Value:
     key = index.value if isinstance(index, Scalar) else None
     if key is not None and key in value.items:
-        return value.items[key]
+        found = value.items[key]
+        return found if _is_usual(it, index, found) else chosen(value, None, node)
     if key is not None and isinstance(value.element, Unknown):
         one = child(it, value.element, ("entry", key))  # unlike those of other keys
         if isinstance(one, Unknown):
@@ -264,6 +266,14 @@ def _entry(it: Interpreter, value: Table, index: Value, node: ast.expr) -> Value
     if key is not None:
         return value.element if value.element is not None else unknown()
     return chosen(value, None, node)
+
+
+def _is_usual(it: Interpreter, key: Value, found: Value) -> bool:
+    """Whether what a key says may be taken for what there is: of a default, half but no other dtype."""
+    if not getattr(key, "assumptions", 0) & assume.DEFAULT:
+        return True
+    vector = dtype_of(it, found) if isinstance(found, (DtypeValue, Reference)) else None
+    return vector is None or bool(vector[dtypes.CODE] & dtypes.LOW)
 
 
 def _special_item(it: Interpreter, value: Special, index: Value, node: ast.Subscript) -> Value:

@@ -360,17 +360,8 @@ class Interpreter:
         proof: uses of an unknown object of which one shows that it is.
         """
         modes &= self.live
-        place = self.place(node)
-        if (
-            modes & 1 << dtypes.CODE
-            and isinstance(about, Tensor)
-            and dtypes.is_choice(about.dtypes)
-        ):
-            some = assumptions | assume.BRANCH
-            self.emit_at(kind, place, 1 << dtypes.CODE, some, links, about, proof, **data)
-            modes &= ~dtypes.same_as_written(about.dtypes)
         if modes:
-            self.emit_at(kind, place, modes, assumptions, links, about, proof, **data)
+            self.emit_at(kind, self.place(node), modes, assumptions, links, about, proof, **data)
 
     def emit_at(
         self,

@@ -360,8 +360,8 @@ def _stored_later(it: Interpreter, owner: Instance, name: str) -> Value | None:
     """An attribute that another method than ``__init__`` stores, or whose items it does."""
     if isinstance(owner.cls, str) or it.building:
         return None
-    if owner.root.number == it.number and not owner.root.kept:
-        return None  # all that was called of it was followed
+    if owner.root.number == it.number and not owner.root.kept and not it.loops:
+        return None  # all that was called of it was followed; in a loop, later rounds may store it
     later = late_stores(owner.cls, ancestry(it, owner.cls))
     filling = later.get(f"{name}[]", []) if is_empty(owner.attributes.get(name)) else []
     if not it.active or any(one in filling for one in it.active):

@@ -257,20 +257,6 @@ def modes_of(a: Dtypes, bits: int) -> int:
     return known
 
 
-def is_choice(a: Dtypes) -> bool:
-    """Whether something is half or wider as written, and a branch decides which."""
-    return bool(a[CODE] & LOW and a[CODE] & WIDE)
-
-
-def same_as_written(a: Dtypes) -> int:
-    """Mask of the modes in which something is what it is as written."""
-    found = 0
-    for i, x in enumerate(a):
-        if x == a[CODE]:
-            found |= 1 << i
-    return found
-
-
 def surely(a: Dtypes, bits: int) -> int:
     """Mask of the modes in which nothing but ``bits`` is possible."""
     found = 0

@@ -20,6 +20,7 @@ from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOA
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OTHER
+from precision_lint.domains.joining import any_of
 from precision_lint.domains.values import (
     BUFFER,
     GRADIENT,
@@ -69,10 +70,8 @@ def _trained(
         if not is_frozen(owner):
             yield _weights(it, owner)
     if isinstance(value, Tensor) and value.flags & PARAMETER:
-        owners = [*owners_of(value.data)] if isinstance(value.data, Special) else []
-        if not any(map(is_frozen, owners)):
-            place = next((_weights(it, one)[1] for one in owners), None)
-            yield value.dtypes, place, value.assumptions
+        if not (isinstance(value.data, Special) and any(map(is_frozen, owners_of(value.data)))):
+            yield value.dtypes, None, value.assumptions
     elif isinstance(value, Sequence) and depth:
         for item in value.items if value.items is not None else (value.element,):
             yield from _trained(it, item, depth - 1)
@@ -262,6 +261,15 @@ def _changed(it: Interpreter, call: ast.Call, given: list[ast.expr]) -> bool:
     return False
 
 
+def _cast_of_items(it: Interpreter, value: Value | None) -> Place | None:
+    """Where the parameters in a list, picked out of a module's, were cast."""
+    item = any_of(value) if isinstance(value, Sequence) else None
+    owners = (
+        owners_of(item.data) if isinstance(item, Tensor) and isinstance(item.data, Special) else ()
+    )
+    return next((_weights(it, one)[1] for one in owners), None)
+
+
 def prepared(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
     """``accelerator.prepare(optimizer)`` of float16 parameters, where the accelerator scales losses."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -274,7 +282,9 @@ def prepared(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
     steps = [one for one in given if isinstance(one, Special) and one.kind == "optimizer"]
     models = [at for at, one in zip(node.args, given, strict=False) if one not in steps]
     for one in steps:
-        half, assumptions, place = trained_dtype(it, one.fields.get("parameters"))
+        given_to = one.fields.get("parameters")
+        half, assumptions, place = trained_dtype(it, given_to)
+        place = place or _cast_of_items(it, given_to)
         if half & FLOAT16 and place is not None and not _changed(it, node, models):
             _report_scaled(it, place, node, assumptions | assume.LIBRARY)
 
