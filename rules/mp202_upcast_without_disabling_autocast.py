@@ -19,7 +19,8 @@ class UpcastWithoutDisablingAutocast(Rule):
     It stays silent where the product stands under `autocast(enabled=False)`, for float64 operands,
     for a layer that is called (`self.gate(x.float())`, where the cast may only meet the weights),
     for integers made float, and where a more specific rule speaks: MP201 for sums over pixels or
-    tokens, MP501 for geometry. Tables of rotary angles are left out too.
+    tokens, MP501 for geometry. Tables of rotary angles are left out too, and so is code beside
+    the region of its own class or function.
 
     ## Why it breaks
     `.float()` makes a float32 tensor, and the next line's `matmul` is on the list of operations

@@ -22,7 +22,8 @@ class EpsBeforeLog(Rule):
     It stays silent where the value is float32 for certain (`.float()` before the addition; a
     softmax, exp, sum or norm inside the same CUDA autocast region, which runs in float32), where
     the value is bounded away from zero, for `torch.finfo(x.dtype)`, for a surviving epsilon where
-    no gradient passes (detached, under `no_grad`, only compared or rounded) or `x` itself is the
+    no gradient passes (detached, under `no_grad`, made of an array or of buffers alone, only
+    compared or rounded) or `x` itself is the
     factor of the logarithm (`x * log(x + 1e-7)`, whose gradient is bounded), and for bfloat16,
     whose range is that of float32, except for `log(1 - p)`: `1 - p` is 0 there from logits of 6.3
     on.

@@ -10,7 +10,7 @@ class AccumulateInHalf(Rule):
 
     ## What it flags
     - `total += x` and `total = total + x` in a loop over batches, chunks or time steps, where both
-      are half: the total starts as a Python number and becomes a half tensor with the first term,
+      are half: the total starts as a Python number, or as None, and becomes a half tensor with the first term,
       or it is created in the dtype of the activations; the same with `total.add_(x)`, and where an object
       or a dict keeps the total from batch to batch (meters, logs, buffers of gradients);
     - `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
@@ -26,6 +26,7 @@ class AccumulateInHalf(Rule):
     - The terms are float32: `.item()`, `.float()`, losses under autocast.
     - The total is float32. Adding in place keeps its dtype.
     - The loop is short, such as a sum over the layers of a model.
+    - Each round adds to a slice that begins elsewhere, as that of a tile does.
     - One operation adds up (`sum`, `cumsum`). It does so in float32 inside.
 
     It is only `possible` in these cases:

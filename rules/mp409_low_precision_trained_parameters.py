@@ -14,9 +14,10 @@ class LowPrecisionTrainedParameters(Rule):
     rate is at most 2e-3 (2e-4), not known, or the default; and the same written out, as
     `p.add_(p.grad, alpha=-lr)`.
 
-    It stays silent where the trained parameters are others than the model's own (adapters, copies
-    in float32, `requires_grad_(False)`), where the file keeps master weights, rounds stochastically
-    or sums up with Kahan's method, and for models under autocast, whose parameters are float32.
+    It stays silent for a learning rate of 0, where the trained parameters are others than the
+    model's own (adapters, copies in float32, `requires_grad_(False)`), where the file keeps master
+    weights, rounds stochastically or sums up with Kahan's method, and for models under autocast,
+    whose parameters are float32.
 
     ## Why it breaks
     A weight changes only by steps of its last place: near 1 these are 7.8e-3 in bfloat16 and 9.8e-4

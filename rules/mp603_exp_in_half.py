@@ -15,7 +15,8 @@ class ExpInHalf(Rule):
     It stays silent for `x - x.max()` and other arguments that are below 11.09, for bounded ones
     (sigmoid, a layer norm, a clamp), for bfloat16, inside CUDA autocast, which runs `exp` in
     float32, and where another rule says more: MP303 for `log(exp(x).sum())`, MP304 for an
-    exponential that is upcast right behind. Logarithms of scales (`log_var`, `logit_scale`) are
+    exponential that is upcast right behind. A learned scale is taken to become four times as large
+    as it starts, or as one. Logarithms of scales (`log_var`, `logit_scale`) are
     `possible`, and so is what the project alone suggests to be half, or nothing does.
 
     ## Why it breaks
