@@ -768,8 +768,8 @@ def left_half(it: Interpreter, applied: Applied) -> None:
         low &= ~wide
         inner = peel(value)
         turned = inner.operands[0] if isinstance(inner, Tensor) and inner.op in TURNED else inner
-        if isinstance(turned, Tensor) and turned.op == "weight":
-            halved |= dtypes.surely(value.dtypes, LOW)
+        if isinstance(turned, Tensor) and turned.flags & PARAMETER:
+            halved |= dtypes.modes_of(value.dtypes, LOW)
             continue
         if not low or not isinstance(inner, Tensor):
             continue

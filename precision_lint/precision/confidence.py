@@ -47,6 +47,7 @@ DOUBTED: dict[str, int] = {
     "half-softmax": assume.INPUT,
     "left-half": assume.INPUT,
     "cached-cast": assume.FLAG | assume.BRANCH,
+    "half-parameters-scaled": assume.BRANCH,
 }
 """By kind of event: usual assumptions that it must not rest on."""
 WRITTEN: dict[str, int] = {
