@@ -326,7 +326,6 @@ def rounds(
     began = [one for one in began if one not in once]
     own = (
         function is None
-        or _starts_missing(it, total, target)
         or len(inside) > (0 if isinstance(target, ast.Name) else len(once))
         or _is_copy(total, function, it.module)
     )
