@@ -105,37 +105,15 @@ def _array_range(name: str, arguments: Arguments) -> tuple[float, float]:
     values = [number(one) for one in arguments]
     if name in ELEMENTARY and values and None not in values:
         try:
-            found = getattr(math, ELEMENTARY[name])(*values)
+            found = getattr(math, name)(*values)
         except (ValueError, TypeError, ArithmeticError):
             return -INF, INF
         return found, found
     return -INF, INF
 
 
-ELEMENTARY: Final = {
-    **{
-        one: one
-        for one in (
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "exp",
-            "exp2",
-            "expm1",
-            "sqrt",
-            "sin",
-            "cos",
-            "tan",
-        )
-    },
-    "deg2rad": "radians",
-    "radians": "radians",
-    "power": "pow",
-    "abs": "fabs",
-    "absolute": "fabs",
-}
-"""Functions of NumPy by their names in ``math``."""
+ELEMENTARY: Final = frozenset({"log", "log2", "log10", "log1p", "exp", "expm1", "sqrt"})
+"""Functions of NumPy that ``math`` has as well."""
 
 
 def _spread(value: Value | None) -> tuple[float, float]:

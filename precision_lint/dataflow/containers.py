@@ -34,6 +34,7 @@ from precision_lint.domains.values import (
     Value,
     number,
     text,
+    truth,
 )
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.operations import Operation
@@ -534,7 +535,7 @@ def _assign_attribute(it: Interpreter, target: ast.Attribute, value: Value, node
         look(it, owner, target, value, node)
     if isinstance(owner, Tensor) and target.attr == "data":
         _assign_data(it, target, owner, value, node)
-    elif isinstance(owner, Tensor) and target.attr == "requires_grad":
+    elif isinstance(owner, Tensor) and target.attr == "requires_grad" and truth(value) is not False:
         rebind(it, target.value, owner.but(flags=owner.flags & ~DETACHED))
     elif isinstance(owner, Instance):
         method = special_methods.setter(it, owner.cls, target.attr)

@@ -85,7 +85,6 @@ def make_region(
     device = LEGACY.get(name) or _device(given.get("device_type"))
     assumptions = 0
     vector = dtype_of(it, given["dtype"]) if "dtype" in given else None
-    handed_on = any(one.arg is None for one in getattr(node, "keywords", ()))  # ``**settings``
     if vector is None and not device:
         vector = (dtypes.LOW, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.LOW, dtypes.LOW)
     elif vector is None:
@@ -96,7 +95,8 @@ def make_region(
     elif _is_union(vector):
         vector = _by_mode(vector)
         assumptions |= assume.BRANCH
-    enabled = None if handed_on and "enabled" not in given else _enabled(given.get("enabled"))
+    unseen = it.unpacked and "enabled" not in given  # ``**settings``
+    enabled = None if unseen else _enabled(given.get("enabled"))
     if enabled is False:
         vector = dtypes.V_OFF
     elif enabled is None:
