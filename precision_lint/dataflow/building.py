@@ -424,13 +424,14 @@ def _meet(
     operate(it, MODEL, [given, weight], {}, node)
 
 
-def _fed_features(it: Interpreter, weights: Dtypes, given: list[Value], node: ast.AST) -> None:
-    """A model is given what a processor made: some that take images cast them themselves."""
-    found: Tensor | None = OPERATIONS["features"](given)
+def _fed_features(
+    it: Interpreter, weights: Dtypes, given: list[Value], node: ast.AST, cls: str
+) -> None:
+    """A model is given what a processor made."""
+    found: Tensor | None = OPERATIONS["features"](given, cls)
     if found is not None:
         known = not weights[dtypes.CODE] & dtypes.OTHER
-        assumptions = 0 if known else assume.NETWORK | assume.WEIGHTS
-        _meet(it, weights, found, node, assumptions)
+        _meet(it, weights, found, node, 0 if known else assume.NETWORK | assume.WEIGHTS)
 
 
 def foreign(
@@ -447,7 +448,7 @@ def foreign(
     if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
         _fed(it, weights, arguments, node)  # others may cast what they are given
     else:
-        _fed_features(it, weights, arguments, node)
+        _fed_features(it, weights, arguments, node, cls)
     return network(it, name, weights, arguments, node)
 
 
@@ -535,7 +536,7 @@ def call_unknown(
         if cast or (known and symbol.label in FED):
             _fed(it, symbol.vector, arguments, node)
         else:
-            _fed_features(it, weights, given, node)
+            _fed_features(it, weights, given, node, class_of(symbol))
         return network(it, symbol.label, weights, given, node)
     return child(it, callee, "()")
 
@@ -722,6 +723,7 @@ def cast_unknown(
         made.symbol.tensor = cast(it, inner, vector, node, True, source)
     changed = begins(node)
     if it.statement_value is not None and begins(it.statement_value) is changed:
+        symbol.attributes["cast as", ""] = made
         rebind(it, changed, made)
         objects.show_cast(it, vector, node, bool(class_of(symbol)))
     return made

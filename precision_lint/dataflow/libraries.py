@@ -11,7 +11,7 @@ from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats, is_beside, used_as_device
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.operators import absolute, binary, of_module, owners_of, rounded_number
-from precision_lint.dataflow.protocol import SAVED, handed, note
+from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.records import hide, load_made_up, store_named
 from precision_lint.dataflow.several import each_of_list
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -312,21 +312,6 @@ def _autocast_dtype(
     return DtypeValue(vector, node, it.module)
 
 
-def _saved(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    for look in SAVED:
-        look(it, [*arguments, *keywords.values()], node)
-    return NONE
-
-
-def _loaded(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    note(it, "load", node, *arguments)
-    return it.unknown("checkpoint", dtypes.BATCHES, assume.BATCH)
-
-
 def _several(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -436,8 +421,6 @@ TORCH: dict[str, Handler] = {
     "torch.get_autocast_dtype": _autocast_dtype,
     "torch.autograd.grad": training.differentiated,
     "torch.autograd.backward": training.differentiated,
-    "torch.save": _saved,
-    "torch.load": _loaded,
     "torch.meshgrid": _several,
     "torch.broadcast_tensors": _several,
     "torch.promote_types": _promoted,

@@ -434,7 +434,7 @@ def _typed(
     if arguments and text(arguments[0]) is not None:
         keywords = {"dtype": arguments[0]}
     vector = building.asked_dtype(it, arguments, keywords)
-    return cast(it, value, vector, node) if vector is not None else value
+    return cast(it, value, dtypes.V_ANY if vector is None else vector, node)
 
 
 def _copied(
@@ -559,6 +559,8 @@ def _unknown_method(
         return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
+        if name == "type" and (arguments or keywords):
+            vector = vector or dtypes.V_ANY
         if vector is None:
             return value
         return building.cast_unknown(it, value, vector, node, _source(arguments, keywords))

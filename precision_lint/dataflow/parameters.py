@@ -182,6 +182,8 @@ def _defaulted(value: Scalar) -> Scalar:
 def _with_default(
     it: Interpreter, function: Function, value: Value, default: ast.expr | None
 ) -> Value:
+    if isinstance(value, Special) and default is not None and is_none(default):
+        value.fields["optional"] = True
     if isinstance(value, Scalar) and default is not None:
         given = it.evaluate_in(function.module, default)
         if isinstance(given, Scalar) and given.kind != "none":

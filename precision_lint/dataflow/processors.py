@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.building import asked_dtype
 from precision_lint.dataflow.graph import behind
@@ -14,10 +14,12 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import Batch, Special, Table, Tensor, Unknown, Value, text
-from precision_lint.torchmodel.foreign import IDS, PROCESSED, SENSED
+from precision_lint.torchmodel.foreign import IDS, PROCESSED, SENSED, UNCAST
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
+WITH_TEXT: Final = "with text"
+"""What says of features that the processor was given text as well."""
 
 
 def processed(it: Interpreter, label: str, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -29,7 +31,7 @@ def processed(it: Interpreter, label: str, keywords: Keywords, node: ast.AST) ->
     made: dict[str, Value] = {
         name: Tensor(
             dtypes.everywhere(dtype), "processed", (), node, it.module,
-            assumptions=assume.LIBRARY, data=name,
+            assumptions=assume.LIBRARY, data=WITH_TEXT if "text" in keywords else None,
         )
         for name, dtype in PROCESSED.items()
     }  # fmt: skip
@@ -57,11 +59,16 @@ def _named(value: Batch) -> dict[str, Value]:
     return {**asked, **value.items}
 
 
-def features(values: list[Value]) -> Tensor | None:
-    """The features of a processor among values, as they came; None: there are none."""
+def features(values: list[Value], cls: str) -> Tensor | None:
+    """The features of a processor among values, as they came; None: there are none, or the model casts them.
+
+    cls: the model's class, empty where it is unknown.
+    """
     for value in values:
         if isinstance(value, Tensor) and value.assumptions & assume.LIBRARY:
-            if any(one.op == "processed" for one in behind(value, 8)):
+            made = next((one for one in behind(value, 8) if one.op == "processed"), None)
+            casts = made is not None and made.data == WITH_TEXT and not cls.startswith(UNCAST)
+            if made is not None and not casts:
                 return value
     return None
 

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
     apart,
+    checkpoints,
     decorators,
     expressions,
     functions,

@@ -175,7 +175,9 @@ def _handles(
     if first is not None and name != "update":
         if isinstance(first, Unknown):
             seen = Special("optimizer", node, it.module, assume.FLAG, of=first)
-            first.symbol.attributes.setdefault(("protocol", False), seen)
+            known = first.symbol.attributes.setdefault(("protocol", False), seen)
+            if isinstance(known, Special):
+                known.fields.pop(GUESSED, None)
         for handled in HANDLED:
             handled(it, owner, first, node)
     for moved in STEPPED if name == "step" else ():
@@ -195,6 +197,7 @@ def optimizer_method(
             moved(it, owner, node)
         return unknown()
     if name == "zero_grad":
+        owner.fields.pop(GUESSED, None)
         note(it, "zero", node, owner)
         return NONE
     if name in ("state_dict", "load_state_dict"):
@@ -216,6 +219,8 @@ def of_unknown(
         known = Special("scaler" if scaler else "optimizer", node, it.module, behind, of=value)
         if not scaler and is_marked(value.symbol, PREPARED):
             known.fields["steps"] = "prepared-step"
+        if name == "step" and not scaler:
+            known.fields[GUESSED] = True
         value.symbol.attributes[("protocol", scaler)] = known
     assert isinstance(known, Special)
     if scaler:
@@ -223,6 +228,8 @@ def of_unknown(
     return optimizer_method(it, known, name, arguments, node)
 
 
+GUESSED: Final = "guessed"
+"""The field of an optimizer of which only ``step()`` was seen, as a scheduler has it."""
 WRAPS: Final = "wraps", ""
 SCALED_GRADIENT: Final = "scaled-gradient"
 """The operation that gives what ``torch.autograd.grad`` makes of a scaled loss."""

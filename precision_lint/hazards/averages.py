@@ -680,7 +680,8 @@ def _distinct(index: Value | None) -> bool:
 def _as_many(total: Tensor, applied: Applied) -> bool:
     """Whether what is added has the total's own shape: a place gets one term in the mean."""
     source = applied["source"] or applied["src"] or applied["values"]
-    made = total.operands[0] if total.op in ("zeros_like", "zeros", "new_zeros") else None
+    begins = total.op in ("zeros_like", "zeros", "new_zeros") and total.operands
+    made = total.operands[0] if begins else None
     sizes = made.items[-1] if isinstance(made, Sequence) and made.items else made
     of = sizes.fields.get("of") if isinstance(sizes, Special) else sizes
     return _is_symbol(of, source) or (isinstance(of, Tensor) and same(of, source))

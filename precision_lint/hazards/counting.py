@@ -570,9 +570,9 @@ def weighted(it: Interpreter, applied: Applied) -> None:
 
 
 def _cuts_the_same(value: Tensor, whole: Tensor) -> bool:
-    """Whether two casts to integers are of the same value, and not two items of one cast."""
+    """Whether two casts to integers are of the same value, and not two rounds or calls of one cast."""
     other = _cut_off(value)
-    if other is None or other is whole:
+    if other is None or other.node is whole.node:
         return False
     return peel(other.operands[0]) is peel(whole.operands[0])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from precision_lint.dataflow.graph import behind, peel, same
+from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -503,7 +503,7 @@ def zero_vector(it: Interpreter, applied: Applied) -> None:
         found = least(value, REFERENCE)
         if found.bound > 0:
             continue
-        if _has_bias(value):
+        if _is_hardly_zero(value):
             modes &= ~(1 << dtypes.CODE)  # what is written shows no zero vector
         operand = operand_node(applied.node, it.module, index)
         place = it.place(operand) if operand is not None else None
@@ -526,11 +526,14 @@ def zero_vector(it: Interpreter, applied: Applied) -> None:
         return
 
 
-def _has_bias(value: Any) -> bool:
-    """Whether a value is what a linear layer or a convolution gives, which adds a bias."""
-    value = peel(value)
+def _is_hardly_zero(value: Any) -> bool:
+    """Whether a value is what an unseen model gives, or a layer that adds a bias."""
+    value, cast = peel(value), False
     while isinstance(value, Tensor) and transparent(value) and value.operands:
+        cast = cast or value.op == "cast"
         value = peel(value.operands[0])
+    if is_op(value, "input"):
+        return not cast
     layer = holder(value)
     if layer is None or not value.op.startswith(("linear", "conv")):
         return False

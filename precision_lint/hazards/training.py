@@ -16,7 +16,13 @@ from precision_lint.dataflow.objects import assumed_of_weights, find_method, wei
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import FINISHED, HANDED_OVER, RETURNED, SAVED, Step
 from precision_lint.dataflow.tensors import Applied, hazard
-from precision_lint.dataflow.training import HANDLED, OPTIMIZERS_MADE, STATE_LOADED, replaces
+from precision_lint.dataflow.training import (
+    GUESSED,
+    HANDLED,
+    OPTIMIZERS_MADE,
+    STATE_LOADED,
+    replaces,
+)
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OTHER
@@ -400,7 +406,7 @@ SAVED.append(saved_alone)
 
 def _state_of(state: Special, kind: str) -> bool:
     owner = state.fields.get("of")
-    return isinstance(owner, Special) and owner.kind == kind
+    return isinstance(owner, Special) and owner.kind == kind and GUESSED not in owner.fields
 
 
 def _open(value: Value) -> bool:

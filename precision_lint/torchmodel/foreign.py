@@ -61,6 +61,13 @@ SENSED: Final = frozenset({
     "images", "image", "videos", "audio", "audios", "raw_speech", "sampling_rate",
 })  # fmt: skip
 """Arguments of processors that are given more than text."""
+UNCAST: Final = tuple(
+    f"transformers.{name}"
+    for name in ("Align", "Clap", "Flava", "GroundingDino", "GroupViT", "LayoutLMv3", "MMGroundingDino",
+                 "OmDetTurbo", "Tvp")
+)  # fmt: skip
+"""Models of text with images or sound that do not cast these to the dtype of their weights, of transformers
+5.23 (by reading); all others of both do, as do CLIP's and SigLIP's towers in models that generate text."""
 IDS: Final = frozenset({"encode", "apply_chat_template"})
 """Methods of theirs that give ids alone."""
 SCHEDULES: Final = {"alphas_cumprod": "cumprod"}
