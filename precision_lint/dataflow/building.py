@@ -12,6 +12,7 @@ from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.filling import CASTING, leave_open
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.layer_objects import as_layer, has_no_weights, init_layer, make_layer
+from precision_lint.dataflow.networks import network
 from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -21,11 +22,8 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of, join, join_all, unknown
 from precision_lint.domains.values import (
     BUFFER,
-    DETACHED,
-    IN_BFLOAT16,
     LEARNED,
     PARAMETER,
-    REGIONAL,
     ClassValue,
     Closure,
     DtypeValue,
@@ -349,48 +347,6 @@ def _call_container(
 # models that nobody saw
 
 
-HALVES: Final = (dtypes.V_FLOAT16, dtypes.V_BFLOAT16)
-
-
-def network(
-    it: Interpreter, label: str, weights: Dtypes, arguments: list[Value], node: ast.AST
-) -> Value:
-    """What an unknown model gives: the region's dtype, or that of its weights; float64 if all that it is
-    given is, which no region casts and no other weights take; half outside of a region if that is."""
-    vector = []
-    known = not weights[0] & dtypes.OTHER
-    given = [
-        v.dtypes if isinstance(v, Tensor) else v.symbol.vector
-        for v in arguments
-        if isinstance(v, Tensor) or (isinstance(v, Unknown) and v.symbol.vector != dtypes.V_ANY)
-    ]
-    floats = [one for one in given if one[0] & dtypes.FLOATS]
-    if floats and not known and all(one == dtypes.V_FLOAT64 for one in floats):
-        return it.unknown(label, dtypes.V_FLOAT64, assume.NETWORK)
-    alike = bool(floats) and floats[0] in HALVES and all(one == floats[0] for one in floats)
-    left = it.region.explicit and it.region.dtypes == dtypes.V_OFF and weights is dtypes.FOLLOWS
-    for mode, (region, own) in enumerate(zip(it.region.dtypes, weights, strict=True)):
-        if region:
-            cast = region & dtypes.FLOATS
-            vector.append(cast | (own & dtypes.ANY if region & dtypes.MAYBE else 0))
-        elif alike and mode and not known:
-            vector.append(floats[0][mode])
-        elif own & dtypes.OTHER and mode:
-            vector.append(dtypes.BATCHES[mode])
-        else:
-            vector.append(dtypes.HANDED_IN[mode] if left else own)
-    made = it.unknown(label, tuple(vector), 0 if known else assume.NETWORK)
-    made.symbol.node, made.symbol.home = node, it.module
-    made.symbol.uses |= Symbol.FLOAT if known else 0
-    if weights[dtypes.CODE] == dtypes.BFLOAT16 and not it.region.mark:
-        made.symbol.flags |= IN_BFLOAT16
-    if it.region.explicit and dtypes.regions_on(it.region.dtypes):
-        made.symbol.flags |= REGIONAL | (DETACHED if it.no_grad else it.region.mark)
-    if it.region.explicit:
-        made.symbol.assumptions |= it.region.assumptions
-    return made
-
-
 FED: Final = ("encode", "decode", "forward")
 """Methods of models that are given activations first."""
 
@@ -611,6 +567,8 @@ def module_method(
     if name == "zero_grad":
         note(it, "zero", node, owner)
         return Scalar(None, "none")
+    if name == "state_dict":
+        return it.unknown(name, objects.weights_of(it, owner)[0], assume.WEIGHTS)
     if name == "forward" and isinstance(owner.cls, str):
         return it.call(owner, arguments, keywords, node)
     return None
@@ -794,7 +752,6 @@ def _children(it: Interpreter, owner: Instance, name: str) -> Value:
     return Sequence(tuple(values), None, "list") if len(values) < 32 else Sequence(None, values[0])
 
 
-OPERATIONS["network"] = network
 CALLEES[ClassValue] = construct
 CALLEES[Instance] = call_instance
 CALLEES[Unknown] = call_unknown

@@ -196,7 +196,8 @@ def child(it: Interpreter, value: Value, name: Any) -> Value:
     symbol = value.symbol
     known = symbol.attributes.get(name)
     if known is None:
-        own = symbol.vector == dtypes.INPUTS and name in layers.own()
+        held = name == "state_dict" or name in layers.own()
+        own = symbol.vector == dtypes.INPUTS and held
         vector = dtypes.BATCHES if own else symbol.vector  # weights are float32 under autocast
         made = it.unknown(str(name), vector, symbol.assumptions)
         made.symbol.owner = symbol

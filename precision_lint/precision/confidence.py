@@ -57,9 +57,11 @@ WRITTEN: dict[str, int] = {
     "coarse-noise": assume.BRANCH,
 }
 """By kind of event: what is believed where the code itself makes the operands half, or opens the region."""
-DATA = frozenset({"norm-by-hand", "slow-average", "missing-decomposition"})
-"""Events of operands that no layer makes so large, or gives: arguments of the kind are data or weights, float32
-under autocast."""
+DATA = frozenset({
+    "norm-by-hand", "slow-average", "missing-decomposition", "half-total", "half-scaled-loss",
+})  # fmt: skip
+"""Events of operands that no layer makes so large, or gives: arguments of the kind are data, weights or losses,
+float32 under autocast (of 17 losses and terms of arguments that were read none was half)."""
 STATED: dict[str, int] = {
     "bfloat16-to-numpy": assume.INPUT | assume.KIND | assume.CALL,
     "half-softmax": assume.INPUT | assume.KIND,
