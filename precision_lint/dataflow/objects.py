@@ -618,14 +618,14 @@ TRAINS: Final = frozenset({"backward", "manual_backward", "zero_grad"})
 
 
 def drives(it: Interpreter, function: Function) -> bool:
-    """Whether a function trains or runs a model, so that its float arguments are data."""
+    """Whether a function runs a model, or calls one of its file that does: its float arguments are data."""
     known = function.facts.get("drives")
     if known is None:
-        used = scan(function).names
-        wanted = DRIVES
-        if function.cls is not None and is_module(it, function.cls):
-            wanted = TRAINS
-        known = function.facts["drives"] = not used.isdisjoint(wanted)
+        function.facts["drives"] = False  # those that call each other
+        used, model = scan(function).names, function.cls is not None and is_module(it, function.cls)
+        others = [] if model else [f for f in function.module.functions if f.name in used]
+        direct = not used.isdisjoint(TRAINS if model else DRIVES)
+        known = function.facts["drives"] = direct or any(drives(it, one) for one in others)
     return bool(known)
 
 
