@@ -74,3 +74,11 @@ def half_softmax(it: Interpreter, applied: Applied) -> None:
     if value.flags & GRADIENT or (value.flags & DETACHED and applied.name == "logsigmoid"):
         return
     report(it, "half-softmax", applied, value, modes, 0, reduction=text(applied["reduction"]) or "")
+
+
+@hazard("argmax")
+def chosen(it: Interpreter, applied: Applied) -> None:
+    """Which class is the most probable, which is all that is asked."""
+    made = peel(applied.tensor(0))
+    if is_op(made, "softmax", "log_softmax"):
+        it.retract("half-softmax", made)
