@@ -114,10 +114,12 @@ def _mixed(a: Value, b: Value) -> Value:
     if _is_callable(a) and _is_callable(b):
         return _one_of(a, b)
     if kind is Unknown:
-        return b if isinstance(b, (Instance, Special, Sequence, Array)) else a
-    if b.__class__ is Unknown:
-        return a if isinstance(a, (Instance, Special, Sequence, Array)) else b
-    return unknown()
+        a, b = b, a
+    if b.__class__ is not Unknown:
+        return unknown()
+    if isinstance(a, Special) and a.kind == "device":
+        return Special("device")  # some device
+    return a if isinstance(a, (Instance, Special, Sequence, Array)) else b
 
 
 def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:

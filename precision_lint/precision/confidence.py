@@ -107,6 +107,9 @@ believed as well: of 8 such alarms that were read none was right."""
 FILLED = frozenset({"fill-overflow"})
 """Events that may rest, under autocast, on what may be a tensor and may be half: such numbers fill scores,
 as a rule."""
+SEEN_IN = frozenset({"distance-in-region"})
+"""Events of code that works in a region, where a region of another file has to be seen to call it: of 14 such
+alarms that were read two were right."""
 SAID = {
     "upcast-in-vain": (Strength.PARTS, Strength.FILE),
     "left-half": (Strength.PARTS, Strength.FILE),
@@ -364,4 +367,4 @@ def _reached(event: Event, strength: Strength, variant: Variant, sign: Sign | No
         return False
     by_call = variant.root[0] == sign.place.path
     runs = variant.of_module or bool(event.facts.get("framework"))
-    return by_call or (runs and strength is Strength.IMPORTER)
+    return by_call or (runs and strength is Strength.IMPORTER and event.kind not in SEEN_IN)
