@@ -65,7 +65,6 @@ WRONG = {
     "torch.softmax(a, -1, torch.float32)",
     "torch.normal(a, b)",
     "torch.zeros(4, out=torch.empty(4, dtype=torch.float64))",
-    'a.type("torch.FloatTensor")',
     "torch.where(a > 0, 1, 0)",
     "a.float()[0, 0] * b.half()",
     "torch.ldexp(a, a.argmax(1))",

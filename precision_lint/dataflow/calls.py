@@ -25,6 +25,7 @@ from precision_lint.dataflow.interpreter import (
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
 from precision_lint.dataflow.protocol import Step, noted, tells
+from precision_lint.dataflow.renaming import renamed
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
@@ -155,8 +156,11 @@ class Key:
             return (value.__class__, self.vector(value.dtypes))
         if isinstance(value, Special):
             options = tuple([self.of(one, 1) for one in value.fields.get("options", ())])
-            steps = value.fields.get("steps")
-            return ("special", value.kind, id(value.node), value.assumptions, options, steps)
+            steps, of = value.fields.get("steps"), value.fields.get("of", value.fields.get("owner"))
+            own: Any = self.of(of, 1) if isinstance(of, (Unknown, Instance, Special)) else None
+            if own is None and value.kind in ("scaler", "optimizer"):
+                own = id(value)  # what happens to it, happens to that one
+            return ("special", value.kind, id(value.node), value.assumptions, options, steps, own)
         if isinstance(value, Closure):
             return ("closure", id(value.function), self.of(value.owner, 1), value.optional)
         if isinstance(value, Scalar):
@@ -725,8 +729,8 @@ def _returned(
     result = summary.result
     assert result is not None
     if symbols != summary.symbols:
-        renamed = dict(zip(summary.symbols, symbols, strict=False))
-        result = _renamed(it, result, renamed)
+        names = dict(zip(summary.symbols, symbols, strict=False))
+        result = renamed(result, names)
     return _seen(it, result, given, function, node, opaque)
 
 
@@ -746,30 +750,6 @@ def _seen(
         items = tuple([_seen(it, item, given, function, node, opaque) for item in result.items])
         return Sequence(items, None, result.kind)
     return result
-
-
-def _renamed(it: Interpreter, value: Value, names: dict[int, int]) -> Value:
-    if isinstance(value, Tensor):
-        vector = value.dtypes
-        if any(one > dtypes.ANY for one in vector):
-            moved = [
-                names.get(one >> 8, one >> 8) << 8 | one & dtypes.ANY if one > dtypes.ANY else one
-                for one in vector
-            ]
-            return value.but(dtypes=tuple(moved))
-        return value
-    if isinstance(value, Sequence):
-        if value.items is not None:
-            items = tuple([_renamed(it, item, names) for item in value.items])
-            return Sequence(items, None, value.kind)
-        if value.element is not None:
-            return Sequence(None, _renamed(it, value.element, names), value.kind)
-    if isinstance(value, Unknown) and value.symbol.number in names:
-        symbol = value.symbol
-        fresh = Symbol(symbol.label, symbol.vector, symbol.assumptions)
-        fresh.number = names[symbol.number]
-        return Unknown(fresh)
-    return value
 
 
 # what can be called

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from precision_lint.domains.values import (
     Instance,
     Sequence,
     Special,
+    Symbol,
     Tensor,
     Unknown,
     Value,
@@ -157,13 +158,24 @@ class Machine:
         if isinstance(value, Special) and isinstance(value.fields.get("of"), Unknown):
             value = value.fields["of"]
         if isinstance(value, Unknown):
-            number = value.symbol.number
-            for names in self.renamed[::-1]:
-                number = names.get(number, number)
-            return ("?", number)
+            return self._of_symbol(value.symbol)
         if isinstance(value, Instance):
             return ("object", id(value.root), value.path)
         return id(value)
+
+    def _of_symbol(self, symbol: Symbol) -> Any:
+        number = symbol.number
+        for names in self.renamed[::-1]:
+            number = names.get(number, number)
+        return ("?", number)
+
+    def _holders(self, value: Value) -> Iterator[Any]:
+        """The keys of an object and of what it was found in."""
+        yield self.key(value)
+        symbol = value.symbol.owner if isinstance(value, Unknown) else None
+        while symbol is not None:
+            yield self._of_symbol(symbol)
+            symbol = symbol.owner
 
     # structures
 
@@ -690,9 +702,8 @@ class Machine:
                 continue
             if "double-unscale" in self.stopped or any(key in s.clean for s in states):
                 continue
-            held = [
-                self.key(one) for one in owners_of(optimizer.fields.get("parameters", optimizer))
-            ]
+            given = owners_of(optimizer.fields.get("parameters", optimizer))
+            held = [key for one in given for key in self._holders(one)]
             if key in clipped or any(is_part(one, whole) for one in held for whole in clipped):
                 stepping = [s for s in self.calls["step"] if self._optimizer(s) == key]
                 missing = self._written(stepping[0]) if stepping else None

@@ -13,18 +13,15 @@ OPEN: dict[str, set[str]] = {
     "names inlined": {"mp213/behind.py: -MP213"},
     "arms swapped": {"mp201/linear_attention.py: +MP201"},
     "code in helpers": {
-        "mp305/soft_iou.py: +MP305",
         "mp113/lifetimes.py: -MP113",
         "mp502/suppositions.py: +MP503",
         "mp409/negatives.py: +MP502",
         "mp206/settled.py: +MP206",
         "mp310/helper.py: -MP310",
         "mp502/kept.py: +MP502",
-        "mp602/asked.py: +MP602",
         "mp105/objects.py: +MP109",
         "mp505/tried_out.py: -MP505",
         "mp102/step_elsewhere.py: -MP102",
-        "mp409/by_hand.py: -MP409",
     },
     "code in methods": {"mp206/negatives.py: +MP206"},
     "regions as decorators": {
