@@ -37,13 +37,14 @@ from precision_lint.domains.values import (
     Lazy,
     ModuleValue,
     Reference,
+    Scalar,
     Special,
     Unknown,
     Value,
 )
 from precision_lint.events import Event
 from precision_lint.syntax.imports import Layout, is_test
-from precision_lint.syntax.program import Class, Function, Module, blocks
+from precision_lint.syntax.program import Class, Function, Module, blocks, every
 from precision_lint.torchmodel import exports
 
 STEPS: Final = 40_000
@@ -207,7 +208,10 @@ class Program:
         if value.__class__ is Lazy:
             value = module.variables[name] = self.resolved(it, value, module.path)
         if value is not None:
-            return value  # type: ignore[no-any-return]
+            rebound = (
+                isinstance(value, Scalar) and value.value is not None and name in _rebound(module)
+            )
+            return Scalar(None, value.kind) if rebound else value
         if not module.executed and name in module.facts.get("defined", ()):
             return None
         if "stars" in module.facts and (value := self._starred(it, module, name)) is not None:
@@ -479,6 +483,15 @@ def _is_main(node: ast.stmt) -> bool:
         return False
     sides = [node.test.left, *node.test.comparators]
     return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
+
+
+def _rebound(module: Module) -> set[str]:
+    """The global names that functions of a file assign."""
+    names: set[str] | None = module.facts.get("rebound")
+    if names is None:
+        declared = [one.names for one in every(module.tree) if isinstance(one, ast.Global)]
+        names = module.facts["rebound"] = set().union(*declared)
+    return names
 
 
 def _is_builtin(value: Value) -> bool:
