@@ -902,3 +902,40 @@ def test_what_works_in_a_region_has_to_be_seen_in_one(
 ) -> None:
     projects.write(tmp_path, {"matcher.py": MATCHER, "train.py": MATCHED.format(call=call)})
     assert check(tmp_path, "matcher.py") == expected
+
+
+LISTENER = """\
+import torch
+from torch import nn
+
+
+class Listener(nn.Module):
+    def __init__(self, extractor, encoder):
+        super().__init__()
+        self.extractor = extractor
+        self.encoder = encoder
+
+    def forward(self, sound):
+        made = self.extractor(sound, sampling_rate=16000, return_tensors="pt")
+        return self.encoder(made.input_features)
+"""
+LISTENS = """\
+import torch
+import listener
+
+
+def evaluate(model, loader):
+    model = model.half().eval()
+    for x in loader:
+        print(model(x.half()).shape)
+"""
+
+
+def test_guesses_of_several_things_are_too_many(tmp_path: Path) -> None:
+    """What a library gives and what weights are, where only another file shows that some model is half."""
+    projects.write(tmp_path, {"listener.py": LISTENER, "run.py": LISTENS})
+    flagged = ["listener.py:13 MP502"]
+    assert check(tmp_path) == []
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == flagged
+    stated = Overrides(no_cache=True, precision=("float16",))
+    assert found(runner.check([tmp_path], Resolver(stated, isolated=True))) == flagged

@@ -651,12 +651,12 @@ def _widening_found(
     number: int,
 ) -> None:
     mode = _first(modes)
-    half = _half_part(other, mode)
+    half, rests_on = _half_part(other, mode), wide.assumptions | other.assumptions
     it.emit(
         "widened",
         applied.node,
         modes,
-        wide.assumptions | other.assumptions | (0 if mode == CODE else assume.INPUT),
+        rests_on if mode == CODE or rests_on & assume.WEIGHTS else rests_on | assume.INPUT,
         about=half,
         proof=USED,
         operation=applied.name,
