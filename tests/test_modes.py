@@ -975,3 +975,26 @@ def test_a_switch_of_the_projects_making_counts_where_its_code_has_such(tmp_path
     assert projects.found(projects.check(tmp_path)) == ["net.py:12 MP102"]
     projects.write(tmp_path, {"run.py": "import torch\n", "configs/model.yaml": "fp16: true\n"})
     assert projects.found(projects.check(tmp_path)) == ["net.py:12 MP102"], "frameworks read this"
+
+
+SEVERAL = """\
+import torch
+from torch import nn
+
+
+class Pipe(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 4)
+
+    def forward(self, x, share{default}):
+        return [torch.quantile(self.net(x[i]).float().flatten(1), share[i], dim=1) for i in range(4)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "expected"), [(": float = 0.9", []), ("", ["MP502"])], ids=["numbers", "tensors"]
+)
+def test_a_number_that_is_indexed_stands_for_several(default: str, expected: list[str]) -> None:
+    text = SEVERAL.format(default=default)
+    assert [one.code for one in lint_source(text, precision=["float16"], select=["MP502"])] == expected

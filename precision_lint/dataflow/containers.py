@@ -249,8 +249,8 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
         return _special_item(it, value, index, node)
     if isinstance(value, Unknown):
         return _unknown_item(it, value, index, node)
-    if isinstance(value, Scalar) and value.kind == "str":
-        return Scalar(None, "str")
+    if isinstance(value, Scalar) and (value.kind == "str" or value.is_number):
+        return Scalar(None, value.kind, assumptions=value.assumptions)  # a number stands for several
     found = special_methods.called(it, value, "__getitem__", [index], node)
     return found if found is not None else unknown()
 
