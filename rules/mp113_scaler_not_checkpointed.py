@@ -20,8 +20,8 @@ class ScalerNotCheckpointed(Rule):
     saves it under another one.
 
     It stays silent for weights alone, for a scaler that is off, where more may be added to the dict,
-    where the dict has an entry of the scaler's or amp's name, and where each state has a file of
-    its own, the scaler's too.
+    where the dict has an entry of the scaler's or amp's name, where each state has a file of
+    its own, the scaler's too, and for what is only seen to step, as a schedule does.
 
     ## Why it breaks
     A new scaler starts at 65536. The run that continues throws steps away until it has found its

@@ -20,7 +20,8 @@ class ScaledHalfLoss(Rule):
     function divides by the scale.
 
     It stays silent for losses that autocast computes in float32 (`cross_entropy`, `mse_loss` and
-    the others of its float32 list), for bfloat16, and where the dtype is not known.
+    the others of its float32 list), for bfloat16, and where the dtype is not known, as for a
+    criterion that the code is handed. Of a loss that a function is given it is `possible`.
 
     ## Why it breaks
     65536 is inf in float16. A loss with dimensions of 2.0 is 131072 after scaling: inf, wherever it

@@ -29,7 +29,7 @@ class NormalizeZeroVector(Rule):
     - The epsilon is the default one, no difference of two tensors is normalised, and neither the
       function nor its class contains anything that makes a vector 0: a mask, padding, a ReLU, dropout.
       Where the code itself makes the vectors half, this case is `likely`, unless they come from a layer
-      with a bias.
+      with a bias, or from a model that nobody saw.
 
     ## Why it breaks
     float16's smallest subnormal is `2**-24`, about 6e-8: 1e-8 and 1e-12 round to 0. A vector of

@@ -17,8 +17,8 @@ class IntegerCastOfSoftTarget(Rule):
     goes into a binary cross entropy.
 
     It stays silent where the cast makes an index or a class while the target itself stays as it is,
-    as `left = target.long()` does, on targets that are integers already, and on names of labels,
-    classes, ids and masks.
+    as `left = target.long()` does, on targets that are integers already, on sums, which count, and
+    on names of labels, classes, ids and masks.
 
     ## Why it breaks
     The fractions are lost. With whole targets the weights of the two bins are always 1 and 0, so

@@ -33,7 +33,7 @@ class MatmulDtypeMismatch(Rule):
     It stays silent where autocast casts both operands down, where either dtype is open,
     for norms without weights, for layers that the code keeps in float32, and for an einsum that
     sums over nothing, which promotes. Products of geometry are MP501's, because they have to go
-    up instead.
+    up instead. Models of text with images or sound cast these themselves, but for a few.
 
     ## Why it breaks
     Matrix products do not promote: `expected m1 and m2 to have the same dtype, but got: c10::Half

@@ -18,9 +18,9 @@ class SoftmaxInHalf(Rule):
     - `logsigmoid(chosen - rejected)` of scores that may be half, which is `possible`.
 
     It stays silent inside autocast for what that runs in float32, for scores that `topk` has chosen
-    already, for `dtype=torch.float32` and upcast logits, and where another rule says more: MP209
-    for a loss behind its region, MP303 for `log(softmax(x))`. Attention is never more than
-    `possible`: the kernel works in float32 inside, and weights of a sum may be rounded.
+    already or of which `argmax` alone is asked, for `dtype=torch.float32` and upcast logits, and where
+    another rule says more: MP209 for a loss behind its region, MP303 for `log(softmax(x))`. Attention
+    is never more than `possible`: the kernel works in float32 inside, and weights of a sum may be rounded.
 
     ## Why it breaks
     The kernel computes in float32 and rounds the result: measured, log-probabilities between -8

@@ -434,6 +434,8 @@ def _emit_index(it: Interpreter, total: Tensor, row: Tensor, line: Tensor) -> No
 
 REGRESSIONS: Final = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
 WHOLE: Final = frozenset({"floor", "trunc", "ceil", "round"})
+COUNTS: Final = WHOLE | {"sum", "count_nonzero"}
+"""What gives whole numbers, a sum where it is cast to integers."""
 
 
 def _cut_off(value: Any) -> Tensor | None:
@@ -455,7 +457,7 @@ def _cut_off(value: Any) -> Tensor | None:
     source = peel(value.operands[0])
     if back and is_op(source, "input"):
         return None  # made whole on purpose, of what may be classes
-    if not isinstance(source, Tensor) or source.op in WHOLE or source.flags & GRADIENT:
+    if not isinstance(source, Tensor) or source.op in COUNTS or source.flags & GRADIENT:
         return None
     if any(one & (INTEGER | BOOLEAN) and not one & OTHER for one in source.dtypes):
         return None
