@@ -997,4 +997,64 @@ class Pipe(nn.Module):
 )
 def test_a_number_that_is_indexed_stands_for_several(default: str, expected: list[str]) -> None:
     text = SEVERAL.format(default=default)
-    assert [one.code for one in lint_source(text, precision=["float16"], select=["MP502"])] == expected
+    assert [
+        one.code for one in lint_source(text, precision=["float16"], select=["MP502"])
+    ] == expected
+
+
+AVERAGE = """\
+import torch
+
+
+class Average:
+    def __init__(self, kept, decay=0.999):
+        self.kept = kept
+        self.decay = decay
+
+    def update(self, model):
+        state = model.{kept}
+        for key, value in self.kept.{kept}.items():
+            value.mul_(self.decay)
+            value += (1 - self.decay) * state[key]
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [("state_dict()", []), ("outputs()", ["MP407"])],
+    ids=["weights", "others"],
+)
+def test_what_an_unseen_model_holds_is_float32_under_autocast(
+    kept: str, expected: list[str]
+) -> None:
+    found = lint_source(
+        AVERAGE.format(kept=kept),
+        precision=["amp-float16"],
+        select=["MP407"],
+        confidence="possible",
+    )
+    assert [one.code for one in found] == expected
+
+
+WHOLE = """\
+import torch
+
+
+def evaluate(model, criterion, loader, device):
+    total = 0
+    with torch.no_grad():
+        with torch.autocast("cuda", enabled=device != torch.device("cpu")):
+            for images, labels in loader:
+                outputs = model(images)
+                total += criterion(outputs, labels)
+    return total
+
+
+def main(model, criterion, loader, device):
+    return evaluate(model, criterion, loader, device)
+"""
+
+
+def test_who_calls_what_opens_a_region_is_handed_data() -> None:
+    found = lint_source(WHOLE, precision=["amp-float16"], select=["MP406"], confidence="possible")
+    assert not found

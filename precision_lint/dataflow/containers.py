@@ -250,7 +250,8 @@ def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) 
     if isinstance(value, Unknown):
         return _unknown_item(it, value, index, node)
     if isinstance(value, Scalar) and (value.kind == "str" or value.is_number):
-        return Scalar(None, value.kind, assumptions=value.assumptions)  # a number stands for several
+        # a number stands for several
+        return Scalar(None, value.kind, assumptions=value.assumptions)
     found = special_methods.called(it, value, "__getitem__", [index], node)
     return found if found is not None else unknown()
 

@@ -309,16 +309,16 @@ def opens(function: Function) -> bool:
 
 
 def opens_below(function: Function) -> bool:
-    """The same, also of a method that calls one of its object that does; a model's ``forward`` may have a
-    part that opens a region of its own, inside of the one that training is in."""
+    """The same, also of who calls a function of its file, or a method of its object, that does; a model's
+    ``forward`` may have a part that opens a region of its own, inside of the one that training is in."""
     known = function.facts.get("opens below")
     if known is None:
         function.facts["opens below"] = False  # those that call each other
-        methods = function.cls.methods if function.cls is not None else {}
-        asked = scan(function).asked if function.name != "forward" else set()
-        known = opens(function) or any(
-            _is_region(one) or opens_below(one) for name, one in methods.items() if name in asked
-        )
+        used, methods = scan(function), function.cls.methods if function.cls is not None else {}
+        others = [one for name, one in methods.items() if name in used.asked]
+        others += [one for one in function.module.functions if one.name in used.names]
+        below = function.name != "forward" and any(_is_region(f) or opens_below(f) for f in others)
+        known = below or opens(function)
         function.facts["opens below"] = known
     return bool(known)
 
