@@ -939,3 +939,44 @@ def test_guesses_of_several_things_are_too_many(tmp_path: Path) -> None:
     assert check(tmp_path, confidence=Confidence.POSSIBLE) == flagged
     stated = Overrides(no_cache=True, precision=("float16",))
     assert found(runner.check([tmp_path], Resolver(stated, isolated=True))) == flagged
+
+
+WRITES = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x, at):
+        {made}
+        out[at] = torch.sigmoid(out[at].float())
+        return out
+"""
+CASTS = """\
+import torch
+from net import Net
+
+
+def evaluate(loader):
+    model = Net().half().eval()
+    for x in loader:
+        print(model(x).shape)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "run", "expected"),
+    [
+        ("out = x * self.scale", LISTENS.replace("listener", "net"), []),
+        ("out = x.clone()", LISTENS.replace("listener", "net"), ["net.py:12 MP503"]),
+        ("out = x * self.scale", CASTS, ["net.py:12 MP503"]),
+    ],
+    ids=["input and weights", "input", "weights that are cast"],
+)
+def test_half_input_is_one_guess(tmp_path: Path, made: str, run: str, expected: list[str]) -> None:
+    projects.write(tmp_path, {"net.py": WRITES.format(made=made), "run.py": run})
+    assert check(tmp_path) == expected

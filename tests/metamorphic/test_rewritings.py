@@ -14,7 +14,6 @@ OPEN: dict[str, set[str]] = {
     "arms swapped": {"mp201/linear_attention.py: +MP201"},
     "code in helpers": {
         "mp113/lifetimes.py: -MP113",
-        "mp502/suppositions.py: +MP503",
         "mp409/negatives.py: +MP502",
         "mp206/settled.py: +MP206",
         "mp310/helper.py: -MP310",
