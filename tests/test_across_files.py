@@ -961,8 +961,14 @@ import torch
 from net import Net
 
 
-def evaluate(loader):
-    model = Net().half().eval()
+def load(half: bool):
+    model = Net().cuda()
+    if half:
+        model = model.half()
+    return model
+
+
+def evaluate(model, loader):
     for x in loader:
         print(model(x).shape)
 """
