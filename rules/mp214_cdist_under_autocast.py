@@ -15,8 +15,7 @@ class CdistUnderAutocast(Rule):
     It stays silent where both operands are float32 for certain (`.float()`, or a branch on the
     dtype), and where they are proven half outside autocast: that is MP504. Where only the project
     says autocast and the operands are positions that no known layer gave, it is `possible`, and
-    so it is where nothing in the project is made half, so that no half tensor is outside, and where
-    the region of another file was not seen to call the code.
+    so it is where nothing in the project is made half, so that no half tensor is outside.
 
     ## Why it breaks
     Autocast runs `cdist` in float32, and the operation has no half kernel. So the same line that

@@ -866,44 +866,6 @@ def test_the_trainer_of_transformers_runs_a_loss(tmp_path: Path) -> None:
         assert check(tmp_path) == [], (setting, method)
 
 
-MATCHER = """\
-import torch
-from torch import nn
-
-
-class Matcher(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.boxes = nn.Linear(8, 4)
-
-    def forward(self, x, targets):
-        return torch.cdist(self.boxes(x), self.boxes(targets), p=1)
-"""
-MATCHED = """\
-import torch
-from matcher import Matcher
-
-
-def train(model, x, targets, optimizer, matcher):
-    with torch.autocast("cuda", dtype=torch.float16):
-        loss = {call}.mean()
-    loss.backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [("Matcher()(x, targets)", ["matcher.py:11 MP214"]), ("model(x)", [])],
-    ids=["called in the region", "imported"],
-)
-def test_what_works_in_a_region_has_to_be_seen_in_one(
-    tmp_path: Path, call: str, expected: list[str]
-) -> None:
-    projects.write(tmp_path, {"matcher.py": MATCHER, "train.py": MATCHED.format(call=call)})
-    assert check(tmp_path, "matcher.py") == expected
-
-
 LISTENER = """\
 import torch
 from torch import nn

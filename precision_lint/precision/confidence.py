@@ -110,12 +110,11 @@ GUESSED = (
 """What is assumed of dtypes, and of the region, beside which large values, half arguments and what libraries do
 are not believed as well where only other files show the mode, and cast nothing of this one: of 72 such alarms
 that were read, in whatever file the mode was shown, two were right."""
+LATE = frozenset({"geometry-product", "large-contraction", "distance-in-region"})
+"""Events for which several guesses are not too many: what comes of them shows late, or somewhere else."""
 FILLED = frozenset({"fill-overflow"})
 """Events that may rest, under autocast, on what may be a tensor and may be half: such numbers fill scores,
 as a rule."""
-SEEN_IN = frozenset({"distance-in-region"})
-"""Events of code that works in a region, where a region of another file has to be seen to call it: of 14 such
-alarms that were read two were right."""
 SAID = {
     "upcast-in-vain": (Strength.PARTS, Strength.FILE),
     "left-half": (Strength.PARTS, Strength.FILE),
@@ -236,7 +235,8 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
             strange &= ~WRITTEN.get(event.kind, 0)
         if not force.stated:
             cast = _cast(event, variant, force.cast.get(mode, frozenset()))
-            strange |= _too_many(mode, assumptions, Strength.FILE if cast else force.by_code(mode))
+            shown = Strength.FILE if cast or event.kind in LATE else force.by_code(mode)
+            strange |= _too_many(mode, assumptions, shown)
         confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)
@@ -387,4 +387,4 @@ def _reached(event: Event, strength: Strength, variant: Variant, sign: Sign | No
         return False
     by_call = variant.root[0] == sign.place.path
     runs = variant.of_module or bool(event.facts.get("framework"))
-    return by_call or (runs and strength is Strength.IMPORTER and event.kind not in SEEN_IN)
+    return by_call or (runs and strength is Strength.IMPORTER)
