@@ -10,11 +10,12 @@ from precision_lint import lint_paths, runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from precision_lint.dataflow.program import STARS
+from precision_lint.domains import assumptions as assume
 from precision_lint.engine import Engine, merged
 from precision_lint.events import Event, Place, Variant
 from precision_lint.jobs import Mode
 from precision_lint.precision.confidence import Callers, judge
-from precision_lint.precision.modes import Force
+from precision_lint.precision.modes import Force, Strength
 from precision_lint.project.code import Code
 from precision_lint.source import Source, decode
 from tests import projects
@@ -629,6 +630,18 @@ def test_what_is_imported_on_the_way_is_no_part_of_a_module() -> None:
     assert roots == {("loss.py", "Loss.forward"): True, ("top.py", ""): False}
 
 
+@pytest.mark.parametrize("kind", ["half-total", "half-scaled-loss"])
+def test_losses_and_terms_that_a_function_is_given_are_float32_under_autocast(kind: str) -> None:
+    place, root = Place("loss.py", 6, 11, 6, 30), ("loss.py", "loss")
+    here = Force({1: (Strength.FILE, None), 3: (Strength.FILE, None)})
+    stated = here.under(("amp-float16", "float16"))
+    for mode, sure in ((1, Confidence.POSSIBLE), (3, Confidence.LIKELY)):
+        variant = Variant(1 << mode, assume.INPUT, root, of_module=True)
+        verdict = judge(Event(kind, place, "loss", {}, [variant]), stated, Callers())
+        assert verdict is not None
+        assert verdict.confidence is sure, mode
+
+
 def test_who_does_not_come_to_a_function_says_nothing_of_it() -> None:
     """What calls ``train`` and is not followed as far as ``loss`` takes nothing back that ``train`` shows."""
     train, loss = ("train.py", "train"), ("loss.py", "loss")
@@ -674,6 +687,16 @@ def test_large_values_are_believed_where_the_file_runs_in_half(tmp_path: Path) -
     here = f"{FORWARD.format(result=LARGE)}\n\nmodel = Weighted().half()\n"
     projects.write(tmp_path, {"net.py": here})
     assert check(tmp_path) == ["net.py:8 MP208"]
+    projects.write(tmp_path, {"net.py": FORWARD.format(result=SMALL)})
+    assert check(tmp_path) == ["net.py:8 MP301"]
+
+
+def test_large_values_of_a_module_that_is_handed_on_are_a_guess_too_many(tmp_path: Path) -> None:
+    """Nothing imports the module, and something trains a model that it is given."""
+    handed = RUNS.replace("import net\n", "").replace("getattr(net, name)()", "name()")
+    projects.write(tmp_path, {"net.py": FORWARD.format(result=LARGE), "train.py": handed})
+    assert check(tmp_path) == []
+    assert check(tmp_path, confidence=Confidence.POSSIBLE) == ["net.py:8 MP208"]
     projects.write(tmp_path, {"net.py": FORWARD.format(result=SMALL)})
     assert check(tmp_path) == ["net.py:8 MP301"]
 

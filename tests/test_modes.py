@@ -1058,3 +1058,29 @@ def main(model, criterion, loader, device):
 def test_who_calls_what_opens_a_region_is_handed_data() -> None:
     found = lint_source(WHOLE, precision=["amp-float16"], select=["MP406"], confidence="possible")
     assert not found
+
+
+NAMESAKE = """\
+import torch
+
+
+def evaluate(model, x):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return model(x)
+
+
+def fit(loss):
+    loss.backward()
+
+
+def score(probe, x):
+    probe.{method}()
+    return torch.log(x.sigmoid() + 1e-8)
+"""
+
+
+def test_a_method_of_something_is_no_function_of_the_file_by_its_name() -> None:
+    for method in ("other", "evaluate", "fit"):
+        text = NAMESAKE.format(method=method)
+        found = lint_source(text, precision=["amp-float16"], select=["MP301"])
+        assert [one.code for one in found] == ["MP301"], method

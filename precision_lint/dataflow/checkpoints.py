@@ -10,16 +10,19 @@ from precision_lint.dataflow.libraries import TORCH, Arguments, Keywords
 from precision_lint.dataflow.protocol import SAVED, note
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.values import NONE, Unknown, Value
+from precision_lint.domains.values import NONE, Symbol, Unknown, Value
 
-CHECKPOINT: Final = "checkpoint"
+LOADED: Final = "loaded", ""
+"""What marks an unknown object that came from a file."""
 
 
 def _loaded(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
     note(it, "load", node, *arguments)
-    return it.unknown(CHECKPOINT, dtypes.BATCHES, assume.BATCH)
+    made = it.unknown("checkpoint", dtypes.BATCHES, assume.BATCH)
+    made.symbol.attributes[LOADED] = NONE
+    return made
 
 
 def _saved(
@@ -29,15 +32,17 @@ def _saved(
     for look in SAVED:
         look(it, values, node)
     for value in values:
-        if isinstance(value, Unknown) and value.symbol.label == CHECKPOINT:
+        if isinstance(value, Unknown) and LOADED in value.symbol.attributes:
             _forget_casts(it, value)
     return NONE
 
 
 def _forget_casts(it: Interpreter, checkpoint: Unknown) -> None:
-    """What is loaded, made half and saved again takes less room: nothing runs so here."""
+    """What is loaded, made half and saved again, and never called, takes less room: nothing runs so."""
     for part in checkpoint.symbol.attributes.values():
-        made = part.symbol.attributes.get(("cast as", "")) if isinstance(part, Unknown) else None
+        if not isinstance(part, Unknown) or part.symbol.uses & Symbol.CALLED:
+            continue
+        made = part.symbol.attributes.get(("cast as", ""))
         if isinstance(made, Unknown) and made.symbol.node is not None:
             place = it.place(made.symbol.node)
             it.signs = {sign for sign in it.signs if sign.place != place}

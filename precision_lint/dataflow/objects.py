@@ -622,9 +622,9 @@ def drives(it: Interpreter, function: Function) -> bool:
     known = function.facts.get("drives")
     if known is None:
         function.facts["drives"] = False  # those that call each other
-        used, model = scan(function).names, function.cls is not None and is_module(it, function.cls)
-        others = [] if model else [f for f in function.module.functions if f.name in used]
-        direct = not used.isdisjoint(TRAINS if model else DRIVES)
+        used, model = scan(function), function.cls is not None and is_module(it, function.cls)
+        others = [] if model else [f for f in function.module.functions if f.name in used.plain]
+        direct = not used.names.isdisjoint(TRAINS if model else DRIVES)
         known = function.facts["drives"] = direct or any(drives(it, one) for one in others)
     return bool(known)
 

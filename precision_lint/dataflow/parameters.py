@@ -182,8 +182,8 @@ def _defaulted(value: Scalar) -> Scalar:
 def _with_default(
     it: Interpreter, function: Function, value: Value, default: ast.expr | None
 ) -> Value:
-    if isinstance(value, Special) and default is not None and is_none(default):
-        value.fields["optional"] = True
+    if default is not None and is_none(default):
+        _may_be_none(value)
     if isinstance(value, Scalar) and default is not None:
         given = it.evaluate_in(function.module, default)
         if isinstance(given, Scalar) and given.kind != "none":
@@ -202,12 +202,29 @@ def _annotated(
         return None
     node = written
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        parts = [p for p in (node.left, node.right) if not is_none(p)]
-        return _annotated(it, parts[0], label, vector, assumptions) if len(parts) == 1 else None
+        return _one_or_none(it, [node.left, node.right], label, vector, assumptions)
     name = last(node)
     if isinstance(node, ast.Subscript):
         return _subscripted(it, node, name, label, vector, assumptions)
     return _by_name(it, node, name, label, vector, assumptions)
+
+
+def _one_or_none(
+    it: Interpreter, options: list[ast.expr], label: str, vector: dtypes.Dtypes, assumptions: int
+) -> Value | None:
+    """What a choice of annotations says, of which one is not ``None``."""
+    parts = [one for one in options if not is_none(one)]
+    if len(parts) != 1:
+        return None
+    value = _annotated(it, parts[0], label, vector, assumptions)
+    return _may_be_none(value) if len(options) > 1 else value
+
+
+def _may_be_none(value: Value | None) -> Value | None:
+    """A scaler, or another object of a kind, that a caller may leave out."""
+    if isinstance(value, Special):
+        value.fields["optional"] = True
+    return value
 
 
 def _by_name(
@@ -250,10 +267,9 @@ def _subscripted(
 ) -> Value | None:
     inside: Any = node.slice
     if name == "Optional":
-        return _annotated(it, inside, label, vector, assumptions)
+        return _may_be_none(_annotated(it, inside, label, vector, assumptions))
     if name == "Union" and isinstance(inside, ast.Tuple):
-        parts = [p for p in inside.elts if not is_none(p)]
-        return _annotated(it, parts[0], label, vector, assumptions) if len(parts) == 1 else None
+        return _one_or_none(it, inside.elts, label, vector, assumptions)
     said = jaxtyped(it, it.module, node)
     if said:
         return as_annotated(it, it.module, it.unknown(label, vector, assumptions), node)

@@ -13,7 +13,16 @@ from precision_lint.dataflow.tensors import cast
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
-from precision_lint.domains.values import Batch, Special, Table, Tensor, Unknown, Value, text
+from precision_lint.domains.values import (
+    Batch,
+    Scalar,
+    Special,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    text,
+)
 from precision_lint.torchmodel.foreign import IDS, PROCESSED, SENSED, UNCAST
 
 Arguments = list[Value]
@@ -28,10 +37,12 @@ def processed(it: Interpreter, label: str, keywords: Keywords, node: ast.AST) ->
         return None
     if label in IDS:
         return Tensor(dtypes.V_INTEGER, "processed", (), node, it.module)
+    told = keywords.get("text")
+    with_text = told is not None and not (isinstance(told, Scalar) and told.kind == "none")
     made: dict[str, Value] = {
         name: Tensor(
             dtypes.everywhere(dtype), "processed", (), node, it.module,
-            assumptions=assume.LIBRARY, data=WITH_TEXT if "text" in keywords else None,
+            assumptions=assume.LIBRARY, data=WITH_TEXT if with_text else None,
         )
         for name, dtype in PROCESSED.items()
     }  # fmt: skip

@@ -316,7 +316,7 @@ def opens_below(function: Function) -> bool:
         function.facts["opens below"] = False  # those that call each other
         used, methods = scan(function), function.cls.methods if function.cls is not None else {}
         others = [one for name, one in methods.items() if name in used.asked]
-        others += [one for one in function.module.functions if one.name in used.names]
+        others += [one for one in function.module.functions if one.name in used.plain]
         below = function.name != "forward" and any(_is_region(f) or opens_below(f) for f in others)
         known = below or opens(function)
         function.facts["opens below"] = known

@@ -309,15 +309,16 @@ def blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
 class Scan:
     """What a function's code mentions, from one walk over it.
 
-    names: names and attributes.  generator: it has a ``yield`` of its own.  stored, asked: attributes of
-    its first parameter that it assigns, and that it reads.  filled: those that it adds items to.  stores:
-    it assigns attributes of anything.  statements: how many.
+    names: names and attributes.  plain: names alone.  generator: it has a ``yield`` of its own.  stored,
+    asked: attributes of its first parameter that it assigns, and that it reads.  filled: those that it adds
+    items to.  stores: it assigns attributes of anything.  statements: how many.
     """
 
-    __slots__ = ("asked", "filled", "generator", "names", "statements", "stored", "stores")
+    __slots__ = ("asked", "filled", "generator", "names", "plain", "statements", "stored", "stores")
 
     def __init__(self, function: Function) -> None:
         self.names: set[str] = set()
+        self.plain: set[str] = set()
         self.stored: set[str] = set()
         self.asked: set[str] = set()
         self.filled: set[str] = set()
@@ -336,6 +337,7 @@ class Scan:
             kind = node.__class__
             if kind is ast.Name:
                 self.names.add(node.id)
+                self.plain.add(node.id)
                 continue
             if kind is ast.Attribute:
                 self._attribute(node, me)
