@@ -20,8 +20,8 @@ class CastCacheUnderNoGrad(Rule):
     `requires_grad_` behind a condition), as recycling and truncated rollouts do.
 
     It stays silent where the configuration or the project's metadata require torch 2.11 or later, where
-    the two calls have regions of their own, for `cache_enabled=False`, and where
-    `torch.clear_autocast_cache()` is called.
+    the two calls have regions of their own, as those of a model that Accelerate or Fabric prepared,
+    for `cache_enabled=False`, and where `torch.clear_autocast_cache()` is called.
 
     ## Why it breaks
     Autocast keeps the half copy of each weight until the region ends. Old versions kept the copy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from copy import copy
 from typing import Final
 
 from precision_lint.dataflow import building, objects, regions, training
@@ -213,9 +214,10 @@ def call_model(
     node: ast.AST,
 ) -> Value:
     """Calling an object, which a framework may have prepared."""
-    region = callee.region
-    if region is None:
+    if callee.region is None:
         return building.call_instance(it, callee, arguments, keywords, node)
+    region = copy(callee.region)
+    region.cache = False  # it ends with the call, and so does what it keeps
     model = _in_region(callee, None)
     return _given_back(inside(it, region, model, arguments, keywords, node), region.dtypes)
 
