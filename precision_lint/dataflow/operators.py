@@ -23,6 +23,7 @@ from precision_lint.domains.values import (
     Closure,
     DtypeValue,
     Instance,
+    Reference,
     Scalar,
     Sequence,
     Special,
@@ -551,5 +552,7 @@ def _is_something(value: Value) -> bool:
         return value.value is not None and not value.assumptions
     if isinstance(value, Closure):
         return not value.optional
+    if isinstance(value, Reference):
+        return "." not in value.name  # a module, without which nothing of this runs
     known = isinstance(value, Special) and value.kind == "scaler" and not value.assumptions
     return known and not value.fields.get("optional")  # type: ignore[attr-defined]

@@ -310,6 +310,7 @@ def _chained(it: Interpreter, product: Tensor, factors: tuple[Tensor, Tensor]) -
                 return (
                     _composes(factors)
                     and not _made_of(other, product)
+                    and not any(_is_gram(part) for part in behind(other, 24))
                     and not _is_constant(it, product, 1 if one is factors[0] else 0)
                 )
     return False
@@ -333,6 +334,12 @@ def _composes(factors: tuple[Tensor, Tensor]) -> bool:
         or core(f).flags & (PARAMETER | LEARNED)
         for f in factors
     )
+
+
+def _is_gram(value: Any) -> bool:
+    """Whether it is ``x @ x.T``: polynomials of it make a matrix orthogonal, and chain no frames."""
+    factors = pair(value) if isinstance(value, Tensor) and value.op in PRODUCTS else None
+    return factors is not None and same(core(factors[0]), core(factors[1]))
 
 
 def _made_of(value: Tensor, product: Tensor) -> bool:
