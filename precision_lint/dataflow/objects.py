@@ -39,16 +39,10 @@ from precision_lint.events import Place
 from precision_lint.syntax.program import Class, Function, every, scan
 from precision_lint.syntax.stated import Stated
 from precision_lint.torchmodel import layers
-from precision_lint.torchmodel.foreign import HUGGING_FACE
+from precision_lint.torchmodel.foreign import HUGGING_FACE, is_network
 
 MODULES: Final = ("torch.nn.Module", "torch.nn.modules.module.Module")
 """The base of all modules."""
-FRAMEWORK_MODULES: Final = frozenset({
-    "LightningModule", "PreTrainedModel", "ModelMixin", "BaseModule", "BaseModel", "PyTorchModelHubMixin",
-    "FlashAttention", "MegatronModule", "FairseqModel", "BaseFairseqModel", "TorchModelV2",
-    "ComposerModel", "GenerationMixin",
-})  # fmt: skip
-"""Classes of libraries that are modules, by their last name."""
 
 
 # classes
@@ -87,7 +81,7 @@ def is_module(it: Interpreter, cls: Class | str) -> bool:
     known = cls.facts.get("module")
     if known is None:
         known = cls.facts["module"] = any(
-            base.startswith("torch.nn.") or base.rpartition(".")[2] in FRAMEWORK_MODULES
+            base.startswith("torch.nn.") or is_network(base)
             for base in ancestry(it, cls)
             if isinstance(base, str)
         )

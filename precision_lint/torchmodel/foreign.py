@@ -100,6 +100,34 @@ LANGUAGE_MODELS: Final = (
     "ForImageTextToText",
 )
 """How classes of ``transformers`` and ``peft`` end whose ``generate`` gives ids; others give sounds."""
+NETWORKS: Final = frozenset({
+    "LightningModule", "PreTrainedModel", "ModelMixin", "BaseModule", "BaseModel", "PyTorchModelHubMixin",
+    "FlashAttention", "MegatronModule", "FairseqModel", "BaseFairseqModel", "TorchModelV2",
+    "ComposerModel", "GenerationMixin",
+})  # fmt: skip
+"""Classes of libraries that are modules, by their last name."""
+HEADS: Final = (
+    *LANGUAGE_MODELS,
+    "PreTrainedModel",
+    "Model",
+    "ForConditionalGeneration",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMaskedLM",
+    "ForMultipleChoice",
+    "ForImageClassification",
+    "ForPreTraining",
+)
+"""How the classes of models of ``transformers`` end."""
+
+
+def is_network(name: str) -> bool:
+    """Whether a class of a library is a module, by its dotted name."""
+    last = name.rpartition(".")[2]
+    if name.startswith("transformers.") and last.endswith(HEADS):
+        return True
+    return last in NETWORKS
 
 
 def _table() -> dict[str, Operation]:
