@@ -47,13 +47,12 @@ class Facts:
     """What the interpretation of one file gave: of itself, and of files that it calls.
 
     events: by file, as JSON.  signs: places that show a mode.  called: functions with known
-    callers.  apart: classes of which modules are built, and the functions where, if none is cast.
+    callers.
     """
 
     events: Mapping[str, str] = field(default_factory=dict)
     signs: tuple[Sign, ...] = ()
     called: frozenset[Function] = frozenset()
-    apart: Mapping[Function, frozenset[Function]] = field(default_factory=dict)
     rests: frozenset[str] = frozenset()
     """Files on whose contents all of this rests; not kept with it."""
     failure: str = ""
@@ -77,13 +76,11 @@ class Facts:
                     s.flag,
                     s.bound,
                     s.around,
-                    s.model,
                     s.closed,
                 ]
                 for s in self.signs
             ],
             "called": _by_file(self.called),
-            "apart": [[cls, sorted(places)] for cls, places in sorted(self.apart.items())],
             "cut": self.cut,
             "parsed": self.parsed,
         }
@@ -105,12 +102,9 @@ class Facts:
                     flag,
                     bound,
                     around=around,
-                    model=tuple(model) if model else None,
                     closed=closed,
                 )
-                for mode, said, place, script, inside, flag, bound, around, model, closed in head[
-                    "signs"
-                ]
+                for mode, said, place, script, inside, flag, bound, around, closed in head["signs"]
             )
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names
@@ -118,11 +112,7 @@ class Facts:
             cut = tuple((what, function, times) for what, function, times in head["cut"])
             events = dict(zip(head["files"], lines, strict=True))
             parsed = head["parsed"] is True
-            apart = {
-                (path, name): frozenset((of, where) for of, where in places)
-                for (path, name), places in head["apart"]
-            }
-            return cls(events, signs, called, apart, cut=cut, parsed=parsed)
+            return cls(events, signs, called, cut=cut, parsed=parsed)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -140,8 +130,7 @@ class Told:
 
     events: of each interpreted file that came here, as JSON.  roots: those files.  here, around:
     modes that the file itself, and others, show to be in force.  called: functions with known
-    callers.  apart: classes of the file, and functions that build objects of which none is cast.
-    stated: the modes that the user states; None: nothing is stated.
+    callers.  stated: the modes that the user states; None: nothing is stated.
     """
 
     events: tuple[str, ...] = ()
@@ -149,7 +138,6 @@ class Told:
     here: Force = field(default_factory=Force)
     around: Force = field(default_factory=Force)
     called: Callers = NOBODY
-    apart: frozenset[tuple[Function, Function]] = frozenset()
     failure: str = ""
     stated: tuple[str, ...] | None = None
     cut: tuple[Cut, ...] = ()
@@ -160,8 +148,7 @@ class Told:
 
     @property
     def force(self) -> Force:
-        shown = self.around.with_those_of(self.here)
-        return replace(shown, apart=self.apart).under(self.stated)
+        return self.around.with_those_of(self.here).under(self.stated)
 
     @property
     def key(self) -> tuple[bytes, ...]:
@@ -170,9 +157,8 @@ class Told:
             [mode, int(strength), sign and [sign.text, list(sign.place)]]
             for mode, (strength, sign) in sorted(self.force.modes.items())
         ]
-        cast = [[mode, sorted(reach)] for mode, reach in sorted(self.force.cast.items())]
         called = sorted(sorted(one) for one in self.called.seen)
-        rest = json.dumps([modes, cast, called, sorted(self.apart)])
+        rest = json.dumps([modes, called])
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 
@@ -203,7 +189,7 @@ class Engine:
         interpreter = program.interpreter
         program.devices, program.torch = self.code.devices(name), self.code.torch[0]
         program.start_anew(name)  # its own top level counts as well
-        program.called, program.apart = set(), {}
+        program.called = set()
         program.limits.clear()
         program.parted.clear()
         program.long.clear()
@@ -222,7 +208,6 @@ class Engine:
                 {path: json.dumps(found) for path, found in sorted(events.items())},
                 tuple(sorted(signs, key=lambda one: (one.place, one.mode, one.text))),
                 frozenset(program.called),
-                program.apart,
                 frozenset(program.rests(name)).union(imported),
                 cut=tuple(
                     (what, function, times)
@@ -288,19 +273,12 @@ class Together:
         self._signs = Signs(signs, imports, imported, near, below)
         self._roots: dict[str, list[str]] = {}
         self._called: dict[str, dict[str, set[Function]]] = {}
-        self._apart: dict[str, dict[Function, list[frozenset[Function]]]] = {}
         for root, found in sorted(facts.items()):
-            for cls, places in found.apart.items():
-                self._apart.setdefault(cls[0], {}).setdefault(cls, []).append(places)
             for name in found.events:
                 self._roots.setdefault(name, []).append(root)
             for function in found.called:
                 of_file = self._called.setdefault(function[0], {})
                 of_file.setdefault(root, set()).add(function)
-
-    def _apart_in(self, name: str) -> frozenset[tuple[Function, Function]]:
-        found = ((cls, some) for cls, some in self._apart.get(name, {}).items() if all(some))
-        return frozenset((cls, where) for cls, some in found for places in some for where in places)
 
     def told(self, name: str) -> Told:
         """What they say of one file."""
@@ -322,7 +300,6 @@ class Together:
             self._signs.here(name),
             self._signs.around(name),
             Callers(tuple(frozenset(one) for _, one in sorted(called.items()))),
-            self._apart_in(name),
             own.failure if own is not None else "",
             cut=own.cut if own is not None else (),
             parsed=own is not None and own.parsed,

@@ -42,9 +42,8 @@ class Sign:
     code around calls, not about other models and losses of the project: one model that is cast, or a
     region in code that does not train or evaluate.
     setting: the folder whose code a setting of a trainer is about; None: it is no setting.
-    around: the function that the place is in, by its qualified name.  model: the class of the model that is
-    cast (path, qualified name), if it is one of the project.  closed: a region in which all that is called
-    was followed, so that nothing of other files runs in it but what that calls.
+    around: the function that the place is in, by its qualified name.  closed: a region in which all that is
+    called was followed, so that nothing of other files runs in it but what that calls.
     """
 
     mode: int
@@ -56,7 +55,6 @@ class Sign:
     bound: bool = False
     setting: str | None = None
     around: str = ""
-    model: Function | None = None
     closed: bool = False
 
 

@@ -198,6 +198,28 @@ def test_ranges_and_constants(run: Run) -> None:
     assert said["p"]["dtypes"]["amp-bfloat16"] == "float16"  # the region says so
 
 
+@pytest.mark.parametrize(
+    ("drawn", "range_"),
+    [
+        ("randint(0, n, (4,))", "[0, inf)"),
+        ("randint(9, (4,))", "[0, 8]"),
+        ("randint(2, 9, (4,))", "[2, 8]"),
+    ],
+)
+def test_random_integers_are_below_their_bound(run: Run, drawn: str, range_: str) -> None:
+    Path("drawn.py").write_text(f"import torch\n\n\ndef f(x, n):\n    return torch.{drawn}\n")
+    (said,) = [e for e in run.json("drawn.py:5")["expressions"] if e["text"].startswith("torch.")]
+    assert said["range"] == range_
+
+
+def test_bounds_that_cross_divide(run: Run) -> None:
+    """Where nothing can be drawn, the analysis goes on."""
+    Path("drawn.py").write_text(
+        "import torch\n\n\ndef f(x):\n    return x / torch.randint(5, 1, (1,)).item()\n"
+    )
+    assert run("drawn.py:5") == 0
+
+
 def test_json(run: Run) -> None:
     said = run.json(f"pkg/model.py:{row('q = ')}")
     assert list(said) == [

@@ -615,9 +615,9 @@ MASKS = "torch.einsum('bqn,bnc->bqc', m.sigmoid(), x)"
     [
         ("if torch.is_autocast_enabled():\n        return m\n    return {}", []),
         ("if not torch.is_autocast_enabled():\n        return {}", []),
-        ("if torch.is_autocast_enabled():\n        return {}", ["MP201 likely"]),
+        ("if torch.is_autocast_enabled():\n        return {}", ["MP201 possible"]),
         ("assert not torch.is_autocast_enabled()\n    return {}", []),
-        ("assert torch.is_autocast_enabled('cuda')\n    return {}", ["MP201 likely"]),
+        ("assert torch.is_autocast_enabled('cuda')\n    return {}", ["MP201 possible"]),
         ("if torch.is_autocast_enabled():\n        raise ValueError\n    return {}", []),
     ],
 )

@@ -916,7 +916,7 @@ def test_a_cast_says_nothing_of_other_models(
     ],
 )
 def test_a_default_dtype_makes_the_models_of_its_file(start: str, expected: list[str]) -> None:
-    text = f"{MODEL}\n\ndef build(x):\n    {start}\n    return Head()(x)\n"
+    text = f"{MODEL}\n\ndef build():\n    {start}\n    return Head()(torch.rand(2, 8))\n"
     assert [one.code for one in lint_source(text)] == expected
 
 

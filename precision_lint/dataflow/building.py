@@ -6,12 +6,18 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from precision_lint.dataflow import apart, frozen, objects, records, settings
+from precision_lint.dataflow import frozen, objects, records, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.filling import CASTING, leave_open
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
-from precision_lint.dataflow.layer_objects import as_layer, has_no_weights, init_layer, make_layer
+from precision_lint.dataflow.layer_objects import (
+    as_layer,
+    has_no_weights,
+    hold,
+    init_layer,
+    make_layer,
+)
 from precision_lint.dataflow.networks import network
 from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import handed, note
@@ -74,7 +80,7 @@ def construct(
 ) -> Value:
     """An object of a class of the project."""
     made = _object(it, callee, arguments, keywords, node)
-    apart.note(it, made, (*arguments, *keywords.values()), keywords)
+    hold((*arguments, *keywords.values()))
     objects.keep_settings(it, made, keywords)
     for look in OBJECTS if isinstance(made, Instance) else ():
         look(it, made, node)  # type: ignore[arg-type]
@@ -635,7 +641,11 @@ def _moved(
     if vector is not None:
         objects.cast_module(it, owner, vector, node, chosen([*arguments, *keywords.values()]))
     else:
-        apart.moved(it, owner, arguments)
+        places = tuple([one.symbol for one in arguments if isinstance(one, Unknown)])
+        if objects.was_cast(it, owner) is not None:  # then it is a device
+            for symbol in places:
+                symbol.uses |= Symbol.DEVICE
+        owner.root.moved += places
     return owner
 
 

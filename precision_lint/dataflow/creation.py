@@ -373,8 +373,9 @@ def _range(
 
 def _between(creation: Creation, arguments: list[Value]) -> tuple[float, float]:
     """Bounds of ``randint(high, size)`` and ``randint(low, high, size)``."""
-    ends = arguments[1:] if creation.name.endswith("_like") else arguments
-    if len(ends) > 1 and isinstance(ends[1], Scalar) and ends[1].is_number:
+    like = creation.name.endswith("_like")
+    ends = arguments[1:] if like else arguments
+    if len(ends) > 2 - like or (len(ends) == 2 and isinstance(ends[1], Scalar)):
         return bounds_of(ends[0])[0], bounds_of(ends[1])[1] - 1
     return (0.0, bounds_of(ends[0])[1] - 1) if ends else (-INF, INF)
 

@@ -488,15 +488,13 @@ class Interpreter:
         inside: bool = False,
         flag: bool = False,
         bound: bool = False,
-        model: Class | None = None,
         closed: bool = False,
     ) -> None:
         """Note a place that shows in which mode code is run, as ``Sign`` says."""
         place, flag = self.place(node, home), flag or bool(self.branches)
         around = self.function.qualname if self.function is not None else ""
-        cast = (model.module.path, model.qualname) if model is not None else None
         self.signs.add(
-            Sign(mode, text, place, self.script, inside, flag, bound, None, around, cast, closed)
+            Sign(mode, text, place, self.script, inside, flag, bound, None, around, closed)
         )
 
 

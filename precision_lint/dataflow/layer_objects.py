@@ -35,11 +35,9 @@ SIZES: Final = (
 
 
 def hold(values: Iterable[Value]) -> None:
-    """Note that something holds these, which may be cast with it."""
+    """Note that something holds the scalers among these."""
     for one in values:
-        if isinstance(one, Instance):
-            one.root.alone = False
-        elif isinstance(one, Special) and one.kind == "scaler":
+        if isinstance(one, Special) and one.kind == "scaler":
             one.fields["held"] = True
         elif isinstance(one, Sequence):
             hold(one.items or ())

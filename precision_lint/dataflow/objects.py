@@ -293,7 +293,6 @@ def held(it: Interpreter, owner: Instance, name: str, value: Value) -> Value:
 def part(owner: Instance, name: str, value: Instance) -> Instance:
     """An object that another one holds: it is cast with it, also where it was built."""
     path = (*owner.path, name)
-    value.root.alone = False
     between = [
         (root, (*above, name))
         for root, above in owner.also[:6]
@@ -634,12 +633,21 @@ def _teaches(it: Interpreter) -> bool:
     return it.no_grad and it.function is not None and not scan(it.function).names.isdisjoint(TRAINS)
 
 
-def _steps(it: Interpreter, function: Function) -> bool:
-    """Whether a function trains or evaluates, batch by batch; who builds a model calls ``eval``, too."""
-    if not drives(it, function):
-        return False
-    trains = not scan(function).names.isdisjoint(DRIVES - {"eval"})
-    return trains or any(isinstance(one, ast.For) for one in every(function.node))
+def _steps(function: Function) -> bool:
+    """Whether a function trains or evaluates, batch by batch, or calls one of its file that does.
+
+    Who builds a model calls ``eval``, too.
+    """
+    known = function.facts.get("steps")
+    if known is None:
+        function.facts["steps"] = False  # those that call each other
+        used = scan(function)
+        direct = not used.names.isdisjoint(DRIVES - {"eval"})
+        loops = "eval" in used.names and any(isinstance(n, ast.For) for n in every(function.node))
+        others = [f for f in function.module.functions if f.name in used.plain]
+        known = direct or loops or any(_steps(one) for one in others)
+        function.facts["steps"] = known
+    return bool(known)
 
 
 def show_cast(
@@ -647,13 +655,12 @@ def show_cast(
     vector: Dtypes,
     node: ast.AST,
     known: bool = False,
-    model: Class | None = None,
 ) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
 
     Who casts one model says nothing of the others of a project: in other files, only what is called from
     here counts, unless the function at hand trains or evaluates what it casts.  known: the code builds it, or
-    another library does, so that what it runs is known.  model: its class, if it is one of the project.
+    another library does, so that what it runs is known.
     """
     if _hands_on(node) or _teaches(it):
         return
@@ -661,11 +668,12 @@ def show_cast(
     for dtype, mode in HALVES:
         if written & dtype and not written & dtypes.OTHER:
             said = f"a model is made {dtypes.NAMES[dtype]} here"
-            runs = _steps(it, it.function) if it.function is not None else it.module.trains()
-            bound = known or not runs
+            runs = _steps(it.function) if it.function is not None else it.module.trains()
+            said_so = isinstance(node, Stated)
+            bound = not said_so and (known or not runs)
             flag = written != dtype
-            inside = of_own_parts(it) and not isinstance(node, Stated)
-            it.sign(mode, said, node, None, inside, flag, bound, model)
+            inside = not said_so and of_own_parts(it)
+            it.sign(mode, said, node, None, inside, flag, bound)
 
 
 def cast_module(
@@ -673,11 +681,8 @@ def cast_module(
 ) -> None:
     """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
     it.clock += 1
-    for root, _ in ways(owner):
-        root.alone = False
     library = owner.cls if isinstance(owner.cls, str) else ""
-    own = owner.cls if isinstance(owner.cls, Class) else None
-    show_cast(it, vector, node, not library or not library.startswith("torch."), own)
+    show_cast(it, vector, node, not library or not library.startswith("torch."))
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)

@@ -10,7 +10,6 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
-    apart,
     checkpoints,
     decorators,
     expressions,
@@ -98,10 +97,6 @@ class Program:
         """Summaries of functions that the analysis of the file at hand made."""
         self.built: list[Class] = []
         """Classes of which it built objects."""
-        self.made: list[Any] = []
-        """Modules that it built, of classes of the project, and the functions where."""
-        self.apart: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
-        """Their classes, and where objects are built of which none is cast."""
         self.decorated: dict[Function, Value | None] = {}
         """What decorators made of functions; None: the functions themselves."""
         self.analyses = 0
@@ -333,7 +328,6 @@ class Program:
                     self._root(method, cls)
             self._top_level(module)
             self._main(module)
-            self.apart = apart.classes(self.interpreter)
             self._forget()
         return list(self.interpreter.events.values())
 
@@ -347,7 +341,6 @@ class Program:
             cls.facts.pop("roots", None)
         self.touched.clear()
         self.built.clear()
-        self.made.clear()
         self.decorated.clear()
         it = self.interpreter
         it.stored.clear()

@@ -69,7 +69,7 @@ def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) ->
     leaves = _leaves_weights(callee)
     for one in given:
         if isinstance(one, Instance) and not one.path and not leaves:
-            one.root.kept, one.root.number, one.root.alone = True, 0, False
+            one.root.kept, one.root.number = True, 0
         # raw gradients are summed over machines; what was converted is looked at
         converted = isinstance(one, Tensor) and one.flags & GRADIENT and one.op != "grad"
         if converted and not _moves(callee):

@@ -38,7 +38,7 @@ def multiply(a: Bounds, b: Bounds) -> Bounds:
 
 
 def divide(a: Bounds, b: Bounds) -> Bounds:
-    if b[0] > 0 or b[1] < 0:
+    if 0 < b[0] <= b[1] or b[0] <= b[1] < 0:  # a path that cannot be taken may give others
         inverse = (1 / b[1] if abs(b[1]) < INF else 0.0, 1 / b[0] if abs(b[0]) < INF else 0.0)
         return multiply(a, inverse)
     if a[0] >= 0 and b[0] >= 0:

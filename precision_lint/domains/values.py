@@ -444,7 +444,6 @@ class Root:
         self.number = number
         self.kept = self.guessed = False
         self.moved: tuple[Symbol, ...] = ()
-        self.alone = True
         self.casts: dict[tuple[str, ...], Any] = {}
 
 

@@ -10,6 +10,8 @@ hazard and is none: nothing of that code may be reported there.
 Two comments keep the analysis honest about itself.  ``# missed: MP301`` marks a hazard that it does not
 find, ``# wrong: MP301 reason`` an alarm that it raises and should not; a test holds that both are still
 so, and that they do not become more.
+
+``# modes: float16, amp-float16`` states modes, as a user would; without it nothing is stated.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import io
 import re
 import tokenize
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_lint import engine, fixer
@@ -36,6 +38,7 @@ _EXPECT = re.compile(r"#\s*expect:([^#]*)")
 _OK = re.compile(r"#\s*ok:([^#]*)")
 _MISSED = re.compile(r"#\s*missed:\s*(MP\d{3})")
 _WRONG = re.compile(r"#\s*wrong:\s*(MP\d{3})")
+_MODES = re.compile(r"^# modes: (.+)$", re.MULTILINE)
 _CODE = re.compile(r"MP\d{3}")
 _CONFIDENCES = {confidence.value: confidence for confidence in Confidence}
 _SEVERITIES = {severity.value: severity for severity in Severity}
@@ -188,11 +191,14 @@ def linter(rules: Collection[type[Rule]], path: Path) -> Lint:
     chosen = [rule for rule in rules if not rule.preview or rule.code == own]
 
     kinds = engine.listened(chosen)
+    modes = _MODES.search(path.read_text("utf-8")) if path.exists() else None
+    stated = tuple(modes[1].split(", ")) if modes else None
 
     def lint(text: Source) -> list[Diagnostic]:
         code = Code(path.parent, {path.name}, texts={path.name: text})
         with engine.deep_recursion():
             known = told(path.name, {path.name: Engine(code, kinds).facts(path.name)})
+            known = replace(known, stated=stated)
             return engine.lint(text, code, path.name, known, chosen)
 
     return lint

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, MODES
-from precision_lint.events import Event, Function, Sign, Variant
-from precision_lint.precision.modes import Force, Strength, is_optional, outermost
+from precision_lint.events import Event, Sign, Variant
+from precision_lint.precision.modes import Force, Strength, outermost
 
 USUAL = (
     assume.INPUT | assume.ENTRY | assume.NETWORK | assume.FLAG | assume.DEFAULT | assume.WEIGHTS
@@ -105,14 +105,21 @@ user states the mode: of 33 others that were read 7 were right."""
 TWICE = assume.BRANCH | assume.ELSEWHERE
 """Where the code is half on one of several ways only, and the user states no mode, large values are not
 believed as well: of 8 such alarms that were read none was right."""
-GUESSED = (
-    assume.INPUT | assume.ENTRY | assume.NETWORK | assume.WEIGHTS | assume.BATCH | assume.ELSEWHERE
-)  # fmt: skip
-"""What is assumed of dtypes, and of the region, beside which large values, half arguments and what libraries do
-are not believed as well where only other files show the mode, and cast nothing of this one: of 37 such alarms
-that were read, in whatever file the mode was shown, two were right."""
 LATE = frozenset({"geometry-product", "large-contraction", "distance-in-region"})
 """Events for which several guesses are not too many: what comes of them shows late, or somewhere else."""
+RARE = frozenset({
+    "weak-denominator", "half-total", "integers-in-half", "left-half", "late-scale", "cached-cast",
+    "slow-average", "square-overflow", "large-contraction",
+})  # fmt: skip
+"""Events that were right in fewer than one of six causes that were read, where no mode was stated, as operands
+of two dtypes were where nothing is written.  Each is believed if it rests on nothing, or a region around it is
+in sight; under autocast also if the file shows the mode."""
+ENTRIES = frozenset({
+    "forward", "__call__", "training_step", "validation_step", "test_step", "predict_step", "compute_loss",
+})  # fmt: skip
+"""Methods that what trains or evaluates calls in its region; of other methods of modules that nothing was seen
+to call, 2 of 13 alarms were right, but for operations that raise there."""
+RAISING = frozenset({"banned-operation"})
 FILLED = frozenset({"fill-overflow"})
 """Events that may rest, under autocast, on what may be a tensor and may be half: such numbers fill scores,
 as a rule."""
@@ -234,10 +241,6 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
         strange |= assumptions & _doubted(event, mode, variant, assumptions, force)
         if mode == CODE:
             strange &= ~WRITTEN.get(event.kind, 0)
-        if not force.stated:
-            cast = _cast(event, variant, force.cast.get(mode, frozenset()))
-            shown = Strength.FILE if cast or event.kind in LATE else force.by_code(mode)
-            strange |= _too_many(mode, assumptions, shown)
         confidence, sign = _in_mode(event, mode, variant, assumptions, strange, force)
         if confidence is not None:
             found = Verdict(confidence, variant, mode, sign, 0, assumptions, strange)
@@ -246,17 +249,33 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
     return best
 
 
-def _too_many(mode: int, assumptions: int, shown: Strength) -> int:
-    """Usual assumptions that are wrong as a rule beside others, where the user states no mode.
+def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force: Force) -> bool:
+    """Whether such alarms were wrong as a rule where the user stated no mode.
 
-    shown: how strongly the code shows the mode.
+    What is seen to be called in a region is not one of them, but for large values on one of several ways.
     """
-    doubted = SHOWN if assumptions & TWICE else 0
-    if mode != CODE and Strength.PROJECT < shown < Strength.FILE:
-        doubted |= SHOWN if assumptions & GUESSED else 0
-        doubted |= assume.INPUT if assumptions & GUESSED & ~assume.INPUT else 0
-        doubted |= assume.LIBRARY if assumptions & GUESSED else 0
-    return assumptions & doubted
+    large = bool(assumptions & SHOWN)
+    if force.stated or variant.regions:
+        return large and not force.stated and bool(assumptions & TWICE)
+    rare = event.kind in RARE or (event.kind == "dtype-mismatch" and not event.facts["writes"])
+    if mode == CODE:
+        guesses = assumptions & ~assume.OUTSIDE
+        return bool(guesses) and (rare or bool(guesses & (guesses - 1)))
+    shown, sign = force.modes[mode]
+    if mode not in (AMP16, AMPBF) and (sign is None or sign.bound or sign.flag):
+        return True
+    if event.kind in LATE:
+        return False
+    if shown in (Strength.FILE, Strength.PARTS):
+        return large
+    return large or rare or shown is Strength.CALLER or not _is_entered(event, variant)
+
+
+def _is_entered(event: Event, variant: Variant) -> bool:
+    """Whether what trains or evaluates calls the method where a hazard begins, by convention."""
+    ways = (variant.root, *variant.also)
+    conventional = any(one[1].rpartition(".")[2] in ENTRIES for one in ways)
+    return conventional or bool(event.facts.get("framework")) or event.kind in RAISING
 
 
 def _doubted(event: Event, mode: int, variant: Variant, assumptions: int, force: Force) -> int:
@@ -318,34 +337,16 @@ def _in_mode(
     if mode == CODE:
         if not assumptions:
             return Confidence.CERTAIN, None
-        return (Confidence.POSSIBLE if strange else Confidence.LIKELY), None
+        rare = _is_rare(event, mode, variant, assumptions, force)
+        return (Confidence.POSSIBLE if strange or rare else Confidence.LIKELY), None
     strength = force.of(mode)
     sign = force.modes[mode][1] if strength is not None else None
-    apart = _is_apart(event, mode, sign, force)
-    runs = not apart and _cast(event, variant, force.cast.get(mode, frozenset()))
-    if strength is not None and (strength is Strength.STATED or not is_optional(mode, sign)):
-        runs = runs or (not apart and _runs_it(event, mode, strength, variant, sign))
+    runs = strength is not None and _runs_it(event, mode, strength, variant, sign)
     if runs:
-        return (Confidence.POSSIBLE if strange else Confidence.LIKELY), sign
+        rare = _is_rare(event, mode, variant, assumptions, force)
+        return (Confidence.POSSIBLE if strange or rare else Confidence.LIKELY), sign
     unstated = force.stated and strength is None
     return (None if strange or unstated else Confidence.POSSIBLE), sign
-
-
-def _is_apart(event: Event, mode: int, sign: Sign | None, force: Force) -> bool:
-    """Whether a function that casts models shows a half mode, and leaves those of an event's class as built."""
-    if mode in (AMP16, AMPBF) or sign is None or sign.setting is not None:
-        return False
-    cls = event.place.path, event.function.partition(".")[0]
-    return (cls, (sign.place.path, sign.around)) in force.apart
-
-
-def _cast(event: Event, variant: Variant, reach: frozenset[Function]) -> bool:
-    """Whether a hazard is of a model that is cast, or comes from where an option decides about a cast.
-
-    Where the option is all that shows a mode, other code of the project runs in float32 by default.
-    """
-    own = (event.place.path, event.function)
-    return any(outermost(one) in reach for one in (own, variant.root, *variant.also))
 
 
 def _runs_it(

@@ -35,16 +35,12 @@ class Force:
     """The modes in force for one file, each with its strength and the place that shows it.
 
     stated: whether the user says so, and no other mode is to be looked at.  shown: how strongly the
-    code shows each mode, whatever the user says.  cast: for half modes, the classes that are cast and the
-    functions where an option or a condition decides about it, outermost (path, name).  apart: classes, and
-    functions that build objects of them of which none is cast.
+    code shows each mode, whatever the user says.
     """
 
     modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
     stated: bool = False
     shown: Mapping[int, Strength] = field(default_factory=dict)
-    cast: Mapping[int, frozenset[Function]] = field(default_factory=dict)
-    apart: frozenset[tuple[Function, Function]] = frozenset()
 
     def of(self, mode: int) -> Strength | None:
         """How strongly a mode is in force; None: it is not."""
@@ -72,11 +68,7 @@ class Force:
         for mode, found in here.modes.items():
             if mode not in modes or _rank(mode, found) >= _rank(mode, modes[mode]):
                 modes[mode] = found
-        none: frozenset[Function] = frozenset()
-        both = self.cast.keys() | here.cast.keys()
-        return Force(
-            modes, cast={one: self.cast.get(one, none) | here.cast.get(one, none) for one in both}
-        )
+        return Force(modes)
 
 
 def _rank(mode: int, found: tuple[Strength, Sign | None]) -> tuple[bool, Strength]:
@@ -118,7 +110,6 @@ def force(
     any file does.  near: files that name it in their imports, or its package: others make other models half.
     """
     found: dict[int, tuple[Strength, Sign | None]] = {}
-    cast: dict[int, set[Function]] = {}
     around = frozenset(importers)
     for sign in signs:
         if sign.place.path != path and sign.script:
@@ -127,12 +118,7 @@ def force(
         known = found.get(sign.mode)
         if known is None or _rank(sign.mode, known) < _rank(sign.mode, shown):
             found[sign.mode] = shown
-        reach = cast.setdefault(sign.mode, set())
-        if is_optional(sign.mode, sign):
-            reach.add(outermost((sign.place.path, sign.around)))
-        if sign.model is not None:
-            reach.add(outermost(sign.model))
-    return Force(found, cast={mode: frozenset(reach) for mode, reach in cast.items()})
+    return Force(found)
 
 
 def _strength(
