@@ -38,7 +38,8 @@ class Label:
     """A finding that people judged: ``right``, ``if-half`` (right if its mode were stated), ``arguable``,
     ``wrong``, or ``disputed`` between them.
 
-    confidence, modes, assumptions: of the finding there now; no confidence: there is none.
+    stated: the modes that were stated, if any.  confidence, modes, assumptions: of the finding there now; no
+    confidence: there is none.
     """
 
     repo: str
@@ -50,10 +51,18 @@ class Label:
     confidence: str | None = None
     modes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    stated: str = ""
 
     @property
     def right(self) -> bool:
         return self.verdict in ("right", "if-half")
+
+    @property
+    def family(self) -> str:
+        """The family of its modes."""
+        if "code" in self.modes:
+            return "as written"
+        return "autocast" if any(one.startswith("amp") for one in self.modes) else "half weights"
 
     @property
     def features(self) -> frozenset[str]:
@@ -233,7 +242,9 @@ def report(labels: Sequence[Label], target: Path | None) -> str:
     parts.append(
         "\n".join(table("assumption", grouped(now, lambda one: one.assumptions or ["none"])))
     )
+    parts.append("\n".join(table("modes", grouped(now, lambda one: [one.family]))))
     parts.append("\n".join(table("rules", grouped(now, lambda one: [f"{one.rule[:3]}xx"]))))
+    parts.append("\n".join(table("rule", grouped(now, lambda one: [one.rule]))))
     said = validated(now)
     bins = curve(said)
     lines = ["| the model says | findings | right |", "| ---: | ---: | ---: |"]
@@ -262,9 +273,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fit = commands.add_parser("fit", help="count, fit, validate, plot")
     fit.add_argument("labels", nargs="+", type=Path)
     fit.add_argument("--plot", type=Path)
+    fit.add_argument("--unstated", action="store_true", help="only labels without stated modes")
     options = parser.parse_args(arguments)
     labels = read(options.labels)
     if options.command == "fit":
+        if options.unstated:
+            labels = [one for one in labels if not one.stated]
         print(report(labels, options.plot))
         return 0
     rows = atoms(labels, lambda one: options.trees / folder(one), options.linter)

@@ -76,3 +76,22 @@ def test_report_counts_and_plots(tmp_path: Path) -> None:
     assert "| likely | 30 | 20 | 67% |" in text
     assert "| there are enough terms | 30 | 20 | 67% |" in text
     assert target.read_text("utf8").lstrip().startswith("<?xml")
+
+
+def test_labels_without_stated_modes_are_counted_by_mode_and_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = {"repo": "a/b", "commit": "1", "file": "m.py", "line": 1, "confidence": "likely"}
+    rows = [
+        {**common, "rule": "MP301", "verdict": "right", "modes": ["code"]},
+        {**common, "rule": "MP502", "verdict": "wrong", "modes": ["float16"]},
+        {**common, "rule": "MP206", "verdict": "right", "modes": ["amp-float16"], "stated": "amp-float16"},
+    ]  # fmt: skip
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert calibrate.main(["fit", "--unstated", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "| as written | 1 | 1 |" in said and "| half weights | 1 | 0 |" in said
+    assert "| MP502 | 1 | 0 |" in said and "MP206" not in said
+    assert calibrate.main(["fit", str(path)]) == 0
+    assert "| autocast | 1 | 1 |" in capsys.readouterr().out
