@@ -29,6 +29,7 @@ NEAR = 1
 FOLDS = 10
 PENALTY = 1.0
 """Weight of the squares of the model's coefficients."""
+OUTSIDE = "this is not called inside an autocast region"
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Bins of what the model says."""
 
@@ -60,6 +61,8 @@ class Label:
     @property
     def family(self) -> str:
         """The family of its modes."""
+        if not self.modes:
+            return "none"
         if "code" in self.modes:
             return "as written"
         return "autocast" if any(one.startswith("amp") for one in self.modes) else "half weights"
@@ -201,6 +204,12 @@ def grouped(
     return found
 
 
+def guesses(label: Label) -> Iterator[str]:
+    """The family of a finding's modes, and how much it assumes besides that no region is around it."""
+    count = sum(one != OUTSIDE for one in label.assumptions)
+    yield f"{label.family}, {min(count, 2)}{' or more' if count > 1 else ''}"
+
+
 def curve(said: Sequence[tuple[float, bool]]) -> list[tuple[float, float, int]]:
     """By bin: the mean of what is said, the share of what is so, and how many."""
     bins: list[tuple[float, float, int]] = []
@@ -236,6 +245,7 @@ def plot(bins: Sequence[tuple[float, float, int]], path: Path) -> None:
 def report(labels: Sequence[Label], target: Path | None) -> str:
     """Markdown with all counts; the curve goes to ``target``."""
     now = [one for one in labels if one.confidence is not None]
+    likely = [one for one in now if one.confidence == "likely"]
     parts = [f"{len(labels)} labels, of which {len(now)} are findings now, "
              f"in {len({one.repo for one in now})} repositories and packages."]  # fmt: skip
     parts.append("\n".join(table("confidence", grouped(now, lambda one: [str(one.confidence)]))))
@@ -243,6 +253,7 @@ def report(labels: Sequence[Label], target: Path | None) -> str:
         "\n".join(table("assumption", grouped(now, lambda one: one.assumptions or ["none"])))
     )
     parts.append("\n".join(table("modes", grouped(now, lambda one: [one.family]))))
+    parts.append("\n".join(table("likely, guesses", grouped(likely, guesses))))
     parts.append("\n".join(table("rules", grouped(now, lambda one: [f"{one.rule[:3]}xx"]))))
     parts.append("\n".join(table("rule", grouped(now, lambda one: [one.rule]))))
     said = validated(now)

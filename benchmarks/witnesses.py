@@ -76,7 +76,8 @@ def of_fixtures(codes: Iterable[str], home: Path, errors: list[str]) -> list[Fou
                 target.mkdir(parents=True)
                 copied = target / fixture.path.name
                 shutil.copy(fixture.path, copied)
-                overrides = Overrides(select=(code,), preview=True, no_cache=True)
+                stated = expectations.stated(copied)
+                overrides = Overrides(select=(code,), preview=True, no_cache=True, precision=stated)
                 yield from inspection.examine([copied], Resolver(overrides, None, True))
 
     def place(plan: Plan) -> str:

@@ -389,12 +389,17 @@ def rule(code: str, bound: float, examples: int, files: Sequence[Path] | None = 
     count = Count(code)
     folder = proof(registry.rules()[code]).folder
     paths = files or (expectations.modules(folder) if folder is not None else [])
-    resolver = Resolver(Overrides(select=(code,), no_cache=True), None, True)
-    found = users.plans(inspection.examine(paths, resolver), [])
+    found = users.plans(itertools.chain.from_iterable(_examined(code, one) for one in paths), [])
     with contextlib.redirect_stdout(io.StringIO()):  # what the code prints
         for plan in found:
             _one(plan, bound, examples, count)
     return count
+
+
+def _examined(code: str, path: Path) -> Iterator[inspection.Examined | str]:
+    """A fixture's findings, in the modes that it states."""
+    stated = Overrides(select=(code,), no_cache=True, precision=expectations.stated(path))
+    return inspection.examine([path], Resolver(stated, None, True))
 
 
 def _one(plan: Plan, bound: float, examples: int, count: Count) -> None:

@@ -83,7 +83,9 @@ def test_labels_without_stated_modes_are_counted_by_mode_and_rule(
 ) -> None:
     common = {"repo": "a/b", "commit": "1", "file": "m.py", "line": 1, "confidence": "likely"}
     rows = [
-        {**common, "rule": "MP301", "verdict": "right", "modes": ["code"]},
+        {**common, "rule": "MP301", "verdict": "right", "modes": ["code"],
+         "assumptions": ["one thing", calibrate.OUTSIDE, "another thing"]},
+        {**common, "rule": "MP002", "verdict": "right", "modes": []},
         {**common, "rule": "MP502", "verdict": "wrong", "modes": ["float16"]},
         {**common, "rule": "MP206", "verdict": "right", "modes": ["amp-float16"], "stated": "amp-float16"},
     ]  # fmt: skip
@@ -93,5 +95,6 @@ def test_labels_without_stated_modes_are_counted_by_mode_and_rule(
     said = capsys.readouterr().out
     assert "| as written | 1 | 1 |" in said and "| half weights | 1 | 0 |" in said
     assert "| MP502 | 1 | 0 |" in said and "MP206" not in said
+    assert "| as written, 2 or more | 1 | 1 |" in said and "| none | 1 | 1 |" in said
     assert calibrate.main(["fit", str(path)]) == 0
     assert "| autocast | 1 | 1 |" in capsys.readouterr().out

@@ -28,7 +28,7 @@ SPOILED = {"MP201": "mask_pooling.py", "MP305": "pooling.py", "MP501": "projecti
 FILES = {
     "MP102": "optimizers.py",
     "MP301": "supcon.py",
-    "MP304": "losses.py",
+    "MP304": "half_norm.py",
     "MP305": "features.py",
 }
 CLAMPED = "import torch\ndef isolated({name}):\n    return {name}.sigmoid().clamp(min=1e-6).log()\n"

@@ -204,6 +204,7 @@ def test_ranges_and_constants(run: Run) -> None:
         ("randint(0, n, (4,))", "[0, inf)"),
         ("randint(9, (4,))", "[0, 8]"),
         ("randint(2, 9, (4,))", "[2, 8]"),
+        ("randint(2, 9, size=(4,))", "[2, 8]"),
     ],
 )
 def test_random_integers_are_below_their_bound(run: Run, drawn: str, range_: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from precision_lint import lint_paths
 from precision_lint.api import Diagnostic
+from precision_lint.torchmodel import foreign
 
 MODEL = """\
 import torch
@@ -277,3 +278,19 @@ def test_results_of_prepared_models_are_float32(tmp_path: Path, entry: str) -> N
     path.write_text(GIVES % ("net", entry))
     [one] = lint_paths(path, isolated=True, confidence="possible")
     assert one.code == "MP503"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("transformers.PreTrainedModel", True),
+        ("transformers.models.llama.modeling_llama.LlamaForCausalLM", True),
+        ("transformers.BertModel", True),
+        ("lightning.LightningModule", True),
+        ("transformers.BertTokenizer", False),
+        ("django.db.models.Model", False),
+        ("library.LlamaForCausalLM", False),
+    ],
+)
+def test_classes_of_libraries_that_are_modules(name: str, expected: bool) -> None:
+    assert foreign.is_network(name) is expected

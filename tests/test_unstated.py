@@ -13,6 +13,10 @@ import pytest
 from precision_lint import runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
+from precision_lint.domains import assumptions as assume
+from precision_lint.events import Event, Place, Variant
+from precision_lint.precision.confidence import Callers, judge
+from precision_lint.precision.modes import Force
 
 from . import projects
 
@@ -31,6 +35,8 @@ def train(model, loader, optimizer, scaler):
         scaler.update()
 """
 """It trains models of ``net``, which it imports, and names none."""
+GIVEN = TRAIN.replace("import net\n", "")
+"""It trains models of which it knows nothing."""
 HALVED = """\
 import torch
 import net
@@ -43,6 +49,21 @@ def finetune(model, loader, optimizer):
         optimizer.step()
 """
 """It trains what it casts."""
+HANDS_ON = """\
+import torch
+import net
+
+
+def steps(model, loader, optimizer):
+    for x in loader:
+        model(x.half()).mean().backward()
+        optimizer.step()
+
+
+def finetune(model, loader, optimizer):
+    steps(torch.nn.DataParallel(model).half(), loader, optimizer)
+"""
+"""It casts what another function trains."""
 LOADED = """\
 import torch
 import net
@@ -53,9 +74,17 @@ def load(model, path):
     return model.half()
 """
 """It casts one model, and trains nothing."""
-OPTION = HALVED.replace(
-    "    model = model.half()", "    if optimizer.fp16:\n        model = model.half()"
-)
+RUNNER = """\
+from lightning import Fabric
+import net
+
+
+def main(model, half):
+    fabric = Fabric(precision={0})
+    return fabric.setup(model)
+"""
+"""It runs models of ``net`` in half, always or by an option."""
+ALWAYS, OPTION = RUNNER.format('"16-true"'), RUNNER.format('"16-true" if half else "32-true"')
 NET = """\
 import torch
 from torch import nn
@@ -75,6 +104,8 @@ class Net(nn.Module):
 GUARDED = "torch.log(y.sigmoid() + 1e-8)"
 DIVIDED = "y / (y.abs().amin() + 1e-8)"
 SCORES = "((y @ y.mT) * 0.125).softmax(-1)"
+BOXES = "(y[:, 2] - y[:, 0]) * (y[:, 3] - y[:, 1])"
+WRITTEN = "torch.zeros(9, 64, device=x.device).index_add(0, x.long()[:, 0], y)"
 RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
 
 
@@ -84,11 +115,15 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         ({"net.py": ("forward", GUARDED), "train.py": TRAIN}, AMP, "MP301", True),
         ({"net.py": ("embed", GUARDED), "train.py": TRAIN}, AMP, "MP301", False),
         ({"net.py": ("embed", RAISES), "train.py": TRAIN}, AMP, "MP206", True),
+        ({"net.py": ("forward", WRITTEN), "train.py": TRAIN}, AMP, "MP503", True),
         ({"net.py": ("forward", DIVIDED), "train.py": TRAIN}, AMP, "MP305", False),
         ({"net.py": ("forward", DIVIDED, TRAIN)}, AMP, "MP305", True),
         ({"net.py": ("forward", SCORES), "train.py": TRAIN}, "", "MP208", False),
         ({"net.py": ("forward", SCORES, TRAIN)}, AMP, "MP208", False),
+        ({"net.py": ("forward", BOXES), "train.py": GIVEN}, "", "MP607", False),
         ({"net.py": ("forward", GUARDED), "train.py": HALVED}, HALF, "MP301", True),
+        ({"net.py": ("forward", GUARDED), "train.py": HANDS_ON}, HALF, "MP301", True),
+        ({"net.py": ("forward", GUARDED), "train.py": ALWAYS}, HALF, "MP301", True),
         ({"net.py": ("forward", GUARDED), "train.py": OPTION}, HALF, "MP301", False),
         ({"net.py": ("forward", GUARDED), "train.py": LOADED}, HALF, "MP301", False),
         ({"net.py": ("forward", GUARDED, LOADED)}, HALF, "MP301", False),
@@ -97,11 +132,15 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         "a model of another file",
         "a method that nothing is seen to call",
         "which raises there",
+        "a write into another dtype",
         "a kind that is wrong as a rule",
         "where the file shows the mode",
         "large values",
         "large values where the file shows the mode",
+        "large values of a model that is handed on",
         "half weights that are trained",
+        "half weights that a helper trains",
+        "half weights of a runner",
         "half weights by an option",
         "half weights of a model that is loaded",
         "half weights of a model that is loaded in the file",
@@ -120,6 +159,38 @@ def test_what_shows_where_nothing_is_stated(
     assert (code in codes(tmp_path)) is shown
     assert code in codes(tmp_path, confidence=Confidence.POSSIBLE)
     assert not mode or code in codes(tmp_path, precision=(mode,))
+
+
+SAVED = """\
+import torch
+from torch import nn
+
+
+class Dense(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.t(), x.t() @ gradient
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x):
+        return Dense.apply(x, self.weight)
+"""
+
+
+def test_operands_of_a_backward_by_hand_are_no_plain_mismatch(tmp_path: Path) -> None:
+    projects.write(tmp_path, {"net.py": SAVED, "train.py": TRAIN})
+    assert codes(tmp_path) == {"MP207"}
 
 
 FUNCTION = "def f(x, w):\n    {0}\n"
@@ -159,6 +230,22 @@ def test_what_shows_as_written(
     projects.write(tmp_path, {"code.py": text})
     assert (code in codes(tmp_path)) is shown, codes(tmp_path, confidence=Confidence.POSSIBLE)
     assert code in codes(tmp_path, confidence=Confidence.POSSIBLE)
+
+
+@pytest.mark.parametrize(
+    ("assumed", "confidence"),
+    [
+        (assume.FLAG, Confidence.LIKELY),
+        (assume.FLAG | assume.OUTSIDE, Confidence.LIKELY),
+        (assume.FLAG | assume.DEFAULT, Confidence.POSSIBLE),
+    ],
+)
+def test_two_guesses_are_too_many_as_written(assumed: int, confidence: Confidence) -> None:
+    root, place = ("loss.py", "loss"), Place("loss.py", 6, 11, 6, 30)
+    event = Event("half-softmax", place, "loss", {}, [Variant(1, assumed, root)])
+    for force, expected in ((Force(), confidence), (Force(stated=True), Confidence.LIKELY)):
+        verdict = judge(event, force, Callers())
+        assert verdict is not None and verdict.confidence is expected
 
 
 def codes(root: Path, precision: tuple[str, ...] = (), **options: Any) -> set[str]:

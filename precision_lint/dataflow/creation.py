@@ -366,16 +366,14 @@ def _range(
             whole = number(values.get("end")) is not None and stride == (1.0, 1.0)
             return first[0], max(last[1] - (1.0 if whole else 0.0), first[0])
         return -INF, INF
-    if creation.kind == "int" and creation.name.startswith("randint"):
-        return _between(creation, arguments)
+    if creation.name == "randint":
+        return _between(arguments)
     return creation.lo, creation.hi
 
 
-def _between(creation: Creation, arguments: list[Value]) -> tuple[float, float]:
+def _between(ends: list[Value]) -> tuple[float, float]:
     """Bounds of ``randint(high, size)`` and ``randint(low, high, size)``."""
-    like = creation.name.endswith("_like")
-    ends = arguments[1:] if like else arguments
-    if len(ends) > 2 - like or (len(ends) == 2 and isinstance(ends[1], Scalar)):
+    if len(ends) > 2 or (len(ends) == 2 and isinstance(ends[1], Scalar)):
         return bounds_of(ends[0])[0], bounds_of(ends[1])[1] - 1
     return (0.0, bounds_of(ends[0])[1] - 1) if ends else (-INF, INF)
 

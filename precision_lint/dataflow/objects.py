@@ -634,20 +634,11 @@ def _teaches(it: Interpreter) -> bool:
 
 
 def _steps(function: Function) -> bool:
-    """Whether a function trains or evaluates, batch by batch, or calls one of its file that does.
-
-    Who builds a model calls ``eval``, too.
-    """
-    known = function.facts.get("steps")
-    if known is None:
-        function.facts["steps"] = False  # those that call each other
-        used = scan(function)
-        direct = not used.names.isdisjoint(DRIVES - {"eval"})
-        loops = "eval" in used.names and any(isinstance(n, ast.For) for n in every(function.node))
-        others = [f for f in function.module.functions if f.name in used.plain]
-        known = direct or loops or any(_steps(one) for one in others)
-        function.facts["steps"] = known
-    return bool(known)
+    """Whether a function itself trains or evaluates, batch by batch; who builds a model calls ``eval``, too."""
+    names = scan(function).names
+    if not names.isdisjoint(DRIVES - {"eval"}):
+        return True
+    return "eval" in names and any(isinstance(one, ast.For) for one in every(function.node))
 
 
 def show_cast(

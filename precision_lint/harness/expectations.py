@@ -181,6 +181,12 @@ def fixtures(root: Path) -> list[Fixture]:
     return [Fixture(path) for folder in folders(root) for path in modules(folder)]
 
 
+def stated(path: Path) -> tuple[str, ...] | None:
+    """The modes that a fixture states; None: it states none."""
+    found = _MODES.search(path.read_text("utf-8"))
+    return tuple(found[1].split(", ")) if found else None
+
+
 def linter(rules: Collection[type[Rule]], path: Path) -> Lint:
     """A function from any text of a fixture to its findings of every confidence.
 
@@ -191,14 +197,13 @@ def linter(rules: Collection[type[Rule]], path: Path) -> Lint:
     chosen = [rule for rule in rules if not rule.preview or rule.code == own]
 
     kinds = engine.listened(chosen)
-    modes = _MODES.search(path.read_text("utf-8")) if path.exists() else None
-    stated = tuple(modes[1].split(", ")) if modes else None
+    modes = stated(path) if path.exists() else None
 
     def lint(text: Source) -> list[Diagnostic]:
         code = Code(path.parent, {path.name}, texts={path.name: text})
         with engine.deep_recursion():
             known = told(path.name, {path.name: Engine(code, kinds).facts(path.name)})
-            known = replace(known, stated=stated)
+            known = replace(known, stated=modes)
             return engine.lint(text, code, path.name, known, chosen)
 
     return lint

@@ -224,10 +224,10 @@ def _runs_a_model(it: Interpreter) -> bool:
     function = it.function
     if function is None:
         return it.module.trains()
-    if function.cls is not None and is_module(it, function.cls):
-        return False
     if runs_models(it):
         return True
+    if function.cls is not None and is_module(it, function.cls):
+        return False
     given = [one.arg for one in function.parameters]
     called = [one.func for one in every(function.node) if isinstance(one, ast.Call)]
     methods = function.cls.methods.values() if function.cls is not None else ()

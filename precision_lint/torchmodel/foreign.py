@@ -108,7 +108,6 @@ NETWORKS: Final = frozenset({
 """Classes of libraries that are modules, by their last name."""
 HEADS: Final = (
     *LANGUAGE_MODELS,
-    "PreTrainedModel",
     "Model",
     "ForConditionalGeneration",
     "ForSequenceClassification",
