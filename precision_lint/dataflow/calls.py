@@ -24,7 +24,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import Step, noted, tells
+from precision_lint.dataflow.protocol import PROTOCOL, Step, note, noted, tells
 from precision_lint.dataflow.renaming import renamed
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -232,7 +232,6 @@ def run(
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
             return _given_up(it, function, me, node)
         if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
-            it.program.count("contexts")
             return _as_alike(it, function, me, arguments, keywords, node)
         summary = function.contexts[key] = Summary(key_of, unpacked)
         _keep_alike(it, function, me, arguments, keywords, summary)
@@ -299,7 +298,10 @@ def _as_alike(
     node: ast.AST,
 ) -> Value:
     """The result of a call in one context too many: in kinds and dtypes that of one like it."""
+    it.program.count("contexts")
     it.unseen_calls += 1
+    if not scan(function).names.isdisjoint(PROTOCOL):
+        note(it, "unfollowed-call", node)
     known = function.facts.get("alike")
     if known and arguments is not None:
         values = [*arguments, *keywords.values()]

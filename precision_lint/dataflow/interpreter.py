@@ -29,6 +29,7 @@ from precision_lint.domains.values import (
     RegionValue,
     Root,
     Scalar,
+    Special,
     Symbol,
     Tensor,
     Unknown,
@@ -532,14 +533,22 @@ def merge(
             joined = merged[name] = join(value, other)
             if asked and joined.__class__ is Tensor and value.__class__ is other.__class__:
                 merged[name] = _decided(joined, value, other, asked)
-            elif asked and joined.__class__ is DtypeValue and joined not in (value, other):
-                joined.asked = joined.asked or asked.test
-            elif asked and function and joined.__class__ is RegionValue:
-                switched_by(joined, value, other, (function, asked))
+            elif asked:
+                _chosen(joined, value, other, asked, function)
     for name, value in b.items():
         if name not in a:
             _one_sided(merged, name, value, stored)
     return merged
+
+
+def _chosen(joined: Value, a: Value, b: Value, asked: Asked, function: Function | None) -> None:
+    """Note the test that decides between two dtypes, regions or functions."""
+    if isinstance(joined, DtypeValue) and joined not in (a, b):
+        joined.asked = joined.asked or asked.test
+    elif isinstance(joined, RegionValue) and function:
+        switched_by(joined, a, b, (function, asked))
+    elif isinstance(joined, Special) and joined.fields.get("options") == (a, b):
+        joined.fields["asked"] = function, asked
 
 
 def switched_by(made: Any, a: Value, b: Value, asked: tuple[Function | None, Asked]) -> None:

@@ -55,6 +55,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    begun,
     class_of,
     counts,
     text,
@@ -720,7 +721,7 @@ def _scalar_method(
             return Sequence(None, Scalar(None, "str"), "list")
         if name in ("startswith", "endswith", "isdigit"):
             return Scalar(None, "bool")
-        return Scalar(None, "str")
+        return begun(value, "{") if name == "format" else Scalar(None, "str")
     return unknown()
 
 

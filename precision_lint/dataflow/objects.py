@@ -20,6 +20,7 @@ from precision_lint.domains.joining import facts, is_new, join, perhaps_cast, wi
 from precision_lint.domains.values import (
     EMPTY,
     KEPT,
+    MULTIPLIED,
     PARAMETER,
     STATED_DTYPE,
     ClassValue,
@@ -233,6 +234,8 @@ def load(it: Interpreter, owner: Instance, name: str, node: ast.AST) -> Value | 
     value = it.variables.get(slot(owner.attributes, name))
     if value is None:
         value = owner.attributes.get(name)
+        if isinstance(value, Tensor) and value.op == "join" and value.flags & MULTIPLIED:
+            value = value.but(flags=value.flags & ~MULTIPLIED)  # it may be a new loss by now
     cls = owner.cls
     if value is None or waits(value):
         later = _stored_later(it, owner, name)

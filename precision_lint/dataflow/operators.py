@@ -32,6 +32,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    begun,
     number,
     truth,
 )
@@ -306,7 +307,7 @@ def _unknowns(
         return Array(dtypes.V_ANY, op, (left, right), node, it.module)
     other = right if both and both[0] is left else left
     if isinstance(other, Scalar) and not (other.is_number or other.kind == "complex"):
-        return Scalar(None, "str") if other.kind == "str" else unknown()
+        return begun(left, "%" * (op == "remainder")) if other.kind == "str" else unknown()
     if not isinstance(other, (Scalar, Unknown)):
         return unknown()
     uses = [v.symbol.uses for v in both]
@@ -332,7 +333,7 @@ def numbers(op: str, left: Value, right: Value) -> Value:
             if kind is not None:
                 return Scalar(value, kind, -INF, INF, assumptions, a.node, a.home)
     if a.kind == "str" or b.kind == "str":
-        return Scalar(None, "str")
+        return begun(left, "%" * (op == "remainder"))
     if "complex" in (a.kind, b.kind):
         return Scalar(None, "complex", assumptions=assumptions)
     lo, hi = _bounds(op, a, b)

@@ -22,6 +22,7 @@ from precision_lint.domains.values import (
     class_of,
 )
 from precision_lint.events import Place
+from precision_lint.syntax.program import Function, every
 from precision_lint.torchmodel import foreign
 
 
@@ -45,12 +46,46 @@ class Step(NamedTuple):
     """At a call: the tensors that it passes, by parameter."""
 
 
+PROTOCOL: Final = frozenset({"backward", "scale", "unscale_", "step", "update"})
+"""Methods that a call may hide which is not followed."""
 EXITS: Final = frozenset({"return", "raise", "break", "continue"})
+QUIET: Final = EXITS | {"set"}
+"""Steps that matter only beside others."""
 
 
 def note(it: Interpreter, kind: str, node: ast.AST, *objects: Value | None) -> None:
     """Record that something happens here."""
     it.trace.append(Step(kind, node, it.place(node), objects))
+
+
+def stored(it: Interpreter, node: ast.Assign | ast.AugAssign, value: Value) -> None:
+    """Record that a variable is set which a test asks: a flag or a counter that the function itself sets."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    if isinstance(target, ast.Name) and it.function is not None:
+        if target.id in _switches(it.function):
+            note(it, "set", target, value)
+
+
+def _switches(function: Function) -> frozenset[str]:
+    """Variables that a function tests, and sets to a constant or counts up, and in no other way."""
+    known: frozenset[str] | None = function.facts.get("switches")
+    if known is None:
+        nodes = list(every(function.node))
+        tests = [one.test for one in nodes if isinstance(one, (ast.If, ast.While, ast.IfExp))]
+        asked = {one.id for test in tests for one in every(test) if isinstance(one, ast.Name)}
+        names = [one for one in nodes if isinstance(one, ast.Name) and one.id in asked]
+        plain = [one for one in nodes if isinstance(one, ast.Assign) and len(one.targets) == 1]
+        added = [one.target for one in nodes if isinstance(one, ast.AugAssign)]
+        followed = [*(one.targets[0] for one in plain), *added]
+        constant = {
+            getattr(one.targets[0], "id", "")
+            for one in plain
+            if isinstance(one.value, ast.Constant) and isinstance(one.value.value, int)
+        }
+        known = function.facts["switches"] = frozenset(
+            name.id for name in names if name.id in constant
+        ) - {one.id for one in names if isinstance(one.ctx, ast.Store) and one not in followed}
+    return known
 
 
 def handed(it: Interpreter, node: ast.AST, callee: Value, given: list[Value]) -> None:
@@ -116,6 +151,6 @@ FINISHED: Final[list[Callable[[Interpreter, list[Any]], None]]] = []
 def tells(trace: list[Any]) -> bool:
     """Whether anything but exits happens in a trace."""
     return any(
-        step.kind not in EXITS and (not step.blocks or any(map(tells, step.blocks)))
+        step.kind not in QUIET and (not step.blocks or any(map(tells, step.blocks)))
         for step in trace
     )

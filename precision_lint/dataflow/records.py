@@ -15,6 +15,7 @@ from precision_lint.domains.values import (
     Instance,
     Scalar,
     Sequence,
+    Tensor,
     Value,
     text,
 )
@@ -101,16 +102,25 @@ def made_up(name: Value | None) -> str:
 
 
 def store_named(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
-    """``setattr(owner, name, value)``; where the name may be any, flags and counts may be others then."""
+    """``setattr(owner, name, value)``; where the name may be any, what others hold may be replaced."""
     known = text(name)
     if known is None:
-        for some, before in list(owner.attributes.items()) if made_up(name) == "*" else ():
-            if isinstance(before, Scalar) and before.kind in ("bool", "int"):
-                objects.store(it, owner, some, Scalar(None, before.kind))
         known = made_up(name)
+        if known == "*":
+            _replaced_by(it, owner, value)
         old = it.variables.get(objects.slot(owner.attributes, known), owner.attributes.get(known))
         value = value if old is None else join(old, value)
     objects.store(it, owner, known, value)
+
+
+def _replaced_by(it: Interpreter, owner: Instance, value: Value) -> None:
+    """An attribute that is not known is stored: flags and counts may be others then, tensors this one."""
+    for name, first in list(owner.attributes.items()):
+        before = it.variables.get(objects.slot(owner.attributes, name), first)
+        if isinstance(before, Scalar) and before.kind in ("bool", "int"):
+            objects.store(it, owner, name, Scalar(None, before.kind))
+        elif isinstance(before, Tensor) and isinstance(value, Tensor):
+            objects.store(it, owner, name, join(before, value))
 
 
 def hide(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> None:
@@ -129,7 +139,12 @@ def hide(it: Interpreter, owner: Instance, name: Value | None, value: Value) -> 
 
 
 def load_made_up(it: Interpreter, owner: Instance, name: Value) -> Value | None:
-    """An attribute by a name that is put together; None: nothing was stored by one like it."""
+    """An attribute by a name that is put together; None: nothing was stored by one like it.
+
+    Of a name that may be any, nothing is known but the kind of object: another one was stored, too.
+    """
     some = made_up(name)
     value = it.variables.get(objects.slot(owner.attributes, some), owner.attributes.get(some))
-    return objects.held(it, owner, some, value) if value is not None else None
+    if value is None or (some == "*" and isinstance(value, Tensor)):
+        return None
+    return objects.held(it, owner, some, value)

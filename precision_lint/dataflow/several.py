@@ -24,7 +24,12 @@ def each(it: Interpreter, value: Special, what: Callable[[Value], Value], node: 
         found = join(found, what(one))
         blocks.append(it.trace)
     it.trace = trace
-    noted(it, "match", node, *blocks)
+    function, asked = value.fields.get("asked", (None, None))
+    if asked is None or function is not it.function:
+        noted(it, "match", node, *blocks)
+    else:  # whichever the branch decided
+        choice = ast.IfExp(asked.test, asked.test, asked.test)
+        noted(it, "if", ast.copy_location(choice, node), *blocks[:: 1 if asked.holds else -1])
     return found
 
 

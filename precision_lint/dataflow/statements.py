@@ -27,7 +27,7 @@ from precision_lint.dataflow.interpreter import (
 from precision_lint.dataflow.narrowing import held_test, is_test
 from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary, is_equal
-from precision_lint.dataflow.protocol import RETURNED, note, noted
+from precision_lint.dataflow.protocol import RETURNED, note, noted, stored
 from precision_lint.dataflow.regions import enter
 from precision_lint.dataflow.training import wraps
 from precision_lint.domains.joining import facts, join, unknown
@@ -82,6 +82,7 @@ def _assign(it: Interpreter, node: ast.Assign) -> bool:
         for look in STORED:
             look(it, target, value, node)
         assign(it, target, value, node)
+    stored(it, node, value)
     return False
 
 
@@ -107,6 +108,7 @@ def _augmented(it: Interpreter, node: ast.AugAssign) -> bool:
     for look in STORED:
         look(it, node.target, result, node)
     assign(it, node.target, result, node)
+    stored(it, node, result)
     return False
 
 

@@ -14,6 +14,7 @@ from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     DETACHED,
     INF,
+    MULTIPLIED,
     NONE,
     SOME_RANK,
     Closure,
@@ -140,7 +141,7 @@ def scaler_method(
             first = loss
             return Tensor(
                 first.dtypes, "scaled", (first, owner), node, it.module,
-                assumptions=first.assumptions, rank=first.rank,
+                assumptions=first.assumptions, rank=first.rank, flags=MULTIPLIED,
             )  # fmt: skip
         return Special("scaled", node, it.module, of=first, scaler=owner)
     if name in ("unscale_", "step", "update"):

@@ -50,6 +50,8 @@ EMPTY: Final = 1 << 13
 """Each of its sizes is 0: it stands for a cache that there is not."""
 OPTIONAL: Final = 1 << 14
 """There may be None instead."""
+MULTIPLIED: Final = 1 << 15
+"""A loss that a scaler multiplied, on one of its ways at least."""
 SHARED: Final = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO | EMPTY
 """Flags that both operands must have for a result to have them."""
 
@@ -573,6 +575,17 @@ def text(value: Value | None) -> str | None:
     if isinstance(value, Scalar) and value.kind == "str":
         return value.value if isinstance(value.value, str) else None
     return None
+
+
+def begun(value: Value | None, until: str = "") -> Scalar:
+    """A string of which only the beginning is known: that of another one, up to a mark in it."""
+    start = text(value)
+    if start is None and isinstance(value, Scalar) and value.op == "format":
+        start = text(value.operands[0])
+    if start is None:
+        return Scalar(None, "str")
+    start = start.partition(until)[0] if until else start
+    return Scalar(None, "str", op="format", operands=(Scalar(start, "str"),))
 
 
 def counts(values: Iterable[Value]) -> None:

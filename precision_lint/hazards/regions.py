@@ -28,6 +28,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, LOW
 from precision_lint.domains.values import (
+    MULTIPLIED,
     REGIONAL,
     DtypeValue,
     Instance,
@@ -716,6 +717,8 @@ def scaled_loss_read(it: Interpreter, applied: Applied) -> None:
     value = applied.tensor(0)
     if it.function is not None and "get_scale" in scan(it.function).names:
         return  # the function divides by the scale
+    if value is None or (value.op == "join" and not value.flags & MULTIPLIED):
+        return
     for one in behind(value, 6):
         if one.op == SCALED_GRADIENT:
             return  # no loss: who reads the gradient is told where

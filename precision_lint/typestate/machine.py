@@ -26,31 +26,36 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import scan
 from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
-    Known,
     State,
     all_scaled,
     by_elements,
     coarser,
+    conditions,
     decided,
+    fewer,
+    forgetting,
     fresh,
     in_order,
     lasting,
     learned,
     next_element,
     noted_early,
+    set_to,
     updated_by,
 )
 from precision_lint.typestate.traces import (
     asked_by_loops,
+    asked_of,
     asked_until,
     beside,
     clipped_owners,
     conditions_of,
     deciding,
+    decisive,
+    divided_elsewhere,
     function_of,
     is_on,
     is_part,
@@ -59,10 +64,10 @@ from precision_lint.typestate.traces import (
     once,
     optimizers,
     passed_by,
-    place_of,
     region_of,
     renewed_in,
     rests_on,
+    written,
 )
 
 MOST, FEW = 48, 12
@@ -135,21 +140,33 @@ class Machine:
         }
         self.loops = dict(nesting(trace, (), set()))
         self.tests = dict(deciding(trace, frozenset(), set()))
-        self.changing = {id(s): renewed_in(s) for s in steps if s.kind == "loop"}
+        self._read_tests(steps)
+        self.order = [s for s in steps if s.kind in ORDERED]
+        self.numbers = {id(s): number for number, s in enumerate(steps)}
+        self.now = 0
+        """The number of the step at hand in the order in which steps are written."""
+        self.ends = self.run(trace, frozenset({start}))
+
+    def _read_tests(self, steps: list[Step]) -> None:
+        """Which conditions tell ways apart, and where they may be asked."""
+        followed = {getattr(s.node, "id", "") for s in steps if s.kind == "set"}
+        self.changing = {id(s): renewed_in(s) - followed for s in steps if s.kind == "loop"}
         """By loop: names that may have another value in each iteration."""
         tests = [s for s in steps if s.kind == "if" and self._matters(s)]
         counted = Counter(key for s in tests for key in conditions_of(s))
         self.often = frozenset(key for key, times in counted.items() if times > 1)
         """Conditions that more than one test asks."""
+        self.training = self.often & decisive(tests)
+        """Those of them that decide whether losses are scaled, or optimizers step."""
         self.asked = self.often | asked_by_loops(tests, self.loops, self.changing)
         """The same, with those that a loop asks in each iteration; others tell nothing of the way."""
-        self.order = [s for s in steps if s.kind in ORDERED]
-        self.numbers = {id(s): number for number, s in enumerate(steps)}
+        self.simple = asked_of(steps, tests)
+        """Conditions on variables that are set on the way, by the variable."""
+        self.asked |= {
+            key for some in self.simple.values() for one in some for key in conditions(one)
+        }
         self.until = asked_until(steps, self.loops, self.asked)
         """By condition: the number of the last step that may ask it, which is the last of its loop."""
-        self.now = 0
-        """The number of the step at hand in the order in which steps are written."""
-        self.ends = self.run(trace, frozenset({start}))
 
     # objects
 
@@ -212,30 +229,14 @@ class Machine:
         return self.budget > 0
 
     def _bounded(self, states: States) -> States:
-        """Few enough states: conditions that are not asked again are forgotten first, then all.
-
-        At last what is known beside the gradients is.
-        """
-        hurried = self.budget <= STEPS - PRECISE
-        if len(states) <= MOST and not hurried:
+        """Few enough states: conditions that are not asked again are forgotten first, then others."""
+        if self.budget <= STEPS - PRECISE:
+            plain = forgetting(states)
+            return plain if len(plain) <= FEW else coarser(plain)
+        if len(states) <= MOST:
             return states
-        states = frozenset(s._replace(known=self._asked_again(s.known)) for s in states)
-        if len(states) > MOST and not hurried:
-            states = frozenset(
-                s._replace(known=tuple([fact for fact in s.known if fact[0] in self.often]))
-                for s in states
-            )
-        if len(states) <= MOST and not hurried:
-            return states
-        plain = frozenset(
-            s._replace(known=(), assumptions=s.assumptions | assume.PATHS) if s.known else s
-            for s in states
-        )
-        return plain if len(plain) <= (FEW if hurried else MOST) else coarser(plain)
-
-    def _asked_again(self, known: Known) -> Known:
-        """The conditions that a step behind the one at hand may ask."""
-        return tuple([fact for fact in known if self.until.get(fact[0], 0) > self.now])
+        again = {key for key, last in self.until.items() if last > self.now}
+        return fewer(states, MOST, (again, again & self.often, again & self.training))
 
     def _matters(self, step: Step) -> bool:
         """Whether a structure holds a step of the protocol, or a way out."""
@@ -343,8 +344,11 @@ class Machine:
         inside = list(once(step.blocks[0], set()))
         varying += [self._optimizer(one) for one in looked_up(step.node, inside)]
         # where the loop covers optimizers, no iteration means no optimizer
-        covers = any(s.kind in COVERING and self._optimizer(s) in varying for s in inside)
-        flow = Flow(() if covers else states)
+        handled = [s.objects[COVERING[s.kind] :][:1] for s in inside if s.kind in COVERING]
+        covers = any(self.key(one[0]) in varying for one in handled if one)
+        scales = any(s.kind == "scale" for s in inside)  # no iteration means no loss
+        without = self.scale(step, in_order(states)) if scales else states
+        flow = Flow(() if covers else without)
         entered: States = frozenset()
         for entering in by_elements(states, varying):
             current = entering
@@ -436,10 +440,10 @@ class Machine:
             1 << AMP16 if framework else ALL_MODES,
             assumptions | (assume.LIBRARY if framework else 0),
             backward=next((s.scaled for s in some if s.scaled is not None), None),
-            steps=tuple(self._written(one) for one in self._following("step")),
+            steps=tuple(written(one) for one in self._following("step")),
             unscales=tuple(one.place for one in self._following("unscale")),
             updates=tuple(one.place for one in self.calls["update"]),
-            scalers=tuple(self._written(one)[1] for one in self.calls["scale"]),
+            scalers=tuple(written(one)[1] for one in self.calls["scale"]),
             framework=framework,
             calls=tuple(frame.place for frame in self.frames[::-1]),
             **facts,
@@ -468,14 +472,6 @@ class Machine:
         at_call = inner and (kind == "scaled-gradient-read" or not methods)
         return inner[0].place if at_call else place
 
-    def _written(self, step: Step) -> tuple[Place, Place, Place]:
-        """Where a step, its scaler and its optimizer are written."""
-        node: Any = step.node
-        owner = getattr(node.func, "value", node)
-        given = node.args[0] if node.args else node
-        path = step.place.path
-        return step.place, place_of(path, owner), place_of(path, given)
-
     # actions
 
     def scaler_of(self, loss: Value | None, level: int | None = None) -> Special | None:
@@ -499,8 +495,16 @@ class Machine:
                     return found
         return None
 
+    def scale(self, step: Step, states: list[State]) -> Iterable[State]:
+        """``scaler.scale(loss)``"""
+        return [s._replace(multiplied=True) for s in states]
+
     def backward(self, step: Step, states: list[State]) -> Iterable[State]:
         """``loss.backward()``"""
+        after = self._backward(step, states)
+        return [s._replace(multiplied=False) for s in after]
+
+    def _backward(self, step: Step, states: list[State]) -> Iterable[State]:
         loss = step.objects[0] if step.objects else None
         scaler = self.scaler_of(loss)
         if scaler is not None and any(self.scaler_of(one) is None for one in alternatives(loss)):
@@ -511,8 +515,11 @@ class Machine:
             return [fresh(s)._replace(plain=step.place, looked=False, early=None) for s in states]
         if scaler.fields.get("enabled") is False:
             return [s._replace(plain=None, zeroed=None, early=None) for s in states]
+        here = self.key(scaler) in self.scaling
         return [
-            s._replace(
+            s._replace(lost=True, scaled=None, plain=None)
+            if here and not s.multiplied
+            else s._replace(
                 scaled=step.place, framework=False, assumptions=scaler.assumptions, waiting=True,
                 zeroed=None, updated=None, looked=False, lost=False, clean=(), level=len(self.frames),
                 early=None,
@@ -578,19 +585,9 @@ class Machine:
     def _read_early(self, step: Step, states: list[State]) -> None:
         """Gradients that a scaler divides here were used before, whoever calls the function."""
         used = [s for s in states if s.early is not None and not s.assumptions & assume.PATHS]
-        if used and not self.by_hand and not self._divided_elsewhere():
+        if used and not self.by_hand and not divided_elsewhere(self.home):
             kind, place, how = used[0].early or ("", step.place, "")
             self.report(kind, place, used, rests_on(step), how=how)
-
-    def _divided_elsewhere(self) -> bool:
-        """Whether another function of the file unscales for those that step."""
-        known = self.home.facts.get("unscales")
-        if known is None:
-            known = self.home.facts["unscales"] = any(
-                "step" not in names and any("unscale" in name for name in names)
-                for names in (scan(one).names for one in self.home.all_functions())
-            )
-        return bool(known)
 
     def _unscaled_loss(self, step: Step, states: list[State]) -> None:
         """A step that divides gradients which nothing multiplied."""
@@ -706,7 +703,7 @@ class Machine:
             held = [key for one in given for key in self._holders(one)]
             if key in clipped or any(is_part(one, whole) for one in held for whole in clipped):
                 stepping = [s for s in self.calls["step"] if self._optimizer(s) == key]
-                missing = self._written(stepping[0]) if stepping else None
+                missing = written(stepping[0]) if stepping else None
                 self.report("partial-unscale", step.place, states, missing=missing)
                 return
 
@@ -764,9 +761,15 @@ class Machine:
         )
 
     def handed(self, step: Step, states: list[State]) -> Iterable[State]:
-        """A scaler is handed to something that nobody has seen."""
+        """A scaler is handed to what nobody has seen; or a call that may use one is not followed."""
         scaler = any(isinstance(one, Special) and one.kind == "scaler" for one in step.objects[1:])
-        return [s._replace(lost=True) for s in states] if scaler else states
+        gone = scaler or step.kind == "unfollowed-call"
+        return [s._replace(lost=True) for s in states] if gone else states
+
+    def stored(self, step: Step, states: list[State]) -> Iterable[State]:
+        """A variable that tests ask is set."""
+        set_now = partial(set_to, step.node, step.objects[0], tests=self.simple)
+        return [s._replace(known=set_now(s.known)) for s in states]
 
     def renewed(self, step: Step, states: list[State]) -> Iterable[State]:
         """A new scaler remembers nothing."""
@@ -782,14 +785,15 @@ STRUCTURES: Final[dict[str, Callable[[Machine, Step, States], Flow]]] = {
     "unrolled": Machine.unrolled, "with": Machine.within, "apart": Machine.apart,
 }  # fmt: skip
 ACTIONS: Final[dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]]] = {
-    "backward": Machine.backward, "unscale": Machine.unscale,
+    "scale": Machine.scale, "backward": Machine.backward, "unscale": Machine.unscale,
     "step": Machine.step, "plain-step": Machine.plain_step, "update": Machine.update,
     "clip": Machine.clip, "read": Machine.read, "gradient-added": Machine.read,
     "autograd-read": Machine.read_of_autograd,
     "scrub": Machine.scrub, "zero": Machine.zero, "unknown-call": Machine.handed,
-    "new-scaler": Machine.renewed,
+    "new-scaler": Machine.renewed, "set": Machine.stored, "unfollowed-call": Machine.handed,
 }  # fmt: skip
 
 
-COVERING: Final = frozenset({"unscale", "step"})
+COVERING: Final = {"unscale": 1, "step": 1, "plain-step": 0, "zero": 0}
+"""Steps that a loop over optimizers does to each, and which of their objects the optimizer is."""
 ORDERED: Final = frozenset({"backward", "update", "step", "unscale"})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains.values import Scalar, Value
 from precision_lint.events import Place
 from precision_lint.syntax.program import spelled
 
@@ -25,6 +28,7 @@ class State(NamedTuple):
     had the scaler.
     by_framework: what unscaled all optimizers since the last step, and where.
     early: a clip or a read of gradients whose backward is not in sight.
+    multiplied: a scaler multiplied a loss since the last backward.
     known: conditions that hold on this path.
     """
 
@@ -42,6 +46,7 @@ class State(NamedTuple):
     lost: bool = False
     by_framework: tuple[Any, Place] | None = None
     early: tuple[str, Place, str] | None = None
+    multiplied: bool = False
     known: Known = ()
 
     def of(self, optimizer: Any) -> str | None:
@@ -92,6 +97,32 @@ def coarser(states: Iterable[State]) -> frozenset[State]:
         both = state.assumptions | (known.assumptions if known else 0)
         merged[like] = like._replace(assumptions=both)
     return frozenset(merged.values())
+
+
+def forgetting(states: Iterable[State], kept: Collection[str] | None = None) -> frozenset[State]:
+    """The states, of which only some conditions are known on; of None, ways are confused."""
+    if kept is not None:
+        return frozenset(
+            s._replace(known=tuple([fact for fact in s.known if fact[0] in kept])) for s in states
+        )
+    return frozenset(
+        s._replace(known=(), assumptions=s.assumptions | assume.PATHS) if s.known else s
+        for s in states
+    )
+
+
+def fewer(states: frozenset[State], most: int, kept: Iterable[Collection[str]]) -> frozenset[State]:
+    """At most so many states, if possible.
+
+    Of the conditions on them the first of ``kept`` stay, then fewer, then what is known beside the
+    gradients is forgotten, and at last all conditions are.
+    """
+    for some in kept:
+        if len(states) > most:
+            states = forgetting(states, some)
+    if len(states) > most:
+        states = coarser(states)
+    return states if len(states) <= most else forgetting(states)
 
 
 def updated_by(states: Iterable[State], scaler: Any) -> list[State]:
@@ -182,15 +213,68 @@ def learned(test: ast.expr, holds: bool, known: Known, asked: Collection[str]) -
     return tuple(sorted(facts.items()))
 
 
-def conditions(test: ast.expr) -> Iterator[str]:
+def set_to(
+    name: ast.AST, value: Value | None, known: Known, tests: Mapping[str, Iterable[ast.expr]]
+) -> Known:
+    """The conditions that hold once a variable is set: nothing older is known of it.
+
+    tests: conditions on variables alone, by the variable.
+    """
+    own = spelled(name)
+    facts = {key: truth for key, truth in known if own not in key}
+    for test in tests.get(own, ()):
+        holds = _comes_to(test, value)
+        if holds is not None:
+            key, plain = _key(test)
+            facts[key] = holds is plain
+    return tuple(sorted(facts.items()))
+
+
+def is_simple(test: ast.expr) -> bool:
+    """Whether a condition is a variable, or compares one with a number."""
+    if isinstance(test, ast.Compare):
+        other = test.comparators[0]
+        single = len(test.ops) == 1 and type(test.ops[0]) in COMPARED
+        number = isinstance(other, ast.Constant) and isinstance(other.value, (int, float))
+        return single and number and isinstance(test.left, ast.Name)
+    return isinstance(test, ast.Name)
+
+
+def _comes_to(test: Any, value: Value | None) -> bool | None:
+    """What a simple condition comes to where its variable has a value; None: either."""
+    if not isinstance(value, Scalar) or not (value.is_number or value.kind == "bool"):
+        return None
+    exact = value.value is not None
+    least, most = (value.value, value.value) if exact else (value.lo, value.hi)
+    if isinstance(test, ast.Name):
+        return bool(value.value) if exact else True if least > 0 else None
+    compare, bound = COMPARED[type(test.ops[0])], test.comparators[0].value
+    if not exact and isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
+        return None
+    low, high = compare(least, bound), compare(most, bound)
+    return bool(low) if low is high else None
+
+
+COMPARED: Final[dict[type, Callable[[Any, Any], Any]]] = {
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+
+
+def parts(test: ast.expr) -> Iterator[ast.expr]:
     """The conditions that a test is made of."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from conditions(test.operand)
+        yield from parts(test.operand)
     elif isinstance(test, ast.BoolOp):
         for part in test.values:
-            yield from conditions(part)
+            yield from parts(part)
     else:
-        yield _key(test)[0]
+        yield test
+
+
+def conditions(test: ast.expr) -> Iterator[str]:
+    """The same, each as a text without negation."""
+    return (_key(part)[0] for part in parts(test))
 
 
 def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
@@ -205,6 +289,8 @@ def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
         yield key, truth is holds
 
 
+STABLE: Final = frozenset({"is_enabled"})
+"""Methods of a scaler that say the same whenever they are asked."""
 OPPOSITE: Final = {
     ast.NotEq: ast.Eq,
     ast.IsNot: ast.Is,
@@ -219,6 +305,8 @@ def _key(test: ast.expr) -> tuple[str, bool]:
     counted = _residue(test)
     if counted is not None:
         return counted
+    if isinstance(test, ast.Call) and not test.args and getattr(test.func, "attr", "") in STABLE:
+        return _dumped(test, test.func), True
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         plain = OPPOSITE.get(test.ops[0].__class__)
         if plain is not None:

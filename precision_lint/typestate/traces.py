@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import alternatives
 from precision_lint.dataflow.operators import owners_of
@@ -21,8 +21,8 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Function, dotted
-from precision_lint.typestate.states import conditions, lasts
+from precision_lint.syntax.program import Function, Module, dotted, scan, spelled
+from precision_lint.typestate.states import conditions, is_simple, lasts, parts
 
 
 def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
@@ -85,6 +85,26 @@ def beside(
 
 def place_of(path: str, node: Any) -> Place:
     return Place(path, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+
+
+def written(step: Step) -> tuple[Place, Place, Place]:
+    """Where a step, its scaler and its optimizer are written."""
+    node: Any = step.node
+    owner = getattr(node.func, "value", node)
+    given = node.args[0] if node.args else node
+    path = step.place.path
+    return step.place, place_of(path, owner), place_of(path, given)
+
+
+def divided_elsewhere(home: Module) -> bool:
+    """Whether another function of a file unscales for those that step."""
+    known = home.facts.get("unscales")
+    if known is None:
+        known = home.facts["unscales"] = any(
+            "step" not in names and any("unscale" in name for name in names)
+            for names in (scan(one).names for one in home.all_functions())
+        )
+    return bool(known)
 
 
 def clipped_owners(step: Step) -> list[Value]:
@@ -239,6 +259,30 @@ def _passed_on(step: Step, called: Closure) -> set[str]:
 def conditions_of(step: Step) -> Iterator[str]:
     """The conditions that the test of a branch is made of."""
     return conditions(step.node.test)  # type: ignore[attr-defined]
+
+
+def asked_of(steps: Iterable[Step], tests: Iterable[Step]) -> dict[str, list[ast.expr]]:
+    """By variable that is set on the way: the conditions on it alone."""
+    found: dict[str, list[ast.expr]] = {spelled(s.node): [] for s in steps if s.kind == "set"}
+    for step in tests if found else ():
+        for part in parts(step.node.test):  # type: ignore[attr-defined]
+            own = spelled(getattr(part, "left", part)) if is_simple(part) else ""
+            if own in found:
+                found[own].append(part)
+    return found
+
+
+def decisive(tests: Iterable[Step]) -> frozenset[str]:
+    """The conditions of tests around a step that scales, or uses what it was scaled for."""
+    return frozenset(
+        key
+        for step in tests
+        if any(one.kind in TRAINING for one in once([step], set()))
+        for key in conditions_of(step)
+    )
+
+
+TRAINING: Final = frozenset({"scale", "backward", "step", "plain-step"})
 
 
 def asked_by_loops(
