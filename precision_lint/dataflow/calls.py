@@ -246,7 +246,7 @@ def run(
     given = parameters_given(function, owner, arguments, keywords)
     if tells(summary.trace):
         symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
-        of, within = (Closure(function, owner),), (summary.trace,)
+        of, within = (Closure(function, me),), (summary.trace,)
         it.trace.append(
             Step("call", node, it.place(node), of, within, symbols, tuple(given.items()))
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.interpreter import Interpreter
@@ -80,7 +81,7 @@ def _switches(function: Function) -> frozenset[str]:
         constant = {
             getattr(one.targets[0], "id", "")
             for one in plain
-            if isinstance(one.value, ast.Constant) and isinstance(one.value.value, int)
+            if isinstance(one.value, ast.Constant) and isinstance(one.value.value, (int, NoneType))
         }
         known = function.facts["switches"] = frozenset(
             name.id for name in names if name.id in constant

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -26,6 +25,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
+from precision_lint.typestate.conditions import Receiver, decided, lasting, learned, set_to
 from precision_lint.typestate.states import (
     STEPPED,
     UNSCALED,
@@ -33,28 +33,19 @@ from precision_lint.typestate.states import (
     all_scaled,
     by_elements,
     coarser,
-    conditions,
-    decided,
     fewer,
     forgetting,
     fresh,
     in_order,
-    lasting,
-    learned,
     next_element,
     noted_early,
-    set_to,
+    switched_off,
     updated_by,
 )
 from precision_lint.typestate.traces import (
-    asked_by_loops,
-    asked_of,
-    asked_until,
     beside,
     clipped_owners,
-    conditions_of,
     deciding,
-    decisive,
     divided_elsewhere,
     function_of,
     is_on,
@@ -65,10 +56,10 @@ from precision_lint.typestate.traces import (
     optimizers,
     passed_by,
     region_of,
-    renewed_in,
     rests_on,
     written,
 )
+from precision_lint.typestate.ways import Ways
 
 MOST, FEW = 48, 12
 """States that are followed at once, and where a function takes long; beyond, what they know is forgotten."""
@@ -107,6 +98,7 @@ class Machine:
         self.renamed: list[dict[int, int]] = []
         self.frames: list[Step] = []
         """Calls around the step at hand, outermost first."""
+        self.receivers: dict[Any, int] = {}
         self.silent = 0
         self.stopped: set[str] = set()
         """Kinds of which one report says it all."""
@@ -140,33 +132,14 @@ class Machine:
         }
         self.loops = dict(nesting(trace, (), set()))
         self.tests = dict(deciding(trace, frozenset(), set()))
-        self._read_tests(steps)
+        tests = [s for s in steps if s.kind == "if" and self._matters(s)]
+        self.ways = Ways(steps, tests, self.loops, self._number)
+        self.ways.switched_by(self.calls["scale"])
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
         self.now = 0
         """The number of the step at hand in the order in which steps are written."""
         self.ends = self.run(trace, frozenset({start}))
-
-    def _read_tests(self, steps: list[Step]) -> None:
-        """Which conditions tell ways apart, and where they may be asked."""
-        followed = {getattr(s.node, "id", "") for s in steps if s.kind == "set"}
-        self.changing = {id(s): renewed_in(s) - followed for s in steps if s.kind == "loop"}
-        """By loop: names that may have another value in each iteration."""
-        tests = [s for s in steps if s.kind == "if" and self._matters(s)]
-        counted = Counter(key for s in tests for key in conditions_of(s))
-        self.often = frozenset(key for key, times in counted.items() if times > 1)
-        """Conditions that more than one test asks."""
-        self.training = self.often & decisive(tests)
-        """Those of them that decide whether losses are scaled, or optimizers step."""
-        self.asked = self.often | asked_by_loops(tests, self.loops, self.changing)
-        """The same, with those that a loop asks in each iteration; others tell nothing of the way."""
-        self.simple = asked_of(steps, tests)
-        """Conditions on variables that are set on the way, by the variable."""
-        self.asked |= {
-            key for some in self.simple.values() for one in some for key in conditions(one)
-        }
-        self.until = asked_until(steps, self.loops, self.asked)
-        """By condition: the number of the last step that may ask it, which is the last of its loop."""
 
     # objects
 
@@ -223,7 +196,7 @@ class Machine:
         if self.budget > 0:
             self.budget -= states
             if self.budget <= STEPS - PRECISE:
-                self.asked = frozenset()  # the rest goes without conditions
+                self.ways.forget()
             if self.budget <= 0:
                 self.it.program.count("typestate")
         return self.budget > 0
@@ -235,8 +208,7 @@ class Machine:
             return plain if len(plain) <= FEW else coarser(plain)
         if len(states) <= MOST:
             return states
-        again = {key for key, last in self.until.items() if last > self.now}
-        return fewer(states, MOST, (again, again & self.often, again & self.training))
+        return fewer(states, MOST, self.ways.kept(self.now))
 
     def _matters(self, step: Step) -> bool:
         """Whether a structure holds a step of the protocol, or a way out."""
@@ -273,19 +245,36 @@ class Machine:
         """``if``: each path goes the way that its conditions allow."""
         test: ast.expr = step.node.test  # type: ignore[attr-defined]
         ways: tuple[set[State], set[State]] = (set(), set())
+        receiver = self._receiver()
         for state in states:
-            truth = decided(test, state.known)
+            truth = decided(test, state.known, receiver)
             for way, holds in enumerate((True, False)):
                 if truth is None or truth is holds:
-                    ways[way].add(
-                        state._replace(known=learned(test, holds, state.known, self.asked))
-                    )
+                    known = learned(test, holds, state.known, self.ways.asked, receiver)
+                    after = state._replace(known=known)
+                    ways[way].add(switched_off(after) if self._is_off(after) else after)
         flow = Flow(())
         for block, entering in zip(step.blocks, ways, strict=True):
             inner = self.run(block, frozenset(entering))
             flow.leaving(inner)
             flow.next |= inner.next
         return flow
+
+    def _is_off(self, state: State) -> bool:
+        """Whether what switches the scalers on is known not to hold."""
+        tests, receiver = self.ways.switches, self._receiver()
+        return bool(tests) and all(decided(one, state.known, receiver) is False for one in tests)
+
+    def _receiver(self) -> Receiver | None:
+        """The object whose method is at hand; None: it is none, or of an unknown object."""
+        called = self.frames[-1].objects[0] if self.frames else None
+        if not isinstance(called, Closure) or not isinstance(called.owner, Instance):
+            return None
+        parameters = called.function.parameters
+        return Receiver(parameters[0].arg, self._number(called.owner)) if parameters else None
+
+    def _number(self, owner: Instance) -> int:
+        return self.receivers.setdefault(self.key(owner), len(self.receivers))
 
     def either(self, step: Step, states: States) -> Flow:
         """``match`` and parts of conditions: each block may run, or none."""
@@ -339,7 +328,7 @@ class Machine:
 
     def loop(self, step: Step, states: States) -> Flow:
         """A loop of any number of iterations; its element is another object in each."""
-        changing = self.changing[id(step)]
+        changing = self.ways.changing[id(step)]
         varying = [key for one in step.objects for key in self._all_of(one)]
         inside = list(once(step.blocks[0], set()))
         varying += [self._optimizer(one) for one in looked_up(step.node, inside)]
@@ -374,11 +363,12 @@ class Machine:
         self, step: Step, states: States, changing: frozenset[str], flow: Flow
     ) -> States:
         """The states at the end of one iteration; how it leaves the loop goes to ``flow``."""
+        others = self.ways.others[id(step)]
         inner = self.run(step.blocks[0], states)
         flow.breaks |= inner.breaks
         flow.returns |= inner.returns
         return frozenset(
-            state._replace(known=lasting(state.known, changing))
+            state._replace(known=lasting(state.known, changing, others))
             for state in inner.next | inner.continues
         )
 
@@ -518,7 +508,7 @@ class Machine:
         here = self.key(scaler) in self.scaling
         return [
             s._replace(lost=True, scaled=None, plain=None)
-            if here and not s.multiplied
+            if (here and not s.multiplied) or self._is_off(s)
             else s._replace(
                 scaled=step.place, framework=False, assumptions=scaler.assumptions, waiting=True,
                 zeroed=None, updated=None, looked=False, lost=False, clean=(), level=len(self.frames),
@@ -768,7 +758,7 @@ class Machine:
 
     def stored(self, step: Step, states: list[State]) -> Iterable[State]:
         """A variable that tests ask is set."""
-        set_now = partial(set_to, step.node, step.objects[0], tests=self.simple)
+        set_now = partial(set_to, step.node, step.objects[0], tests=self.ways.simple)
         return [s._replace(known=set_now(s.known)) for s in states]
 
     def renewed(self, step: Step, states: list[State]) -> Iterable[State]:

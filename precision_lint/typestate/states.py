@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 from precision_lint.domains import assumptions as assume
-from precision_lint.domains.values import Scalar, Value
 from precision_lint.events import Place
-from precision_lint.syntax.program import spelled
+from precision_lint.typestate.conditions import Known, parted
 
 UNSCALED, STEPPED = "unscaled", "stepped"
-Known = tuple[tuple[str, bool], ...]
 
 
 class State(NamedTuple):
@@ -103,7 +99,8 @@ def forgetting(states: Iterable[State], kept: Collection[str] | None = None) -> 
     """The states, of which only some conditions are known on; of None, ways are confused."""
     if kept is not None:
         return frozenset(
-            s._replace(known=tuple([fact for fact in s.known if fact[0] in kept])) for s in states
+            s._replace(known=tuple([fact for fact in s.known if parted(fact[0])[1] in kept]))
+            for s in states
         )
     return frozenset(
         s._replace(known=(), assumptions=s.assumptions | assume.PATHS) if s.known else s
@@ -152,6 +149,13 @@ def fresh(state: State) -> State:
     return state._replace(scaled=None, waiting=False, zeroed=None)
 
 
+def switched_off(state: State) -> State:
+    """The state where the scaler is disabled: nothing was multiplied."""
+    if state.framework:
+        return state
+    return state._replace(scaled=None, plain=None, waiting=False, clean=(), optimizers=())
+
+
 def by_elements(states: frozenset[State], varying: list[Any]) -> Iterable[frozenset[State]]:
     """States in groups of those that say the same of a loop's elements."""
     groups: dict[tuple[str | None, ...], set[State]] = {}
@@ -182,183 +186,4 @@ def _updates(entering: frozenset[State], state: State) -> bool:
     return state.updated is not None and all(
         one.waiting and one.updated is None and one.scaled == state.scaled is not None
         for one in entering
-    )
-
-
-# conditions
-
-
-def decided(test: ast.expr, known: Known) -> bool | None:
-    """The truth of a test on a path; None: both are possible."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = decided(test.operand, known)
-        return None if inner is None else not inner
-    if isinstance(test, ast.BoolOp):
-        parts = [decided(part, known) for part in test.values]
-        absorbing = isinstance(test.op, ast.Or)
-        if absorbing in parts:
-            return absorbing
-        return None if None in parts else not absorbing
-    key, truth = _key(test)
-    found = dict(known).get(key)
-    return None if found is None else found is truth
-
-
-def learned(test: ast.expr, holds: bool, known: Known, asked: Collection[str]) -> Known:
-    """The conditions that hold once a test has gone one way, of those that are asked more than once."""
-    facts = dict(known)
-    for key, truth in _facts(test, holds):
-        if key in asked:
-            facts[key] = truth
-    return tuple(sorted(facts.items()))
-
-
-def set_to(
-    name: ast.AST, value: Value | None, known: Known, tests: Mapping[str, Iterable[ast.expr]]
-) -> Known:
-    """The conditions that hold once a variable is set: nothing older is known of it.
-
-    tests: conditions on variables alone, by the variable.
-    """
-    own = spelled(name)
-    facts = {key: truth for key, truth in known if own not in key}
-    for test in tests.get(own, ()):
-        holds = _comes_to(test, value)
-        if holds is not None:
-            key, plain = _key(test)
-            facts[key] = holds is plain
-    return tuple(sorted(facts.items()))
-
-
-def is_simple(test: ast.expr) -> bool:
-    """Whether a condition is a variable, or compares one with a number."""
-    if isinstance(test, ast.Compare):
-        other = test.comparators[0]
-        single = len(test.ops) == 1 and type(test.ops[0]) in COMPARED
-        number = isinstance(other, ast.Constant) and isinstance(other.value, (int, float))
-        return single and number and isinstance(test.left, ast.Name)
-    return isinstance(test, ast.Name)
-
-
-def _comes_to(test: Any, value: Value | None) -> bool | None:
-    """What a simple condition comes to where its variable has a value; None: either."""
-    if not isinstance(value, Scalar) or not (value.is_number or value.kind == "bool"):
-        return None
-    exact = value.value is not None
-    least, most = (value.value, value.value) if exact else (value.lo, value.hi)
-    if isinstance(test, ast.Name):
-        return bool(value.value) if exact else True if least > 0 else None
-    compare, bound = COMPARED[type(test.ops[0])], test.comparators[0].value
-    if not exact and isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
-        return None
-    low, high = compare(least, bound), compare(most, bound)
-    return bool(low) if low is high else None
-
-
-COMPARED: Final[dict[type, Callable[[Any, Any], Any]]] = {
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
-
-
-def parts(test: ast.expr) -> Iterator[ast.expr]:
-    """The conditions that a test is made of."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from parts(test.operand)
-    elif isinstance(test, ast.BoolOp):
-        for part in test.values:
-            yield from parts(part)
-    else:
-        yield test
-
-
-def conditions(test: ast.expr) -> Iterator[str]:
-    """The same, each as a text without negation."""
-    return (_key(part)[0] for part in parts(test))
-
-
-def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from _facts(test.operand, not holds)
-    elif isinstance(test, ast.BoolOp):
-        if holds is isinstance(test.op, ast.And):
-            for part in test.values:
-                yield from _facts(part, holds)
-    else:
-        key, truth = _key(test)
-        yield key, truth is holds
-
-
-STABLE: Final = frozenset({"is_enabled"})
-"""Methods of a scaler that say the same whenever they are asked."""
-OPPOSITE: Final = {
-    ast.NotEq: ast.Eq,
-    ast.IsNot: ast.Is,
-    ast.NotIn: ast.In,
-    ast.GtE: ast.Lt,
-    ast.LtE: ast.Gt,
-}
-
-
-def _key(test: ast.expr) -> tuple[str, bool]:
-    """A condition without its negation, and whether it was negated."""
-    counted = _residue(test)
-    if counted is not None:
-        return counted
-    if isinstance(test, ast.Call) and not test.args and getattr(test.func, "attr", "") in STABLE:
-        return _dumped(test, test.func), True
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        plain = OPPOSITE.get(test.ops[0].__class__)
-        if plain is not None:
-            other = ast.Compare(test.left, [plain()], test.comparators)
-            return _dumped(test, other), False
-    return _dumped(test, test), True
-
-
-def _residue(test: ast.expr) -> tuple[str, bool] | None:
-    """A test of a counter (``(i + 1) % 2 == 0``, ``i % 2``) by what is left over."""
-    wanted, truth = 0, True
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        op, right = test.ops[0], test.comparators[0]
-        if not isinstance(op, (ast.Eq, ast.NotEq)) or not isinstance(right, ast.Constant):
-            return None
-        if not isinstance(right.value, int):
-            return None
-        wanted, truth, test = right.value, isinstance(op, ast.Eq), test.left
-    else:
-        truth = False  # the remainder itself: true if it is not 0
-    if not isinstance(test, ast.BinOp) or not isinstance(test.op, ast.Mod):
-        return None
-    modulo: ast.BinOp = test
-    counter, every, added = modulo.left, modulo.right, 0
-    if isinstance(counter, ast.BinOp) and isinstance(counter.op, ast.Add):
-        if not isinstance(counter.right, ast.Constant) or not isinstance(counter.right.value, int):
-            return None
-        added = counter.right.value
-        counter = counter.left
-    if isinstance(every, ast.Constant) and isinstance(every.value, int) and every.value > 0:
-        rest = (wanted - added) % every.value
-        if every.value == 2 and rest == 1:
-            rest, truth = 0, not truth
-        return f"{spelled(counter)} % {every.value} == {rest}", truth
-    return f"{spelled(counter)} + {added} % {spelled(every)} == {wanted}", truth
-
-
-def _dumped(node: ast.expr, plain: ast.expr) -> str:
-    """A text that two equal conditions share; it is kept with the node."""
-    known = getattr(node, "condition", None)
-    if known is None:
-        known = node.condition = spelled(plain)  # type: ignore[attr-defined]
-    return str(known)
-
-
-def lasting(known: Known, changing: frozenset[str]) -> Known:
-    """Conditions that still hold in the next iteration."""
-    return tuple([fact for fact in known if lasts(fact[0], changing)])
-
-
-def lasts(key: str, changing: frozenset[str]) -> bool:
-    """Whether a condition calls nothing, and is on no name that may have another value."""
-    return "Call(" not in key and not any(
-        f"id='{name}'" in key or f"attr='{name}'" in key for name in changing
     )

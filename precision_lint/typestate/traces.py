@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from precision_lint.dataflow.graph import alternatives
 from precision_lint.dataflow.operators import owners_of
@@ -13,7 +13,6 @@ from precision_lint.domains.values import (
     IN_BFLOAT16,
     IN_FLOAT16,
     Closure,
-    Instance,
     Sequence,
     Special,
     Tensor,
@@ -21,8 +20,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Function, Module, dotted, scan, spelled
-from precision_lint.typestate.states import conditions, is_simple, lasts, parts
+from precision_lint.syntax.program import Function, Module, scan
 
 
 def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
@@ -205,112 +203,3 @@ def bound_in(node: ast.AST) -> frozenset[str]:
         for one in ast.walk(node)
         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
     )
-
-
-def renewed_in(loop: Step) -> frozenset[str]:
-    """Names, also of attributes, that may have another value in each iteration of a loop."""
-    found = set(_stored(loop.node))
-    owners: dict[str, list[tuple[Value, ast.AST]]] = {}
-    for step in once(loop.blocks[0], set()):
-        called = step.objects[0] if step.kind == "call" else None
-        if isinstance(called, Closure):
-            function = called.function
-            stored = function.facts.get("stored")
-            if stored is None:
-                stored = function.facts["stored"] = frozenset(_stored(function.node))
-            arguments = {
-                one.arg for one in ast.walk(function.node.args) if isinstance(one, ast.arg)
-            }
-            if called.owner is not None and function.parameters:
-                name = function.parameters[0].arg
-                owners.setdefault(name, []).append((called.owner, step.node))
-                arguments.discard(name)
-            found |= stored | arguments - _passed_on(step, called)
-    other = {name for name, calls in owners.items() if not _one_object(name, calls, found)}
-    return frozenset(found | other)
-
-
-def _one_object(name: str, calls: list[tuple[Value, ast.AST]], changing: set[str]) -> bool:
-    """Whether a name is the same object in all methods that are called, and a loop keeps that."""
-    objects = {(one.root, one.path) for one, _ in calls if isinstance(one, Instance)}
-    owners = {(dotted(getattr(node, "func", node)) or "").rpartition(".")[0] for _, node in calls}
-    parts = {part for one in owners for part in one.split(".")}
-    return (
-        len(objects) == 1 and changing.isdisjoint(parts) and (owners == {name} or name not in parts)
-    )
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    for one in ast.walk(node):
-        if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Store):
-            yield one.id if isinstance(one, ast.Name) else one.attr
-
-
-def _passed_on(step: Step, called: Closure) -> set[str]:
-    """Parameters that a call gives the variables of the same name."""
-    if not isinstance(step.node, ast.Call):
-        return set()
-    names = [one.arg for one in called.function.parameters[called.owner is not None :]]
-    given = [*zip(names, step.node.args, strict=False)]
-    given += [(one.arg, one.value) for one in step.node.keywords if one.arg is not None]
-    return {name for name, node in given if isinstance(node, ast.Name) and node.id == name}
-
-
-def conditions_of(step: Step) -> Iterator[str]:
-    """The conditions that the test of a branch is made of."""
-    return conditions(step.node.test)  # type: ignore[attr-defined]
-
-
-def asked_of(steps: Iterable[Step], tests: Iterable[Step]) -> dict[str, list[ast.expr]]:
-    """By variable that is set on the way: the conditions on it alone."""
-    found: dict[str, list[ast.expr]] = {spelled(s.node): [] for s in steps if s.kind == "set"}
-    for step in tests if found else ():
-        for part in parts(step.node.test):  # type: ignore[attr-defined]
-            own = spelled(getattr(part, "left", part)) if is_simple(part) else ""
-            if own in found:
-                found[own].append(part)
-    return found
-
-
-def decisive(tests: Iterable[Step]) -> frozenset[str]:
-    """The conditions of tests around a step that scales, or uses what it was scaled for."""
-    return frozenset(
-        key
-        for step in tests
-        if any(one.kind in TRAINING for one in once([step], set()))
-        for key in conditions_of(step)
-    )
-
-
-TRAINING: Final = frozenset({"scale", "backward", "step", "plain-step"})
-
-
-def asked_by_loops(
-    tests: list[Step],
-    loops: Mapping[int, tuple[int, ...]],
-    changing: Mapping[int, frozenset[str]],
-) -> frozenset[str]:
-    """Conditions of tests in loops that come out alike in each iteration."""
-    return frozenset(
-        key
-        for step in tests
-        for key in conditions_of(step)
-        for around in loops[id(step)]
-        if lasts(key, changing.get(around, frozenset()))
-    )
-
-
-def asked_until(
-    steps: list[Step], loops: Mapping[int, tuple[int, ...]], asked: frozenset[str]
-) -> dict[str, int]:
-    """By condition: the number of the last step that may ask it, which is the last of its loop."""
-    last: dict[int, int] = {}
-    for number, step in enumerate(steps):
-        last.update(dict.fromkeys(loops[id(step)][:1], number))
-    found: dict[str, int] = {}
-    for number, step in enumerate(steps):
-        if step.kind == "if":
-            end = max(number, *(last[loop] for loop in loops[id(step)][:1]), 0)
-            for key in asked.intersection(conditions_of(step)):
-                found[key] = max(found.get(key, 0), end)
-    return found
