@@ -262,7 +262,9 @@ class Machine:
 
     def _is_off(self, state: State) -> bool:
         """Whether what switches the scalers on is known not to hold."""
-        tests, receiver = self.ways.switches, self._receiver()
+        called = self.frames[-1].objects[0] if self.ways.switches and self.frames else None
+        tests = self.ways.switches_in(called.function) if isinstance(called, Closure) else []
+        receiver = self._receiver() if tests else None
         return bool(tests) and all(decided(one, state.known, receiver) is False for one in tests)
 
     def _receiver(self) -> Receiver | None:

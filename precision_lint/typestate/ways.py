@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from precision_lint.dataflow.protocol import Step
-from precision_lint.domains.values import Closure, Instance, Special, Value
-from precision_lint.syntax.program import dotted, spelled
+from precision_lint.domains.values import Closure, Instance, Value
+from precision_lint.syntax.program import Function, dotted, every, spelled
 from precision_lint.typestate.conditions import conditions, is_simple, lasts, parts
 from precision_lint.typestate.traces import once
 
@@ -48,20 +48,33 @@ class Ways:
         }
         self.until = asked_until(steps, loops, self.asked)
         """By condition: the number of the last step that may ask it, which is the last of its loop."""
-        self.switches: list[ast.expr] = []
-        """Tests of which one holds where gradients are scaled."""
+        self.switches: list[tuple[ast.Call, ast.expr]] = []
+        """Scalers that multiply losses, and what says whether each is enabled."""
+        self.meant: dict[Function, list[ast.expr]] = {}
 
-    def switched_by(self, scales: Iterable[Step]) -> None:
+    def switched_by(self, scales: list[Step]) -> None:
         """Note what switches the scalers on that multiply losses: ``GradScaler(enabled=use_amp)``."""
-        for step in scales:
-            made = step.objects[0].node if isinstance(step.objects[0], Special) else None
-            given = made.keywords if isinstance(made, ast.Call) else []
-            test = next((one.value for one in given if one.arg == "enabled"), None)
-            if test is None:
-                self.switches = []
-                return
-            self.switches.append(test)
-        self.asked |= {key for one in self.switches for key in conditions(one)}
+        made = [getattr(step.objects[0], "node", None) for step in scales]
+        calls = [one for one in made if isinstance(one, ast.Call)]
+        given = [(one, k.value) for one in calls for k in one.keywords if k.arg == "enabled"]
+        if len(given) == len(scales):
+            self.switches = given
+            self.asked |= {key for _, test in given for key in conditions(test)}
+
+    def switches_in(self, function: Function) -> list[ast.expr]:
+        """The same, where all mean the same in a function as where the scalers are made."""
+        known = self.meant.get(function)
+        if known is None:
+            own = {one.arg for one in function.parameters[:1] if function.cls is not None}
+            inside = list(every(function.node))
+            meant = [
+                test
+                for made, test in self.switches
+                if any(one is made for one in inside)
+                or own.issuperset(one.id for one in every(test) if isinstance(one, ast.Name))
+            ]
+            known = self.meant[function] = meant if len(meant) == len(self.switches) else []
+        return known
 
     def kept(self, now: int) -> tuple[set[str], ...]:
         """Conditions that are worth knowing behind a step, then fewer of them."""
