@@ -295,10 +295,12 @@ def _default_dtype(
     if name.endswith("get_default_dtype"):
         return DtypeValue(it.program.default_dtype, node, it.module)
     vector = dtype_of(it, arguments[0]) if arguments else None
-    if vector is not None and not vector[0] & dtypes.OTHER:
-        # a setting that may name half is hardly ever set to it
-        default = it.program.default_dtype = tuple([one & ~dtypes.LOW or one for one in vector])
-        objects.show_cast(it, default, node, True)
+    if vector is None or vector[0] & dtypes.OTHER:
+        it.program.default_dtype = dtypes.join(dtypes.V_FLOAT32, dtypes.V_FLOAT64)
+        return NONE
+    # a setting that may name half is hardly ever set to it
+    default = it.program.default_dtype = tuple([one & ~dtypes.LOW or one for one in vector])
+    objects.show_cast(it, default, node, True)
     return NONE
 
 

@@ -254,12 +254,15 @@ def _of_variant(event: Event, variant: Variant, force: Force) -> Verdict | None:
 def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force: Force) -> bool:
     """Whether such alarms were wrong as a rule where the user stated no mode.
 
-    What is seen to be called in a region is not one of them, but for large values on one of several ways.
+    What is seen to be called in a region is not one of them, but for large values on one of several ways, and
+    for operands of two dtypes of which one is what something gives that may be a model.
     """
-    large = bool(assumptions & SHOWN)
-    if force.stated or variant.regions:
-        return large and not force.stated and bool(assumptions & TWICE)
-    rare = event.kind in RARE or _is_plain_mismatch(event)
+    if force.stated:
+        return False
+    large, plain = bool(assumptions & SHOWN), _is_plain_mismatch(event)
+    if variant.regions and not plain:
+        return large and bool(assumptions & TWICE)
+    rare = event.kind in RARE or plain
     if mode == CODE:
         guesses = assumptions & ~assume.OUTSIDE
         return bool(guesses) and (rare or bool(guesses & (guesses - 1)))
@@ -269,7 +272,8 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
     if event.kind in LATE:
         return False
     if shown in (Strength.FILE, Strength.PARTS):
-        return large
+        by_model = assumptions & assume.NETWORK and not event.facts.get("float64")
+        return large or (plain and bool(by_model))
     return large or rare or not _is_entered(event, variant)
 
 
