@@ -145,7 +145,7 @@ def _reason(one: Tensor, other: Tensor, depth: int = 3) -> str | None:
             return "a matrix that was composed"
     if inner.op == "sub" and _is_offset(inner):
         return "points relative to an origin"
-    if _is_column(one) and _is_data(core(other)):
+    if _is_column(one) and _is_data(core(other)) and not same(inner, core(other)):
         return "a matrix times one vector"
     return None
 
