@@ -414,8 +414,14 @@ def exponential_overflow(it: Interpreter, applied: Applied) -> None:
         return
     size = value.hi if value.hi < INF else magnitude(value)
     needed = unbounded(size, limit)
-    if needed is not None:
+    if needed is not None and not (needed and _is_setting(value)):
         report(it, "exponential-overflow", applied, value, modes, needed, limit=limit)
+
+
+def _is_setting(value: Tensor) -> bool:
+    """Whether a tensor is one number that nobody computed: a cutoff, a temperature."""
+    made = value.op in ("tensor", "as_tensor", "scalar_tensor", "full")
+    return made and value.rank == 0 and not any(isinstance(x, Tensor) for x in value.operands)
 
 
 def _sign(value: Any) -> int:
