@@ -14,9 +14,10 @@ from precision_lint import runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from precision_lint.domains import assumptions as assume
-from precision_lint.events import Event, Place, Variant
+from precision_lint.domains.dtypes import AMP16
+from precision_lint.events import Event, Place, Sign, Variant
 from precision_lint.precision.confidence import Callers, judge
-from precision_lint.precision.modes import Force
+from precision_lint.precision.modes import Force, Strength
 
 from . import projects
 
@@ -246,6 +247,46 @@ def test_two_guesses_are_too_many_as_written(assumed: int, confidence: Confidenc
     for force, expected in ((Force(), confidence), (Force(stated=True), Confidence.LIKELY)):
         verdict = judge(event, force, Callers())
         assert verdict is not None and verdict.confidence is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "confidence"),
+    [
+        ("distance-in-region", "forward", Confidence.LIKELY),
+        ("distance-in-region", "match", Confidence.POSSIBLE),
+        ("geometry-product", "match", Confidence.POSSIBLE),
+        ("large-contraction", "match", Confidence.LIKELY),
+    ],
+)
+def test_methods_that_nothing_calls_are_no_part_of_a_region(
+    kind: str, method: str, confidence: Confidence
+) -> None:
+    sign = Sign(AMP16, "a region is opened", Place("train.py", 6, 11, 6, 30))
+    force = Force({AMP16: (Strength.IMPORTER, sign)})
+    variant = Variant(1 << AMP16, 0, ("net.py", f"Net.{method}"), of_module=True)
+    place = Place("net.py", 6, 11, 6, 30)
+    verdict = judge(Event(kind, place, f"Net.{method}", {}, [variant]), force, Callers())
+    assert verdict is not None and verdict.confidence is confidence
+
+
+def test_what_may_be_a_model_s_meets_float32_behind_a_region(tmp_path: Path) -> None:
+    text = """\
+import torch
+
+
+def aligned(poses, rotation):
+    return torch.einsum("i j, ... j k -> ... i k", rotation, poses)
+
+
+def evaluate(model, views):
+    with torch.autocast("cuda", dtype=torch.float16):
+        poses = model(views)
+    return aligned(poses, torch.eye(3))
+"""
+    projects.write(tmp_path, {"evaluate.py": text})
+    assert "MP502" not in codes(tmp_path)
+    assert "MP502" in codes(tmp_path, confidence=Confidence.POSSIBLE)
+    assert "MP502" in codes(tmp_path, precision=(AMP,))
 
 
 def codes(root: Path, precision: tuple[str, ...] = (), **options: Any) -> set[str]:
