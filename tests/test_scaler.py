@@ -95,7 +95,6 @@ WRONG = {
     "unscale in try": "an exception that is expected",
     "unscaled in even steps, stepped in odd ones": "the scaler forgets nothing between iterations",
     "second unscale_ is tried": "an exception that is expected",
-    "scaled by name on a flag": "which path a value came by",
     "update in finally": "paths into finally",
 }
 """Sound loops that are reported, and what the analysis does not know."""
@@ -182,9 +181,18 @@ def test_conditions_that_are_not_asked_again_are_forgotten_first() -> None:
     assert analysis.events(whole) == []
 
 
+SCALING = "".join(under(f"if options.f{i}", "scaler.scale(model(batch))\n") for i in range(6))
+
+
+def test_conditions_that_decide_no_step_are_forgotten_before_others() -> None:
+    """Whether there is a scaler is known among many conditions on what is cleared, which are asked again."""
+    assert violations(under("for batch in loader", ASKED, OPTIONAL, ASKED)) == []
+
+
 def test_a_clip_on_a_path_that_may_not_be_is_possible() -> None:
     """With all conditions forgotten, the clip of one branch follows the backward of the other."""
-    found = [event for event, _ in violations(under("for batch in loader", ASKED, OPTIONAL, ASKED))]
+    loop = under("for batch in loader", SCALING, OPTIONAL, SCALING)
+    found = [event for event, _ in violations(loop)]
     clips = [event for event in found if event.kind == CLIP_SCALED]
     assert clips
     assert all(v.assumptions & assume.PATHS for event in clips for v in event.variants)
