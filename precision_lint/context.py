@@ -109,6 +109,13 @@ class Context:
         functions = [self.tree.function(node) for node in nodes if node is not None]
         return len(functions) == 2 and functions[0] is functions[1]
 
+    def are_exclusive(self, first: Place, second: Place) -> bool:
+        """Whether one pass through this file's code meets only one of two places."""
+        statements = self._statement(first), self._statement(second)
+        if statements[0] is None or statements[1] is None:
+            return False
+        return branches.exclude_each_other(self.tree, statements[0], statements[1])
+
     def name_of(self, made: Place, seen_from: Place) -> str | None:
         """The name that what is made at a place was given, if it means the same elsewhere."""
         node = self.tree.node(made)

@@ -40,6 +40,17 @@ def _both(first: Edits | None, second: Edits | None) -> Edits | None:
     return None if first is None or second is None else (*first, *second)
 
 
+def _behind_last(steps: list[Place], at: Context, line: str) -> Edits | None:
+    """A new line behind the last of some steps; where they are in several branches, in each."""
+    edits: Edits | None = ()
+    ends: list[Place] = []
+    for step in reversed(steps):
+        if all(at.are_exclusive(step, one) for one in ends):
+            ends.append(step)
+            edits = _both(edits, at.insert_after(step, line))
+    return edits
+
+
 def unscale(event: Event, at: Context, title: str, reason: str | None = None) -> Fix | None:
     """Unscale the gradients of all optimizers that step, in front of what looks at them."""
     steps = _steps(event, at)
@@ -76,7 +87,7 @@ def step_with_scaler(event: Event, at: Context) -> Fix | None:
         return None
     scaler = spelled.pop()
     edits = at.replace({event.place: f"{scaler}.step({at.text(optimizer)})"})
-    if not event.facts["updates"]:
+    if all(at.are_exclusive(place, event.place) for place in event.facts["updates"]):
         edits = _both(edits, at.insert_after(event.place, f"{scaler}.update()"))
     return at.fix(f"step with {scaler}", edits)
 
@@ -86,7 +97,8 @@ def update(event: Event, at: Context) -> Edits | None:
     steps = _steps(event, at)
     if not steps or not at.together(event.place, steps[-1][0]):
         return None
-    edits = at.insert_after(steps[-1][0], f"{steps[-1][1]}.update()")
+    places = sorted({event.place, *(step for step, _, _ in steps)})
+    edits = _behind_last(places, at, f"{steps[-1][1]}.update()")
     for place in event.facts["updates"]:
         edits = _both(edits, at.remove(place))
     return edits
@@ -102,7 +114,8 @@ def move_update(event: Event, at: Context) -> Edits | None:
     removed = at.remove(event.place)
     if any(at.together(place, last) and place.row > last.row for place in updates):
         return removed
-    return _both(removed, at.insert_after(last, f"{scaler}.update()"))
+    places = [step for step, _, _ in steps]
+    return _both(removed, _behind_last(places, at, f"{scaler}.update()"))
 
 
 def update_skips(event: Event, at: Context) -> Edits | None:
@@ -118,4 +131,11 @@ def move_zero(event: Event, at: Context) -> Edits | None:
     step = event.facts["step"]
     if not at.together(event.place, step):
         return None
-    return _both(at.remove(event.place), at.insert_after(step, at.text(event.place)))
+    same = [
+        place
+        for place, _, _ in event.facts["steps"]
+        if place != step and at.together(place, step) and at.text(place) == at.text(step)
+    ]
+    same = [place for place in same if not at.are_exclusive(event.place, place)]
+    added = _behind_last([step, *same], at, at.text(event.place))
+    return _both(at.remove(event.place), added)

@@ -48,9 +48,9 @@ class OptimizerStepBypassesScaler(Rule):
     ```
 
     ## Fix safety
-    Safe where the call is replaced: a disabled scaler's `step` is the optimizer's. Where it stands
-    beside `scaler.step` it is deleted, which is unsafe: without a scale it trains too, and the code
-    stepped twice for each batch.
+    Safe where the call is replaced, also in another branch than `scaler.step`: a disabled scaler's
+    `step` is the optimizer's. Where it stands beside `scaler.step` it is deleted, which is unsafe:
+    without a scale it trains too, and the code stepped twice for each batch.
 
     ## How to silence
     `# precision-lint: ignore[MP104] reason` or `# noqa: MP104` on the line.
@@ -97,13 +97,19 @@ class OptimizerStepBypassesScaler(Rule):
         if done == "stepped" or self._beside(event, at):
             why = "the code stepped twice for each batch; without a scale it does too"
             fix = at.fix("leave the step to the scaler", remedies.removed(event, at), why)
-        elif not event.facts["steps"]:
+        elif self._alone(event, at):
             fix = remedies.step_with_scaler(event, at)
         yield Finding(message, fix=fix, related=remedies.backward(event))
 
     @staticmethod
     def _beside(event: Event, at: Context) -> bool:
-        """Whether the scaler steps the same optimizer."""
+        """Whether the scaler steps the same optimizer, too."""
         optimizer = at.receiver(event.place)
-        written = {at.text(name) for _, _, name in event.facts["steps"] if name.path == at.path}
+        steps = ((step, name) for step, _, name in event.facts["steps"] if name.path == at.path)
+        written = {at.text(name) for step, name in steps if not at.are_exclusive(step, event.place)}
         return optimizer is not None and at.text(optimizer) in written
+
+    @staticmethod
+    def _alone(event: Event, at: Context) -> bool:
+        """Whether no scaler steps where the optimizer does."""
+        return all(at.are_exclusive(step, event.place) for step, _, _ in event.facts["steps"])

@@ -196,3 +196,49 @@ def test_a_clip_on_a_path_that_may_not_be_is_possible() -> None:
     clips = [event for event in found if event.kind == CLIP_SCALED]
     assert clips
     assert all(v.assumptions & assume.PATHS for event in clips for v in event.variants)
+
+
+BASE = """\
+import torch
+from torch import nn
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def scaled(self):
+        loss = self.loss
+        kept = {"plain": loss.detach()}
+        kept["shape"] = loss.shape
+        kept["device"] = loss.device
+        kept["rank"] = loss.dim()
+        kept["kind"] = loss.dtype
+        self.loss = self.scaler.scale(loss)
+        return kept
+
+    def optimize(self):
+        self.forward()
+        self.scaled()
+        self.loss.backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+HEIR = """
+class Net{0}(Base):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def forward(self):
+        self.loss = self.layer(self.batch).mean()
+"""
+
+
+def test_a_call_that_a_bound_leaves_out_may_have_scaled() -> None:
+    """``scaled`` has more objects than it is followed for."""
+    heirs = range(40)
+    run = under("def run()", *(f"Net{i}().optimize()\n" for i in heirs))
+    found = analysis.events(BASE + "".join(HEIR.format(i) for i in heirs) + run)
+    assert "unscaled-backward" not in {event.kind for event in found}

@@ -24,7 +24,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
-from precision_lint.dataflow.protocol import PROTOCOL, Step, note, noted, tells
+from precision_lint.dataflow.protocol import Step, hides_steps, note, noted, tells
 from precision_lint.dataflow.renaming import renamed
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -300,7 +300,7 @@ def _as_alike(
     """The result of a call in one context too many: in kinds and dtypes that of one like it."""
     it.program.count("contexts")
     it.unseen_calls += 1
-    if not scan(function).names.isdisjoint(PROTOCOL):
+    if hides_steps(function):
         note(it, "unfollowed-call", node)
     known = function.facts.get("alike")
     if known and arguments is not None:

@@ -143,7 +143,7 @@ def behind(value: Value | None, limit: int = 200) -> Iterator[Tensor]:
         yield one
         for part in one.operands:
             if isinstance(part, Sequence):
-                pending.extend(part.items or ())
+                pending.extend(map(peel, part.items if part.items is not None else (part.element,)))
             else:
                 pending.append(peel(part))
 

@@ -307,7 +307,7 @@ def _unknowns(
         return Array(dtypes.V_ANY, op, (left, right), node, it.module)
     other = right if both and both[0] is left else left
     if isinstance(other, Scalar) and not (other.is_number or other.kind == "complex"):
-        return begun(left, "%" * (op == "remainder")) if other.kind == "str" else unknown()
+        return _put_together(op, left) if other.kind == "str" else unknown()
     if not isinstance(other, (Scalar, Unknown)):
         return unknown()
     uses = [v.symbol.uses for v in both]
@@ -315,6 +315,13 @@ def _unknowns(
     for value, before in zip(both, uses, strict=True):
         value.symbol.uses = before
     return result
+
+
+def _put_together(op: str, left: Value) -> Scalar:
+    """``"layer" + name``, ``"layer%s" % name``: of the string its beginning is known."""
+    if op not in ("add", "remainder"):
+        return Scalar(None, "str")
+    return begun(left, "%" if op == "remainder" else "")
 
 
 def numbers(op: str, left: Value, right: Value) -> Value:
@@ -333,7 +340,7 @@ def numbers(op: str, left: Value, right: Value) -> Value:
             if kind is not None:
                 return Scalar(value, kind, -INF, INF, assumptions, a.node, a.home)
     if a.kind == "str" or b.kind == "str":
-        return begun(left, "%" * (op == "remainder"))
+        return _put_together(op, left)
     if "complex" in (a.kind, b.kind):
         return Scalar(None, "complex", assumptions=assumptions)
     lo, hi = _bounds(op, a, b)

@@ -47,8 +47,8 @@ class Step(NamedTuple):
     """At a call: the tensors that it passes, by parameter."""
 
 
-PROTOCOL: Final = frozenset({"backward", "scale", "unscale_", "step", "update"})
-"""Methods that a call may hide which is not followed."""
+PROTOCOL: Final = frozenset({"backward", "scale", "unscale_", "step"})
+"""Methods that a call may hide which is not followed, beside ``update()`` without arguments."""
 EXITS: Final = frozenset({"return", "raise", "break", "continue"})
 QUIET: Final = EXITS | {"set"}
 """Steps that matter only beside others."""
@@ -74,18 +74,32 @@ def _switches(function: Function) -> frozenset[str]:
         nodes = list(every(function.node))
         tests = [one.test for one in nodes if isinstance(one, (ast.If, ast.While, ast.IfExp))]
         asked = {one.id for test in tests for one in every(test) if isinstance(one, ast.Name)}
-        names = [one for one in nodes if isinstance(one, ast.Name) and one.id in asked]
         plain = [one for one in nodes if isinstance(one, ast.Assign) and len(one.targets) == 1]
-        added = [one.target for one in nodes if isinstance(one, ast.AugAssign)]
-        followed = [*(one.targets[0] for one in plain), *added]
         constant = {
             getattr(one.targets[0], "id", "")
             for one in plain
             if isinstance(one.value, ast.Constant) and isinstance(one.value.value, (int, NoneType))
         }
-        known = function.facts["switches"] = frozenset(
-            name.id for name in names if name.id in constant
-        ) - {one.id for one in names if isinstance(one.ctx, ast.Store) and one not in followed}
+        followed = {id(one.targets[0]) for one in plain}
+        followed |= {id(one.target) for one in nodes if isinstance(one, ast.AugAssign)}
+        stores = [
+            one for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        ]
+        other = {one.id for one in stores if id(one) not in followed}
+        known = function.facts["switches"] = frozenset(asked & constant - other)
+    return known
+
+
+def hides_steps(function: Function) -> bool:
+    """Whether a function calls methods of scalers, optimizers or losses itself, by their names."""
+    known: bool | None = function.facts.get("hides steps")
+    if known is None:
+        calls = [one for one in every(function.node) if isinstance(one, ast.Call)]
+        known = function.facts["hides steps"] = any(
+            name in PROTOCOL or (name == "update" and not one.args)
+            for one in calls
+            if (name := getattr(one.func, "attr", ""))
+        )
     return known
 
 

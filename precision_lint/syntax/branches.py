@@ -6,6 +6,8 @@ import ast
 
 from precision_lint.syntax.tree import Tree
 
+LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
 
 def shared_block(tree: Tree, first: ast.stmt, second: ast.stmt) -> tuple[ast.stmt, ast.stmt] | None:
     """The two statements of one block that hold two others: the innermost such block."""
@@ -18,6 +20,25 @@ def shared_block(tree: Tree, first: ast.stmt, second: ast.stmt) -> tuple[ast.stm
                 return outer, inner
         inner = tree.parent(inner)
     return None
+
+
+def exclude_each_other(tree: Tree, first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether two statements are in two branches of an ``if``, or the branch of one leaves in front of
+    the other."""
+    shared = shared_block(tree, first, second)
+    if shared is None:
+        return False
+    if shared[0] is shared[1]:
+        return isinstance(shared[0], ast.If)
+    block = tree.block(shared[0])
+    early: ast.AST | None = first
+    if block.index(shared[0]) > block.index(shared[1]):
+        early = second
+    while early not in block and isinstance(early, (ast.If, ast.With, ast.Expr)):
+        if isinstance(tree.block(early)[-1], LEAVING):
+            return True
+        early = tree.parent(early)
+    return False
 
 
 def conditions(tree: Tree, statement: ast.stmt, outer: ast.stmt) -> list[ast.If] | None:

@@ -134,7 +134,6 @@ class Machine:
         self.tests = dict(deciding(trace, frozenset(), set()))
         tests = [s for s in steps if s.kind == "if" and self._matters(s)]
         self.ways = Ways(steps, tests, self.loops, self._number)
-        self.ways.switched_by(self.calls["scale"])
         self.order = [s for s in steps if s.kind in ORDERED]
         self.numbers = {id(s): number for number, s in enumerate(steps)}
         self.now = 0

@@ -46,20 +46,12 @@ class Ways:
         self.asked |= {
             key for some in self.simple.values() for one in some for key in conditions(one)
         }
+        self.switches = enabled_by([s for s in steps if s.kind == "scale"])
+        """Scalers that multiply losses, and what says whether each is enabled."""
+        self.asked |= {key for _, test in self.switches for key in conditions(test)}
         self.until = asked_until(steps, loops, self.asked)
         """By condition: the number of the last step that may ask it, which is the last of its loop."""
-        self.switches: list[tuple[ast.Call, ast.expr]] = []
-        """Scalers that multiply losses, and what says whether each is enabled."""
         self.meant: dict[Function, list[ast.expr]] = {}
-
-    def switched_by(self, scales: list[Step]) -> None:
-        """Note what switches the scalers on that multiply losses: ``GradScaler(enabled=use_amp)``."""
-        made = [getattr(step.objects[0], "node", None) for step in scales]
-        calls = [one for one in made if isinstance(one, ast.Call)]
-        given = [(one, k.value) for one in calls for k in one.keywords if k.arg == "enabled"]
-        if len(given) == len(scales):
-            self.switches = given
-            self.asked |= {key for _, test in given for key in conditions(test)}
 
     def switches_in(self, function: Function) -> list[ast.expr]:
         """The same, where all mean the same in a function as where the scalers are made."""
@@ -84,6 +76,16 @@ class Ways:
     def forget(self) -> None:
         """Tell no ways apart from here on."""
         self.asked = frozenset()
+
+
+def enabled_by(scales: list[Step]) -> list[tuple[ast.Call, ast.expr]]:
+    """Where each scaler is made that multiplies a loss, and its switch (``GradScaler(enabled=use_amp)``).
+
+    Nothing, if one has none."""
+    made = [getattr(step.objects[0], "node", None) for step in scales]
+    calls = [one for one in made if isinstance(one, ast.Call)]
+    given = [(one, k.value) for one in calls for k in one.keywords if k.arg == "enabled"]
+    return given if len(given) == len(scales) else []
 
 
 def renewed_in(loop: Step) -> tuple[frozenset[str], list[Instance]]:
