@@ -256,7 +256,7 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
     """Whether such alarms were wrong as a rule where the user stated no mode.
 
     What is seen to be called in a region is not one of them, but for large values on one of several ways, and
-    for operands of two dtypes of which one is what something gives that may be a model.
+    for operands of two dtypes: as written on any guess, under autocast where one is what may be a model's.
     """
     if force.stated:
         return False
