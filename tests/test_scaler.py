@@ -211,12 +211,18 @@ class Base(nn.Module):
         self.scaler.unscale_(self.optimizer)
         return self.optimizer
 
-    def optimize(self):
-        self.scaler.scale(self.loss()).backward()
-        self.unscaled()
-        nn.utils.clip_grad_norm_(self.parameters(), 1.0)
-        self.scaler.step(self.optimizer)
+    def updated(self):
         self.scaler.update()
+        return self.scaler
+
+    def optimize(self):
+        for _ in range(2):
+            self.optimizer.zero_grad()
+            self.scaler.scale(self.loss()).backward()
+            self.unscaled()
+            nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+            self.scaler.step(self.optimizer)
+            self.updated()
 """
 HEIR = """
 class Net{0}(Base):
@@ -230,10 +236,10 @@ class Net{0}(Base):
 """
 
 
-def test_a_call_that_a_bound_leaves_out_may_have_unscaled() -> None:
-    """``unscaled`` has more objects than it is followed for."""
+@pytest.mark.parametrize("method", ["unscaled", "updated"])
+def test_a_call_that_a_bound_leaves_out_may_do_each_step(method: str) -> None:
+    """Its method has more objects than it is followed for."""
     heirs = range(20)
-    before = [f"Net{i}().unscaled()\n" for i in heirs]
-    run = under("def run()", *before, "Net0().optimize()\n")
-    found = analysis.events(BASE + "".join(HEIR.format(i) for i in heirs) + run)
-    assert CLIP_SCALED not in {event.kind for event, _ in found}
+    others = under("def others()", *(f"Net{i}().{method}()\n" for i in heirs))
+    run = under("def run()", "Net0().optimize()\n")
+    assert not analysis.events(BASE + "".join(HEIR.format(i) for i in heirs) + others + run)

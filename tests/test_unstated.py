@@ -250,6 +250,21 @@ def test_two_guesses_are_too_many_as_written(assumed: int, confidence: Confidenc
 
 
 @pytest.mark.parametrize(
+    ("written", "confidence"), [(False, Confidence.POSSIBLE), (True, Confidence.LIKELY)]
+)
+def test_operands_of_two_dtypes_need_more_than_a_region_in_sight(
+    written: bool, confidence: Confidence
+) -> None:
+    place = Place("net.py", 6, 11, 6, 30)
+    variant = Variant(1, assume.FLAG, ("net.py", "mix"), regions=(place,))
+    facts = {"writes": written, "backward": None}
+    event = Event("dtype-mismatch", place, "mix", facts, [variant])
+    for force, expected in ((Force(), confidence), (Force(stated=True), Confidence.LIKELY)):
+        verdict = judge(event, force, Callers())
+        assert verdict is not None and verdict.confidence is expected
+
+
+@pytest.mark.parametrize(
     ("kind", "method", "confidence"),
     [
         ("distance-in-region", "forward", Confidence.LIKELY),

@@ -755,7 +755,7 @@ class Machine:
         """A scaler is handed to what nobody has seen; or a call that may use one is not followed."""
         scaler = any(isinstance(one, Special) and one.kind == "scaler" for one in step.objects[1:])
         gone = scaler or step.kind == "unfollowed-call"
-        return [s._replace(lost=True) for s in states] if gone else states
+        return [s._replace(lost=True, optimizers=()) for s in states] if gone else states
 
     def stored(self, step: Step, states: list[State]) -> Iterable[State]:
         """A variable that tests ask is set."""
