@@ -57,7 +57,7 @@ ROOMS: dict[str, set[str]] = {
     "dataflow": {"domains", "events", "project", "syntax", "torchmodel"},
     "typestate": {"dataflow", "domains", "events", "syntax", "torchmodel"},
     "hazards": {"dataflow", "domains", "events", "syntax", "torchmodel", "typestate"},
-    "precision": {"api", "domains", "events"},
+    "precision": {"api", "domains", "events", "syntax"},
     "context": {"api", "asserted", "call_edits", "domains", "slices", "source", "syntax"},
     "analysis": {"api", "context", "domains", "precision", "source"},
     "project": {"cache", "domains", "events", "notebook", "patterns", "source", "syntax"},

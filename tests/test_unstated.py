@@ -304,6 +304,40 @@ def evaluate(model, views):
     assert "MP502" in codes(tmp_path, precision=(AMP,))
 
 
+TRIED = """\
+import numpy as np
+import torch
+
+
+def test_sum():
+    weights = torch.from_numpy(np.linspace(0.0, 1.0, 8))
+    assert (weights * torch.ones(8).half()).dtype is torch.float64
+
+
+class TestRegion:
+    def test_product(self):
+        with torch.cuda.amp.autocast():
+            y = torch.ones(8, 8) @ torch.ones(8, 8)
+        assert torch.log(y.sigmoid() + 1e-8).dtype is torch.float32
+"""
+"""It asserts that NumPy's float64 wins, and uses an old name."""
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("tests/test_sum.py", {"MP212"}),
+        ("tests/sums.py", {"MP212"}),
+        ("sums.py", {"MP212", "MP402"}),
+    ],
+)
+def test_what_a_test_tries_is_possible(tmp_path: Path, name: str, shown: set[str]) -> None:
+    projects.write(tmp_path, {"pyproject.toml": "", name: TRIED})
+    assert codes(tmp_path) == shown
+    assert "MP402" in codes(tmp_path, confidence=Confidence.POSSIBLE)
+    assert "MP402" in codes(tmp_path, (AMP,))
+
+
 def codes(root: Path, precision: tuple[str, ...] = (), **options: Any) -> set[str]:
     stated = Overrides(no_cache=True, precision=precision or None, **options)
     return {one.code for one in runner.check([root], Resolver(stated, isolated=True)).diagnostics}

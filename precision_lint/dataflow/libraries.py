@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from typing import Final
 
 from precision_lint.dataflow import around, arrays, building, objects, regions, settings, training
 from precision_lint.dataflow.containers import elements
@@ -750,7 +751,30 @@ def _itertools(
         return Sequence(None, join_all(list(items)), "list")
     if last == "count":
         return Special("range", node, it.module, lo=0, hi=INF)
-    return it.unknown(last, dtypes.V_ANY)
+    combined = _combined(it, last, arguments, keywords, node)
+    return it.unknown(last, dtypes.V_ANY) if combined is None else Sequence(None, combined, "list")
+
+
+def _combined(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    """One of the tuples that ``itertools`` makes of items: ``for i, j in product(rows, columns)``."""
+    starred = any(isinstance(one, ast.Starred) for one in getattr(node, "args", ()))
+    if starred or not arguments or name not in COMBINED:
+        return None
+    found = [elements(it, value, node) for value in arguments]
+    items = [join_all(list(one)) if isinstance(one, list) else one for one in found]
+    if name == "product":
+        repeated = number(keywords["repeat"]) if "repeat" in keywords else 1
+        return Sequence(tuple(items * int(repeated or 0)) or None, join_all(list(items)))
+    length = number(arguments[1]) if len(arguments) > 1 else None
+    length = 2 if name == "pairwise" else length
+    return Sequence((items[0],) * int(length) if length else None, items[0])
+
+
+COMBINED: Final = frozenset(
+    {"product", "permutations", "combinations", "combinations_with_replacement", "pairwise"}
+)
 
 
 ROOTS: dict[str, Handler] = {

@@ -30,7 +30,18 @@ def _is_pick(index: Any) -> bool:
         return bool(index.items if index.items is not None else (index.element,))
     if isinstance(index, Tensor):
         return index.rank != 0 and not _is_count(index)
-    return isinstance(index, Unknown)
+    return isinstance(index, Unknown) and not _is_loose_item(index.symbol)
+
+
+def _is_loose_item(symbol: Symbol) -> bool:
+    """Whether it is a number, for all that is known: a loop has it from something unknown, and nothing
+    uses it as a tensor."""
+    pending: Symbol | None = symbol
+    while pending is not None and not pending.uses & Symbol.TENSOR:
+        if pending.label == "*":
+            return True
+        pending = pending.owner
+    return False
 
 
 def _is_count(index: Tensor) -> bool:
