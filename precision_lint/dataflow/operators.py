@@ -33,6 +33,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
     begun,
+    counts,
     number,
     truth,
 )
@@ -305,6 +306,9 @@ def _unknowns(
     both = [v for v in (left, right) if isinstance(v, Unknown)]
     if any(v.symbol.uses & Symbol.ARRAY for v in both):
         return Array(dtypes.V_ANY, op, (left, right), node, it.module)
+    if isinstance(left, Scalar) and left.kind == "int" and op in ("remainder", "floor_divide"):
+        counts([right])  # every so many steps
+        return Scalar(None, "number")
     other = right if both and both[0] is left else left
     if isinstance(other, Scalar) and not (other.is_number or other.kind == "complex"):
         return _put_together(op, left) if other.kind == "str" else unknown()
