@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
@@ -728,15 +729,19 @@ def _retract(it: Interpreter, value: Tensor) -> None:
         it.retract("widened", value, number)
 
 
-def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
-    """A tensor and those that it was made of by arithmetic and views."""
+def _arithmetic(value: Any, limit: int = 40) -> list[Tensor]:
+    """A tensor and those that it was made of by arithmetic and views, the nearest first."""
     found: list[Tensor] = []
-    pending = [peel(value)]
+    met: set[int] = set()
+    pending = deque([peel(value)])
     while pending and len(found) < limit:
-        one = pending.pop()
+        one = pending.popleft()
         known = operation(one.op) if isinstance(one, Tensor) else None
         plain = known is not None and known.elementwise
-        if isinstance(one, Tensor) and (plain or one.op in KEEPS or transparent(one)):
+        if not isinstance(one, Tensor) or id(one) in met:
+            continue
+        if plain or one.op in KEEPS or transparent(one):
+            met.add(id(one))
             found.append(one)
             pending.extend(_parts(one))
     return found
