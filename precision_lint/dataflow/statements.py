@@ -35,6 +35,7 @@ from precision_lint.domains.values import (
     NONE,
     ClassValue,
     Closure,
+    Reference,
     Scalar,
     Sequence,
     Special,
@@ -560,6 +561,8 @@ def _import(it: Interpreter, node: ast.Import) -> bool:
 
 @statement(ast.With, ast.AsyncWith)
 def _with(it: Interpreter, node: ast.With) -> bool:
+    if any(_wants_error(it, item.context_expr) for item in node.items):
+        return False  # what is tried there has to fail
     leaving: list[Callable[[], None]] = []
     trace = it.trace
     it.trace = []
@@ -578,3 +581,13 @@ def _with(it: Interpreter, node: ast.With) -> bool:
     it.trace = trace
     noted(it, "with", node, inner)
     return ended
+
+
+def _wants_error(it: Interpreter, node: ast.expr) -> bool:
+    """``pytest.raises(ValueError)``, ``self.assertRaises(ValueError)``"""
+    function: Any = getattr(node, "func", None)
+    name = getattr(function, "attr", "") or getattr(function, "id", "")
+    if name != "raises":
+        return name.startswith("assertRaises")
+    callee = it.expr(function)
+    return isinstance(callee, Reference) and callee.name == "pytest.raises"
