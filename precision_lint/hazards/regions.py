@@ -602,8 +602,8 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
     if not on or not region.cache or not region.sites:
         return
     key = _identity(it, callee)
-    if key is None:
-        return
+    if key is None or not (getattr(node, "args", ()) or getattr(node, "keywords", ())):
+        return  # a model is given something
     slot = (region.sites[0], key)
     way = (*it.branches, *it.past)
     if it.no_grad:
