@@ -600,7 +600,7 @@ def test_what_is_imported_on_the_way_is_no_part_of_a_module() -> None:
     assert roots == {("loss.py", "Loss.forward"): True, ("top.py", ""): False}
 
 
-@pytest.mark.parametrize("kind", ["half-total", "half-scaled-loss"])
+@pytest.mark.parametrize("kind", ["norm-by-hand", "half-scaled-loss"])
 def test_losses_and_terms_that_a_function_is_given_are_float32_under_autocast(kind: str) -> None:
     place, root = Place("loss.py", 6, 11, 6, 30), ("loss.py", "loss")
     here = Force({1: (Strength.FILE, None), 3: (Strength.FILE, None)})

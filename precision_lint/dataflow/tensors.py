@@ -694,6 +694,8 @@ def cast(
     source: the tensor whose dtype it takes.  chosen: what that this is the dtype rests on.
     """
     followed = (DtypeValue(vector, source=source),) if source is not None else ()
+    if source is not None:
+        chosen |= source.assumptions
     made = Tensor(
         vector,
         "cast",
