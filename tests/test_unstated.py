@@ -249,6 +249,32 @@ def test_two_guesses_are_too_many_as_written(assumed: int, confidence: Confidenc
         assert verdict is not None and verdict.confidence is expected
 
 
+LEFT = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = self.proj(x)
+        with torch.autocast("cuda", enabled=False):
+            return y @ y.mT
+"""
+"""It leaves a region that is not in its file."""
+
+
+def test_a_region_that_is_off_is_no_region_in_sight(tmp_path: Path) -> None:
+    projects.write(tmp_path, {"net.py": LEFT, "train.py": TRAIN})
+    assert codes(tmp_path, select=["MP203"]) == set()
+    assert codes(tmp_path, (AMP,), select=["MP203"]) == {"MP203"}
+    projects.write(tmp_path, {"net.py": LEFT + TRAIN.replace("import net\n", "")})
+    assert codes(tmp_path, select=["MP203"]) == {"MP203"}
+
+
 @pytest.mark.parametrize(
     ("written", "confidence"), [(False, Confidence.POSSIBLE), (True, Confidence.LIKELY)]
 )

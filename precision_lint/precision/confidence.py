@@ -53,8 +53,8 @@ DOUBTED: dict[str, int] = {
     "cached-cast": assume.FLAG | assume.BRANCH,
     "half-parameters-scaled": assume.BRANCH,
 }
-"""By kind of event: usual assumptions that it must not rest on.  Of 41 totals that rested on any of these none was
-right: the terms were few, or float32."""
+"""By kind of event: usual assumptions that it must not rest on.  Of 41 totals that rested on any of these none
+was right: the terms were few, or float32."""
 WRITTEN: dict[str, int] = {
     "half-loss": assume.MAGNITUDE,
     "geometry-product": assume.NAME,
@@ -269,7 +269,7 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
     if force.stated:
         return False
     large, plain = bool(assumptions & SHOWN), _is_plain_mismatch(event)
-    if variant.regions and not plain:
+    if variant.regions and not plain and event.kind != "left-half":  # which is in one that is off
         return large and bool(assumptions & TWICE)
     rare = event.kind in RARE or plain
     if mode == CODE:
