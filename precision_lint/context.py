@@ -116,6 +116,20 @@ class Context:
             return False
         return branches.exclude_each_other(self.tree, statements[0], statements[1])
 
+    def is_sure_of(self, first: Place, second: Place) -> bool:
+        """Whether who comes to the second of two places of this file's code comes to the first as well."""
+        statements = self._statement(first), self._statement(second)
+        if statements[0] is None or statements[1] is None:
+            return False
+        shared = branches.shared_block(self.tree, statements[0], statements[1])
+        return shared is not None and shared[0] is statements[0]
+
+    def always_comes_to(self, places: Iterable[Place], start: Place) -> bool:
+        """Whether each way on from a place of this file's code comes to one of others."""
+        statement = self._statement(start)
+        wanted = [one for place in places if (one := self._statement(place)) is not None]
+        return statement is not None and branches.always_meets(self.tree.after(statement), wanted)
+
     def name_of(self, made: Place, seen_from: Place) -> str | None:
         """The name that what is made at a place was given, if it means the same elsewhere."""
         node = self.tree.node(made)

@@ -44,10 +44,21 @@ def _behind_last(steps: list[Place], at: Context, line: str) -> Edits | None:
     """A new line behind the last of some steps; where they are in several branches, in each."""
     edits: Edits | None = ()
     ends: list[Place] = []
-    for step in reversed(steps):
+    for step in sorted(steps, reverse=True):
         if all(at.are_exclusive(step, one) for one in ends):
             ends.append(step)
             edits = _both(edits, at.insert_after(step, line))
+        elif not any(at.is_sure_of(one, step) for one in ends):
+            return None  # a later step may be left out
+    return edits
+
+
+def _updated(steps: dict[Place, str], at: Context) -> Edits | None:
+    """Updates of each scaler behind its last step; by step: the scaler."""
+    edits: Edits | None = ()
+    for scaler in dict.fromkeys(steps.values()):
+        own = [step for step, one in steps.items() if one == scaler]
+        edits = _both(edits, _behind_last(own, at, f"{scaler}.update()"))
     return edits
 
 
@@ -87,7 +98,11 @@ def step_with_scaler(event: Event, at: Context) -> Fix | None:
         return None
     scaler = spelled.pop()
     edits = at.replace({event.place: f"{scaler}.step({at.text(optimizer)})"})
-    if all(at.are_exclusive(place, event.place) for place in event.facts["updates"]):
+    updates = event.facts["updates"]
+    if all(at.are_exclusive(place, event.place) for place in updates):
+        others = (place for place in event.facts["plain"] if place != event.place)
+        if updates and not all(at.are_exclusive(place, event.place) for place in others):
+            return None  # another step of this backward, before or behind which the update would be
         edits = _both(edits, at.insert_after(event.place, f"{scaler}.update()"))
     return at.fix(f"step with {scaler}", edits)
 
@@ -97,8 +112,9 @@ def update(event: Event, at: Context) -> Edits | None:
     steps = _steps(event, at)
     if not steps or not at.together(event.place, steps[-1][0]):
         return None
-    places = sorted({event.place, *(step for step, _, _ in steps)})
-    edits = _behind_last(places, at, f"{steps[-1][1]}.update()")
+    scaler = at.receiver(event.place)
+    own = {event.place: at.text(scaler)} if scaler is not None else {}
+    edits = _updated({**own, **{step: one for step, one, _ in steps}}, at)
     for place in event.facts["updates"]:
         edits = _both(edits, at.remove(place))
     return edits
@@ -109,13 +125,12 @@ def move_update(event: Event, at: Context) -> Edits | None:
     steps = _steps(event, at)
     if not steps or not at.together(event.place, steps[-1][0]):
         return None
-    last, scaler, _ = steps[-1]
+    last = steps[-1][0]
     updates = [place for place in event.facts["updates"] if place != event.place]
     removed = at.remove(event.place)
     if any(at.together(place, last) and place.row > last.row for place in updates):
         return removed
-    places = [step for step, _, _ in steps]
-    return _both(removed, _behind_last(places, at, f"{scaler}.update()"))
+    return _both(removed, _updated({step: one for step, one, _ in steps}, at))
 
 
 def update_skips(event: Event, at: Context) -> Edits | None:
@@ -136,6 +151,8 @@ def move_zero(event: Event, at: Context) -> Edits | None:
         for place, _, _ in event.facts["steps"]
         if place != step and at.together(place, step) and at.text(place) == at.text(step)
     ]
-    same = [place for place in same if not at.are_exclusive(event.place, place)]
-    added = _behind_last([step, *same], at, at.text(event.place))
+    same = [step, *(place for place in same if not at.are_exclusive(event.place, place))]
+    if not at.always_comes_to(same, event.place):
+        return None  # on another way nothing would clear them
+    added = _behind_last(same, at, at.text(event.place))
     return _both(at.remove(event.place), added)

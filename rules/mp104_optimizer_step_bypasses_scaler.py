@@ -94,19 +94,19 @@ class OptimizerStepBypassesScaler(Rule):
                 "(65536 at first)"
             )
         fix = None
-        if done == "stepped" or self._beside(event, at):
+        if self._beside(event, at):
             why = "the code stepped twice for each batch; without a scale it does too"
             fix = at.fix("leave the step to the scaler", remedies.removed(event, at), why)
-        elif self._alone(event, at):
+        elif done != "stepped" and self._alone(event, at):
             fix = remedies.step_with_scaler(event, at)
         yield Finding(message, fix=fix, related=remedies.backward(event))
 
     @staticmethod
     def _beside(event: Event, at: Context) -> bool:
-        """Whether the scaler steps the same optimizer, too."""
+        """Whether the scaler surely steps the same optimizer, too."""
         optimizer = at.receiver(event.place)
         steps = ((step, name) for step, _, name in event.facts["steps"] if name.path == at.path)
-        written = {at.text(name) for step, name in steps if not at.are_exclusive(step, event.place)}
+        written = {at.text(name) for step, name in steps if at.is_sure_of(step, event.place)}
         return optimizer is not None and at.text(optimizer) in written
 
     @staticmethod

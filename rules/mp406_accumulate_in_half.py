@@ -32,8 +32,8 @@ class AccumulateInHalf(Rule):
     It is only `possible` in these cases:
 
     - The term is the loss that a model returns.
-    - The term is half because of what an argument is, a model returns or a caller does, for all that is known: of
-      41 such totals in code that was read none lost terms. They were short, or float32.
+    - The term is half because of what an argument is, a model returns or a caller does, for all that
+      is known: of 41 such totals in code that was read none lost terms. They were short, or float32.
     - The terms keep their graphs, in a loop without a backward pass. There are few of them as a rule.
     - A scattered sum runs on an unknown device, or has an unknown number of terms.
 

@@ -751,8 +751,8 @@ def _itertools(
         return Sequence(None, join_all(list(items)), "list")
     if last == "count":
         return Special("range", node, it.module, lo=0, hi=INF)
-    combined = _combined(it, last, arguments, keywords, node)
-    return it.unknown(last, dtypes.V_ANY) if combined is None else Sequence(None, combined, "list")
+    one = _combined(it, last, arguments, keywords, node)
+    return it.unknown(last, dtypes.V_ANY) if one is None else Sequence(None, one, "list")
 
 
 def _combined(
@@ -765,16 +765,20 @@ def _combined(
     found = [elements(it, value, node) for value in arguments]
     items = [join_all(list(one)) if isinstance(one, list) else one for one in found]
     if name == "product":
-        repeated = number(keywords["repeat"]) if "repeat" in keywords else 1
-        return Sequence(tuple(items * int(repeated or 0)) or None, join_all(list(items)))
-    length = number(arguments[1]) if len(arguments) > 1 else None
-    length = 2 if name == "pairwise" else length
-    return Sequence((items[0],) * int(length) if length else None, items[0])
+        often = _few(keywords["repeat"]) if "repeat" in keywords else 1
+        return Sequence(tuple(items * often) or None, join_all(list(items)))
+    length = 2 if name == "pairwise" else _few(arguments[1] if len(arguments) > 1 else None)
+    return Sequence((items[0],) * length or None, items[0])
 
 
-COMBINED: Final = frozenset(
-    {"product", "permutations", "combinations", "combinations_with_replacement", "pairwise"}
-)
+def _few(value: Value | None) -> int:
+    """A small number; 0: it is another one, or not known."""
+    return int(number(value) or 0) if 0 < (number(value) or 0) <= 8 else 0
+
+
+COMBINED: Final = frozenset({
+    "product", "permutations", "combinations", "combinations_with_replacement", "pairwise",
+})  # fmt: skip
 
 
 ROOTS: dict[str, Handler] = {

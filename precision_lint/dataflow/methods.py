@@ -550,6 +550,7 @@ def _unknown_method(
 ) -> Value:
     """A method of an object of an unknown kind: a tensor's, if only tensors have it."""
     symbol = value.symbol
+    symbol.uses |= Symbol.METHODS
     if name in KEEPS or name in ("eval", "train", "requires_grad_", "clone"):
         if name == "requires_grad_":
             frozen.freeze(symbol.attributes, arguments)

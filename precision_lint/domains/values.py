@@ -100,9 +100,10 @@ class Symbol:
     ENTRY: Final = 1 << 10
     COMPLEX: Final = 1 << 11
     DEVICE: Final = 1 << 12
+    METHODS: Final = 1 << 13
     """It was asked whether it is a tensor; it is one of all arguments (``*args``), or may hold several;
     it was found under a name in what may be a dict, which holds sizes and indices as well; tensors are
-    made there."""
+    made there; its methods are called, so that it is no number."""
     count: ClassVar[int] = 0
 
     def __init__(

@@ -34,13 +34,13 @@ def _is_pick(index: Any) -> bool:
 
 
 def _is_loose_item(symbol: Symbol) -> bool:
-    """Whether it is a number, for all that is known: a loop has it from something unknown, and nothing
-    uses it as a tensor."""
+    """Whether it is a number, for all that is known: a loop has it from something unknown, as a whole or as one
+    of several, and nothing uses it as a tensor or calls its methods."""
     pending: Symbol | None = symbol
-    while pending is not None and not pending.uses & Symbol.TENSOR:
+    while pending is not None and not pending.uses & (Symbol.TENSOR | Symbol.METHODS):
         if pending.label == "*":
             return True
-        pending = pending.owner
+        pending = pending.owner if pending.label.isdigit() else None
     return False
 
 

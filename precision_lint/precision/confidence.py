@@ -287,8 +287,12 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
 
 
 def _is_tried(event: Event) -> bool:
-    """Whether a test does it, which tries what it asserts: a test that broke would not pass."""
-    test = any(part.lower().startswith("test") for part in event.function.split("."))
+    """Whether a test does it, which tries what it asserts: a test that broke would not pass.
+
+    ``test(model, loader)`` evaluates a model, also in a file that is called as tests are.
+    """
+    parts = event.function.split(".")
+    test = parts[-1] not in ENTRIES and any(one.startswith(("test_", "Test")) for one in parts)
     return test and is_test(event.place.path) and event.kind not in CALLED_WRONGLY
 
 

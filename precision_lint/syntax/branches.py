@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from precision_lint.syntax.tree import Tree
 
-LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+LEAVING: Final = frozenset({ast.Return, ast.Raise, ast.Continue, ast.Break})
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+ARMS = (ast.match_case, ast.ExceptHandler)
 
 
 def shared_block(tree: Tree, first: ast.stmt, second: ast.stmt) -> tuple[ast.stmt, ast.stmt] | None:
@@ -19,25 +22,51 @@ def shared_block(tree: Tree, first: ast.stmt, second: ast.stmt) -> tuple[ast.stm
             if outer in block:
                 return outer, inner
         inner = tree.parent(inner)
+        if isinstance(inner, ARMS):
+            inner = tree.parent(inner)
     return None
 
 
 def exclude_each_other(tree: Tree, first: ast.stmt, second: ast.stmt) -> bool:
-    """Whether two statements are in two branches of an ``if``, or the branch of one leaves in front of
+    """Whether two statements are in two branches of a test, or the branch of one leaves in front of
     the other."""
     shared = shared_block(tree, first, second)
     if shared is None:
         return False
     if shared[0] is shared[1]:
-        return isinstance(shared[0], ast.If)
+        return isinstance(shared[0], (ast.If, ast.Match))
     block = tree.block(shared[0])
-    early: ast.AST | None = first
-    if block.index(shared[0]) > block.index(shared[1]):
-        early = second
-    while early not in block and isinstance(early, (ast.If, ast.With, ast.Expr)):
-        if isinstance(tree.block(early)[-1], LEAVING):
+    late = block.index(shared[0]) > block.index(shared[1])
+    return _leaves(tree, second if late else first, block)
+
+
+def _leaves(tree: Tree, statement: ast.stmt, block: list[ast.stmt]) -> bool:
+    """Whether what is around a statement leaves before what follows it in a block further out."""
+    kinds: set[type] = set()
+    node: ast.AST | None = statement
+    while node not in block:
+        if isinstance(node, ast.stmt):
+            kinds |= {type(tree.block(node)[-1])} & LEAVING
+        node = tree.parent(node) if node is not None else None
+        if isinstance(node, LOOPS):
+            kinds -= {ast.Break, ast.Continue}
+        elif isinstance(node, (ast.With, ast.AsyncWith, ast.Try)):
+            kinds.discard(ast.Raise)
+        elif not isinstance(node, (ast.If, ast.Match, *ARMS)):
+            return False
+    return bool(kinds)
+
+
+def always_meets(after: list[ast.stmt], wanted: list[ast.stmt]) -> bool:
+    """Whether each way through a block comes to one of some statements."""
+    for one in after:
+        if one in wanted or (isinstance(one, ast.With) and always_meets(one.body, wanted)):
             return True
-        early = tree.parent(early)
+        if isinstance(one, ast.If) and always_meets(one.body, wanted):
+            if always_meets(one.orelse, wanted):
+                return True
+        if any(type(node) in LEAVING for node in ast.walk(one)):
+            return False
     return False
 
 

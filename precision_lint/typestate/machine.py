@@ -115,7 +115,7 @@ class Machine:
         steps = list(once(trace, set()))
         self.calls = {
             kind: [s for s in steps if s.kind == kind]
-            for kind in ("step", "unscale", "update", "scale")
+            for kind in ("step", "unscale", "update", "scale", "plain-step")
         }
         self.stepped = {self._optimizer(one) for one in self.calls["step"]}
         self.divides: dict[Any, set[Any]] = {}
@@ -434,6 +434,7 @@ class Machine:
             steps=tuple(written(one) for one in self._following("step")),
             unscales=tuple(one.place for one in self._following("unscale")),
             updates=tuple(one.place for one in self.calls["update"]),
+            plain=tuple(one.place for one in self.calls["plain-step"]),
             scalers=tuple(written(one)[1] for one in self.calls["scale"]),
             framework=framework,
             calls=tuple(frame.place for frame in self.frames[::-1]),
