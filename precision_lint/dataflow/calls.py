@@ -225,7 +225,7 @@ def run(
             tuple([key_of.of(a) for a in arguments]),
             tuple([(k, key_of.of(v)) for k, v in keywords.items()]),
             region.dtypes, region.device, region.disabled, region.assumptions, region.holds, it.no_grad,
-            id(outer) if outer else 0, it.script, unpacked, it.guessed,
+            id(outer) if outer else 0, it.script, unpacked, it.guessed, it.wanted,
         )  # fmt: skip
     summary = function.contexts.get(key)
     if summary is None:

@@ -173,8 +173,8 @@ class Interpreter:
         self.no_grad = False
         self.backward: Class | None = None
         """The ``autograd.Function`` whose backward is being interpreted."""
-        self.caught = self.compatible = 0
-        """Blocks around whose errors are expected, and branches that ask for a version of torch."""
+        self.caught = self.compatible = self.wanted = 0
+        """Blocks around: whose errors are expected, that ask for a version of torch, that have to fail."""
         self.unpacked = False  # whether the call at hand has keywords that are not known
         self.branches: list[Asked] = []
         """Tests of the branches around, outermost first, with the outcome that leads here."""
@@ -376,6 +376,8 @@ class Interpreter:
         **data: Any,
     ) -> None:
         """The same at a place, for what is known only once a function was read to its end."""
+        if self.wanted:
+            return
         assumptions |= self.guessed
         if assumptions & assume.ENTRY and self.function is not None and self.function.begins:
             modes &= ~dtypes.AMP_MODES  # nobody opens a region around it

@@ -174,8 +174,8 @@ class Program:
         signs = set(it.signs)
         around = it.weights, it.number, it.began, it.kin
         it.weights, it.number, it.began, it.kin = {}, self._begin(), it.clock, []
-        inside = it.branches, it.caught, it.compatible, it.loops, it.nest
-        it.branches, it.caught, it.compatible, it.loops, it.nest = [], 0, 0, 0, []
+        inside = it.branches, it.caught, it.compatible, it.wanted, it.loops, it.nest
+        it.branches, it.caught, it.compatible, it.wanted, it.loops, it.nest = [], 0, 0, 0, 0, []
         try:
             body = [node for node in module.tree.body if not _is_main(node)]
             it.block(body)
@@ -190,7 +190,7 @@ class Program:
             for value in it.variables.values():
                 keep(it, value)
             it.weights, it.number, it.began, it.kin = around
-            it.branches, it.caught, it.compatible, it.loops, it.nest = inside
+            it.branches, it.caught, it.compatible, it.wanted, it.loops, it.nest = inside
             it.restore(frame)
             it.script, it.of_module, it.root, it.calls = script, of_module, root, calls
             it.steps, it.limit = steps, limit
@@ -425,7 +425,7 @@ class Program:
         it.branches.clear()
         it.past.clear()
         it.choices.clear()
-        it.caught = it.compatible = 0  # a budget may have ended inside of them
+        it.caught = it.compatible = it.wanted = 0  # a budget may have ended inside of them
         it.backward, it.unpacked, it.tested = None, False, None
         it.live, it.calls = dtypes.ALL_MODES, None
         it.active.clear()

@@ -561,8 +561,8 @@ def _import(it: Interpreter, node: ast.Import) -> bool:
 
 @statement(ast.With, ast.AsyncWith)
 def _with(it: Interpreter, node: ast.With) -> bool:
-    if any(_wants_error(it, item.context_expr) for item in node.items):
-        return False  # what is tried there has to fail
+    wanted = any(_wants_error(it, item.context_expr) for item in node.items)
+    it.wanted += wanted
     leaving: list[Callable[[], None]] = []
     trace = it.trace
     it.trace = []
@@ -579,6 +579,9 @@ def _with(it: Interpreter, node: ast.With) -> bool:
         leave()
     inner = it.trace
     it.trace = trace
+    it.wanted -= wanted
+    if wanted:
+        return False  # nor does it do what it would have done to scalers
     noted(it, "with", node, inner)
     return ended
 
