@@ -50,7 +50,8 @@ class OptimizerStepBypassesScaler(Rule):
     ## Fix safety
     Safe where the call is replaced, also in another branch than `scaler.step`: a disabled scaler's
     `step` is the optimizer's. Where it stands beside `scaler.step` it is deleted, which is unsafe:
-    without a scale it trains too, and the code stepped twice for each batch.
+    without a scale it trains too, and the code stepped twice for each batch. Where the code does not
+    show whether both run, there is no fix.
 
     ## How to silence
     `# precision-lint: ignore[MP104] reason` or `# noqa: MP104` on the line.

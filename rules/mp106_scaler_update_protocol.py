@@ -47,8 +47,8 @@ class ScalerUpdateProtocol(Rule):
     ```
 
     ## Fix safety
-    Safe: a disabled scaler's `update` does nothing. It is added behind the last step of the block,
-    moved there, or deleted where one follows already.
+    Safe: a disabled scaler's `update` does nothing. It is added behind the last step of the block, in
+    branches behind the last of each, moved there, or deleted where one follows already.
 
     ## How to silence
     `# precision-lint: ignore[MP106] reason` or `# noqa: MP106` on the line.

@@ -42,7 +42,8 @@ class ZeroGradBeforeStep(Rule):
 
     ## Fix safety
     Unsafe: the call is moved behind the step, so training without a scale, which stood still as
-    well, changes too.
+    well, changes too. It goes behind the step of each branch; where one way comes to none, there is
+    no fix.
 
     ## How to silence
     `# precision-lint: ignore[MP109] reason` or `# noqa: MP109` on the line.
