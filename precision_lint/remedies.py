@@ -81,8 +81,8 @@ def unscale(event: Event, at: Context, title: str, reason: str | None = None) ->
 
 
 def removed(event: Event, at: Context) -> Edits | None:
-    """Remove the call."""
-    return at.remove(event.place)
+    """Remove the call of a method of a scaler or an optimizer."""
+    return at.remove(event.place) if at.receiver(event.place) is not None else None
 
 
 def step_with_scaler(event: Event, at: Context) -> Fix | None:
@@ -120,6 +120,11 @@ def update(event: Event, at: Context) -> Edits | None:
     return edits
 
 
+def _is_call_of(place: Place, method: str, at: Context) -> bool:
+    """Whether a method is called at a place, and no function around it, which may do more."""
+    return (at.callee(place) or "").endswith(f".{method}")
+
+
 def move_update(event: Event, at: Context) -> Edits | None:
     """Update behind the last step instead of here; only remove it where that is done already."""
     steps = _steps(event, at)
@@ -127,7 +132,7 @@ def move_update(event: Event, at: Context) -> Edits | None:
         return None
     last = steps[-1][0]
     updates = [place for place in event.facts["updates"] if place != event.place]
-    removed = at.remove(event.place)
+    removed = at.remove(event.place) if _is_call_of(event.place, "update", at) else None
     if any(at.together(place, last) and place.row > last.row for place in updates):
         return removed
     return _both(removed, _updated({step: one for step, one, _ in steps}, at))

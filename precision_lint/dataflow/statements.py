@@ -591,6 +591,6 @@ def _wants_error(it: Interpreter, node: ast.expr) -> bool:
     function: Any = getattr(node, "func", None)
     name = getattr(function, "attr", "") or getattr(function, "id", "")
     if name != "raises":
-        return name.startswith("assertRaises")
+        return name.startswith(("assertRaises", "assert_raises"))  # unittest's, NumPy's
     callee = it.expr(function)
     return isinstance(callee, Reference) and callee.name == "pytest.raises"
