@@ -320,8 +320,11 @@ def differentiated(
     inputs, outputs = given.get("inputs", unknown()), given.get("outputs")
     if isinstance(outputs, Tensor) and outputs.op == "scaled":
         return _scaled_gradient(it, outputs, inputs, node)
-    if isinstance(inputs, Tensor):
-        return Sequence((inputs.but(op="gradient", operands=(), node=node, lo=-INF, hi=INF),), None)
+    parts = (inputs.items or ()) if isinstance(inputs, Sequence) else (inputs,)
+    tensors = [one for one in parts if isinstance(one, Tensor)]
+    if tensors and len(tensors) == len(parts):
+        made = {"op": "gradient", "operands": (), "node": node, "lo": -INF, "hi": INF}
+        return Sequence(tuple([one.but(**made) for one in tensors]), None)
     found = it.unknown("gradient", dtypes.V_ANY, assume.CALL)
     found.symbol.flags |= 0 if "create_graph" in keywords else DETACHED
     return Sequence(None, found, "tuple")
