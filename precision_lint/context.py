@@ -121,8 +121,7 @@ class Context:
         statements = self._statement(first), self._statement(second)
         if statements[0] is None or statements[1] is None:
             return False
-        shared = branches.shared_block(self.tree, statements[0], statements[1])
-        return shared is not None and shared[0] is statements[0]
+        return branches.meets_both(self.tree, statements[0], statements[1])
 
     def always_comes_to(self, places: Iterable[Place], start: Place) -> bool:
         """Whether each way on from a place of this file's code comes to one of others."""

@@ -80,9 +80,10 @@ def unscale(event: Event, at: Context, title: str, reason: str | None = None) ->
     return at.fix(title, edits, reason)
 
 
-def removed(event: Event, at: Context) -> Edits | None:
-    """Remove the call of a method of a scaler or an optimizer."""
-    return at.remove(event.place) if at.receiver(event.place) is not None else None
+def removed(event: Event, at: Context, method: str) -> Edits | None:
+    """Remove the call of a method; of a function around it, which may do more, nothing."""
+    called = (at.callee(event.place) or "").endswith(f".{method}")
+    return at.remove(event.place) if called else None
 
 
 def step_with_scaler(event: Event, at: Context) -> Fix | None:
@@ -120,11 +121,6 @@ def update(event: Event, at: Context) -> Edits | None:
     return edits
 
 
-def _is_call_of(place: Place, method: str, at: Context) -> bool:
-    """Whether a method is called at a place, and no function around it, which may do more."""
-    return (at.callee(place) or "").endswith(f".{method}")
-
-
 def move_update(event: Event, at: Context) -> Edits | None:
     """Update behind the last step instead of here; only remove it where that is done already."""
     steps = _steps(event, at)
@@ -132,10 +128,10 @@ def move_update(event: Event, at: Context) -> Edits | None:
         return None
     last = steps[-1][0]
     updates = [place for place in event.facts["updates"] if place != event.place]
-    removed = at.remove(event.place) if _is_call_of(event.place, "update", at) else None
+    gone = removed(event, at, "update")
     if any(at.together(place, last) and place.row > last.row for place in updates):
-        return removed
-    return _both(removed, _updated({step: one for step, one, _ in steps}, at))
+        return gone
+    return _both(gone, _updated({step: one for step, one, _ in steps}, at))
 
 
 def update_skips(event: Event, at: Context) -> Edits | None:

@@ -97,7 +97,7 @@ class OptimizerStepBypassesScaler(Rule):
         fix = None
         if self._beside(event, at):
             why = "the code stepped twice for each batch; without a scale it does too"
-            fix = at.fix("leave the step to the scaler", remedies.removed(event, at), why)
+            fix = at.fix("leave the step to the scaler", remedies.removed(event, at, "step"), why)
         elif done != "stepped" and self._alone(event, at):
             fix = remedies.step_with_scaler(event, at)
         yield Finding(message, fix=fix, related=remedies.backward(event))

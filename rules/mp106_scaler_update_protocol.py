@@ -76,8 +76,10 @@ class ScalerUpdateProtocol(Rule):
         }[event.facts["how"]]
         how = event.facts["how"]
         title = {"second-step": "update the scaler after its steps", "again": "update once"}
-        make = {"second-step": remedies.update, "again": remedies.removed}.get(
-            how, remedies.move_update
-        )
-        fix = at.fix(title.get(how, "update once, after the last step"), make(event, at))
+        if how == "again":
+            edits = remedies.removed(event, at, "update")
+        else:
+            make = remedies.update if how == "second-step" else remedies.move_update
+            edits = make(event, at)
+        fix = at.fix(title.get(how, "update once, after the last step"), edits)
         yield Finding(message, fix=fix, related=remedies.backward(event))

@@ -5,9 +5,17 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
-from typing import Final
 
-from precision_lint.dataflow import around, arrays, building, objects, regions, settings, training
+from precision_lint.dataflow import (
+    around,
+    arrays,
+    building,
+    iterators,
+    objects,
+    regions,
+    settings,
+    training,
+)
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.creation import create, holds_floats, is_beside, used_as_device
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
@@ -735,52 +743,6 @@ def _inspect(
     return (_callable if asks else around.call)(it, name, arguments, keywords, node)
 
 
-def _itertools(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value:
-    last = name.rpartition(".")[2]
-    if last == "chain":
-        owners = [v for v in arguments if isinstance(v, Special) and v.kind == "parameters"]
-        if owners and len(owners) == len(arguments):
-            return Special(
-                "parameters", node, it.module, owner=owners[0].fields["owner"], named=False,
-                owners=[o.fields["owner"] for o in owners],
-            )  # fmt: skip
-        found = [elements(it, value, node) for value in arguments]
-        items = [v for one in found for v in (one if isinstance(one, list) else [one])]
-        return Sequence(None, join_all(list(items)), "list")
-    if last == "count":
-        return Special("range", node, it.module, lo=0, hi=INF)
-    one = _combined(it, last, arguments, keywords, node)
-    return it.unknown(last, dtypes.V_ANY) if one is None else Sequence(None, one, "list")
-
-
-def _combined(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
-) -> Value | None:
-    """One of the tuples that ``itertools`` makes of items: ``for i, j in product(rows, columns)``."""
-    starred = any(isinstance(one, ast.Starred) for one in getattr(node, "args", ()))
-    if starred or not arguments or name not in COMBINED:
-        return None
-    found = [elements(it, value, node) for value in arguments]
-    items = [join_all(list(one)) if isinstance(one, list) else one for one in found]
-    if name == "product":
-        often = _few(keywords["repeat"]) if "repeat" in keywords else 1
-        return Sequence(tuple(items * often) or None, join_all(list(items)))
-    length = 2 if name == "pairwise" else _few(arguments[1] if len(arguments) > 1 else None)
-    return Sequence((items[0],) * length or None, items[0])
-
-
-def _few(value: Value | None) -> int:
-    """A small number; 0: it is another one, or not known."""
-    return int(number(value) or 0) if 0 < (number(value) or 0) <= 8 else 0
-
-
-COMBINED: Final = frozenset({
-    "product", "permutations", "combinations", "combinations_with_replacement", "pairwise",
-})  # fmt: skip
-
-
 ROOTS: dict[str, Handler] = {
     "torch": _torch,
     "numpy": arrays.call,
@@ -790,7 +752,7 @@ ROOTS: dict[str, Handler] = {
     "collections": _collections,
     "contextlib": _contextlib,
     "dataclasses": settings.of_dataclass,
-    "itertools": _itertools,
+    "itertools": iterators.call,
     "inspect": _inspect,
     "operator": of_module,
     "einops": around.einops,

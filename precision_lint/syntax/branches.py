@@ -57,6 +57,17 @@ def _leaves(tree: Tree, statement: ast.stmt, block: list[ast.stmt]) -> bool:
     return bool(kinds)
 
 
+def meets_both(tree: Tree, first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether who comes to the second of two statements comes to the first as well: it is in a block
+    around that, and nothing leaves on the way to it."""
+    shared = shared_block(tree, first, second)
+    if shared is None or shared[0] is not first:
+        return False
+    block = tree.block(first)
+    between = block[block.index(shared[1]) : block.index(first)]
+    return not any(type(node) in LEAVING for one in between for node in ast.walk(one))
+
+
 def always_meets(after: list[ast.stmt], wanted: list[ast.stmt]) -> bool:
     """Whether each way through a block comes to one of some statements."""
     for one in after:

@@ -1,0 +1,67 @@
+"""What functions of ``itertools`` give."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from precision_lint.dataflow.containers import elements
+from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.domains import dtypes
+from precision_lint.domains.joining import join_all
+from precision_lint.domains.values import INF, Sequence, Special, Value, number
+
+Arguments = list[Value]
+Keywords = dict[str, Value]
+COMBINED: Final = frozenset({
+    "product", "permutations", "combinations", "combinations_with_replacement", "pairwise",
+})  # fmt: skip
+"""Functions that give tuples of items."""
+LONGEST: Final = 8
+"""Items of a tuple that are told apart."""
+
+
+def call(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``itertools.chain(...)``"""
+    last = name.rpartition(".")[2]
+    if last == "chain":
+        owners = [v for v in arguments if isinstance(v, Special) and v.kind == "parameters"]
+        if owners and len(owners) == len(arguments):
+            return Special(
+                "parameters", node, it.module, owner=owners[0].fields["owner"], named=False,
+                owners=[o.fields["owner"] for o in owners],
+            )  # fmt: skip
+        return Sequence(None, join_all(list(_items(it, arguments, node))), "list")
+    if last == "count":
+        return Special("range", node, it.module, lo=0, hi=INF)
+    starred = any(isinstance(one, ast.Starred) for one in getattr(node, "args", ()))
+    if last in COMBINED and arguments and not starred:
+        return Sequence(None, _combined(it, last, arguments, keywords, node), "list")
+    return it.unknown(last, dtypes.V_ANY)
+
+
+def _items(it: Interpreter, arguments: Arguments, node: ast.AST) -> Arguments:
+    """What iterating gives, of all arguments."""
+    found = [elements(it, value, node) for value in arguments]
+    return [v for one in found for v in (one if isinstance(one, list) else [one])]
+
+
+def _combined(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Sequence:
+    """One of the tuples that are made of items: ``for i, j in product(rows, columns)``."""
+    if name == "product":
+        parts = [join_all(list(_items(it, [value], node))) for value in arguments]
+        often = _few(keywords["repeat"]) if "repeat" in keywords else 1
+        return Sequence(tuple(parts * often) or None, join_all(list(parts)))
+    item = join_all(list(_items(it, arguments[:1], node)))
+    length = 2 if name == "pairwise" else _few(arguments[1]) if len(arguments) > 1 else 0
+    return Sequence((item,) * length or None, item)
+
+
+def _few(value: Value) -> int:
+    """A small number; 0: it is another one, or not known."""
+    found = number(value)
+    return int(found) if found is not None and 0 < found <= LONGEST else 0
