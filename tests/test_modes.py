@@ -609,6 +609,36 @@ class Drift(nn.Module):
 """
 
 
+EVERY = """\
+import torch
+
+
+def epoch(model, task, settings, loader, optimizer):
+    config = settings(model)
+    scaler = torch.amp.GradScaler("cuda")
+    total = 0.0
+    for step, (batch, labels) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = task(model(batch), labels) / config.every
+        scaler.scale(loss).backward()
+        if {asked}:
+            scaler.step(optimizer)
+            scaler.update()
+        total += loss.item() * config.every
+    return total
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "codes"), [("(step + 1) % config.every", []), ("step", ["MP406"])]
+)
+def test_what_divides_a_count_of_steps_is_a_number(asked: str, codes: list[str]) -> None:
+    """A total of Python numbers is no tensor in half."""
+    text = EVERY.format(asked=asked)
+    found = lint_source(text, precision=["float16"], select=["MP406"], confidence="possible")
+    assert [one.code for one in found] == codes
+
+
 @pytest.mark.parametrize(
     ("text", "code", "dtype"),
     [

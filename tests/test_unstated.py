@@ -364,6 +364,13 @@ def test_what_a_test_tries_is_possible(tmp_path: Path, name: str, shown: set[str
     assert "MP402" in codes(tmp_path, (AMP,))
 
 
+@pytest.mark.parametrize("name", ["test", "test_step", "latest_sum"])
+def test_what_evaluates_is_no_test(tmp_path: Path, name: str) -> None:
+    text = TRIED.replace("test_sum()", f"{name}(model, loader)").replace("TestRegion", "Region")
+    projects.write(tmp_path, {"pyproject.toml": "", "test_net.py": text})
+    assert "MP402" in codes(tmp_path)
+
+
 def codes(root: Path, precision: tuple[str, ...] = (), **options: Any) -> set[str]:
     stated = Overrides(no_cache=True, precision=precision or None, **options)
     return {one.code for one in runner.check([root], Resolver(stated, isolated=True)).diagnostics}

@@ -9,7 +9,7 @@ from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import join_all
-from precision_lint.domains.values import INF, Sequence, Special, Value, number
+from precision_lint.domains.values import INF, Sequence, Special, Value
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -17,8 +17,6 @@ COMBINED: Final = frozenset({
     "product", "permutations", "combinations", "combinations_with_replacement", "pairwise",
 })  # fmt: skip
 """Functions that give tuples of items."""
-LONGEST: Final = 8
-"""Items of a tuple that are told apart."""
 
 
 def call(
@@ -38,7 +36,7 @@ def call(
         return Special("range", node, it.module, lo=0, hi=INF)
     starred = any(isinstance(one, ast.Starred) for one in getattr(node, "args", ()))
     if last in COMBINED and arguments and not starred:
-        return Sequence(None, _combined(it, last, arguments, keywords, node), "list")
+        return Sequence(None, _combined(it, last, arguments, "repeat" in keywords, node), "list")
     return it.unknown(last, dtypes.V_ANY)
 
 
@@ -49,19 +47,10 @@ def _items(it: Interpreter, arguments: Arguments, node: ast.AST) -> Arguments:
 
 
 def _combined(
-    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+    it: Interpreter, name: str, arguments: Arguments, several: bool, node: ast.AST
 ) -> Sequence:
     """One of the tuples that are made of items: ``for i, j in product(rows, columns)``."""
-    if name == "product":
-        parts = [join_all(list(_items(it, [value], node))) for value in arguments]
-        often = _few(keywords["repeat"]) if "repeat" in keywords else 1
-        return Sequence(tuple(parts * often) or None, join_all(list(parts)))
-    item = join_all(list(_items(it, arguments[:1], node)))
-    length = 2 if name == "pairwise" else _few(arguments[1]) if len(arguments) > 1 else 0
-    return Sequence((item,) * length or None, item)
-
-
-def _few(value: Value) -> int:
-    """A small number; 0: it is another one, or not known."""
-    found = number(value)
-    return int(found) if found is not None and 0 < found <= LONGEST else 0
+    if name == "product" and not several:
+        return Sequence(tuple(join_all(list(_items(it, [one], node))) for one in arguments))
+    of = arguments if name == "product" else arguments[:1]
+    return Sequence(None, join_all(list(_items(it, of, node))))

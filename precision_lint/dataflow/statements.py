@@ -590,7 +590,6 @@ def _wants_error(it: Interpreter, node: ast.expr) -> bool:
     """``pytest.raises(ValueError)``, ``self.assertRaises(ValueError)``"""
     function: Any = getattr(node, "func", None)
     name = getattr(function, "attr", "") or getattr(function, "id", "")
-    if name != "raises":
-        return name.startswith(("assertRaises", "assert_raises"))  # unittest's, NumPy's
-    callee = it.expr(function)
-    return isinstance(callee, Reference) and callee.name == "pytest.raises"
+    if name == "raises":  # pytest's, or that of another library
+        return isinstance(it.expr(function), Reference)
+    return name.startswith(("assertRaises", "assert_raises"))  # unittest's, NumPy's

@@ -729,7 +729,7 @@ def _retract(it: Interpreter, value: Tensor) -> None:
         it.retract("widened", value, number)
 
 
-def _arithmetic(value: Any, limit: int = 40) -> list[Tensor]:
+def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
     """A tensor and those that it was made of by arithmetic and views, the nearest first."""
     found: list[Tensor] = []
     met: set[int] = set()
