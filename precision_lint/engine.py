@@ -77,6 +77,7 @@ class Facts:
                     s.bound,
                     s.around,
                     s.closed,
+                    sorted(s.classes),
                 ]
                 for s in self.signs
             ],
@@ -103,8 +104,20 @@ class Facts:
                     bound,
                     around=around,
                     closed=closed,
+                    classes=frozenset((path, name) for path, name in classes),
                 )
-                for mode, said, place, script, inside, flag, bound, around, closed in head["signs"]
+                for (
+                    mode,
+                    said,
+                    place,
+                    script,
+                    inside,
+                    flag,
+                    bound,
+                    around,
+                    closed,
+                    classes,
+                ) in head["signs"]
             )
             called = frozenset(
                 (path, name) for path, names in head["called"].items() for name in names
@@ -158,7 +171,7 @@ class Told:
             for mode, (strength, sign) in sorted(self.force.modes.items())
         ]
         called = sorted(sorted(one) for one in self.called.seen)
-        rest = json.dumps([modes, called])
+        rest = json.dumps([modes, called, sorted(self.force.made)])
         return (*(one.encode("utf8", "surrogatepass") for one in self.events), rest.encode())
 
 
@@ -187,7 +200,7 @@ class Engine:
         """What a file gives that is interpreted by itself."""
         program = self.program
         interpreter = program.interpreter
-        program.devices, program.torch = self.code.devices(name), self.code.torch[0]
+        program.devices, program.torch = self.code.devices(name), self.code.torch_of(name)[0]
         program.start_anew(name)  # its own top level counts as well
         program.called = set()
         program.limits.clear()
@@ -414,10 +427,11 @@ def lint(
         return [tree.diagnostic()]
     words: analysis.Words = {}
     about = text, tree, name
-    found = analysis.diagnostics(*about, judged, *code.torch, words=words)
+    torch = code.torch_of(name)
+    found = analysis.diagnostics(*about, judged, *torch, words=words)
     if further is not None:
         then = {
-            mode: analysis.diagnostics(*about, ones, *code.torch, words=words)
+            mode: analysis.diagnostics(*about, ones, *torch, words=words)
             for mode, ones in stated.items()
         }
         further += _more(found, then)

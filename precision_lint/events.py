@@ -43,7 +43,8 @@ class Sign:
     region in code that does not train or evaluate.
     setting: the folder whose code a setting of a trainer is about; None: it is no setting.
     around: the function that the place is in, by its qualified name.  closed: a region in which all that is
-    called was followed, so that nothing of other files runs in it but what that calls.
+    called was followed, so that nothing of other files runs in it but what that calls.  classes: those
+    that a model which is cast is made of.
     """
 
     mode: int
@@ -56,6 +57,7 @@ class Sign:
     setting: str | None = None
     around: str = ""
     closed: bool = False
+    classes: frozenset[Function] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +108,9 @@ class Event:
 
 AS_WRITTEN: Final = 1
 """The mode in which the code runs as it is, in a mask of modes."""
-MESSAGE: Final = frozenset({"wide", "wide_dtype", "narrow", "narrow_dtype", "other", "other_dtype"})
+MESSAGE: Final = frozenset({
+    "bfloat16", "narrow", "narrow_dtype", "other", "other_dtype", "wide", "wide_dtype",
+})  # fmt: skip
 
 
 def differing(facts: Mapping[str, Any], known: Mapping[str, Any], modes: int) -> dict[str, Any]:

@@ -15,9 +15,10 @@ class DeprecatedAmpApi(Rule):
     a device is taken for granted from 2.0 on, `torch.amp.GradScaler` from 2.3, the rest from 2.4.
 
     The version comes from the project: `torch-version` in the settings, or the lower bound in
-    pyproject.toml, setup.cfg, setup.py, requirements files or a conda environment. Without one it
-    stays silent, and so it does in a branch that asks for a version or catches an ImportError, and
-    where every requirement pins torch to a release before 2.4 (`torch==2.0.1`).
+    pyproject.toml, setup.cfg, setup.py, requirements files or a conda environment, or in a script's
+    own metadata (`# /// script`). Without one it stays silent, and so it does in a branch that asks
+    for a version or catches an ImportError, and where every requirement pins torch to a release
+    before 2.4 (`torch==2.0.1`).
 
     ## Why it breaks
     Nothing breaks yet: since torch 2.4 the old names give a `FutureWarning` at every use. But they
@@ -54,7 +55,7 @@ class DeprecatedAmpApi(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        if at.torch_version is not None and at.torch_version < facts["since"]:
+        if at.torch_version is None or at.torch_version < facts["since"]:
             return
         if at.torch_pinned is not None and at.torch_pinned < (2, 4):
             return  # where the old names do not warn yet

@@ -8,7 +8,7 @@ import pytest
 
 from precision_lint import lint_source
 from precision_lint.config import Overrides, Resolver
-from precision_lint.project.requirements import bound, minimum, newest, parse
+from precision_lint.project.requirements import bound, minimum, newest, parse, specifiers
 from precision_lint.runner import check
 
 
@@ -101,7 +101,7 @@ def test_lower_bound(specifier: str, least: tuple[int, ...]) -> None:
 def test_minimum_of_a_project(
     tmp_path: Path, files: dict[str, str], least: tuple[int, ...] | None
 ) -> None:
-    assert minimum(write(tmp_path, **files)) == least
+    assert minimum(specifiers(write(tmp_path, **files))) == least
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_minimum_of_a_project(
 def test_what_a_project_pins(
     tmp_path: Path, files: dict[str, str], release: tuple[int, ...] | None
 ) -> None:
-    assert newest(write(tmp_path, **files)) == release
+    assert newest(specifiers(write(tmp_path, **files))) == release
 
 
 def test_nothing_is_deprecated_in_a_torch_that_is_pinned(tmp_path: Path) -> None:
@@ -145,6 +145,48 @@ def test_the_setting_wins_over_metadata(tmp_path: Path) -> None:
     resolver = Resolver(Overrides(select=("MP212",), no_cache=True))
     (found,) = check([root / "train.py"], resolver).diagnostics
     assert found.code == "MP212"
+
+
+SCRIPT = """\
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch{}", "numpy"]
+# ///
+import torch
+
+scaler = torch.cuda.amp.GradScaler()
+"""
+
+
+@pytest.mark.parametrize(
+    "script, project, found",
+    [
+        (">=2.4", None, 1),
+        (">=1.13", None, 0),
+        (">=1.13", ">=2.4", 0),
+        (">=2.4", ">=1.13", 1),
+        ("", ">=2.4", 0),  # any torch
+        ("==2.3.1", ">=2.4", 0),
+    ],
+)
+def test_a_script_says_itself_which_torch_it_requires(
+    tmp_path: Path, script: str, project: str | None, found: int
+) -> None:
+    files = {"setup__cfg": "", "train__py": SCRIPT.replace("{}", script)}
+    if project is not None:
+        files["requirements__txt"] = f"torch{project}"
+    root = write(tmp_path, **files)
+    for _ in range(2):  # the second time from the cache
+        resolver = Resolver(Overrides(select=("MP212",)))
+        assert len(check([root / "train.py"], resolver).diagnostics) == found
+
+
+@pytest.mark.parametrize("metadata", ["", "# /// script\n# dependencies = [\n# ///\n"])
+def test_nothing_is_deprecated_where_torch_is_not_known(tmp_path: Path, metadata: str) -> None:
+    code = f"{metadata}import torch\nscaler = torch.cuda.amp.GradScaler()\n"
+    root = write(tmp_path, setup__cfg="", train__py=code)
+    resolver = Resolver(Overrides(select=("MP212",), no_cache=True))
+    assert check([root / "train.py"], resolver).diagnostics == []
 
 
 def test_a_version_that_is_none() -> None:

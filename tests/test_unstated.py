@@ -358,7 +358,7 @@ class TestRegion:
     ],
 )
 def test_what_a_test_tries_is_possible(tmp_path: Path, name: str, shown: set[str]) -> None:
-    projects.write(tmp_path, {"pyproject.toml": "", name: TRIED})
+    projects.write(tmp_path, {"requirements.txt": "torch>=2.4\n", name: TRIED})
     assert codes(tmp_path) == shown
     assert "MP402" in codes(tmp_path, confidence=Confidence.POSSIBLE)
     assert "MP402" in codes(tmp_path, (AMP,))

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from precision_lint.dataflow import objects, records
+from precision_lint.dataflow import casts, objects, records
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import handed
@@ -214,7 +214,7 @@ def call(
         vector = dtype_of(it, asked)
         if vector is not None and not vector[0] & dtypes.OTHER:
             if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
-                objects.show_cast(it, vector, node, known=True)
+                casts.show_cast(it, vector, node, known=True)
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from precision_lint.dataflow import frozen, objects, records, settings
+from precision_lint.dataflow import casts, frozen, objects, records, settings
 from precision_lint.dataflow.calls import CALLEES, Key
 from precision_lint.dataflow.containers import begins, child, rebind
 from precision_lint.dataflow.filling import CASTING, leave_open
@@ -508,7 +508,7 @@ def _show_cast_of(it: Interpreter, symbol: Symbol | None) -> None:
     if symbol is None or symbol.node is None or symbol.uses & Symbol.TENSOR:
         return
     if ("cast of", "") in symbol.attributes and not symbol.vector[0] & dtypes.OTHER:
-        objects.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
+        casts.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
 
 
 def call_class_of_layer(
@@ -552,7 +552,7 @@ def module_method(
 ) -> Value | None:
     """A method that every module has; None: another one."""
     if name in CASTS:
-        objects.cast_module(it, owner, CASTS[name], node)
+        casts.cast_module(it, owner, CASTS[name], node)
         return owner
     if name in ("to", "type", "to_empty", "_apply"):
         return _moved(it, owner, arguments, keywords, node)
@@ -592,7 +592,7 @@ def _stays(
 
 def _applied(it: Interpreter, owner: Instance, function: Value, node: ast.AST) -> None:
     """``module.apply(function)``"""
-    parts = _with_parts(owner)
+    parts = with_parts(owner)
     for part in parts or [owner]:
         it.call(function, [part], {}, node)
     casts = isinstance(function, Closure) and not CASTING.isdisjoint(scan(function.function).names)
@@ -602,7 +602,7 @@ def _applied(it: Interpreter, owner: Instance, function: Value, node: ast.AST) -
         it.weights = {**it.weights, (owner.root, owner.path): anything}
 
 
-def _with_parts(owner: Instance) -> list[Instance] | None:
+def with_parts(owner: Instance) -> list[Instance] | None:
     """The objects that an object is made of, the innermost first, and itself; None where there are many, or
     one is part of another one like it."""
     found = list[Instance]()
@@ -639,7 +639,7 @@ def _moved(
     """``module.to(...)``"""
     vector = asked_dtype(it, arguments, keywords)
     if vector is not None:
-        objects.cast_module(it, owner, vector, node, chosen([*arguments, *keywords.values()]))
+        casts.cast_module(it, owner, vector, node, chosen([*arguments, *keywords.values()]))
     else:
         places = tuple([one.symbol for one in arguments if isinstance(one, Unknown)])
         if objects.was_cast(it, owner) is not None:  # then it is a device
@@ -693,7 +693,7 @@ def cast_unknown(
     if it.statement_value is not None and begins(it.statement_value) is changed:
         symbol.attributes["cast as", ""] = made
         rebind(it, changed, made)
-        objects.show_cast(it, vector, node, bool(class_of(symbol)))
+        casts.show_cast(it, vector, node, bool(class_of(symbol)))
     return made
 
 

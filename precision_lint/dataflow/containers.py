@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from precision_lint.dataflow import objects, records, special_methods
+from precision_lint.dataflow import casts, objects, records, special_methods
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.tensors import HAZARDS, Applied, dtype_of
 from precision_lint.domains import assumptions as assume
@@ -570,16 +570,16 @@ def _assign_data(
     layer = it.expr(target.value.value) if isinstance(target.value, ast.Attribute) else None
     if isinstance(layer, Instance) and isinstance(layer.cls, str) and owner.flags & PARAMETER:
         if explicit:
-            objects.cast_module(it, layer, value.dtypes, node)
+            casts.cast_module(it, layer, value.dtypes, node)
         else:  # what it was before a cast
             it.weights = {k: v for k, v in it.weights.items() if k != (layer.root, layer.path)}
     whole = owner.data["owner"] if isinstance(owner.data, Special) else None
     if whole is not None and explicit:
-        objects.show_cast(it, value.dtypes, node)
+        casts.show_cast(it, value.dtypes, node)
     if isinstance(target.value, ast.Name) and whole is None and explicit:
         whole = next((one for one in it.variables.values() if _has(one, owner)), None)
     if isinstance(whole, Instance):
-        objects.cast_some(it, whole, value.dtypes)
+        casts.cast_some(it, whole, value.dtypes)
 
 
 def _has(value: Value, parameter: Tensor) -> bool:

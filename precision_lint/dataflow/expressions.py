@@ -123,7 +123,8 @@ def _unary(it: Interpreter, node: ast.UnaryOp) -> Value:
         return negate(it, value, node)
     if isinstance(node.op, ast.Not):
         known = asked(it, value, node.operand)
-        return Scalar(None if known is None else not known, "bool")
+        negated = None if known is None else not known
+        return Scalar(negated, "bool", node=node, home=it.module, op="not", operands=(value,))
     if isinstance(node.op, ast.Invert):
         return negate(it, value, node, "bitwise_not")
     return value

@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Event, Link, Place, Sign, Variant, differing
+from precision_lint.events import Function as Named
 from precision_lint.syntax.program import Class, Function, Module, every, spelled
 
 Environment = dict[Any, Value]
@@ -492,12 +493,13 @@ class Interpreter:
         flag: bool = False,
         bound: bool = False,
         closed: bool = False,
+        classes: frozenset[Named] = frozenset(),
     ) -> None:
         """Note a place that shows in which mode code is run, as ``Sign`` says."""
         place, flag = self.place(node, home), flag or bool(self.branches)
         around = self.function.qualname if self.function is not None else ""
         self.signs.add(
-            Sign(mode, text, place, self.script, inside, flag, bound, None, around, closed)
+            Sign(mode, text, place, self.script, inside, flag, bound, None, around, closed, classes)
         )
 
 

@@ -10,6 +10,7 @@ from precision_lint.dataflow import (
     around,
     arrays,
     building,
+    casts,
     iterators,
     objects,
     regions,
@@ -127,9 +128,9 @@ def _sharded(it: Interpreter, arguments: Arguments, keywords: Keywords, node: as
     """A model whose parameters and buffers are cast as ``mixed_precision`` says."""
     given = keywords.get("mixed_precision")
     if isinstance(given, Special) and given.kind == "mixed-precision":
-        objects.show_cast(it, given.fields["dtypes"], node)
+        casts.show_cast(it, given.fields["dtypes"], node)
     elif isinstance(given, Scalar) and given.value is True:  # fairscale
-        objects.show_cast(it, dtypes.V_FLOAT16, node)
+        casts.show_cast(it, dtypes.V_FLOAT16, node)
     return arguments[0] if arguments else unknown()
 
 
@@ -236,7 +237,9 @@ def _torch_object(
             return Special("distribution", node, it.module, of=[*arguments, *keywords.values()][:2])
         handed(it, node, Reference(name), [*arguments, *keywords.values()])
         return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
-    if ".lr_scheduler" in name or ".swa_utils" in name:
+    if ".lr_scheduler" in name:
+        return Special("scheduler", node, it.module)  # its steps change no parameter
+    if ".swa_utils" in name:
         return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
     return training.make_optimizer(it, name, arguments, keywords, node)
 
@@ -309,7 +312,7 @@ def _default_dtype(
         return NONE
     # a setting that may name half is hardly ever set to it
     default = it.program.default_dtype = tuple([one & ~dtypes.LOW or one for one in vector])
-    objects.show_cast(it, default, node, True)
+    casts.show_cast(it, default, node, True)
     return NONE
 
 

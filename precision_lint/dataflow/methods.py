@@ -9,6 +9,7 @@ from typing import Any, Final
 from precision_lint.dataflow import (
     around,
     building,
+    casts,
     declared,
     devices,
     frameworks,
@@ -557,7 +558,7 @@ def _unknown_method(
         elif name in ("clone", "contiguous"):
             symbol.uses |= Symbol.TENSOR
         elif name in ("eval", "train") and symbol.node is not None:
-            objects.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
+            casts.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
         return devices.moved(value, name)
     if name in building.CASTS or name in ("to", "type"):
         vector = building.CASTS.get(name) or building.asked_dtype(it, arguments, keywords)
@@ -625,7 +626,7 @@ def _known_protocol(
         return Special("state", node, it.module, of=stepped)
     if name in ("parameters", "named_parameters"):
         if ("cast of", "") in symbol.attributes and symbol.node is not None:  # it is a model
-            objects.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
+            casts.show_cast(it, symbol.vector, symbol.node, bool(class_of(symbol)))
         return Special("parameters", node, it.module, owner=value, named=name.startswith("named"))
     if name in ("children", "modules", "named_children", "named_modules") and not arguments:
         return _method_of(it, value, name)

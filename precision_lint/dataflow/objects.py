@@ -37,8 +37,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Class, Function, every, scan
-from precision_lint.syntax.stated import Stated
+from precision_lint.syntax.program import Class, Function, scan
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import HUGGING_FACE, is_network
 
@@ -582,15 +581,6 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
     return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
 
 
-HALVES: Final = ((dtypes.FLOAT16, dtypes.HALF16), (dtypes.BFLOAT16, dtypes.HALFBF))
-
-
-def _hands_on(node: ast.AST) -> bool:
-    """``super().method()``"""
-    owner = getattr(getattr(node, "func", None), "value", None)
-    return isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
-
-
 def of_own_parts(it: Interpreter) -> bool:
     """Whether a module's own code runs: what it casts, or opens a region around, are parts of itself."""
     cls = it.function.cls if it.function is not None else None
@@ -629,79 +619,6 @@ def runs_models(it: Interpreter) -> bool:
     """Whether the code at hand trains or evaluates, and so runs models and losses that it is handed."""
     function = it.function
     return it.module.trains() or (function is not None and drives(it, function))
-
-
-def _teaches(it: Interpreter) -> bool:
-    """Whether code that trains runs a model without gradients: it is not the one that is trained."""
-    return it.no_grad and it.function is not None and not scan(it.function).names.isdisjoint(TRAINS)
-
-
-def _steps(function: Function) -> bool:
-    """Whether a function itself trains or evaluates, batch by batch; who builds a model calls ``eval``, too."""
-    names = scan(function).names
-    if not names.isdisjoint(DRIVES - {"eval"}):
-        return True
-    return "eval" in names and any(isinstance(one, ast.For) for one in every(function.node))
-
-
-def show_cast(
-    it: Interpreter,
-    vector: Dtypes,
-    node: ast.AST,
-    known: bool = False,
-) -> None:
-    """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
-
-    Who casts one model says nothing of the others of a project: in other files, only what is called from
-    here counts, unless the function at hand trains or evaluates what it casts.  known: the code builds it, or
-    another library does, so that what it runs is known.
-    """
-    if _hands_on(node) or _teaches(it):
-        return
-    written = vector[dtypes.CODE]
-    for dtype, mode in HALVES:
-        if written & dtype and not written & dtypes.OTHER:
-            said = f"a model is made {dtypes.NAMES[dtype]} here"
-            runs = _steps(it.function) if it.function is not None else it.module.trains()
-            said_so = isinstance(node, Stated)
-            bound = not said_so and (known or not runs)
-            flag = written != dtype
-            inside = not said_so and of_own_parts(it)
-            it.sign(mode, said, node, None, inside, flag, bound)
-
-
-def cast_module(
-    it: Interpreter, owner: Instance, vector: Dtypes, node: ast.AST, assumptions: int = 0
-) -> None:
-    """``module.half()``, ``module.to(dtype)``: in place, for everything below."""
-    it.clock += 1
-    library = owner.cls if isinstance(owner.cls, str) else ""
-    show_cast(it, vector, node, not library or not library.startswith("torch."))
-    run = dtypes.run_in(vector)
-    assumptions |= assume.BRANCH if run != vector else 0
-    made = Cast(run, it.clock, it.place(node), assumptions)
-    rest = _left(it, owner, vector)
-    it.weights = {**it.weights, **rest, (owner.root, owner.path): made}
-
-
-def _left(it: Interpreter, owner: Instance, vector: Dtypes) -> Weights:
-    """What the code builds and then casts a part of to half is not cast as a whole: the rest stays as made."""
-    root = owner.root
-    narrow = vector[dtypes.CODE] in (dtypes.FLOAT16, dtypes.BFLOAT16)
-    if not owner.path or root.made is not dtypes.MADE or not narrow:
-        return {}
-    if any((root, owner.path[:length]) in it.weights for length in range(len(owner.path))):
-        return {}
-    return {(root, ()): Cast(dtypes.V_FLOAT32, 0, None)}
-
-
-def cast_some(it: Interpreter, owner: Instance, vector: Dtypes) -> None:
-    """``parameter.data = ...`` for those of an object: each has this dtype, or the one that it had."""
-    before, place = weights_of(it, owner)
-    joined = dtypes.join(before, vector)
-    if joined != before:
-        it.clock += 1
-        it.weights = {**it.weights, (owner.root, owner.path): Cast(joined, it.clock, place)}
 
 
 def parameters_of(owner: Value, node: ast.AST, it: Interpreter) -> Special:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final, NamedTuple
 
-from precision_lint.dataflow import objects
+from precision_lint.dataflow import casts, objects
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import STATEMENTS, Interpreter, tensor_of
 from precision_lint.dataflow.tensors import KEYS
@@ -145,7 +145,7 @@ def _module_of(it: Interpreter, value: Instance, wanted: Dtypes, node: ast.AST |
         return Outcome(value, REFUTED, proved)  # what is not cast here may be cast elsewhere
     if weights == wanted:
         return Outcome(value, KNOWN)
-    objects.cast_module(it, value, wanted, node)
+    casts.cast_module(it, value, wanted, node)
     return Outcome(value, NEW)
 
 

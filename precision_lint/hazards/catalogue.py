@@ -21,6 +21,7 @@ from precision_lint.hazards import (
     regions,
     softmax,
     training,
+    upcasts,
 )
 from precision_lint.typestate import lifetimes, reports
 
@@ -45,4 +46,5 @@ __all__ = [
     "reports",
     "softmax",
     "training",
+    "upcasts",
 ]

@@ -23,16 +23,14 @@ from precision_lint.dataflow.objects import is_a
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
-from precision_lint.domains.dtypes import FLOAT32, LOW, WIDE
+from precision_lint.domains.dtypes import FLOAT32
 from precision_lint.domains.values import (
     BUFFER,
     INF,
     PARAMETER,
-    DtypeValue,
     Scalar,
     Sequence,
     Special,
-    Symbol,
     Tensor,
     number,
     text,
@@ -182,10 +180,19 @@ def _flattens(value: Tensor, dim: int) -> bool:
         if -dim > len(sizes):
             return False
         size = sizes[dim]
+        if number(size) == -1 and dim == -2 and len(sizes) == 2:
+            return _has_positions(value.operands[0])
         if number(size) == -1:
             return dim == -1 and len(sizes) >= 3 and not _splits(sizes)
         return isinstance(size, Scalar) and size.op == "mul"
     return False
+
+
+def _has_positions(value: Any) -> bool:
+    """Whether a tensor has dimensions of positions, besides that of the batch and of features."""
+    value = peel(value)
+    mapped = isinstance(value, Tensor) and value.rank >= 4
+    return mapped or any(kind_of(value, dim) == POSITIONS for dim in (-2, -3, -4))
 
 
 def _splits(sizes: tuple[Any, ...]) -> bool:
@@ -236,7 +243,7 @@ def large_contraction(it: Interpreter, applied: Applied) -> None:
         about=parts[0].value,
         operation=applied.name,
         reason=reason,
-        operands=_operand_places(it, applied),
+        operands=operand_places(it, applied),
         device=it.region.device if it.region.explicit else "",
         region=bool(dtypes.regions_on(it.region.dtypes)),
     )
@@ -264,7 +271,7 @@ def _any_wide64(value: Tensor) -> bool:
     return all(one == dtypes.FLOAT64 for one in value.dtypes)
 
 
-def _operand_places(it: Interpreter, applied: Applied) -> tuple[Any, ...]:
+def operand_places(it: Interpreter, applied: Applied) -> tuple[Any, ...]:
     found = []
     for index, value in enumerate(applied.values):
         node = operand_node(applied.node, it.module, index) if isinstance(value, Tensor) else None
@@ -634,159 +641,3 @@ def _is_prepared(value: Tensor) -> bool:
         if one.op in ("linear", "matmul", "input", "conv1d", "conv2d"):
             return False
     return False
-
-
-# casts that do nothing, and regions that are left too early
-
-
-LOWERED: Final = (*PRODUCTS, "linear", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
-
-
-@hazard(*LOWERED)
-def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
-    """``a.float() @ b.float()`` inside of autocast, which casts both down again."""
-    if applied.policy != "lower":
-        return
-    modes = 0
-    for mode, region in enumerate(it.region.dtypes):
-        if region & LOW and not region & dtypes.MAYBE:
-            modes |= 1 << mode
-    operands: list[tuple[int, Tensor]] = []
-    upcast = 0
-    for index in applied.seen:
-        value = applied.tensor(index)
-        if value is None or all(one == dtypes.FLOAT64 for one in value.dtypes):
-            return
-        inner = peel(value)
-        if (
-            isinstance(inner, Tensor)
-            and inner.op == "weight"
-            and isinstance(inner.data, tuple)
-            and len(inner.data) > 2
-        ):
-            return  # a layer: the cast may only meet its weights
-        operands.append((index, value))
-        state = _upcast(value)
-        if state == "lowered":
-            return
-        upcast += state == "upcast"
-        if state == "other" and not _follows_weights(value):
-            return
-    if not upcast or not modes:
-        return
-    asked = 0
-    for _, value in operands:
-        asked |= value.assumptions
-    it.emit(
-        "upcast-in-vain",
-        applied.node,
-        modes,
-        asked & ~(assume.INPUT | assume.NETWORK | assume.BATCH) | it.region.assumptions,
-        operation=applied.name,
-        operands=_operand_places(it, applied),
-        device=it.region.device if it.region.explicit else "",
-    )
-
-
-def _follows_weights(value: Tensor) -> bool:
-    return bool(through(value, MOVED).flags & PARAMETER)
-
-
-MOVED: Final = frozenset({"transpose", "t", "view", "reshape", "permute", "index", "unsqueeze"})
-"""Operations that move a weight's dimensions."""
-THROUGH: Final = frozenset({
-    "transpose", "t", "view", "index", "normalize", "permute", "flatten", "reshape", "mul", "add",
-    "sub", "div", "clone",
-    "contiguous", "unsqueeze", "squeeze", "softmax", "neg", "bmm", "matmul", "detach",
-})  # fmt: skip
-
-
-def _upcast(value: Any) -> str:
-    """Whether a value was brought up to float32 on purpose: ``upcast``, ``lowered`` again, ``other``."""
-    value = peel(value)
-    for _ in range(8):
-        if not isinstance(value, Tensor):
-            return "other"
-        if value.op == "cast":
-            if all(one == FLOAT32 for one in value.dtypes):
-                if _holds_integers(peel(value.operands[0])):
-                    return "other"
-                return "upcast"
-            return "lowered"
-        if value.op not in THROUGH or not value.operands:
-            return "other"
-        if value.op in ("bmm", "matmul", "linear"):
-            return "other"
-        value = peel(value.operands[0])
-    return "other"
-
-
-def _holds_integers(value: Any) -> bool:
-    """Whether a tensor is of integers or a mask, also one that took the dtype of an index."""
-    value = peel(value)
-    while isinstance(value, Tensor):
-        bits = dtypes.INTEGER | dtypes.BOOLEAN
-        if all(one & bits for one in value.dtypes):
-            return True
-        if value.symbol is not None:
-            return bool(value.symbol.uses & Symbol.INTEGER)
-        operands = value.operands
-        if value.op == "cast":
-            followed = operands[1] if len(operands) > 1 else None
-            value = peel(followed.source) if isinstance(followed, DtypeValue) else None
-        else:
-            kept = value.op in INDEXED or value.op in THROUGH
-            value = peel(operands[0]) if kept and operands else None
-    return False
-
-
-INDEXED: Final = frozenset({"scatter", "index_fill", "index_copy", "index_put"})
-"""Operations that keep the dtype of what they write into."""
-
-
-@hazard(*LOWERED)
-def left_half(it: Interpreter, applied: Applied) -> None:
-    """A product inside ``autocast(enabled=False)`` of what the region around it made half."""
-    region = it.region
-    outer = region.outer
-    if not region.disabled or outer is None:
-        return
-    modes = 0
-    found: Tensor | None = None
-    operands = []
-    halved = 0  # modes in which a layer was cast: it takes half
-    wide = dtypes.surely(applied.result.dtypes, WIDE) if applied.asked else 0
-    for index in applied.operation.operands if applied.name != "einsum" else applied.seen:
-        value = applied.tensor(index)
-        if value is None:
-            continue
-        node = operand_node(applied.node, it.module, index)
-        low = 0
-        for mode, state in enumerate(outer.dtypes):
-            if state & LOW and value.dtypes[mode] & LOW and not value.dtypes[mode] & dtypes.OTHER:
-                low |= 1 << mode
-        low &= ~wide
-        inner = peel(value)
-        turned = inner.operands[0] if isinstance(inner, Tensor) and inner.op in TURNED else inner
-        if isinstance(turned, Tensor) and turned.flags & PARAMETER:
-            halved |= dtypes.modes_of(value.dtypes, LOW)
-            continue
-        if not low or not isinstance(inner, Tensor):
-            continue
-        if inner.op == "cast" and inner.data == "explicit":
-            continue
-        modes |= low
-        found = found or value
-        if node is not None:
-            operands.append(it.place(node))
-    modes &= ~halved
-    if found is not None:
-        it.emit(
-            "left-half",
-            applied.node,
-            modes,
-            found.assumptions | region.assumptions | outer.assumptions,
-            about=found,
-            operation=applied.name,
-            operands=tuple(operands),
-        )

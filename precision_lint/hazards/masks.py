@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from precision_lint.dataflow.creation import CREATED
@@ -113,32 +114,34 @@ def _report(it: Interpreter, applied: Applied, target: Tensor, fill: Scalar, mod
         index = 0
     node = operand_node(applied.node, it.module, index, "value")
     if is_given(it, node, fill):
-        it.emit_at_call(
-            "fill-overflow", modes, assumptions, operation=applied.name, value=number(fill),
-            limit=fill.op, raises=applied.name in RAISES, fill=None, fill_at=made_at(it, fill),
-            tensor=None, bfloat16=_in_bfloat16(applied, modes), inplace=False, within=it.place(applied.node),
-        )  # fmt: skip
+        for ways, brain in _by_dtype(applied, modes):
+            it.emit_at_call(
+                "fill-overflow", ways, assumptions, operation=applied.name, value=number(fill),
+                limit=fill.op, raises=applied.name in RAISES, fill=None, fill_at=made_at(it, fill),
+                tensor=None, bfloat16=brain, inplace=False, within=it.place(applied.node),
+            )  # fmt: skip
         return
     receiver = operand_node(
         applied.node, it.module, FILLED[applied.name][0] if applied.name != "where" else 3 - index
     )
-    it.emit(
-        "fill-overflow",
-        applied.node,
-        modes,
-        assumptions,
-        about=target,
-        operation=applied.name,
-        value=number(fill),
-        limit=fill.op,
-        raises=applied.name in RAISES,
-        fill=it.place(node) if node is not None else None,
-        fill_at=made_at(it, fill),
-        tensor=it.place(receiver) if receiver is not None else None,
-        bfloat16=_in_bfloat16(applied, modes),
-        inplace=applied.inplace,
-        within=None,
-    )
+    for ways, brain in _by_dtype(applied, modes):
+        it.emit(
+            "fill-overflow",
+            applied.node,
+            ways,
+            assumptions,
+            about=target,
+            operation=applied.name,
+            value=number(fill),
+            limit=fill.op,
+            raises=applied.name in RAISES,
+            fill=it.place(node) if node is not None else None,
+            fill_at=made_at(it, fill),
+            tensor=it.place(receiver) if receiver is not None else None,
+            bfloat16=brain,
+            inplace=applied.inplace,
+            within=None,
+        )
 
 
 @hazard("argmax", "argmin", "max", "min", "amax", "amin", "softmax", "log_softmax")
@@ -161,8 +164,12 @@ def only_ranked(it: Interpreter, applied: Applied) -> None:
         it.retract("fill-overflow", value)
 
 
-def _in_bfloat16(applied: Applied, modes: int) -> bool:
-    return not dtypes.modes_of(applied.result.dtypes, FLOAT16) & modes
+def _by_dtype(applied: Applied, modes: int) -> Iterator[tuple[int, bool]]:
+    """The modes in which the result may be float16, and those in which it is bfloat16 alone."""
+    wide = modes & dtypes.modes_of(applied.result.dtypes, FLOAT16)
+    for ways, brain in ((wide, False), (modes & ~wide, True)):
+        if ways:
+            yield ways, brain
 
 
 def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:

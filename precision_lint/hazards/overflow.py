@@ -292,19 +292,31 @@ def sum_overflow(it: Interpreter, applied: Applied) -> None:
         report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=False)
 
 
-@hazard(
+SUMMED: Final = (
     "l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "kl_div",
 )  # fmt: skip
+"""Losses whose terms have one sign."""
+
+
+@hazard(*SUMMED)
 def summed_loss(it: Interpreter, applied: Applied) -> None:
-    """A loss that is summed over all elements, in half: its terms have one sign."""
+    """A loss that is summed over all elements, in half; of what a region made it is another hazard."""
     value = peel(applied.tensor(0))
-    if value is None or text(applied["reduction"]) != "sum" or value.flags & REGIONAL:
+    if value is None or text(applied["reduction"]) != "sum":
+        return
+    if value.flags & REGIONAL and not it.no_grad:
         return
     modes = half_modes(applied.seen.get(0, value.dtypes)) & half_modes(applied.result.dtypes)
     if modes:
-        needed = assume.SIZE | assume.MAGNITUDE
+        needed = assume.SIZE | (assume.MAGNITUDE if magnitude(value) == INF else 0)
         report(it, "sum-overflow", applied, value, modes, needed, mean=False, loss=True)
+
+
+def _is_summed_loss(value: Tensor) -> bool:
+    """Whether a value is a loss that was summed over all elements."""
+    names = (*SUMMED, "cross_entropy", "nll_loss")
+    return value.op in names and any(text(one) == "sum" for one in value.operands)
 
 
 def _one_sign(value: Tensor) -> bool:
@@ -333,9 +345,9 @@ def mean_by_hand(it: Interpreter, applied: Applied) -> None:
     """``x.sum(dim) / n``: the sum overflows before it is divided; ``(x * m).sum() / m.sum()``."""
     total = peel(applied.tensor(0))
     count = applied.values[1] if len(applied.values) > 1 else None
-    if not isinstance(total, Tensor) or total.op not in SUMS or not total.operands:
+    if not isinstance(total, Tensor) or not (total.op in SUMS or _is_summed_loss(total)):
         return
-    value = peel(total.operands[0])
+    value = peel(total.operands[0]) if total.operands else None
     if not isinstance(value, Tensor):
         return
     if isinstance(count, Tensor):
@@ -346,7 +358,8 @@ def mean_by_hand(it: Interpreter, applied: Applied) -> None:
         count.op in ("size", "numel", "nelement", "mul") or (known is not None and known > 1)
     ):
         return
-    if (_one_sign(value) or value.op == "input") and not _adds_up_to_one(value):
+    one_sign = _one_sign(value) or value.op == "input" or total.op in SUMMED
+    if one_sign and not _adds_up_to_one(value):
         _report_sum(it, total, value, True)
 
 
@@ -393,7 +406,7 @@ def _report_sum(it: Interpreter, total: Tensor, value: Tensor, mean: bool) -> No
         operation=total.op,
         upcast=(place,) if place is not None else (),
         mean=mean,
-        loss=False,
+        loss=total.op not in SUMS,
     )
 
 
@@ -543,7 +556,7 @@ def _grows(value: Tensor) -> bool:
     if scaled is not None and isinstance(scaled[0], Tensor) and abs(scaled[1]) >= SCALED:
         return _grows(scaled[0])
     if value.op not in GROWING:
-        return (
+        return _is_summed_loss(value) or (
             value.op in ("squeeze", "view", "index", "abs")
             and bool(value.operands)
             and _grows_inside(value)
@@ -700,17 +713,20 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
         x is y or same(x, y) or x is None for x, y in others
     ):
         return
-    modes = dtypes.modes_of(squares.dtypes, LOW)
+    modes = dtypes.modes_of(squares.dtypes, LOW) | dtypes.modes_of(left.dtypes, LOW)
     for one in (squares, right):
         it.retract("square-overflow", one)
-    place = operand_place(it, squares, 0)
+    places = (operand_place(it, squares, 0), operand_place(it, mean, 0))
+    kernel = left.op.startswith(
+        "conv"
+    )  # its weights would be of another dtype, and a region casts it back
     it.emit(
         "one-pass-variance",
         applied.node,
         modes,
         base.assumptions,
         about=base,
-        upcast=tuple(p for p in (place, operand_place(it, mean, 0)) if p is not None),
+        upcast=() if kernel else tuple(place for place in places if place is not None),
     )
 
 
@@ -741,23 +757,35 @@ def _report_variance(it: Interpreter, applied: Applied, squares: Tensor, total: 
 
 @hazard("cumprod")
 def schedule(it: Interpreter, applied: Applied) -> None:
-    """A cumulative product of ``1 - beta`` in half."""
-    value = peel(applied.tensor(0))
-    if isinstance(value, Tensor) and value.op == "sub" and number(value.operands[0]) == 1:
+    """A cumulative product of ``1 - beta`` in half, also where that was cast after it was computed."""
+    value = made = peel(applied.tensor(0))
+    if is_op(made, "cast"):
+        made = peel(made.operands[0])
+    if isinstance(value, Tensor) and is_op(made, "sub") and number(made.operands[0]) == 1:
         modes = dtypes.modes_of(applied.seen.get(0, value.dtypes), LOW)
         whole = operand_node(applied.node, it.module, 0)
-        places = upcast_places(it, value, whole)
+        places = upcast_places(it, value, whole) if value is made else ()
         report(it, "half-schedule", applied, value, modes, 0, table=False, upcast=places)
 
 
 @hazard("sub")
 def finished_schedule(it: Interpreter, applied: Applied) -> None:
-    """One minus a finished table of products that was cast to half."""
+    """One minus a finished table of products that was cast to half, whatever it is cast to then."""
     value = peel(applied.tensor(1))
-    if number(applied.values[0]) != 1 or not isinstance(value, Tensor):
+    if number(applied.values[0]) != 1 or not isinstance(value, Tensor) or value.op == "cumprod":
         return
-    if value.op == "cumprod" or not dtypes.modes_of(value.dtypes, LOW):
-        return
-    if any(one.op == "cumprod" for one in behind(value, 12)):
-        modes = dtypes.modes_of(value.dtypes, LOW)
-        report(it, "half-schedule", applied, value, modes, 0, table=True)
+    modes = 0
+    for one in behind(value, 12):
+        if one.op == "cumprod" or _is_cosine_schedule(one):
+            if modes:
+                report(it, "half-schedule", applied, value, modes, 0, table=True, upcast=())
+            return
+        modes |= dtypes.modes_of(one.dtypes, LOW)
+
+
+def _is_cosine_schedule(value: Tensor) -> bool:
+    """``cos(...) ** 2`` of numbers that are counted: it starts at 1."""
+    root = is_square(value)
+    if not is_op(root, "cos"):
+        return False
+    return any(one.op in ("linspace", "arange") for one in behind(peel(root), 12))

@@ -668,7 +668,9 @@ EMPTIED.append(closed)
 
 
 GIVEN: Final = frozenset({"input", "element", "output"})
-KEEPING: Final = frozenset({"add", "div", "join", "mean", "mul", "stack", "sum"})
+KEEPING: Final = frozenset(
+    {"abs", "add", "div", "join", "mean", "mul", "neg", "stack", "sub", "sum"}
+)
 """Operations that give a loss where losses go in."""
 
 

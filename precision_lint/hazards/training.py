@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
 from precision_lint.dataflow.around import CONSTRUCTED
+from precision_lint.dataflow.building import with_parts
 from precision_lint.dataflow.frozen import is_frozen
 from precision_lint.dataflow.graph import factor, peel
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.libraries import SHARDED
-from precision_lint.dataflow.objects import assumed_of_weights, find_method, weights_of
+from precision_lint.dataflow.objects import assumed_of_weights, find_method, was_cast, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
 from precision_lint.dataflow.protocol import FINISHED, HANDED_OVER, RETURNED, SAVED, Step
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -74,7 +75,7 @@ def _trained(
     """
     for owner in owners_of(value) if value is not None else ():
         if not is_frozen(owner):
-            yield _weights(it, owner)
+            yield from _weights_in(it, owner)
     if isinstance(value, Tensor) and value.flags & PARAMETER:
         if not (isinstance(value.data, Special) and any(map(is_frozen, owners_of(value.data)))):
             yield value.dtypes, None, value.assumptions
@@ -83,6 +84,18 @@ def _trained(
             yield from _trained(it, item, depth - 1)
     elif isinstance(value, Table) and depth:
         yield from _trained(it, value.items.get("params"), depth - 1)
+
+
+def _weights_in(it: Interpreter, owner: Value) -> Iterator[tuple[dtypes.Dtypes, Place | None, int]]:
+    """The dtype of an object's weights, or of its parts' where it was never cast as a whole."""
+    parts: list[Instance] | None = None
+    if isinstance(owner, Instance) and was_cast(it, owner) is None:
+        parts = with_parts(owner)
+    for one in reversed(parts or []):
+        if not is_frozen(one):
+            yield _weights(it, one)
+    if not parts:
+        yield _weights(it, owner)
 
 
 def _weights(it: Interpreter, owner: Value) -> tuple[dtypes.Dtypes, Place | None, int]:

@@ -276,14 +276,21 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
         guesses = assumptions & ~assume.OUTSIDE
         return bool(guesses) and (rare or bool(guesses & (guesses - 1)))
     shown, sign = force.modes[mode]
-    if mode not in (AMP16, AMPBF) and (sign is None or sign.bound or sign.flag):
+    cast = _is_cast(variant, mode, force)
+    if mode not in (AMP16, AMPBF) and (sign is None or sign.bound or sign.flag) and not cast:
         return True
     if event.kind in LATE:
         return False
-    if shown in (Strength.FILE, Strength.PARTS):
+    if cast or shown in (Strength.FILE, Strength.PARTS):
         by_model = assumptions & assume.NETWORK and not event.facts.get("float64")
         return large or (plain and bool(by_model))
     return large or rare or not _is_entered(event, variant)
+
+
+def _is_cast(variant: Variant, mode: int, force: Force) -> bool:
+    """Whether a hazard begins in a method of a class that the code builds and casts so."""
+    ways = (variant.root, *variant.also)
+    return any((mode, (path, name.rpartition(".")[0])) in force.made for path, name in ways)
 
 
 def _is_tried(event: Event) -> bool:
@@ -323,7 +330,8 @@ def _doubted(event: Event, mode: int, variant: Variant, assumptions: int, force:
         alone = not (run or force.stated or assumptions & assume.WEIGHTS)
         return unseen | doubted | (assume.NETWORK if alone else 0)
     # who casts the model may still switch the region on
-    return unseen | assume.FLAG | (SHOWN if (force.of(mode) or Strength.PROJECT) < enough else 0)
+    run = _is_cast(variant, mode, force) or (force.of(mode) or Strength.PROJECT) >= enough
+    return unseen | assume.FLAG | (0 if run else SHOWN)
 
 
 def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bool) -> int:
@@ -374,7 +382,9 @@ def _in_mode(
         return (Confidence.POSSIBLE if strange or rare else Confidence.LIKELY), None
     strength = force.of(mode)
     sign = force.modes[mode][1] if strength is not None else None
-    runs = strength is not None and _runs_it(event, mode, strength, variant, sign)
+    runs = strength is not None and (
+        _is_cast(variant, mode, force) or _runs_it(event, mode, strength, variant, sign)
+    )
     if runs:
         tried = _is_tried(event) and not variant.regions
         rare = tried or _is_rare(event, mode, variant, assumptions, force)

@@ -35,12 +35,14 @@ class Force:
     """The modes in force for one file, each with its strength and the place that shows it.
 
     stated: whether the user says so, and no other mode is to be looked at.  shown: how strongly the
-    code shows each mode, whatever the user says.
+    code shows each mode, whatever the user says.  made: classes of the file that the code builds and casts,
+    each with the mode.
     """
 
     modes: Mapping[int, tuple[Strength, Sign | None]] = field(default_factory=dict)
     stated: bool = False
     shown: Mapping[int, Strength] = field(default_factory=dict)
+    made: frozenset[tuple[int, Function]] = frozenset()
 
     def of(self, mode: int) -> Strength | None:
         """How strongly a mode is in force; None: it is not."""
@@ -60,7 +62,7 @@ class Force:
         signs = {mode: self.modes[mode][1] if mode in self.modes else None for mode in modes}
         found = {mode: (Strength.STATED, sign) for mode, sign in signs.items()}
         shown = {mode: strength for mode, (strength, _) in self.modes.items()}
-        return Force(found, stated=True, shown=shown)
+        return Force(found, stated=True, shown=shown, made=self.made)
 
     def with_those_of(self, here: Force) -> Force:
         """What is in force where other files show this, and the file itself what ``here`` says."""
@@ -68,7 +70,7 @@ class Force:
         for mode, found in here.modes.items():
             if mode not in modes or _rank(mode, found) >= _rank(mode, modes[mode]):
                 modes[mode] = found
-        return Force(modes)
+        return Force(modes, made=self.made | here.made)
 
 
 def _rank(mode: int, found: tuple[Strength, Sign | None]) -> tuple[bool, Strength]:
@@ -110,15 +112,18 @@ def force(
     any file does.  near: files that name it in their imports, or its package: others make other models half.
     """
     found: dict[int, tuple[Strength, Sign | None]] = {}
+    made = set[tuple[int, Function]]()
     around = frozenset(importers)
     for sign in signs:
         if sign.place.path != path and sign.script:
             continue
+        if not sign.flag:
+            made.update((sign.mode, one) for one in sign.classes if one[0] == path)
         shown = _strength(path, sign, around, imported, near), sign
         known = found.get(sign.mode)
         if known is None or _rank(sign.mode, known) < _rank(sign.mode, shown):
             found[sign.mode] = shown
-    return Force(found)
+    return Force(found, made=frozenset(made))
 
 
 def _strength(

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from precision_lint import source
 from precision_lint.cache import Cache, digest
@@ -34,6 +35,18 @@ Release = tuple[int, ...]
 Releases = tuple[Release | None, Release | None]
 
 
+SCRIPT: Final = "# /// script"
+"""How a script's own metadata begin."""
+
+
+def script_releases(text: str = "") -> Releases:
+    """The least and the newest release of torch that a script's own metadata say."""
+    from precision_lint.project import requirements
+
+    said = list(requirements.of_script(text)) if text else []
+    return requirements.minimum(said), requirements.newest(said)
+
+
 class Code:
     """The files of a project by their names: paths relative to its root, with ``/``.
 
@@ -46,7 +59,7 @@ class Code:
         self,
         root: Path,
         names: Collection[str],
-        torch: Releases | Callable[[], Releases] = (None, None),
+        torch: Releases | Callable[..., Releases] = script_releases,
         texts: Mapping[str, Source] | None = None,
         settings: Collection[str] = (),
         index: Index | None = None,
@@ -68,6 +81,16 @@ class Code:
     @functools.cached_property
     def torch(self) -> Releases:
         return self._torch() if callable(self._torch) else self._torch
+
+    def torch_of(self, name: str) -> Releases:
+        """The same for one file, which may be a script that says itself what it requires (PEP 723)."""
+        said = callable(self._torch) and SCRIPT.encode() in self.data(name)
+        text = self.text(name) if said else None
+        return (
+            self._torch(text.text)
+            if callable(self._torch) and isinstance(text, Source)
+            else self.torch
+        )
 
     @classmethod
     def of(
@@ -184,16 +207,19 @@ def _start(home: Path) -> str:
     return f"{home}{os.sep}".replace(f"{os.sep}{os.sep}", os.sep)
 
 
-def releases(root: Path | None, settings: Settings) -> Releases:
+def releases(root: Path | None, settings: Settings, text: str = "") -> Releases:
     """The least release of torch that a project's settings or metadata allow, and the newest that
-    it pins exactly."""
+    it pins exactly.
+
+    text: of a script whose own metadata may say it.
+    """
     from precision_lint.project import requirements
 
     if settings.torch_version is not None:
         return requirements.parse(settings.torch_version), None
-    if root is None:
-        return None, None
-    return requirements.minimum(root), requirements.newest(root)
+    own = list(requirements.of_script(text)) if text else []
+    said = own or (requirements.specifiers(root) if root is not None else [])
+    return requirements.minimum(said), requirements.newest(said)
 
 
 class Imports:

@@ -1,8 +1,8 @@
 """Which torch a project requires at least, by its own metadata.
 
 The package's metadata speaks first (pyproject.toml, setup.cfg, setup.py), then its pins
-(requirements files, conda environments).  Where a source names torch without a lower bound, every
-version is meant, and nothing is known; so it is without any source.
+(requirements files, conda environments); a script may say it for itself.  Where a source names torch
+without a lower bound, every version is meant, and nothing is known; so it is without any source.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _NAMES = ("torch", "pytorch")
 _TORCH = re.compile(r"^\s*(?:pytorch::)?(?:py)?torch(?![\w.-])\s*(?:\[[^\]]*\])?(?P<rest>[^;#]*)")
 _CONDA = re.compile(r"^\s*-\s*[\"']?(?P<text>[^\"'#]+)")
 _OPTION = re.compile(r"^\s*-")
+_SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _EXACT = re.compile(r"\s*\(?\s*={1,3}\s*\d[\d.]*(?:\+\w+)?(?:=[\w.]+)?\s*\)?\s*")
 
 
-def minimum(root: Path) -> Release | None:
-    """The least release of torch that a project directory allows; None: it is not known."""
-    return min(map(bound, _specifiers(root)), default=ANY) or None
+def minimum(specifiers: Iterable[str]) -> Release | None:
+    """The least release of torch that specifiers allow; None: it is not known."""
+    return min(map(bound, specifiers), default=ANY) or None
 
 
-def newest(root: Path) -> Release | None:
-    """The newest release of torch that a project directory pins exactly; None: it pins none."""
-    pins = [(_EXACT.fullmatch(specifier), bound(specifier)) for specifier in _specifiers(root)]
+def newest(specifiers: Iterable[str]) -> Release | None:
+    """The newest release of torch that specifiers pin exactly; None: one of them pins none."""
+    pins = [(_EXACT.fullmatch(specifier), bound(specifier)) for specifier in specifiers]
     return max((b for _, b in pins), default=None) if all(exact for exact, _ in pins) else None
 
 
@@ -49,9 +50,20 @@ def texts(root: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def _specifiers(root: Path) -> list[str]:
-    """What follows torch's name in the first source that names it."""
+def specifiers(root: Path) -> list[str]:
+    """What follows torch's name in the first of a project directory's sources that names it."""
     return list(_package(root)) or list(_pins(root))
+
+
+def of_script(text: str) -> Iterator[str]:
+    """The same in the metadata that a script carries in its comments.
+
+    Source: https://packaging.python.org/en/latest/specifications/inline-script-metadata/
+    """
+    found = _SCRIPT.search("\n".join(text.splitlines()))
+    if found is not None:
+        lines = found["content"].splitlines()
+        yield from _of(_list(_toml("\n".join(line[2:] for line in lines)), "dependencies"))
 
 
 def parse(text: str) -> Release | None:
@@ -119,7 +131,8 @@ def _package(root: Path) -> Iterator[str]:
             return
 
 
-def _pyproject(text: str) -> Iterator[str]:
+def _toml(text: str) -> dict[str, Any]:
+    """A TOML document; empty where it is none."""
     import sys
 
     if sys.version_info >= (3, 11):
@@ -127,9 +140,13 @@ def _pyproject(text: str) -> Iterator[str]:
     else:
         import tomli as tomllib
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
-        return
+        return {}
+
+
+def _pyproject(text: str) -> Iterator[str]:
+    table = _toml(text)
     project = _table(table, "project")
     poetry = _table(_table(table, "tool"), "poetry")
     yield from _of(_list(project, "dependencies"))
