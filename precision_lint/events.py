@@ -117,8 +117,10 @@ def differing(facts: Mapping[str, Any], known: Mapping[str, Any], modes: int) ->
     """What another way, in some modes, says otherwise of an event than is known of it.
 
     That matters where the cure depends on the origin of a value (``at_origin``), which a caller may show,
-    and where two dtypes meet: in the code as written of whatever origin, in another mode at least in words.
+    and where two dtypes meet: in the code as written of whatever origin, in another mode at least in words,
+    and all of it where the sides have changed places.
     """
-    whole = "at_origin" in facts or ("wide_dtype" in facts and modes & AS_WRITTEN)
+    sides = facts.get("narrow") != known.get("narrow")  # the other one is the narrow side
+    whole = "at_origin" in facts or ("wide_dtype" in facts and (modes & AS_WRITTEN or sides))
     told = facts if whole else MESSAGE & facts.keys()
     return {name: facts[name] for name in told if facts[name] != known.get(name)}

@@ -120,7 +120,7 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         ({"net.py": ("forward", DIVIDED), "train.py": TRAIN}, AMP, "MP305", False),
         ({"net.py": ("forward", DIVIDED, TRAIN)}, AMP, "MP305", True),
         ({"net.py": ("forward", SCORES), "train.py": TRAIN}, "", "MP208", False),
-        ({"net.py": ("forward", SCORES, TRAIN)}, AMP, "MP208", False),
+        ({"net.py": ("forward", SCORES, TRAIN)}, AMP, "MP208", True),
         ({"net.py": ("forward", BOXES), "train.py": GIVEN}, "", "MP607", False),
         ({"net.py": ("forward", GUARDED), "train.py": HALVED}, HALF, "MP301", True),
         ({"net.py": ("forward", GUARDED), "train.py": HANDS_ON}, HALF, "MP301", True),
@@ -137,7 +137,7 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         "a kind that is wrong as a rule",
         "where the file shows the mode",
         "large values",
-        "large values where the file shows the mode",
+        "large values of the model that the file runs in a region",
         "large values of a model that is handed on",
         "half weights that are trained",
         "half weights that a helper trains",
@@ -214,14 +214,14 @@ CHOSEN = (
         (FUNCTION, CHOSEN, "MP401", False),
         (FUNCTION, "x = x.half()\n    return x.exp()", "MP603", True),
         (DEFAULT, "return torch.log(x.to(dtype).sigmoid() + 1e-8)", "MP301", True),
-        (DEFAULT, "return nn.Linear(4, 4).to(dtype)(torch.zeros(2, 4))", "MP401", False),
+        (DEFAULT, "return nn.Linear(4, 4).to(dtype)(torch.zeros(2, 4))", "MP401", True),
     ],
     ids=[
         "nothing assumed",
         "a dtype on one way",
         "large values",
-        "a guess",
-        "a guess, wrong as a rule",
+        "a default",
+        "a default, of a kind that is wrong as a rule",
     ],
 )
 def test_what_shows_as_written(
@@ -238,7 +238,8 @@ def test_what_shows_as_written(
     [
         (assume.FLAG, Confidence.LIKELY),
         (assume.FLAG | assume.OUTSIDE, Confidence.LIKELY),
-        (assume.FLAG | assume.DEFAULT, Confidence.POSSIBLE),
+        (assume.FLAG | assume.DEFAULT, Confidence.LIKELY),  # what is written runs so by itself
+        (assume.FLAG | assume.NETWORK, Confidence.POSSIBLE),
     ],
 )
 def test_two_guesses_are_too_many_as_written(assumed: int, confidence: Confidence) -> None:

@@ -147,11 +147,25 @@ def is_instance(
         return Scalar(_is_object(it, value, asked), "bool")
     if name == "isinstance" and isinstance(value, (Sequence, Table)):
         return Scalar(_is_container(value, _names(asked)), "bool")
-    if isinstance(value, Array) or (
-        isinstance(value, Tensor) and not value.assumptions and not may_be_number(value)
-    ):
+    if isinstance(value, Array) or _is_tensor(value):
         return Scalar(told(name, asked, isinstance(value, Tensor)), "bool")
     return Scalar(None, "bool")
+
+
+def is_tensor(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``torch.is_tensor(value)``"""
+    asked = [*arguments[:1], Reference("torch.Tensor")]
+    return is_instance(it, "isinstance", asked, {}, node)
+
+
+def _is_tensor(value: Value) -> bool:
+    """Whether a value is surely a tensor: a layer's output is one, whatever its dtype rests on."""
+    if not isinstance(value, Tensor) or may_be_number(value):
+        return False
+    layers = ("linear", "conv1d", "conv2d", "conv3d", "embedding", "layer_norm", "batch_norm")
+    return not value.assumptions or value.op in layers
 
 
 def _is_object(it: Interpreter, value: Instance, asked: Value) -> bool | None:

@@ -247,8 +247,9 @@ def run(
     if tells(summary.trace):
         symbols = tuple(zip(summary.symbols, key_of.symbols, strict=False))
         of, within = (Closure(function, me),), (summary.trace,)
+        ways = (summary.ways, key_of.ways) if summary.ways != key_of.ways else None
         it.trace.append(
-            Step("call", node, it.place(node), of, within, symbols, tuple(given.items()))
+            Step("call", node, it.place(node), of, within, symbols, tuple(given.items()), ways)
         )
     if summary.result is None:
         return BOTTOM if summary.running else unknown()

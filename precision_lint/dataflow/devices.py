@@ -48,6 +48,11 @@ def _of_type(name: object) -> int:
     return ON_CPU if name.partition(":")[0] == "cpu" else ON_OTHER
 
 
+def type_of(value: Scalar) -> int:
+    """Where the type of a device says that a tensor is: ``x.device.type``, ``"cpu"``."""
+    return named(value.operands[0]) if value.op == "device" and value.operands else named(value)
+
+
 def asked(values: Iterable[Value]) -> int | None:
     """The device among the arguments of ``to``; 0: one that is not known, None: there is none."""
     for value in values:
@@ -94,13 +99,13 @@ def upcasts_on_cpu(module: Module) -> bool:
     known = module.facts.get("upcasts on cpu")
     if known is None:
         known = module.facts["upcasts on cpu"] = any(
-            isinstance(node, (ast.If, ast.IfExp)) and _asks_for_cpu(node.test) and _upcasts(node)
+            isinstance(node, (ast.If, ast.IfExp)) and asks_for_cpu(node.test) and _upcasts(node)
             for node in ast.walk(module.tree)
         )
     return bool(known)
 
 
-def _asks_for_cpu(test: ast.expr) -> bool:
+def asks_for_cpu(test: ast.expr) -> bool:
     """``x.device.type == "cpu"``"""
     for node in ast.walk(test):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.In)):

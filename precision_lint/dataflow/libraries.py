@@ -261,6 +261,14 @@ def _finfo(
     return Special("finfo", node, it.module, dtypes=vector or dtypes.V_ANY)
 
 
+def _is_floating_point(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    value = arguments[0] if arguments else None
+    known = dtypes.are_floats(value.dtypes) if isinstance(value, Tensor) else None
+    return Scalar(known, "bool", op="is_floating_point", operands=tuple(arguments[:1]))
+
+
 TRAINED = 4.0
 """How many times as large as it starts, and as one, a parameter is assumed to become."""
 
@@ -421,6 +429,8 @@ TORCH: dict[str, Handler] = {
         _mixed_precision,
     ),
     **dict.fromkeys(("torch.finfo", "torch.iinfo"), _finfo),
+    "torch.is_tensor": arrays.is_tensor,
+    "torch.is_floating_point": _is_floating_point,
     **dict.fromkeys(foreign.PADDED, around.padded),
     "torch.nn.Parameter": _parameter,
     "torch.nn.parameter.Parameter": _parameter,

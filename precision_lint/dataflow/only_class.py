@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from precision_lint.dataflow.declared import last
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import ancestry, find_method, is_module
 from precision_lint.syntax.program import Class, Function, Module, every, scan
@@ -36,8 +37,10 @@ def only_class(it: Interpreter, function: Function, name: str) -> Class | None:
 
 
 def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:
-    methods = _members(it, cls)
-    return asked <= methods and any(name in cls.methods and name not in USUAL for name in asked)
+    """Whether a class has all that is asked, among it a method of its own or several attributes."""
+    own = asked - USUAL
+    several = len(own) > 1 or not own.isdisjoint(cls.methods)
+    return several and asked <= _members(it, cls)
 
 
 def _members(it: Interpreter, cls: Class) -> set[str]:
@@ -51,6 +54,7 @@ def _members(it: Interpreter, cls: Class) -> set[str]:
             for name in (
                 *base.methods,
                 *base.constants,
+                *base.annotations,
                 *(s for m in base.methods.values() for s in scan(m).stored),
             )
         }
@@ -74,17 +78,55 @@ def only_model(
         return None
     models = _models(it, function.module)
     calls, asked = _used(function, name) if models else ([], set())
-    if not calls or not asked & OF_MODULES:
+    runs, users = _in_region(function, calls), [function]
+    for call, helper, parameter in _handed(function, name) if models else ():
+        inner = _used(helper, parameter)
+        users.append(helper)
+        calls, asked = calls + inner[0], asked | inner[1]
+        runs |= _in_region(helper, inner[0]) or (bool(inner[0]) and _in_region(function, [call]))
+    if not calls or not (asked & OF_MODULES or runs):
         return None
     others = [one for one in models if one[0] is not function.cls]
     found = [one for one in others if has_weights(one[0])]
     if len(found) != 1:
         return None
     cls, forward = found[0]
-    other = _is_made(function, cls) or _wraps(it, cls)
+    other = any(_is_made(user, cls) for user in users) or _wraps(it, cls)
     known = asked - OF_MODULES <= _members(it, cls)
     fits = known and all(_accepts(forward, call) for call in calls)
     return cls if fits and not other else None
+
+
+def _in_region(function: Function, calls: list[ast.Call]) -> bool:
+    """Whether a call stands in a region of autocast: what runs in one is a model."""
+    inside: set[ast.AST] | None = function.facts.get("inside regions")
+    if any(map(_is_autocast, getattr(function.node, "decorator_list", ()))):
+        return bool(calls)
+    if inside is None:
+        regions = [
+            one
+            for one in every(function.node)
+            if isinstance(one, ast.With)
+            and any(_is_autocast(item.context_expr) for item in one.items)
+        ]
+        inside = function.facts["inside regions"] = {x for one in regions for x in every(one)}
+    return not inside.isdisjoint(calls)
+
+
+def _is_autocast(opened: ast.expr) -> bool:
+    return isinstance(opened, ast.Call) and last(opened.func) == "autocast"
+
+
+def _handed(function: Function, name: str) -> Iterator[tuple[ast.Call, Function, str]]:
+    """Calls of functions of the file that a parameter is handed to, with the parameter that it is there."""
+    known = {one.name: one for one in function.module.functions if one is not function}
+    for node in every(function.node):
+        other = known.get(last(node.func)) if isinstance(node, ast.Call) else None
+        if other is None or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        for given, parameter in zip(node.args, other.parameters, strict=False):
+            if isinstance(given, ast.Name) and given.id == name:
+                yield node, other, parameter.arg
 
 
 def _is_made(function: Function, cls: Class) -> bool:

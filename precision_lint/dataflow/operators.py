@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final
 
-from precision_lint.dataflow import special_methods
+from precision_lint.dataflow import devices, special_methods
 from precision_lint.dataflow.choices import answer
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
@@ -18,6 +18,8 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
     INF,
+    ON_CPU,
+    ON_OTHER,
     OPTIONAL,
     Array,
     Closure,
@@ -513,6 +515,10 @@ def _compared(op: ast.cmpop, left: Scalar, right: Scalar) -> Value:
         found = numbers(name, left, right)
         if isinstance(found, Scalar):
             return found
+    if "device" in (left.op, right.op) and isinstance(op, (ast.Eq, ast.NotEq)):
+        here, there = devices.type_of(left), devices.type_of(right)
+        if {here, there} == {ON_CPU, ON_OTHER}:
+            return Scalar(isinstance(op, ast.NotEq), "bool")
     return Scalar(None, "bool", assumptions=left.assumptions | right.assumptions)
 
 

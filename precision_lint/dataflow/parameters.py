@@ -77,17 +77,17 @@ def is_outside(it: Interpreter, function: Function) -> bool:
                 or (
                     function.name == "backward"
                     and is_a(it, cls, *FUNCTIONS)
-                    and not _returns_to_region(it, cls)
+                    and not returns_to_region(it, cls)
                 )
             )
         function.facts["outside"] = known
     return bool(known)
 
 
-def _returns_to_region(it: Interpreter, cls: Class) -> bool:
+def returns_to_region(it: Interpreter, cls: Class) -> bool:
     """Whether ``custom_bwd`` brings back the region of a forward that casts nothing up."""
     forward, backward = cls.methods.get("forward"), cls.methods.get("backward")
-    if forward is None or backward is None or not returns_to_region(it, backward):
+    if forward is None or backward is None or not _is_decorated(it, backward):
         return False
     keywords = [
         k.arg
@@ -101,7 +101,7 @@ def _returns_to_region(it: Interpreter, cls: Class) -> bool:
 RETURNS: Final = frozenset({"custom_bwd", "amp_bwd"})
 
 
-def returns_to_region(it: Interpreter, backward: Function) -> bool:
+def _is_decorated(it: Interpreter, backward: Function) -> bool:
     """Whether a decorator runs ``backward`` in the state that ``forward`` ran in: ``custom_bwd``, or a
     function of the project that applies it."""
     for node in getattr(backward.node, "decorator_list", ()):
@@ -322,6 +322,8 @@ def initialise(it: Interpreter, made: Instance) -> None:
             kind, usual = NUMBERS.get(last(said)), class_constant(it, cls, name)
             if isinstance(usual, Scalar) and usual.kind != "none":
                 made.attributes[name] = _defaulted(usual)
+            elif dtype_of(it, usual) in (dtypes.V_FLOAT16, dtypes.V_BFLOAT16):
+                made.attributes[name] = _some_dtype(it, name, usual)
             elif kind is not None and usual is None:
                 made.attributes[name] = Scalar(None, kind)
     init = find_method(it, made.cls, "__init__")

@@ -45,6 +45,8 @@ class Step(NamedTuple):
     """At a call: the numbers of unknown objects in the callee, and those of the caller's."""
     given: tuple[tuple[str, Value], ...] = ()
     """At a call: the tensors that it passes, by parameter."""
+    ways: tuple[list[Any], list[Any]] | None = None
+    """At a call: the objects with weights in the callee, and the caller's; None: the same ones."""
 
 
 PROTOCOL: Final = frozenset({"backward", "scale", "unscale_", "step"})

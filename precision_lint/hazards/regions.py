@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow.building import CALLED
+from precision_lint.dataflow.devices import asks_for_cpu
 from precision_lint.dataflow.graph import behind, may_be_number, peel
 from precision_lint.dataflow.guards import called
 from precision_lint.dataflow.interpreter import Asked, Interpreter, Region
@@ -473,6 +474,8 @@ def device_mismatch(it: Interpreter, value: RegionValue, before: Region, node: a
     if before.dtypes == dtypes.V_OFF or before.guessed or value.device in ("", before.device):
         _both_left(it, value, before)
         return
+    if any(asks_for_cpu(one.test) for one in it.branches):
+        return  # each device has a region of its own
     modes, assumptions = dtypes.regions_on(before.dtypes), before.assumptions & ~assume.ENTRY
     if not before.explicit:  # float16 around the function is hardly the CPU's
         if value.device != "cpu" or it.branches:
@@ -607,7 +610,9 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
     slot = (region.sites[0], key)
     way = (*it.branches, *it.past)
     if it.no_grad:
-        if (FIRST_WITH, slot) not in it.variables and not any(map(_evaluates, way)):
+        if (FIRST_WITH, slot) in it.variables:
+            it.quiet[slot] = None
+        elif not any(map(_evaluates, way)) and not _is_part_of_run(it, slot):
             it.quiet.setdefault(slot, (node, it.module, way))
         return
     it.variables[(FIRST_WITH, slot)] = YES
@@ -617,6 +622,15 @@ def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
     del it.quiet[slot]
     if known[1] is it.module and not _is_handed_a_model(it, node):
         it.emit("cached-cast", known[0], on, region.assumptions, again=it.place(node))
+
+
+def _is_part_of_run(it: Interpreter, slot: tuple[Any, Any]) -> bool:
+    """Whether a part belongs to what was run with gradient before in this region, and now without."""
+    site, key = slot
+    if key[0] != "object":
+        return False
+    wholes = ((site, (*key[:2], key[2][:length])) for length in range(len(key[2])))
+    return any(one in it.quiet and it.quiet[one] is None for one in wholes)
 
 
 def _evaluates(asked: Asked) -> bool:

@@ -273,7 +273,7 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
         return large and bool(assumptions & TWICE)
     rare = event.kind in RARE or plain
     if mode == CODE:
-        guesses = assumptions & ~assume.OUTSIDE
+        guesses = assumptions & ~(assume.OUTSIDE | assume.DEFAULT)
         return bool(guesses) and (rare or bool(guesses & (guesses - 1)))
     shown, sign = force.modes[mode]
     cast = _is_cast(variant, mode, force)

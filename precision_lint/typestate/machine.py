@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow.graph import alternatives, behind
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.objects import other_way
 from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import Step
 from precision_lint.domains import assumptions as assume
@@ -96,6 +97,7 @@ class Machine:
         self.it, self.function = it, function_of(trace)
         self.home = self.function.module if self.function is not None else it.module
         self.renamed: list[dict[int, int]] = []
+        self.moved: list[Any] = []
         self.frames: list[Step] = []
         """Calls around the step at hand, outermost first."""
         self.receivers: dict[Any, int] = {}
@@ -149,7 +151,10 @@ class Machine:
         if isinstance(value, Unknown):
             return self._of_symbol(value.symbol)
         if isinstance(value, Instance):
-            return ("object", id(value.root), value.path)
+            root, path = value.root, value.path
+            for ways in self.moved[::-1]:
+                root, path = other_way(root, path, *ways)
+            return ("object", id(root), path)
         return id(value)
 
     def _of_symbol(self, symbol: Symbol) -> Any:
@@ -312,14 +317,17 @@ class Machine:
     def called(self, step: Step, states: States) -> Flow:
         """A call of a function that was followed; its names for unknown objects become the caller's."""
         names = tuple(self.renamed[-1].items()) if self.renamed else ()
-        key = (id(step), names, states)
+        key = (id(step), names, tuple(map(id, self.moved)), states)
         known = self.followed.get(key) if self.silent else None
         if known is not None:
             return known
         self.renamed.append(dict(step.symbols))
+        self.moved += [step.ways] if step.ways else []
         self.frames.append(step)
         inner = self.run(step.blocks[0], states)
         self.frames.pop()
+        if step.ways:
+            self.moved.pop()
         self.renamed.pop()
         level = len(self.frames)
         flow = self.followed[key] = Flow(

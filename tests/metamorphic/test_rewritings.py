@@ -14,8 +14,6 @@ OPEN: dict[str, set[str]] = {
     "arms swapped": {"mp201/linear_attention.py: +MP201"},
     "code in helpers": {
         "mp113/lifetimes.py: -MP113",
-        "mp404/voxels.py: -MP404",  # the helper's argument is one assumption more
-        "mp301/cast_by_hand.py: -MP301",  # as well
         "mp206/settled.py: +MP206",
         "mp310/helper.py: -MP310",
         "mp502/kept.py: +MP502",
