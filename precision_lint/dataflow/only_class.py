@@ -37,10 +37,10 @@ def only_class(it: Interpreter, function: Function, name: str) -> Class | None:
 
 
 def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:
-    """Whether a class has all that is asked, among it a method of its own or several attributes."""
+    """Whether a class has all that is asked, among it a method of its own, or several parts of a model."""
     own = asked - USUAL
-    several = len(own) > 1 or not own.isdisjoint(cls.methods)
-    return several and asked <= _members(it, cls)
+    named = not own.isdisjoint(cls.methods) or (len(own) > 1 and is_module(it, cls))
+    return named and asked <= _members(it, cls)
 
 
 def _members(it: Interpreter, cls: Class) -> set[str]:
@@ -54,7 +54,6 @@ def _members(it: Interpreter, cls: Class) -> set[str]:
             for name in (
                 *base.methods,
                 *base.constants,
-                *base.annotations,
                 *(s for m in base.methods.values() for s in scan(m).stored),
             )
         }

@@ -163,6 +163,11 @@ def _divide(values: list[Value | None]) -> Bounds:
     return divide(bounds_of(values[0]), bounds_of(values[1]))
 
 
+def _remainder(values: list[Value | None]) -> Bounds:
+    (least, most), (low, high) = bounds_of(values[0]), bounds_of(values[1])
+    return (0.0, min(most, high) if least >= 0 else high) if low > 0 else ALL
+
+
 def _pow(values: list[Value | None]) -> Bounds:
     base, exponent = values[0], values[1]
     constant = number(exponent)
@@ -333,6 +338,7 @@ BOUNDS: Final[dict[str, Callable[[list[Value | None]], Bounds]]] = {
     "sub": _subtract,
     "mul": _multiply,
     "div": _divide,
+    "remainder": _remainder,
     "pow": _pow,
     "neg": _negative,
     "abs": _absolute,

@@ -463,7 +463,8 @@ def _of_kind(applied: Applied, tensors: list[Tensor], seen: list[Dtypes]) -> Dty
         return dtypes.V_ANY
     if result == "float32":
         return dtypes.V_FLOAT32
-    return dtypes.floating(vector) if result in ("floating", "real") else vector
+    rounded = text(applied["rounding_mode"]) is not None  # integers stay integers
+    return dtypes.floating(vector) if result in ("floating", "real") and not rounded else vector
 
 
 def _of_numbers(applied: Applied) -> bool:

@@ -383,13 +383,13 @@ def _are_cells(row: Tensor, column: Tensor) -> bool:
 
 
 def _is_rounded(value: Tensor) -> bool:
-    """Whether a value is a whole number, within limits or not."""
+    """Whether a value is a whole number, within limits or not: rounded, or computed of integers."""
     while value.op in ("clamp", "clamp_min", "clamp_max", "cast"):
         inner = peel(value.operands[0])
         if not isinstance(inner, Tensor):
             return False
         value = inner
-    return value.op in ("floor", "round", "trunc", "ceil")
+    return value.op in ("floor", "round", "trunc", "ceil") or value.dtypes == dtypes.V_INTEGER
 
 
 def _coordinate(value: Tensor) -> Any:

@@ -709,9 +709,7 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
     if base is None or mean.op != left.op or not mean.operands:
         return
     others = zip(left.operands[1:], mean.operands[1:], strict=False)
-    if not same(mean.operands[0], base) or not all(
-        x is y or same(x, y) or x is None for x, y in others
-    ):
+    if not same(mean.operands[0], base) or not all(_alike(x, y) for x, y in others):
         return
     modes = dtypes.modes_of(squares.dtypes, LOW) | dtypes.modes_of(left.dtypes, LOW)
     for one in (squares, right):
@@ -728,6 +726,12 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
         about=base,
         upcast=() if kernel else tuple(place for place in places if place is not None),
     )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two means were asked for alike: squares have the sizes of what is squared."""
+    sizes = isinstance(one, Scalar) and isinstance(other, Scalar) and one.op == other.op == "size"
+    return one is other or same(one, other) or one is None or sizes
 
 
 def _variance_of_sums(it: Interpreter, applied: Applied, left: Tensor, mean: Tensor) -> None:
@@ -774,13 +778,18 @@ def finished_schedule(it: Interpreter, applied: Applied) -> None:
     value = peel(applied.tensor(1))
     if number(applied.values[0]) != 1 or not isinstance(value, Tensor) or value.op == "cumprod":
         return
-    modes = 0
-    for one in behind(value, 12):
-        if one.op == "cumprod" or _is_cosine_schedule(one):
-            if modes:
-                report(it, "half-schedule", applied, value, modes, 0, table=True, upcast=())
-            return
-        modes |= dtypes.modes_of(one.dtypes, LOW)
+    if not any(_is_table(one) for one in behind(value, 12)):
+        return
+    modes, path = 0, [value]
+    while isinstance(path[-1], Tensor) and not _is_table(path[-1]):
+        modes |= dtypes.modes_of(path[-1].dtypes, LOW)
+        path += map(peel, path[-1].operands[:1] or (None,))
+    if modes:
+        report(it, "half-schedule", applied, value, modes, 0, table=True, upcast=())
+
+
+def _is_table(value: Tensor) -> bool:
+    return value.op == "cumprod" or _is_cosine_schedule(value)
 
 
 def _is_cosine_schedule(value: Tensor) -> bool:

@@ -163,6 +163,8 @@ def left_half(it: Interpreter, applied: Applied) -> None:
             continue
         if inner.op == "cast" and inner.data == "explicit":
             continue
+        if inner.op == "join" and _perhaps_upcast(inner):
+            continue  # where it is not, half was asked for
         modes |= low
         found = found or value
         if node is not None:

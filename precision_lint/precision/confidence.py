@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from precision_lint.api import Confidence
 from precision_lint.domains import assumptions as assume
-from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, MODES
+from precision_lint.domains.dtypes import AMP16, AMPBF, CODE, HALF16, HALFBF, MODES
 from precision_lint.events import Event, Sign, Variant
 from precision_lint.precision.modes import Force, Strength, outermost
 from precision_lint.syntax.imports import is_test
@@ -269,7 +269,8 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
     if force.stated:
         return False
     large, plain = bool(assumptions & SHOWN), _is_plain_mismatch(event)
-    if variant.regions and not plain and event.kind != "left-half":  # which is in one that is off
+    seen = variant.regions and mode not in (HALF16, HALFBF)
+    if seen and not plain and event.kind != "left-half":  # which is in one that is off
         return large and bool(assumptions & TWICE)
     rare = event.kind in RARE or plain
     if mode == CODE:
