@@ -16,7 +16,8 @@ class IntegersInHalf(Rule):
       `torch.linspace` between whole numbers, and counts up of a mask in half (`possible`);
     - more than 2,048 (float16) or 256 (bfloat16) of them in a literal half dtype;
     - the same under the name of positions or ids wherever they go, which is `possible`;
-    - a flat index `y * width + x` computed from half coordinates;
+    - a flat index `y * width + x` computed from half coordinates, or from rows and columns that
+      were integers before;
     - arguments that are made half because they are tensors, whatever they hold: over `*args`
       (`t.half() if torch.is_tensor(t) else t`), and in what goes through lists and dicts of any kind;
     - labels `torch.arange(1, b * h * w + 1, dtype=image.dtype)` of all cells that are returned.

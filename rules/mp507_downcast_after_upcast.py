@@ -10,9 +10,9 @@ class DowncastAfterUpcast(Rule):
 
     ## What it flags
     `.half()`, `.to(torch.float16)`, `.to(x.dtype)` and `.type_as(x)` directly on a result that
-    grows beyond its operands: sums over large dimensions, areas of boxes, squares, powers and their sums,
-    exponentials, distances, where the operands were upcast on purpose, or autocast ran the
-    operation in float32.
+    grows beyond its operands: sums over large dimensions, losses with `reduction="sum"`, areas of
+    boxes, squares, powers and their sums, exponentials, distances, where the operands were upcast
+    on purpose, or autocast ran the operation in float32.
 
     It stays silent where only bfloat16 is in question, which has float32's range; where the result
     is provably below 65504, normalised, or an average (`mean`, `softmax`, `sum(...) / n`); on sums

@@ -38,8 +38,9 @@ class OnePassVariance(Rule):
     or upcast first: `x = x.float()`.
 
     ## Fix safety
-    Safe: float32 results stay the same to the bit. The difference of means cancels there as
-    well, at means from 1000 deviations on: `x.var(unbiased=False)` does not.
+    There is none for a convolution, which a region casts back to half. Otherwise safe: float32
+    results stay the same to the bit. The difference of means cancels there as well, at means from
+    1000 deviations on: `x.var(unbiased=False)` does not.
 
     ## How to silence
     `# precision-lint: ignore[MP605] reason` or `# noqa: MP605` on the line.

@@ -10,9 +10,10 @@ class ScheduleInHalf(Rule):
 
     ## What it flags
     `torch.cumprod(1 - betas, dim=0)` and `alphas.cumprod(0)` of float16 or bfloat16 betas: made
-    with a half dtype, after a cast, outside of CUDA autocast. Also `1 - table[t]` where the table
-    of products was finished in float32 and is half when it is read: cast to the dtype of half
-    latents, or a buffer of a module that is made half.
+    with a half dtype, after a cast (of `1 - betas` as well), outside of CUDA autocast. Also
+    `1 - table[t]` where the table of products, or of a cosine schedule (`cos(...) ** 2` of a
+    `linspace`), was finished in float32 and has been half since: cast to the dtype of half latents,
+    or a buffer of a module that is made half, whatever it is cast to then.
 
     It stays silent for float32 and float64 schedules, where the finished table is cast and not
     subtracted from 1, in CUDA autocast, which runs `cumprod` in float32, and for products that are
@@ -37,7 +38,8 @@ class ScheduleInHalf(Rule):
     or make the schedule in float64 once, and cast what is picked from it for a step.
 
     ## Fix safety
-    Safe: float32 schedules stay the same to the bit. In half the table is float32 then, and
+    There is none where the digits are gone already: for a finished table, and for `1 - betas` that
+    was cast. Otherwise safe: float32 schedules stay the same to the bit. In half the table is float32 then, and
     promotes the latents that it meets.
 
     ## How to silence

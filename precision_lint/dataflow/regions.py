@@ -300,8 +300,8 @@ def opens(function: Function) -> bool:
     """Whether a function switches autocast on by itself, so that its callers do not."""
     known = function.facts.get("opens")
     if known is None:
-        body = function.body if speaks(function) else []
-        calls = [*getattr(function.node, "decorator_list", ()), *body]
+        named = speaks(function)
+        calls = [*getattr(function.node, "decorator_list", ()), *function.body] if named else []
         known = function.facts["opens"] = any(
             _switches_on(node, function.module) for call in calls for node in ast.walk(call)
         )
