@@ -88,7 +88,7 @@ def _go_back(
     )
     gradients = [_gradient(one) for one in outputs]
     before = it.region
-    if backward.cls is None or not returns_to_region(it, backward.cls):
+    if not returns_to_region(it, backward):
         it.region = LEFT._replace(sites=before.sites)
     saved, it.backward = it.backward, backward.cls
     try:

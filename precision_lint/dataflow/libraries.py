@@ -403,6 +403,17 @@ def _positions(
     return Sequence(None, found, "tuple")
 
 
+def _decorates(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """``custom_bwd(device_type="cuda")`` waits for the function; with one, it gives that function."""
+    if arguments:
+        return arguments[0]
+    if set(keywords) <= {"device_type"}:
+        return Reference(name)
+    return Special("partial", node, it.module, of=Reference(name), arguments=[], keywords=keywords)
+
+
 def _count(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -415,8 +426,14 @@ COUNTS = (
     "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.max_memory_reserved",
 )  # fmt: skip
 """Functions that give an integer."""
+DECORATORS = [
+    f"torch.{home}.{name}"
+    for home in ("amp", "amp.autocast_mode", "cuda.amp", "cuda.amp.autocast_mode")
+    for name in ("custom_fwd", "custom_bwd")
+]
 TORCH: dict[str, Handler] = {
     **dict.fromkeys(COUNTS, _count),
+    **dict.fromkeys(DECORATORS, _decorates),
     "torch.where": _positions,
     "torch.clear_autocast_cache": _emptied,
     **dict.fromkeys(

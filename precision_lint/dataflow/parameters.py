@@ -26,6 +26,7 @@ from precision_lint.dataflow.objects import (
     is_module,
 )
 from precision_lint.dataflow.only_class import only_class, only_model
+from precision_lint.dataflow.regions import casts_to
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -77,33 +78,23 @@ def is_outside(it: Interpreter, function: Function) -> bool:
                 or (
                     function.name == "backward"
                     and is_a(it, cls, *FUNCTIONS)
-                    and not returns_to_region(it, cls)
+                    and not returns_to_region(it, function)
                 )
             )
         function.facts["outside"] = known
     return bool(known)
 
 
-def returns_to_region(it: Interpreter, cls: Class) -> bool:
-    """Whether ``custom_bwd`` brings back the region of a forward that casts nothing up."""
-    forward, backward = cls.methods.get("forward"), cls.methods.get("backward")
-    if forward is None or backward is None or not _is_decorated(it, backward):
-        return False
-    keywords = [
-        k.arg
-        for one in getattr(forward.node, "decorator_list", [])
-        if isinstance(one, ast.Call)
-        for k in one.keywords
-    ]
-    return "cast_inputs" not in keywords
-
-
 RETURNS: Final = frozenset({"custom_bwd", "amp_bwd"})
 
 
-def _is_decorated(it: Interpreter, backward: Function) -> bool:
-    """Whether a decorator runs ``backward`` in the state that ``forward`` ran in: ``custom_bwd``, or a
-    function of the project that applies it."""
+def returns_to_region(it: Interpreter, backward: Function) -> bool:
+    """Whether a decorator runs ``backward`` in the state that ``forward`` ran in, which is no region where
+    ``custom_fwd`` casts the operands: ``custom_bwd``, or a function of the project that applies it."""
+    forward = backward.cls.methods.get("forward") if backward.cls is not None else None
+    for node in getattr(forward.node, "decorator_list", ()) if forward is not None else ():
+        if casts_to(it.evaluate_in(backward.module, node)) is not None:
+            return False
     for node in getattr(backward.node, "decorator_list", ()):
         named = node.func if isinstance(node, ast.Call) else node
         if last(named) in RETURNS:
@@ -117,6 +108,8 @@ def _applies(it: Interpreter, decorator: Value, depth: int) -> bool:
     """Whether a decorator is ``custom_bwd``, or a function of the project that calls it, directly or not."""
     if isinstance(decorator, Special) and decorator.kind == "partial":
         return _applies(it, decorator.fields["of"], depth)
+    if isinstance(decorator, Special) and decorator.kind == "either":
+        return any(_applies(it, one, depth) for one in decorator.fields["options"])
     if isinstance(decorator, Reference):
         return decorator.name.rpartition(".")[2] in RETURNS
     if not isinstance(decorator, Closure) or not depth:

@@ -402,15 +402,24 @@ def decorated(it: Interpreter, decorators: list[ast.expr]) -> bool:
             own = True
         elif name in NO_GRAD:
             it.no_grad = True
-        elif name.rpartition(".")[2] == "custom_fwd" and isinstance(node, ast.Call):
-            wanted = {k.arg: it.expr(k.value) for k in node.keywords if k.arg}
-            if "cast_inputs" in wanted and isinstance(
-                wanted["cast_inputs"], (DtypeValue, Reference)
-            ):
-                _cast_in(it, wanted["cast_inputs"])
+        else:
+            wanted = casts_to(it.expr(node) if isinstance(value, Reference) else value)
+            if isinstance(wanted, (DtypeValue, Reference)):
+                _cast_in(it, wanted)
                 it.region = it.region._replace(dtypes=dtypes.V_OFF, explicit=True)
                 own = True
     return own
+
+
+def casts_to(decorator: Value) -> Value | None:
+    """The dtype that ``custom_fwd(cast_inputs=...)`` casts to, as a decorator or under a name."""
+    if not isinstance(decorator, Special) or decorator.kind != "partial":
+        return None
+    of = decorator.fields["of"]
+    if not isinstance(of, Reference) or of.name.rpartition(".")[2] != "custom_fwd":
+        return None
+    wanted: Value | None = decorator.fields["keywords"].get("cast_inputs")
+    return wanted
 
 
 def _cast_in(it: Interpreter, wanted: Value) -> None:

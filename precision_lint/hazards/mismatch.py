@@ -178,7 +178,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         float64=bool(pair.wide.dtypes[mode] & FLOAT64),
         layer=_is_layer(applied) or applied.name not in PRODUCTS,
         among=_is_among(applied),
-        backward=_function_of(it),
+        backward=_function_of(it, pair.modes),
         into_narrow=pair.narrow.at == strict[0],
     )
 
@@ -278,10 +278,17 @@ def _one_kind(value: Tensor, other: Tensor, mode: int) -> None:
         symbol.uses |= Symbol.FLOAT
 
 
-def _function_of(it: Interpreter) -> tuple[Place, Place | None, Place | None] | None:
-    """Where the ``autograd.Function`` stands whose backward this is, and where its methods begin."""
+def _function_of(
+    it: Interpreter, modes: int
+) -> tuple[Place, Place | None, Place | None] | None:
+    """Where the ``autograd.Function`` stands whose backward this is, and where its methods begin.
+
+    In a region the decorators that would bring it back change nothing.
+    """
     cls = it.backward
     if cls is None or it.function is None or it.function.cls is not cls:
+        return None
+    if dtypes.regions_on(it.region.dtypes) & modes:
         return None
     return function_places(it, cls)
 
