@@ -601,6 +601,8 @@ def _unpack(it: Interpreter, targets: list[ast.expr], value: Value, node: ast.AS
         for i, target in enumerate(targets):
             assign(it, target, size_of(value.fields["of"], Scalar(i, "int")), node)
         return
+    if isinstance(value, Table) and not value.items and value.element is not None:
+        found = value.element  # no keys are known, and names for them make no sense: it is a tuple
     found = _filled(value, targets) or found
     if isinstance(found, list):
         parts = _matched(targets, starred, found)
