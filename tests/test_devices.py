@@ -99,6 +99,39 @@ def test_what_is_elsewhere_does_not(
     assert not found(capsys, tmp_path, text, "--torch-version", "2.0")
 
 
+HELD = """
+import torch
+from torch import nn
+
+
+class Projected(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        q, _ = torch.linalg.qr(torch.randn(width, width).cpu())
+        {held}
+
+    def forward(self, x):
+        return torch.sigmoid(x @ self.matrix.to(x.dtype))
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "count"),
+    [
+        ("self.matrix = q.cpu()", 2),
+        ("self.register_buffer('matrix', q)", 0),
+        ("self.matrix = nn.Parameter(q)", 0),
+        ("self.matrix = nn.Parameter(torch.ones(4, 4, device=self.inner.weight.device))", 0),
+    ],
+)
+def test_what_a_module_holds_moves_with_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, held: str, count: int
+) -> None:
+    text = HELD.format(held=held)
+    assert len(found(capsys, tmp_path, text, "--torch-version", "1.13")) == count
+
+
 def test_a_stated_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     old = ("--torch-version", ">=1.13")
     assert not found(capsys, tmp_path, LAYER, *old)

@@ -29,6 +29,7 @@ from precision_lint.domains.joining import any_of, join, join_all, unknown
 from precision_lint.domains.values import (
     BUFFER,
     LEARNED,
+    ON_DEVICE,
     PARAMETER,
     ClassValue,
     Closure,
@@ -712,7 +713,7 @@ def _register(
     if value is not None:
         if isinstance(value, Tensor):
             flags = PARAMETER | (BUFFER if name == "register_buffer" else 0)
-            value = value.but(flags=value.flags | flags)
+            value = value.but(flags=value.flags & ~ON_DEVICE | flags)  # it moves with its module
         elif isinstance(value, Unknown) and value.symbol.vector == dtypes.INPUTS:
             value.symbol.vector = dtypes.FOLLOWS  # float32 under autocast, whatever activations are
         records.store_named(it, owner, attribute, value)

@@ -32,6 +32,7 @@ from precision_lint.domains.values import (
     DETACHED,
     INF,
     KEPT,
+    ON_DEVICE,
     NONE,
     PARAMETER,
     Array,
@@ -276,7 +277,10 @@ TRAINED = 4.0
 def _parameter(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """A parameter; training takes it away from what it starts from, to either side of zero."""
+    """A parameter; training takes it away from what it starts from, to either side of zero.
+
+    It moves with its module, wherever it was made.
+    """
     value = arguments[0] if arguments else keywords.get("data", unknown())
     made = tensor_of(it, value)
     if made is None:
@@ -285,7 +289,7 @@ def _parameter(
     fixed = isinstance(asked, Scalar) and asked.value is False
     most = TRAINED * max(abs(made.lo), abs(made.hi), 1.0)
     lo, hi = (made.lo, made.hi) if fixed else (-most, most)
-    flags = made.flags & ~DETACHED | PARAMETER | (KEPT if is_beside(made) else 0)
+    flags = made.flags & ~(DETACHED | ON_DEVICE) | PARAMETER | (KEPT if is_beside(made) else 0)
     return made.but(
         op="parameter", operands=(made,), node=node, home=it.module, flags=flags,
         symbol=None, lo=lo, hi=hi,

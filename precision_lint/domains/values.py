@@ -44,7 +44,7 @@ ON_CPU: Final = 1 << 11
 ON_OTHER: Final = 1 << 12
 """On the CPU, or on another device, as far as the code says; both where branches differ."""
 ON_DEVICE: Final = ON_CPU | ON_OTHER
-KEPT: Final = 1 << 11
+KEPT: Final = 1 << 16
 """A parameter that was made beside weights which had been cast before: it keeps its own dtype."""
 EMPTY: Final = 1 << 13
 """Each of its sizes is 0: it stands for a cache that there is not."""

@@ -278,9 +278,7 @@ def _one_kind(value: Tensor, other: Tensor, mode: int) -> None:
         symbol.uses |= Symbol.FLOAT
 
 
-def _function_of(
-    it: Interpreter, modes: int
-) -> tuple[Place, Place | None, Place | None] | None:
+def _function_of(it: Interpreter, modes: int) -> tuple[Place, Place | None, Place | None] | None:
     """Where the ``autograd.Function`` stands whose backward this is, and where its methods begin.
 
     In a region the decorators that would bring it back change nothing.
