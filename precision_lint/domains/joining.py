@@ -68,7 +68,8 @@ def _one_of(a: Any, b: Any) -> Value:
 
 
 def _options(value: Any) -> tuple[Value, ...]:
-    return value.fields["options"] if value.__class__ is Special else (value,)
+    either = value.__class__ is Special and value.kind == "either"
+    return value.fields["options"] if either else (value,)
 
 
 def _identity(value: Any) -> object:
@@ -77,13 +78,18 @@ def _identity(value: Any) -> object:
         return id(value.function)
     if value.__class__ is ClassValue:
         return id(value.cls)
+    if value.__class__ is Special:  # of functools.partial
+        return _identity(value.fields["of"]), id(value.node)
     return value.name if value.__class__ is Reference else (value.cls, id(value.attributes))
 
 
 def _is_callable(value: Value) -> bool:
     """Whether a value is a function, a layer of torch, or one of some."""
     if isinstance(value, Special):
-        return value.kind == "either"
+        return value.kind == "either" or (
+            value.kind == "partial"
+            and value.fields["of"].__class__ in (Closure, Reference, ClassValue)
+        )
     return value.__class__ in (Closure, Reference, ClassValue) or _is_object(value)
 
 
@@ -358,7 +364,7 @@ PASSING: Final = frozenset({"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dr
 
 
 def _specials(a: Any, b: Any) -> Value:
-    if a.kind == "either" == b.kind:
+    if a is not b and _is_callable(a) and _is_callable(b):
         return _one_of(a, b)
     if a.kind == b.kind == "optimizer" and a is not b:
         a.fields.setdefault("others", {})[id(b)] = b
