@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class AutocastBadArguments(Rule):
@@ -76,7 +76,16 @@ class AutocastBadArguments(Rule):
             f"{facts['what']}",
             severity=Severity.ERROR if facts["raises"] else Severity.WARNING,
             fix=_repaired(event, at),
+            related=_made(event),
         )
+
+
+def _made(event: Event) -> tuple[Link, ...]:
+    """Where the text was made that stands for a device."""
+    made = event.facts.get("made")
+    if made is None or (made.path, made.row) == (event.place.path, event.place.row):
+        return ()
+    return (Link("the text is made here", made),)
 
 
 def _repaired(event: Event, at: Context) -> Fix | None:

@@ -330,6 +330,51 @@ def test_what_autocast_always_took(
     assert not found(capsys, tmp_path, text, "--torch-version", "1.13", select="MP210")
 
 
+SETTINGS = """
+import torch
+from torch import nn
+
+
+def settings(device=None):
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return {text}
+
+
+class Encoder(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x):
+        y = self.proj(x)
+        with torch.autocast(settings({given})):
+            return self.proj(y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "count"),
+    [
+        ("y.device", "str(device)", 1),
+        ("", "str(device)", 0),
+        ("None", "str(device)", 0),
+        ("y.device", "torch.device(device).type", 0),
+    ],
+)
+def test_the_device_of_a_tensor_is_never_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, given: str, text: str, count: int
+) -> None:
+    written = SETTINGS.format(given=given, text=text)
+    shown = found(capsys, tmp_path, written, "--torch-version", "1.13", select="MP210")
+    assert [row for _, row, _ in shown] == [19] * count
+    cli.main([
+        "check", "-n", "--isolated", "--select", "MP210", "--torch-version", "1.13", str(tmp_path / "a.py"),
+    ])  # fmt: skip
+    said = capsys.readouterr().out
+    assert ("the text is made here" in said) is bool(count) and ("a.py:9:12" in said) is bool(count)
+
+
 def test_names_of_amp_by_release(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = "import torch\n\nscaler = torch.amp.GradScaler()\n"
 

@@ -32,8 +32,8 @@ from precision_lint.domains.values import (
     DETACHED,
     INF,
     KEPT,
-    ON_DEVICE,
     NONE,
+    ON_DEVICE,
     PARAMETER,
     Array,
     ClassValue,
@@ -556,7 +556,7 @@ def _converted(
     if isinstance(first, Unknown) and kind in ("int", "float"):
         return Scalar(None, kind, op="item", operands=(first,))
     if kind == "str" and isinstance(first, Special) and first.kind == "device":
-        return Scalar(None, kind, op="str", operands=(first,))
+        return Scalar(None, kind, node=node, home=it.module, op="str", operands=(first,))
     return Scalar(None, kind)
 
 

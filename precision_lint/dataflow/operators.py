@@ -556,6 +556,7 @@ def is_equal(left: Value, right: Value) -> bool | None:
     return None
 
 
+TENSORS: Final = Symbol.TENSOR | Symbol.FLOAT
 MADE: Final = frozenset({"cast", "view", "index", "clone"})
 
 
@@ -572,5 +573,12 @@ def _is_something(value: Value) -> bool:
         return not value.optional
     if isinstance(value, Reference):
         return "." not in value.name  # a module, without which nothing of this runs
-    known = isinstance(value, Special) and value.kind == "scaler" and not value.assumptions
-    return known and not value.fields.get("optional")  # type: ignore[attr-defined]
+    if not isinstance(value, Special):
+        return False
+    if value.kind == "device":
+        of = value.fields.get("of")
+        return isinstance(of, Tensor) or (
+            isinstance(of, Unknown) and bool(of.symbol.uses & TENSORS)
+        )
+    known = value.kind == "scaler" and not value.assumptions
+    return known and not value.fields.get("optional")

@@ -43,6 +43,7 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.events import Place
 from precision_lint.hazards.magnitudes import half_modes, magnitude, unbounded
 from precision_lint.hazards.places import made_at, operand_node, upcast_places
 from precision_lint.syntax.program import Module, dotted, every, scan
@@ -207,7 +208,7 @@ def region_arguments(
         _report(it, node, *found, _rest(device) | _rest(enabled))
     elif name not in LEGACY and (late := _too_new(it, given, positions, node)) is not None:
         what, repair, release, raises = late
-        _report(it, node, what, repair, _before(it, release), raises)
+        _report(it, node, what, repair, _before(it, release), raises, made=made_at(it, device))
     elif (decided := _decided_by_dtype(it, name, given, node)) is not None:
         what = f"no dtype, where {decided} decides whether it is on and may be bfloat16"
         _report(it, node, what, None, assume.BRANCH, False)
@@ -268,12 +269,15 @@ def _report(
     assumptions: int,
     raises: bool = True,
     modes: int = ALL_MODES,
+    made: Place | None = None,
 ) -> None:
     if not it.caught:
         old = it.events.get(("deprecated-amp", it.place(node), None))
         if old is not None:
             old.facts["device"] = None  # the arguments are mended first
-        it.emit("amp-arguments", node, modes, assumptions, what=what, raises=raises, repair=repair)
+        it.emit(
+            "amp-arguments", node, modes, assumptions, what=what, raises=raises, repair=repair, made=made
+        )  # fmt: skip
 
 
 def _unknown_keyword(
