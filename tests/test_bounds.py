@@ -116,6 +116,37 @@ def test_calls_that_are_not_followed_again_are_counted(
     assert not any("not followed" in line for line in said(capsys, code=0))
 
 
+def test_a_short_constructor_is_followed_for_each_of_many_classes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = """
+
+class Encoder{0}(Encoder):
+    def __init__(self, width):
+        super().__init__(width)
+        self.inner = nn.Linear(width, width).half()
+
+    def forward(self, x):
+        return self.out(self.inner(x.half()))
+"""
+    base = """\
+import torch
+from torch import nn
+
+
+class Encoder(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.out = nn.Linear(width, width)
+"""
+    Path("m.py").write_text(base + "".join(one.format(number) for number in range(20)))
+    cli.main(
+        ["check", "-n", "--precision", "bfloat16", "--select", "MP502", "--statistics", "m.py"]
+    )
+    said = capsys.readouterr().out
+    assert "20  MP502" in said and "not followed" not in said
+
+
 def test_importers_that_are_not_looked_at_are_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -231,7 +231,7 @@ def run(
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
             return _given_up(it, function, me, node)
-        if len(function.contexts) >= CONTEXTS or len(it.active) >= DEPTH:
+        if len(function.contexts) >= _most(function) or len(it.active) >= DEPTH:
             return _as_alike(it, function, me, arguments, keywords, node)
         summary = function.contexts[key] = Summary(key_of, unpacked)
         _keep_alike(it, function, me, arguments, keywords, summary)
@@ -256,6 +256,12 @@ def run(
     values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+
+
+def _most(function: Function) -> int:
+    """How many contexts of a function are told apart: each object is one of its constructor."""
+    short = function.name == "__init__" and scan(function).statements <= 2 * SMALL
+    return CONTEXTS * 4 if short else CONTEXTS
 
 
 def _seen_called(it: Interpreter, function: Function) -> None:
