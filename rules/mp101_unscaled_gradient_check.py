@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_lint import remedies
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Rule, Severity
+from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
 
 
 class UnscaledGradientCheck(Rule):
@@ -19,6 +19,9 @@ class UnscaledGradientCheck(Rule):
 
     Norms, powers and checks of what `torch.autograd.grad(scaler.scale(loss), inputs)` gives, such as a
     gradient penalty, where nothing in the function uses `scaler.get_scale()`.
+
+    What `torch.autograd.grad(outputs, inputs)` gives divided by `scaler.get_scale()`, where no scaler
+    multiplied the outputs or their `grad_outputs`: the gradient is 65536 times too small.
 
     Frameworks that scale inside, where the code or the configuration shows that they run in float16:
 
@@ -73,9 +76,16 @@ class UnscaledGradientCheck(Rule):
     name = "unscaled-gradient-check"
     severity = Severity.ERROR
     applicability = Applicability.SAFE
-    listens = ("scaled-gradient-read",)
+    listens = ("scaled-gradient-read", "divided-unscaled")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
+        if event.kind == "divided-unscaled":
+            yield Finding(
+                "these outputs are not multiplied by the loss scale (65536 at first), by which their gradient "
+                "is divided",
+                related=(Link("the gradient is divided here", event.facts["divided"]),),
+            )
+            return
         added = event.facts["how"] == "gradient-added"
         yield Finding(
             f"gradients are {'changed by what is not scaled' if added else 'read'} while still "

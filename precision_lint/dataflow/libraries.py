@@ -589,7 +589,8 @@ def _extreme(
             return Scalar(choose(known), numbers[0].kind, assumptions=assumptions)
         lo, hi = choose(v.lo for v in numbers), choose(v.hi for v in numbers)
         kind = numbers[0].kind if len({v.kind for v in numbers}) == 1 else "number"
-        return Scalar(None, kind, lo, hi, assumptions)
+        op = name.rpartition(".")[2]
+        return Scalar(None, kind, lo, hi, assumptions, node, it.module, op, tuple(numbers[:4]))
     return join_all(list(values))
 
 

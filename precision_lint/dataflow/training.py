@@ -233,6 +233,8 @@ GUESSED: Final = "guessed"
 """The field of an optimizer of which only ``step()`` was seen, as a scheduler has it."""
 WRAPS: Final = "wraps", ""
 SCALED_GRADIENT: Final = "scaled-gradient"
+GRADIENT_OF: Final = "gradient of", ""
+"""What ``torch.autograd.grad`` was given to go back from, and the weights of it."""
 """The operation that gives what ``torch.autograd.grad`` makes of a scaled loss."""
 PREPARED: Final = "prepared", ""
 """What a framework made that scales losses: its optimizers divide by the scale as they step."""
@@ -322,11 +324,15 @@ def differentiated(
         return _scaled_gradient(it, outputs, inputs, node)
     parts = (inputs.items or ()) if isinstance(inputs, Sequence) else (inputs,)
     tensors = [one for one in parts if isinstance(one, Tensor)]
+    order = ("outputs", "inputs", "grad_outputs")
+    weights = {**dict(zip(order, arguments, strict=False)), **keywords}.get("grad_outputs")
+    of = Special("differentiated", node, it.module, outputs=outputs, weights=weights)
     if tensors and len(tensors) == len(parts):
-        made = {"op": "gradient", "operands": (), "node": node, "lo": -INF, "hi": INF}
+        made = {"op": "gradient", "operands": (), "data": of, "node": node, "lo": -INF, "hi": INF}
         return Sequence(tuple([one.but(**made) for one in tensors]), None)
     found = it.unknown("gradient", dtypes.V_ANY, assume.CALL)
     found.symbol.flags |= 0 if "create_graph" in keywords else DETACHED
+    found.symbol.attributes[GRADIENT_OF] = of
     return Sequence(None, found, "tuple")
 
 

@@ -11,16 +11,22 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.operators import owners_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.tensors import Applied, hazard
-from precision_lint.dataflow.training import SCALED_GRADIENT
+from precision_lint.dataflow.training import GRADIENT_OF, SCALED_GRADIENT
+from precision_lint.domains import assumptions as assume
+from precision_lint.domains import dtypes
 from precision_lint.domains.values import (
     GRADIENT,
+    MULTIPLIED,
     Scalar,
+    Sequence,
     Special,
     Symbol,
     Tensor,
     Unknown,
     Value,
 )
+from precision_lint.hazards.places import made_at
+from precision_lint.syntax.program import every
 
 READS: Final = frozenset({
     "isnan", "isinf", "isfinite", "norm", "linalg.norm", "linalg.vector_norm", "histc", "histogram", "allclose",
@@ -59,6 +65,91 @@ def inspected(it: Interpreter, applied: Applied) -> None:
         note(it, "read", applied.node, first)
     elif name in ("add", "sub") and _adds_foreign(applied):
         note(it, "gradient-added", applied.node, first)
+
+
+@hazard("mul", "div")
+def divided_unscaled(it: Interpreter, applied: Applied) -> None:
+    """A gradient that is divided by the loss scale, of outputs that no loss scale multiplied."""
+    if len(applied.values) < 2 or it.caught:
+        return
+    for gradient, factor in (applied.values[:2], applied.values[1::-1]):
+        of = _differentiated(gradient)
+        scaler = _scale_below(factor, applied.name == "div") if of is not None else None
+        place = made_at(it, of)
+        if of is None or scaler is None or place is None:
+            continue
+        rests = _assumed(of.fields["outputs"])
+        if rests & assume.CALL and _names_scale(it):
+            continue  # it may be what multiplies them
+        if not any(_is_multiplied(of.fields[one]) for one in ("outputs", "weights")):
+            divided, rests = it.place(applied.node), rests | scaler.assumptions
+            it.emit_at("divided-unscaled", place, dtypes.ALL_MODES, rests, divided=divided)
+        return
+
+
+def _names_scale(it: Interpreter) -> bool:
+    """Whether the function at hand names a method ``scale``."""
+    nodes = every(it.function.node) if it.function is not None else ()
+    return any(isinstance(one, ast.Attribute) and one.attr == "scale" for one in nodes)
+
+
+def _assumed(outputs: Value | None) -> int:
+    """What it rests on that outputs are as they come from a model."""
+    parts: tuple[Value | None, ...] = (outputs,)
+    if isinstance(outputs, Sequence):
+        parts = outputs.items if outputs.items is not None else (outputs.element,)
+    found = 0
+    for one in parts:
+        found |= one.assumptions if isinstance(one, Tensor) else assume.INPUT | assume.CALL
+    return found
+
+
+def _differentiated(value: Value | None) -> Special | None:
+    """What a gradient of ``torch.autograd.grad`` was made of: the outputs and their weights."""
+    made = through(value, ITEMS)
+    if isinstance(made, Tensor) and made.op == "gradient":
+        return made.data if isinstance(made.data, Special) else None
+    symbol = made.symbol if isinstance(made, (Tensor, Unknown)) else None
+    while symbol is not None:
+        of = symbol.attributes.get(GRADIENT_OF)
+        if isinstance(of, Special):
+            return of
+        symbol = symbol.owner
+    return None
+
+
+def _scale_below(value: Value | None, below: bool, depth: int = 6) -> Special | None:
+    """The scaler whose scale a number divides by; below: the number is a divisor itself."""
+    if not isinstance(value, Scalar) or not depth:
+        return None
+    if value.op == "scale" and below:
+        scaler = value.operands[0] if value.operands else None
+        return scaler if isinstance(scaler, Special) else None
+    for index, one in enumerate(value.operands[:2]):
+        turned = below is not (value.op == "div" and index == 1)
+        found = _scale_below(one, turned, depth - 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_multiplied(value: Value | None, depth: int = 4) -> bool:
+    """Whether a loss scale may be in outputs, or in their weights."""
+    if isinstance(value, Sequence) and depth:
+        parts = value.items if value.items is not None else (value.element,)
+        return any(_is_multiplied(one, depth - 1) for one in parts)
+    if isinstance(value, Special):
+        return value.kind == "scaled"
+    return any(
+        one.op == "scaled"
+        or bool(one.flags & MULTIPLIED)
+        or any(isinstance(part, Scalar) and part.op in SCALES for part in one.operands)
+        for one in behind(value, 32)
+    )
+
+
+SCALES: Final = ("scale", "item")
+"""Numbers that are a loss scale, or may be one."""
 
 
 def _zeroed(it: Interpreter, node: ast.AST, parameter: Value | None) -> None:
