@@ -66,19 +66,12 @@ class DtypelessCreation(Rule):
     severity = Severity.INFO
     cost = Cost.RAISES
     applicability = Applicability.SAFE
-    listens = ("widened", "dtype-mismatch", "wide-buffer")
+    listens = ("widened", "dtype-mismatch", "wide-input", "wide-buffer")
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
-        if event.kind == "wide-buffer":
-            if facts["origin"] == "created" and facts["origin_at"].path == at.path:
-                yield Finding(
-                    f"`{facts['origin_name']}` without dtype is float32 and goes into "
-                    f"`{facts['operation']}` beside tensors that are half in a half model: a compiled kernel "
-                    "takes one dtype",
-                    facts["origin_at"],
-                    related=(Link("it goes in here", event.place),),
-                )
+        if event.kind in ("wide-buffer", "wide-input"):
+            yield from _elsewhere(event, at)
             return
         if (
             facts["origin"] not in ("created", "numpy")
@@ -98,14 +91,32 @@ class DtypelessCreation(Rule):
                 _follow(event, at),
                 (Link("it is combined with a half tensor here", event.place),),
             )
-        elif facts["layer"] and facts["direct"] and not facts["writes"]:
+        elif facts["layer"] and facts["direct"] and not facts["writes"] and not facts["handed"]:
             yield Finding(
-                f"`{name}` without dtype is {facts['wide_dtype']} and goes into a layer whose weights "
-                f"are {facts['narrow_dtype']}: this raises",
+                INTO_LAYER.format(name, facts["wide_dtype"], facts["narrow_dtype"]),
                 place,
                 _like_the_layer(event, at),
                 (Link("it goes in here", event.place),),
             )
+
+
+INTO_LAYER = "`{}` without dtype is {} and goes into a layer whose weights are {}: this raises"
+
+
+def _elsewhere(event: Event, at: Context) -> Iterator[Finding]:
+    """What a compiled kernel takes, or a layer in another file, which is where it shows."""
+    facts = event.facts
+    if event.kind == "wide-input":
+        dtypes = facts["wide_dtype"], facts["narrow_dtype"]
+        yield Finding(INTO_LAYER.format(facts["origin_name"], *dtypes))
+    elif facts["origin"] == "created" and facts["origin_at"].path == at.path:
+        yield Finding(
+            f"`{facts['origin_name']}` without dtype is float32 and goes into "
+            f"`{facts['operation']}` beside tensors that are half in a half model: a compiled kernel "
+            "takes one dtype",
+            facts["origin_at"],
+            related=(Link("it goes in here", event.place),),
+        )
 
 
 BEHIND = frozenset({"from_numpy", "Tensor", "linspace", "arange", "logspace"})

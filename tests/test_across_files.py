@@ -58,6 +58,28 @@ def test_a_region_of_another_file(tmp_path: Path, imports: str, call: str) -> No
     assert check(tmp_path) == []
 
 
+NET = (
+    "import torch\n\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.head = torch.nn.Linear(8, 2)\n\n    def forward(self, x):\n        return self.head(x)\n"
+)
+WARM = (
+    "import torch\nfrom net import Net\n\n\ndef {name}(device):\n    model = Net().to(device).eval()\n"
+    "    model.half()\n    return model(torch.zeros({given}))\n"
+)
+
+
+def test_the_file_that_makes_the_wrong_input(tmp_path: Path) -> None:
+    """It is said where the tensor is made, of each file that does."""
+    given = "1, 8, device=device"
+    files = {f"{name}.py": WARM.format(name=name, given=given) for name in ("detect", "export")}
+    projects.write(tmp_path, {"net.py": NET, **files})
+    assert check(tmp_path) == ["detect.py:8 MP401", "export.py:8 MP401"]
+    assert check(tmp_path, "detect.py") == ["detect.py:8 MP401"], "alone it is judged as well"
+    right = "1, 8, device=device, dtype=next(model.parameters()).dtype"
+    projects.write(tmp_path, {name: text.replace(given, right) for name, text in files.items()})
+    assert check(tmp_path) == []
+
+
 STARRED = {
     "a file": ("from loss import *\n", {}),
     "a file that has them so itself": ("from all import *\n", {"all.py": "from loss import *\n"}),

@@ -22,7 +22,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.hazards import mismatch
+from precision_lint.hazards import origins
 from precision_lint.hazards.places import function_places, made_at
 from precision_lint.syntax.program import Function
 from precision_lint.torchmodel import layers
@@ -49,8 +49,8 @@ def _beside_buffer(it: Interpreter, name: str, arguments: list[Value], node: ast
     for number, wide in enumerate(tensors):
         if low is None or wide.dtypes != dtypes.V_FLOAT32 or wide.rank == 0:
             continue
-        came = mismatch.origin(wide, HALF16)
-        if came.kind == mismatch.CREATED or mismatch.is_legacy(came.value):
+        came = origins.origin(wide, HALF16)
+        if came.kind == origins.CREATED or origins.is_legacy(came.value):
             it.emit(
                 "wide-buffer",
                 node,

@@ -7,15 +7,13 @@ from collections import deque
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
-from precision_lint.dataflow.creation import ASKED, DATA, DEFAULT
+from precision_lint.dataflow.creation import ASKED
 from precision_lint.dataflow.graph import (
-    alternatives,
     behind,
     floats_behind,
     is_certain,
     may_be_number,
     peel,
-    typed,
 )
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import layer_of
@@ -23,12 +21,10 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import (
-    BOOLEAN,
     CODE,
     FLOAT32,
     FLOAT64,
     FLOATS,
-    INTEGER,
     LOW,
     MODES,
     OTHER,
@@ -36,8 +32,6 @@ from precision_lint.domains.dtypes import (
     Dtypes,
 )
 from precision_lint.domains.values import (
-    KEPT,
-    Array,
     DtypeValue,
     Instance,
     Sequence,
@@ -45,20 +39,25 @@ from precision_lint.domains.values import (
     Tensor,
     text,
 )
-from precision_lint.events import Place
+from precision_lint.events import Link, Place
 from precision_lint.hazards.arms import arms
 from precision_lint.hazards.indices import index_kind, picks
+from precision_lint.hazards.origins import (
+    CAST,
+    CREATED,
+    MASK,
+    NAMED,
+    NUMPY,
+    Origin,
+    origin,
+    parts,
+)
 from precision_lint.hazards.places import function_places, in_sight, made_at, operand_node
 from precision_lint.hazards.zeros import transparent
+from precision_lint.syntax.program import Function
 from precision_lint.torchmodel import creation
 from precision_lint.torchmodel.operations import operation
 
-CREATED, NUMPY, NAMED, CAST, MASK, STORED, GIVEN, COMPUTED = (
-    "created", "numpy", "named", "cast", "mask", "stored", "given", "computed",
-)  # fmt: skip
-"""What made a tensor wide: a creation without dtype, an array of NumPy, a dtype that is written out, a
-cast of a float, a cast of a mask or of integers, a parameter or buffer, what was handed in, another
-operation."""
 WRITES: Final = frozenset({
     "index_put", "index_add", "index_copy", "index_reduce", "scatter", "scatter_add", "scatter_reduce",
     "masked_scatter", "put", "lerp",
@@ -78,32 +77,6 @@ PRODUCTS: Final = frozenset({
     "matmul", "bmm", "mm", "mv", "einsum", "baddbmm", "addmm", "addbmm", "dot", "inner", "tensordot", "linear",
     "scaled_dot_product_attention", "conv1d", "conv2d", "conv3d", "bilinear", "linalg.multi_dot",
 })  # fmt: skip
-
-
-CURVES: Final = frozenset({
-    "cos", "sin", "tan", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sqrt", "rsqrt",
-    "reciprocal", "cumsum", "cumprod", "softmax", "log_softmax", "outer", "polar", "erf", "atan2",
-    "special.expit", "norm", "linalg.norm", "linalg.vector_norm", "linalg.inv", "linalg.qr", "sinc",
-})  # fmt: skip
-"""Functions whose argument has to keep the bits of float32."""
-
-
-class Origin(NamedTuple):
-    """Where the dtype of a tensor comes from.
-
-    met: what it was first combined with something half in.  curved: a function was met whose argument
-    needs the bits that it has there.
-    """
-
-    kind: str
-    value: Any
-    met: Tensor | None = None
-    curved: bool = False
-
-    @property
-    def direct(self) -> bool:
-        """Nothing half was met on the way."""
-        return self.met is None
 
 
 class Part(NamedTuple):
@@ -151,17 +124,22 @@ def parted(it: Interpreter, applied: Applied) -> None:
     if not near:
         for one in behind(wide, 80):
             _retract(it, one)
-    it.emit(
-        "dtype-mismatch",
-        applied.node,
-        pair.modes,
+    assumptions = (
         wide.assumptions
         | narrow.assumptions
         | pair.assumptions
         | _tested(it, applied)
-        | index_kind(it, applied),
+        | index_kind(it, applied)
+    )
+    plain = not (applied.name in WRITES or pair.wide.dtypes[mode] & FLOAT64)
+    it.emit(
+        "dtype-mismatch",
+        applied.node,
+        pair.modes,
+        assumptions,
         about=_floats(applied, wide, narrow),
         proof=USED,
+        handed=plain and _handed_in(it, applied, pair, came, assumptions),
         operation=applied.name,
         writes=applied.name in WRITES,
         wide=_place(it, applied, pair.wide.at),
@@ -181,6 +159,43 @@ def parted(it: Interpreter, applied: Applied) -> None:
         backward=_function_of(it, pair.modes),
         into_narrow=pair.narrow.at == strict[0],
     )
+
+
+def _handed_in(
+    it: Interpreter, applied: Applied, pair: Pair, came: Origin, assumptions: int
+) -> bool:
+    """Report a tensor where another file makes it in float32 and hands it to what has half weights."""
+    place = made_at(it, came.value) if came.kind in (CREATED, NUMPY) and came.direct else None
+    layer = peel(pair.narrow.value).op == "weight"
+    if place is None or not layer or place.path == it.place(applied.node).path:
+        return False
+    call = it.calls
+    while call is not None and not _is_in(place, call.function):
+        call = call.outer
+    if call is None or not pair.modes & it.live:
+        return False
+    here, it.function = it.function, call.function
+    it.emit_at(
+        "wide-input",
+        place,
+        pair.modes & it.live,
+        assumptions,
+        (Link("it goes in here", it.place(applied.node)),),
+        _floats(applied, pair.wide.value, pair.narrow.value),
+        USED,
+        origin_name=_written(came.value),
+        wide_dtype=dtypes.describe(pair.wide.dtypes[_first(pair.modes)]),
+        narrow_dtype=dtypes.describe(pair.narrow.dtypes[_first(pair.modes)]),
+    )
+    it.function = here
+    return True
+
+
+def _is_in(place: Place, function: Function | None) -> bool:
+    """Whether a place is in the text of a function."""
+    if function is None or function.module.path != place.path:
+        return False
+    return function.node.lineno <= place.row <= (function.node.end_lineno or 0)
 
 
 @hazard("*")
@@ -265,7 +280,7 @@ def _mended_there(it: Interpreter, came: Origin) -> bool:
     if came.met is None:
         return created or in_sight(it, came.value)
     place = made_at(it, came.met)
-    events = [it.events.get(("widened", place, n)) for n in range(len(_parts(came.met)))]
+    events = [it.events.get(("widened", place, n)) for n in range(len(parts(came.met)))]
     return any(event is not None and (created or event.facts["in_place"]) for event in events)
 
 
@@ -476,124 +491,6 @@ def _written(value: Any) -> str:
     return value.op if isinstance(value, Tensor) else ""
 
 
-# origins
-
-
-def origin(value: Any, mode: int) -> Origin:
-    """What gave a tensor the dtype that it has in a mode."""
-    met, curved = None, False
-    for _ in range(40):
-        value = _named_after(peel(value))
-        if not isinstance(value, Tensor):
-            return Origin(COMPUTED, value, met, curved)
-        kind = _source(value, mode)
-        if kind is not None:
-            return Origin(kind, value, met, curved)
-        inner, meets = _wider(value, mode)
-        if inner is None:
-            return Origin(COMPUTED, value, met, curved)
-        met = value if meets else met
-        curved = curved or value.op in CURVES
-        value = inner
-    return Origin(COMPUTED, value, met, curved)
-
-
-def _named_after(value: Any) -> Any:
-    """The tensor whose dtype one is made in: ``zeros(n, dtype=x.dtype)``."""
-    if isinstance(value, Tensor) and value.data == ASKED:
-        for given in value.operands:
-            if isinstance(given, DtypeValue) and given.source is not None:
-                return peel(given.source)
-    return value
-
-
-def _source(value: Tensor, mode: int) -> str | None:
-    """What kind of origin a tensor is itself; None: an operation on others."""
-    if value.op == "cast":
-        inner = peel(value.operands[0])
-        before = inner.dtypes[mode] if isinstance(inner, Tensor) else OTHER
-        if before & (INTEGER | BOOLEAN) and not before & (OTHER | FLOATS):
-            return MASK
-        whole = _whole(inner)
-        plain = whole is not None and whole.op == "input" and whole.symbol is not None
-        if plain and value.data == "explicit" and not whole.symbol.uses & Symbol.FLOAT:
-            return MASK
-        if value.data == "explicit":
-            if before != value.dtypes[mode]:
-                return CAST
-            return MASK if isinstance(inner, Tensor) and _source(inner, mode) == CREATED else None
-        return None
-    if value.op in ("input", "argument"):
-        return GIVEN
-    if value.op in ("weight", "parameter", "buffer"):
-        return None if value.flags & KEPT else STORED
-    if value.op in ("from_numpy", "as_tensor", "tensor", "asarray") and _of_array(value):
-        return NUMPY
-    if is_legacy(value):
-        return NAMED
-    if creation.creation(value.op) is not None:
-        if value.data in (DEFAULT, DATA):
-            return CREATED
-        return NAMED if value.data == ASKED else GIVEN
-    return None
-
-
-def is_legacy(value: Any) -> bool:
-    """Whether a tensor was made by a constructor that names its dtype (``torch.FloatTensor``)."""
-    made = creation.creation(value.op) if isinstance(value, Tensor) else None
-    return made is not None and made.kind == "legacy"
-
-
-def _whole(value: Any) -> Any:
-    """The tensor that a value is a view or a repetition of."""
-    value = peel(value)
-    while isinstance(value, Tensor) and value.op in VIEWS and value.operands:
-        value = peel(value.operands[0])
-    return value if isinstance(value, Tensor) else None
-
-
-VIEWS: Final = frozenset({"unsqueeze", "squeeze", "expand", "expand_as", "repeat"})
-"""What masks go through on their way to what they hide."""
-
-
-def _of_array(value: Tensor) -> bool:
-    return bool(value.operands) and isinstance(value.operands[0], Array)
-
-
-def _wider(value: Tensor, mode: int) -> tuple[Any, bool]:
-    """The operand that an operation has its dtype from, and whether it met a half one."""
-    wanted = value.dtypes[mode]
-    found = None
-    met = False
-    keeps = value.op in ("index", "join", "sample") or transparent(value)
-    for part in _parts(value):
-        for one in alternatives(part):
-            if not isinstance(one, Tensor):
-                continue
-            have = one.dtypes[mode]
-            if have == wanted and (keeps or one.rank != 0):
-                found = one if found is None or _rank(found, mode) > _rank(one, mode) else found
-            elif have & LOW and not have & (OTHER | WIDE) and one.rank != 0:
-                met = True
-    return found, met
-
-
-def _rank(value: Any, mode: int) -> int:
-    """Origins that say most come first."""
-    kind = _source(value, mode) if isinstance(value, Tensor) else GIVEN
-    return {CREATED: 0, NUMPY: 0, NAMED: 1, MASK: 1, CAST: 2, None: 3}.get(kind, 4)
-
-
-def _parts(value: Tensor) -> list[Any]:
-    parts: list[Any] = []
-    for part in typed(value):
-        if isinstance(part, Sequence):
-            parts += part.items if part.items is not None else [part.element]
-        else:
-            parts.append(part)
-    return [peel(part) for part in parts]
-
-
 # promotion
 
 
@@ -603,9 +500,9 @@ def widened(it: Interpreter, applied: Applied) -> None:
     if applied.inplace:
         _forget(it, applied.values[1] if len(applied.values) > 1 else None)  # it is cast back
         return
-    parts = [v for v in _parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
-    for number, wide in enumerate(parts):
-        for other in parts:
+    met = [v for v in parts(applied.result) if isinstance(v, Tensor) and v.rank != 0]
+    for number, wide in enumerate(met):
+        for other in met:
             apart = wide is not other and (
                 wide.dtypes != other.dtypes or FLOAT32 in wide.dtypes[dtypes.HALF16 :]
             )
@@ -682,7 +579,7 @@ def _widening_found(
 def _half_part(value: Tensor, mode: int) -> Tensor:
     """A tensor that is half in a mode, or that of its operands which was before something widened it."""
     met = None if value.dtypes[mode] & LOW else origin(value, mode).met
-    for one in _parts(met) if met is not None else ():
+    for one in parts(met) if met is not None else ():
         if isinstance(one, Tensor) and one.dtypes[mode] & LOW:
             return one
     return value
@@ -730,7 +627,7 @@ def _forget(it: Interpreter, value: Any) -> None:
 
 
 def _retract(it: Interpreter, value: Tensor) -> None:
-    for number in range(len(_parts(value))):
+    for number in range(len(parts(value))):
         it.retract("widened", value, number)
 
 
@@ -748,7 +645,7 @@ def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:
         if plain or one.op in KEEPS or transparent(one):
             met.add(id(one))
             found.append(one)
-            pending.extend(_parts(one))
+            pending.extend(parts(one))
     return found
 
 

@@ -98,8 +98,8 @@ ENTERED = frozenset({"geometry-product", "upcast-in-vain"})
 products of inverses and constant matrices prepare something, or fit something else, and products that are
 upcast in plain functions quantise weights or work on what a model gave."""
 TAKEN = frozenset({
-    "half-total", "geometry-product", "weak-denominator", "dtype-mismatch", "bfloat16-to-numpy",
-    "fill-overflow",
+    "half-total", "geometry-product", "weak-denominator", "dtype-mismatch", "wide-input",
+    "bfloat16-to-numpy", "fill-overflow",
 })  # fmt: skip
 """Events that must not rest, under autocast, on that what is called is a model: totals of times and counts,
 products of coefficients, spreads of rewards, and writes of what normalisation gives are as frequent.  Of 21
@@ -307,7 +307,7 @@ def _is_tried(event: Event) -> bool:
 def _is_plain_mismatch(event: Event) -> bool:
     """Whether operands of two dtypes meet where nothing is written, and not in a hand-written ``backward``."""
     if event.kind != "dtype-mismatch":
-        return False
+        return event.kind == "wide-input"
     return not event.facts["writes"] and event.facts["backward"] is None
 
 
