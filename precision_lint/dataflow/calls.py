@@ -255,7 +255,7 @@ def run(
         return BOTTOM if summary.running else unknown()
     values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
-    return _returned(it, summary, key_of.symbols, given, function, node, opaque)
+    return _returned(it, summary, key_of, given, function, node, opaque)
 
 
 def _most(function: Function) -> int:
@@ -474,12 +474,17 @@ def _replay(it: Interpreter, summary: Summary, key: Key, node: ast.AST) -> None:
                 variant.of_module = variant.of_module or it.of_module
         it.emitted += summary.emitted
     if summary.weights:
+        it.weights = {**it.weights, **_cast_again(it, summary, key)}
+
+
+def _cast_again(it: Interpreter, summary: Summary, key: Key) -> objects.Weights:
+    """The casts that a function makes, in its order: of a whole and a part, the later one counts."""
+    moved: objects.Weights = {}
+    for (root, path), one in sorted(summary.weights.items(), key=lambda entry: entry[1].at):
         it.clock += 1
-        moved = {
-            objects.other_way(root, path, summary.ways, key.ways): one._replace(at=it.clock)
-            for (root, path), one in summary.weights.items()
-        }
-        it.weights = {**it.weights, **moved}
+        at = it.clock if one.at else 0  # what no cast has touched
+        moved[objects.other_way(root, path, summary.ways, key.ways)] = one._replace(at=at)
+    return moved
 
 
 def _solve(
@@ -728,7 +733,7 @@ def instantiated(value: Any, given: dict[str, Value], depth: int = LEVELS) -> An
 def _returned(
     it: Interpreter,
     summary: Summary,
-    symbols: list[int],
+    key: Key,
     given: dict[str, Value],
     function: Function,
     node: ast.AST,
@@ -737,9 +742,11 @@ def _returned(
     """A summary's result, in terms of the caller's values; ``opaque``: some of them have no terms."""
     result = summary.result
     assert result is not None
-    if symbols != summary.symbols:
-        names = dict(zip(summary.symbols, symbols, strict=False))
+    if key.symbols != summary.symbols:
+        names = dict(zip(summary.symbols, key.symbols, strict=False))
         result = renamed(result, names)
+    if key.ways != summary.ways:
+        result = objects.of_caller(result, summary.ways, key.ways)
     return _seen(it, result, given, function, node, opaque)
 
 

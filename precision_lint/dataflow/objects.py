@@ -450,6 +450,20 @@ def other_way(
     return root, path
 
 
+def of_caller(value: Value, known: list[Way], given: list[Way]) -> Value:
+    """What a function gives back of the objects that it was called with, where it is called with others."""
+    if isinstance(value, Sequence) and value.items is not None:
+        return Sequence(
+            tuple([of_caller(one, known, given) for one in value.items]), None, value.kind
+        )
+    if not isinstance(value, Instance):
+        return value
+    (root, path), *also = [other_way(one, steps, known, given) for one, steps in ways(value)]
+    return Instance(
+        value.cls, value.attributes, root, path, value.arguments, None, tuple(also), value.region
+    )
+
+
 def _as_built(owner: Instance) -> Dtypes:
     """The dtype of weights that nobody casts."""
     whole = owner.root.made
