@@ -179,8 +179,16 @@ def _is_object(it: Interpreter, value: Instance, asked: Value) -> bool | None:
         return None  # it becomes another one
     others = [one.name if isinstance(one, Reference) else "" for one in classes]
     layers = all(layer(one.removeprefix("torch.nn.")) is not None for one in others)
-    whole = isinstance(cls, str) or all(isinstance(one, Class) or one in WHOLE for one in line)
+    whole = isinstance(cls, str) or all(
+        isinstance(one, Class) or one in WHOLE or _is_layer(one) for one in line
+    )
     return False if layers and whole else None
+
+
+def _is_layer(name: str) -> bool:
+    """Whether a class is a layer of torch, and stays one."""
+    inner = name.removeprefix("torch.nn.")
+    return inner != name and not inner.startswith("Lazy") and layer(inner) is not None
 
 
 WHOLE: Final = frozenset({"torch.nn.Module", "torch.nn.modules.module.Module", "builtins.object"})
