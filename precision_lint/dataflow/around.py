@@ -10,10 +10,12 @@ from typing import Final
 from precision_lint.dataflow import casts, objects, records
 from precision_lint.dataflow.containers import elements
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import handed
 from precision_lint.dataflow.tensors import dtype_of, looked_at, operate
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of, join_all, unknown
 from precision_lint.domains.values import (
     CLASS,
@@ -28,7 +30,9 @@ from precision_lint.domains.values import (
     Value,
     text,
 )
+from precision_lint.events import Function as Names
 from precision_lint.project import spellings
+from precision_lint.syntax.program import Class
 from precision_lint.torchmodel import foreign, operations
 
 Arguments = list[Value]
@@ -189,6 +193,30 @@ def _applied(it: Interpreter, arguments: Arguments) -> Value:
     return made
 
 
+def _loaded_in(
+    it: Interpreter, keywords: Keywords, node: ast.AST, classes: frozenset[Names] = frozenset()
+) -> Dtypes | None:
+    """The dtype in which a model is asked to be loaded; None: none that is known."""
+    asked = keywords.get("torch_dtype", keywords.get("dtype"))
+    vector = dtype_of(it, asked) if asked is not None else None
+    if vector is None or vector[dtypes.CODE] & dtypes.OTHER:
+        return None
+    if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
+        casts.show_cast(it, vector, node, known=True, classes=classes)
+    return vector
+
+
+def load(it: Interpreter, cls: Class, name: str, keywords: Keywords, node: ast.AST) -> Value:
+    """``Net.from_pretrained(path, torch_dtype=torch.float16)``, which a class has from a library's."""
+    if name not in LOADING or not objects.is_module(it, cls):
+        return unknown()
+    like = unseen_object(it, cls)
+    vector = _loaded_in(it, keywords, node, casts.classes_of(like))
+    if vector is None:
+        return unknown()
+    return Instance(cls, like.attributes, objects.new_root(vector, node, it))
+
+
 def call(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -203,18 +231,15 @@ def call(
     handed(it, node, Reference(name), [*arguments, *keywords.values()])
     for look in EXTERNAL:
         look(it, name, arguments, node)
-    asked = keywords.get("torch_dtype", keywords.get("dtype"))
     last = name.rpartition(".")[2]
     if name.startswith("torchvision."):
         if last == "ToPILImage":
             return Reference("torchvision.transforms.functional.to_pil_image")
         _to_picture(it, last, arguments, node)
     _settings(it, last, arguments, keywords, node)
-    if asked is not None and last in LOADING:
-        vector = dtype_of(it, asked)
-        if vector is not None and not vector[0] & dtypes.OTHER:
-            if not getattr(asked, "assumptions", 0):  # else a default decides, as far as is known
-                casts.show_cast(it, vector, node, known=True)
+    if last in LOADING:
+        vector = _loaded_in(it, keywords, node)
+        if vector is not None:
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)

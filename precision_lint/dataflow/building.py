@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow import casts, frozen, objects, records, settings
@@ -46,7 +46,7 @@ from precision_lint.domains.values import (
     Value,
     class_of,
 )
-from precision_lint.syntax.program import scan
+from precision_lint.syntax.program import Class, scan
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
@@ -83,9 +83,29 @@ def construct(
     made = _object(it, callee, arguments, keywords, node)
     hold((*arguments, *keywords.values()))
     objects.keep_settings(it, made, keywords)
+    _as_base(it, callee.cls, keywords, node)
     for look in OBJECTS if isinstance(made, Instance) else ():
         look(it, made, node)  # type: ignore[arg-type]
     return made
+
+
+MADE_LIKE: Final[list[Callable[[Interpreter, str, Mapping[str, Value], ast.AST], None]]] = []
+"""What to look for where an object is made as a library's class makes it, by that class's dotted name."""
+
+
+def _as_base(it: Interpreter, cls: Class, keywords: Mapping[str, Value], node: ast.AST) -> None:
+    """An object of a class that derives from a library's: that one is given what no ``__init__`` names."""
+    init = objects.find_method(it, cls, "__init__")
+    if init is not None:
+        named = init.node.args if init.node.args.kwarg is not None else None
+        taken = (
+            {one.arg for one in (*named.args, *named.kwonlyargs)} if named is not None else keywords
+        )
+        keywords = {name: value for name, value in keywords.items() if name not in taken}
+    for base in objects.ancestry(it, cls) if keywords else ():
+        if isinstance(base, str):
+            for look in MADE_LIKE:
+                look(it, base, keywords, node)
 
 
 def _object(

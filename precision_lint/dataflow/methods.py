@@ -757,6 +757,8 @@ def call_special(
         return functions.apply(it, callee.fields["cls"], arguments, keywords, node)
     if kind in ("no-grad", "null"):
         return arguments[0] if arguments else callee
+    if kind == "factory":
+        return around.load(it, callee.fields["cls"], callee.fields["name"], keywords, node)
     if kind == "scope":
         return perhaps_made(it, callee, arguments, keywords, node)
     return unknown()

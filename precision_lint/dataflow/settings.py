@@ -119,6 +119,12 @@ def filled(
     names = next((c.facts[records.ITEMS] for c in line if records.ITEMS in c.facts), list(said))
     given = {**dict(zip(names, arguments, strict=False)), **keywords}
     result.attributes.update({name: given[name] for name in names if name in given})
+    if not objects.is_module(it, cls) and any(
+        isinstance(c, str) for c in objects.ancestry(it, cls)
+    ):
+        for name, held in keywords.items():  # of a library's class, it keeps what that one keeps
+            if isinstance(held, (Scalar, Table, Unknown)):
+                result.attributes.setdefault(name, held)
     for name, (module, annotation) in said.items():
         value = given.get(name) or objects.class_constant(it, cls, name)
         if name not in given and isinstance(value, Scalar) and (value.is_number or more):

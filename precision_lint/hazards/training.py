@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
 from precision_lint.dataflow.around import CONSTRUCTED
-from precision_lint.dataflow.building import with_parts
+from precision_lint.dataflow.building import MADE_LIKE, with_parts
 from precision_lint.dataflow.frozen import is_frozen
 from precision_lint.dataflow.graph import factor, peel
 from precision_lint.dataflow.interpreter import Interpreter
@@ -224,9 +224,13 @@ PACKED: Final = frozenset({"quantization_config", "load_in_8bit", "load_in_4bit"
 def trainer_made(it: Interpreter, name: str, keywords: Mapping[str, Value], node: ast.AST) -> None:
     """``Trainer(model=model, args=TrainingArguments(fp16=True))`` of a float16 model: it scales losses."""
     model, settings = keywords.get("model"), keywords.get("args")
-    if not name.endswith("Trainer") or not isinstance(settings, Unknown) or model is None:
+    if not name.endswith("Trainer") or model is None:
         return
-    known = settings.symbol.attributes
+    if not isinstance(settings, (Unknown, Instance)):
+        return
+    known: Mapping[Any, Value] = (
+        settings.attributes if isinstance(settings, Instance) else settings.symbol.attributes
+    )
     switch = known.get("fp16")
     named = {key for key in OTHERWISE if text(known.get(key)) or key in keywords}
     off = isinstance(switch, Scalar) and (switch.value is False or switch.kind == "none")
@@ -248,6 +252,7 @@ def trainer_made(it: Interpreter, name: str, keywords: Mapping[str, Value], node
 
 
 CONSTRUCTED.append(trainer_made)
+MADE_LIKE.append(trainer_made)
 
 
 LEAVES_ALONE: Final = frozenset({
