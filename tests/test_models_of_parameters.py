@@ -371,3 +371,60 @@ def test_who_casts_a_model_and_trains_none_says_little_of_others(built: str) -> 
     assert (one.code, one.confidence.value) == ("MP301", "possible")
     [one] = lint_source(text, isolated=True, precision=["float16"])
     assert (one.code, one.confidence.value) == ("MP301", "likely")
+
+
+REGION = "    with torch.autocast('cuda', dtype=torch.float16):\n"
+IN_REGION = {
+    "in a region": f"def run(net, x):\n{REGION}        return net(x)\n",
+    "in a function that is one": (
+        "@torch.autocast('cuda', dtype=torch.float16)\ndef run(net, x):\n    return net(x)\n"
+    ),
+    "in a helper": (
+        f"def call(net, x):\n    return net(x)\n\n\ndef run(net, x):\n{REGION}        return call(net, x)\n"
+    ),
+    "in a helper's region": (
+        f"def call(net, x):\n{REGION}        return net(x)\n\n\ndef run(net, x):\n    return call(net, x)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", IN_REGION.values(), ids=IN_REGION)
+def test_what_runs_in_a_region_is_the_model_of_the_file(text: str) -> None:
+    head = HEAD.replace(
+        "self.layer(x.to(self.layer.weight.dtype)).float()", "self.layer(x).exp().half()"
+    )
+    found = [d for d in lint(text, head=head) if d.code == "MP507"]
+    assert [d.modes for d in found] == [("code",)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def run(net, x):\n    return net(x)\n",
+        f"def run(net, x):\n    y = net(x)\n{REGION}        return y @ y\n",
+    ],
+    ids=["nowhere", "before a region"],
+)
+def test_what_runs_elsewhere_need_not_be(text: str) -> None:
+    head = HEAD.replace(
+        "self.layer(x.to(self.layer.weight.dtype)).float()", "self.layer(x).exp().half()"
+    )
+    assert all(d.modes != ("code",) for d in lint(text, head=head) if d.code == "MP507")
+
+
+PARTS = """\
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode_audio, self.judge = nn.Linear(4, 4).half(), Net()
+
+
+def run(model, x):
+    return model.judge(model.encode_audio({}))
+"""
+
+
+def test_a_model_whose_parts_are_called_is_the_class_that_has_them() -> None:
+    assert "MP401" in " ".join(codes(PARTS.format("torch.zeros(2, 4)")))
+    other = PARTS.format("torch.zeros(2, 4)").replace("model.judge(", "model.umpire(")
+    assert codes(other) == []
