@@ -678,3 +678,47 @@ def test_a_cast_on_one_way_of_an_expression(cast: str) -> None:
         precision=["float16"],
     )
     assert [d.code for d in found] == ([] if " if " in cast else ["MP502"])
+
+
+CHOSEN = """\
+def f(x, w):
+    with torch.autocast("cuda", dtype=torch.float16):
+        y = F.linear(x, w)
+    y = y.float() if {} else y
+    return torch.log(y.sigmoid() + 1e-12)
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "torch.is_tensor(y)",
+        "torch.is_floating_point(y)",
+        "torch.is_tensor(y) and y.is_floating_point()",
+        "isinstance(y, Tensor)",
+    ],
+)
+def test_what_is_surely_a_tensor_of_floats_is_cast_up(test: str) -> None:
+    assert said(CHOSEN.format(test)) == []
+    assert said(CHOSEN.format("y.requires_grad")) == ["MP301 certain"]
+
+
+WHERE = """\
+def f(x, w):
+    y = F.linear(torch.ones(2, 4, device="{}").half(), w.half())
+    y = y.float() if y.device.type {} "cpu" else y
+    return torch.log(y.sigmoid() + 1e-12)
+"""
+
+
+@pytest.mark.parametrize(("device", "test"), [("cpu", "=="), ("cuda", "!="), ("xpu", "!=")])
+def test_the_device_of_a_tensor_decides_what_is_asked_of_it(device: str, test: str) -> None:
+    assert "MP301" not in " ".join(said(WHERE.format(device, test)))
+    other = {"==": "!=", "!=": "=="}[test]
+    assert "MP301" in " ".join(said(WHERE.format(device, other)))
+
+
+@pytest.mark.parametrize(("period", "found"), [("200", []), ("5000", ["MP404 certain"])])
+def test_a_remainder_is_below_what_divides(period: str, found: list[str]) -> None:
+    steps = f"torch.arange(9000, device=x.device) % {period}"
+    assert said(f"def f(x, k):\n    return ({steps}).half() == k.half()\n") == found

@@ -331,8 +331,7 @@ def _doubted(event: Event, mode: int, variant: Variant, assumptions: int, force:
         alone = not (run or force.stated or assumptions & assume.WEIGHTS)
         return unseen | doubted | (assume.NETWORK if alone else 0)
     # who casts the model may still switch the region on
-    run = _is_cast(variant, mode, force) or (force.of(mode) or Strength.PROJECT) >= enough
-    return unseen | assume.FLAG | (0 if run else SHOWN)
+    return unseen | assume.FLAG | (SHOWN if (force.of(mode) or Strength.PROJECT) < enough else 0)
 
 
 def _doubted_in_region(event: Event, variant: Variant, assumptions: int, run: bool) -> int:
