@@ -75,6 +75,21 @@ def load(model, path):
     return model.half()
 """
 """It casts one model, and trains nothing."""
+BUILT = """\
+import torch
+import net
+
+
+def load(path, half):
+    model = net.Net()
+    {0}
+    return model
+"""
+"""It builds a model, and casts it always or by an option."""
+BUILT_IN_HALF, BUILT_IN_EITHER = (
+    BUILT.format("model.half()"),
+    BUILT.format("model = model.half() if half else model"),
+)
 RUNNER = """\
 from lightning import Fabric
 import net
@@ -128,6 +143,10 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         ({"net.py": ("forward", GUARDED), "train.py": OPTION}, HALF, "MP301", False),
         ({"net.py": ("forward", GUARDED), "train.py": LOADED}, HALF, "MP301", False),
         ({"net.py": ("forward", GUARDED, LOADED)}, HALF, "MP301", False),
+        ({"net.py": ("embed", GUARDED), "build.py": BUILT_IN_HALF}, HALF, "MP301", True),
+        ({"net.py": ("embed", GUARDED, BUILT_IN_HALF.replace("net.", ""))}, HALF, "MP301", True),
+        ({"net.py": ("forward", GUARDED), "build.py": BUILT_IN_EITHER}, HALF, "MP301", False),
+        ({"net.py": ("forward", SCORES), "build.py": BUILT_IN_HALF}, HALF, "MP208", False),
     ],
     ids=[
         "a model of another file",
@@ -145,6 +164,10 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         "half weights by an option",
         "half weights of a model that is loaded",
         "half weights of a model that is loaded in the file",
+        "half weights of a model that is built",
+        "half weights of a model that is built in the file",
+        "half weights of a model that is built and cast by an option",
+        "large values of a model that is built",
     ],
 )
 def test_what_shows_where_nothing_is_stated(
