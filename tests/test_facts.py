@@ -722,3 +722,22 @@ def test_the_device_of_a_tensor_decides_what_is_asked_of_it(device: str, test: s
 def test_a_remainder_is_below_what_divides(period: str, found: list[str]) -> None:
     steps = f"torch.arange(9000, device=x.device) % {period}"
     assert said(f"def f(x, k):\n    return ({steps}).half() == k.half()\n") == found
+
+
+LAYER = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        y = y.float() if {} else y
+        return torch.log(y.sigmoid() + 1e-12)
+"""
+
+
+@pytest.mark.parametrize("test", ["torch.is_tensor(y)", "isinstance(y, Tensor)"])
+def test_what_a_layer_gives_is_a_tensor_whatever_its_dtype_rests_on(test: str) -> None:
+    assert under_autocast(LAYER.format(test)) == []
+    assert under_autocast(LAYER.format("y.requires_grad")) == ["MP301 likely"]

@@ -398,3 +398,11 @@ def test_what_evaluates_is_no_test(tmp_path: Path, name: str) -> None:
 def codes(root: Path, precision: tuple[str, ...] = (), **options: Any) -> set[str]:
     stated = Overrides(no_cache=True, precision=precision or None, **options)
     return {one.code for one in runner.check([root], Resolver(stated, isolated=True)).diagnostics}
+
+
+def test_which_classes_are_cast_is_kept_in_the_cache(tmp_path: Path) -> None:
+    net = NET.format(method="embed", result=GUARDED)
+    projects.write(tmp_path, {"net.py": net, "build.py": BUILT_IN_HALF, "pyproject.toml": ""})
+    for code, count in (("MP302", 0), ("MP301", 1)):
+        resolver = Resolver(Overrides(select=(code,)), isolated=True)
+        assert len(runner.check([tmp_path], resolver).diagnostics) == count
