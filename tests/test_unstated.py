@@ -406,3 +406,15 @@ def test_which_classes_are_cast_is_kept_in_the_cache(tmp_path: Path) -> None:
     for code, count in (("MP302", 0), ("MP301", 1)):
         resolver = Resolver(Overrides(select=(code,)), isolated=True)
         assert len(runner.check([tmp_path], resolver).diagnostics) == count
+
+
+def test_classes_that_are_no_longer_cast_are_judged_anew(tmp_path: Path) -> None:
+    net = NET.format(method="embed", result=GUARDED)
+    net += "\n\nclass Other(nn.Module):\n    pass\n\n\nclass Derived(Net):\n    pass\n"
+    build = "import torch\nimport net\n\nother = net.Other().half()\nmodel = {}\n"
+    casts = (("net.Net().half()", 1), ("net.Net()", 0), ("net.Derived().half()", 1))
+    for cast, count in casts:
+        files = {"net.py": net, "build.py": build.format(cast), "pyproject.toml": ""}
+        projects.write(tmp_path, files)
+        found = runner.check([tmp_path], Resolver(Overrides(), isolated=True)).diagnostics
+        assert len(found) == count

@@ -11,6 +11,7 @@ from precision_lint.dataflow.objects import (
     TRAINS,
     Cast,
     Weights,
+    ancestry,
     of_own_parts,
     weights_of,
 )
@@ -73,8 +74,8 @@ def show_cast(
             it.sign(mode, said, node, None, inside, flag, bound, classes=classes)
 
 
-def classes_of(owner: Instance) -> frozenset[Names]:
-    """The classes of an object and of its parts, by file and qualified name."""
+def classes_of(it: Interpreter, owner: Instance) -> frozenset[Names]:
+    """The classes of an object and of its parts, and their bases, by file and qualified name."""
     found: set[Names] = set()
     waiting: list[Any] = [owner]
     seen: set[int] = set()
@@ -82,8 +83,8 @@ def classes_of(owner: Instance) -> frozenset[Names]:
         one = waiting.pop()
         if isinstance(one, Instance) and id(one.attributes) not in seen:
             seen.add(id(one.attributes))
-            if isinstance(one.cls, Class):
-                found.add((one.cls.module.path, one.cls.qualname))
+            line = ancestry(it, one.cls) if isinstance(one.cls, Class) else ()
+            found |= {(x.module.path, x.qualname) for x in line if isinstance(x, Class)}
             waiting += [*one.attributes.values(), one.items]
         elif isinstance(one, Sequence):
             waiting += one.items or (one.element,)
@@ -99,7 +100,7 @@ def cast_module(
     it.clock += 1
     library = owner.cls if isinstance(owner.cls, str) else ""
     known = not library or not library.startswith("torch.")
-    show_cast(it, vector, node, known, classes_of(owner))
+    show_cast(it, vector, node, known, classes_of(it, owner))
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)
