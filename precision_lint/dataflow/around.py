@@ -211,7 +211,7 @@ def load(it: Interpreter, cls: Class, name: str, keywords: Keywords, node: ast.A
     if name not in LOADING or not objects.is_module(it, cls):
         return unknown()
     like = unseen_object(it, cls)
-    vector = _loaded_in(it, keywords, node, casts.classes_of(like))
+    vector = _loaded_in(it, keywords, node, casts.classes_of(it, like))
     if vector is None:
         return unknown()
     return Instance(cls, like.attributes, objects.new_root(vector, node, it))
