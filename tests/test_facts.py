@@ -741,3 +741,27 @@ class Net(nn.Module):
 def test_what_a_layer_gives_is_a_tensor_whatever_its_dtype_rests_on(test: str) -> None:
     assert under_autocast(LAYER.format(test)) == []
     assert under_autocast(LAYER.format("y.requires_grad")) == ["MP301 likely"]
+
+
+FILLED = """\
+class Pool(nn.Module):
+    LEAST = torch.finfo(torch.float32).min
+
+    def __init__(self):
+        super().__init__()
+        self.key = nn.Linear(8, 8)
+
+    def forward(self, x, mask):
+        return self.key(x).masked_fill(mask, self.LEAST).softmax(-1)
+
+
+def run(x, mask):
+    model = Pool().to({dtype})
+    return model(x.to({dtype}), mask)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_message_names_the_dtype_of_the_code(dtype: str) -> None:
+    found = [d for d in lint(FILLED.format(dtype=f"torch.{dtype}")) if d.code == "MP310"]
+    assert [d.message.rpartition(" ")[2] for d in found] == [dtype]

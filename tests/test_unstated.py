@@ -90,6 +90,21 @@ BUILT_IN_HALF, BUILT_IN_EITHER = (
     BUILT.format("model.half()"),
     BUILT.format("model = model.half() if half else model"),
 )
+HOLDER = """\
+import torch
+from torch import nn
+import net
+
+
+class Holder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(4, 4), net.Net()])
+
+
+model = Holder().half()
+"""
+"""It builds a model of which another is part."""
 RUNNER = """\
 from lightning import Fabric
 import net
@@ -144,6 +159,7 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         ({"net.py": ("forward", GUARDED), "train.py": LOADED}, HALF, "MP301", False),
         ({"net.py": ("forward", GUARDED, LOADED)}, HALF, "MP301", False),
         ({"net.py": ("embed", GUARDED), "build.py": BUILT_IN_HALF}, HALF, "MP301", True),
+        ({"net.py": ("embed", GUARDED), "build.py": HOLDER}, HALF, "MP301", True),
         ({"net.py": ("embed", GUARDED, BUILT_IN_HALF.replace("net.", ""))}, HALF, "MP301", True),
         ({"net.py": ("forward", GUARDED), "build.py": BUILT_IN_EITHER}, HALF, "MP301", False),
         ({"net.py": ("forward", SCORES), "build.py": BUILT_IN_HALF}, HALF, "MP208", False),
@@ -165,6 +181,7 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         "half weights of a model that is loaded",
         "half weights of a model that is loaded in the file",
         "half weights of a model that is built",
+        "half weights of a part of a model that is built",
         "half weights of a model that is built in the file",
         "half weights of a model that is built and cast by an option",
         "large values of a model that is built",
