@@ -46,7 +46,7 @@ from precision_lint.domains.values import (
     Value,
     class_of,
 )
-from precision_lint.syntax.program import Class, scan
+from precision_lint.syntax.program import Class, Function, every, scan
 from precision_lint.torchmodel import layers
 from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
@@ -97,6 +97,8 @@ def _as_base(it: Interpreter, cls: Class, keywords: Mapping[str, Value], node: a
     """An object of a class that derives from a library's: that one is given what no ``__init__`` names."""
     init = objects.find_method(it, cls, "__init__")
     if init is not None:
+        if not _hands_on_as_given(init):
+            return
         named = init.node.args if init.node.args.kwarg is not None else None
         taken = (
             {one.arg for one in (*named.args, *named.kwonlyargs)} if named is not None else keywords
@@ -106,6 +108,15 @@ def _as_base(it: Interpreter, cls: Class, keywords: Mapping[str, Value], node: a
         if isinstance(base, str):
             for look in MADE_LIKE:
                 look(it, base, keywords, node)
+
+
+def _hands_on_as_given(init: Function) -> bool:
+    """Whether an ``__init__`` hands keywords on as they are, and leaves the model alone: ``**kwargs`` once."""
+    last = init.node.args.kwarg
+    uses = [
+        one for one in every(init.node) if isinstance(one, ast.Name) and last and one.id == last.arg
+    ]
+    return len(uses) < 2 and "model" not in scan(init).names
 
 
 def _object(
@@ -177,6 +188,7 @@ def call_instance(
     node: ast.AST,
 ) -> Value:
     """Calling a module, or an object with ``__call__``."""
+    callee.root.out = True
     for look in CALLED:
         look(it, callee, node)
     if not (_inside_module(it) or objects.is_own(it, callee)):
@@ -613,33 +625,14 @@ def _stays(
 
 def _applied(it: Interpreter, owner: Instance, function: Value, node: ast.AST) -> None:
     """``module.apply(function)``"""
-    parts = with_parts(owner)
+    parts = casts.with_parts(owner)
     for part in parts or [owner]:
         it.call(function, [part], {}, node)
-    casts = isinstance(function, Closure) and not CASTING.isdisjoint(scan(function.function).names)
-    if parts is None and casts:  # some of its parts, perhaps
+    made = isinstance(function, Closure) and not CASTING.isdisjoint(scan(function.function).names)
+    if parts is None and made:  # some of its parts, perhaps
         it.clock += 1
         anything = objects.Cast(dtypes.V_ANY, it.clock, None)
         it.weights = {**it.weights, (owner.root, owner.path): anything}
-
-
-def with_parts(owner: Instance) -> list[Instance] | None:
-    """The objects that an object is made of, the innermost first, and itself; None where there are many, or
-    one is part of another one like it."""
-    found = list[Instance]()
-    waiting: list[tuple[Instance, tuple[Any, ...]]] = [(owner, ())]
-    while waiting:
-        one, around = waiting.pop(0)
-        if len(found) == PARTS or any(one.attributes is outer for outer in around):
-            return None
-        found.append(one)
-        parts = _held(one, one.attributes)
-        waiting += [(part, (*around, one.attributes)) for part in parts]
-    return found[::-1]
-
-
-PARTS: Final = 24
-"""Parts of a model that a function is applied to, one by one."""
 
 
 def chosen(values: Iterable[Value]) -> int:
@@ -762,21 +755,13 @@ def _extended(it: Interpreter, owner: Instance, name: str, arguments: list[Value
     return owner
 
 
-def _held(owner: Instance, attributes: dict[Any, Value]) -> list[Instance]:
-    """The objects that an object holds as its parts, by attributes and as items."""
-    held = [(k, v) for k, v in attributes.items() if (objects.HIDDEN, k) not in owner.attributes]
-    if isinstance(owner.items, Sequence):
-        held += [(str(number), one) for number, one in enumerate(owner.items.items or ())]
-    return [objects.part(owner, name, one) for name, one in held if isinstance(one, Instance)]
-
-
 def _children(it: Interpreter, owner: Instance, name: str) -> Value:
     stored = {
         key[2]: value
         for key, value in it.variables.items()
         if key.__class__ is tuple and key[:2] == ("self", id(owner.attributes))
     }  # by this method, which has not ended
-    parts = _held(owner, {**owner.attributes, **stored})
+    parts = casts.parts_of(owner, {**owner.attributes, **stored})
     values: list[Value] = [owner, *parts] if name.endswith("modules") else list(parts)
     if name.startswith("named"):
         values = [Sequence((Scalar(None, "str"), part), None) for part in values]

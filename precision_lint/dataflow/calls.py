@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
-from precision_lint.dataflow import alike, declared, objects, regions, training
+from precision_lint.dataflow import alike, casts, declared, objects, regions, training
 from precision_lint.dataflow.creation import of_array
 from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
@@ -567,6 +567,7 @@ def _interpret(
             objects.remember_casts(it, built[0])
         result: Value | None = None if ends else unknown() if _is_stub(function) else NONE
         for value, _ in it.returned:
+            casts.handed_out(value)
             result = value if result is None else join(result, value)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)

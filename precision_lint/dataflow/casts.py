@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any, Final
 
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import (
     DRIVES,
+    HIDDEN,
     TRAINS,
     Cast,
     Weights,
     ancestry,
     of_own_parts,
+    part,
     weights_of,
 )
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.values import Instance, Sequence, Table
+from precision_lint.domains.values import Instance, Sequence, Table, Value
 from precision_lint.events import Function as Names
 from precision_lint.syntax.program import Class, Function, every, scan
 from precision_lint.syntax.stated import Stated
@@ -53,12 +56,14 @@ def show_cast(
     node: ast.AST,
     known: bool = False,
     classes: frozenset[Names] = frozenset(),
+    model: Instance | None = None,
 ) -> None:
     """Note that a model is run in half; what ``super().half()`` hands on says nothing of it.
 
     Who casts one model says nothing of the others of a project: in other files, only what is called from
     here counts, unless the function at hand trains or evaluates what it casts.  known: the code builds it, or
     another library does, so that what it runs is known.  classes: those of the project that it is made of.
+    model: the object, of which the classes are known once it is seen what becomes of it.
     """
     if _hands_on(node) or _teaches(it):
         return
@@ -71,7 +76,35 @@ def show_cast(
             bound = not said_so and (known or not runs)
             flag = written != dtype
             inside = not said_so and of_own_parts(it)
-            it.sign(mode, said, node, None, inside, flag, bound, classes=classes)
+            sign = it.sign(mode, said, node, None, inside, flag, bound, classes=classes)
+            if model is not None:
+                it.halved.append((sign, model))
+
+
+def settle(it: Interpreter) -> None:
+    """At the end of an analysis: which classes run in half, of what was cast, and called or handed out.
+
+    What was cast back does not, in whole or in part, and what is only saved.
+    """
+    for sign, model in it.halved:
+        dtype = next(one for one, mode in HALVES if mode == sign.mode)
+        casts = [weights_of(it, model)[0]] + [
+            entry.dtypes
+            for (root, path), entry in it.weights.items()
+            if root is model.root and path[: len(model.path)] == model.path
+        ]
+        used = model.root.out or model.root.kept
+        if used and all(one[dtypes.CODE] == dtype for one in casts):
+            it.signs.add(replace(sign, classes=classes_of(it, model)))
+    it.halved.clear()
+
+
+def handed_out(value: Value) -> None:
+    """Note an object that a function gives back."""
+    items = value.items or () if isinstance(value, Sequence) else (value,)
+    for one in items:
+        if isinstance(one, Instance):
+            one.root.out = True
 
 
 def classes_of(it: Interpreter, owner: Instance) -> frozenset[Names]:
@@ -100,7 +133,10 @@ def cast_module(
     it.clock += 1
     library = owner.cls if isinstance(owner.cls, str) else ""
     known = not library or not library.startswith("torch.")
-    show_cast(it, vector, node, known, classes_of(it, owner))
+    if it.function is None:
+        show_cast(it, vector, node, known, classes_of(it, owner))
+    else:
+        show_cast(it, vector, node, known, model=owner)
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)
@@ -126,3 +162,30 @@ def cast_some(it: Interpreter, owner: Instance, vector: Dtypes) -> None:
     if joined != before:
         it.clock += 1
         it.weights = {**it.weights, (owner.root, owner.path): Cast(joined, it.clock, place)}
+
+
+def with_parts(owner: Instance) -> list[Instance] | None:
+    """The objects that an object is made of, the innermost first, and itself; None where there are many, or
+    one is part of another one like it."""
+    found = list[Instance]()
+    waiting: list[tuple[Instance, tuple[Any, ...]]] = [(owner, ())]
+    while waiting:
+        one, around = waiting.pop(0)
+        if len(found) == FEW or any(one.attributes is outer for outer in around):
+            return None
+        found.append(one)
+        parts = parts_of(one, one.attributes)
+        waiting += [(part, (*around, one.attributes)) for part in parts]
+    return found[::-1]
+
+
+FEW: Final = 24
+"""Parts of a model that a function is applied to, or that are looked at, one by one."""
+
+
+def parts_of(owner: Instance, attributes: dict[Any, Value]) -> list[Instance]:
+    """The objects that an object holds as its parts, by attributes and as items."""
+    held = [(k, v) for k, v in attributes.items() if (HIDDEN, k) not in owner.attributes]
+    if isinstance(owner.items, Sequence):
+        held += [(str(number), one) for number, one in enumerate(owner.items.items or ())]
+    return [part(owner, name, one) for name, one in held if isinstance(one, Instance)]

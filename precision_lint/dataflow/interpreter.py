@@ -208,6 +208,7 @@ class Interpreter:
         self.kinds: set[str] = set()  # of those that were reported
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
+        self.halved: list[tuple[Sign, Any]] = []  # models that were cast, and where that shows
         self.stored: dict[tuple[str, int, str], dict[Any, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.changes: dict[int, int] = {}  # how often an object's attributes changed, by their id
@@ -494,13 +495,15 @@ class Interpreter:
         bound: bool = False,
         closed: bool = False,
         classes: frozenset[Named] = frozenset(),
-    ) -> None:
+    ) -> Sign:
         """Note a place that shows in which mode code is run, as ``Sign`` says."""
         place, flag = self.place(node, home), flag or bool(self.branches)
         around = self.function.qualname if self.function is not None else ""
-        self.signs.add(
-            Sign(mode, text, place, self.script, inside, flag, bound, None, around, closed, classes)
+        made = Sign(
+            mode, text, place, self.script, inside, flag, bound, None, around, closed, classes
         )
+        self.signs.add(made)
+        return made
 
 
 OUTSIDE: Final = Region(dtypes.V_OFF, "cuda", 0)

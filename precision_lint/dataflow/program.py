@@ -10,6 +10,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from precision_lint.dataflow import (  # noqa: F401  (handlers register themselves)
+    casts,
     checkpoints,
     decorators,
     expressions,
@@ -172,8 +173,8 @@ class Program:
         it.steps, it.limit, it.root = 0, STEPS, (module.path, "")
         it.script, it.of_module = True, False
         signs = set(it.signs)
-        around = it.weights, it.number, it.began, it.kin
-        it.weights, it.number, it.began, it.kin = {}, self._begin(), it.clock, []
+        around = it.weights, it.number, it.began, it.kin, it.halved
+        it.weights, it.number, it.began, it.kin, it.halved = {}, self._begin(), it.clock, [], []
         inside = it.branches, it.caught, it.compatible, it.wanted, it.loops, it.nest
         it.branches, it.caught, it.compatible, it.wanted, it.loops, it.nest = [], 0, 0, 0, 0, []
         try:
@@ -186,10 +187,11 @@ class Program:
         except (Budget, RecursionError):
             self.count("steps")
         finally:
-            module.facts["signs"] = it.signs - signs
             for value in it.variables.values():
                 keep(it, value)
-            it.weights, it.number, it.began, it.kin = around
+            casts.settle(it)
+            module.facts["signs"] = it.signs - signs
+            it.weights, it.number, it.began, it.kin, it.halved = around
             it.branches, it.caught, it.compatible, it.wanted, it.loops, it.nest = inside
             it.restore(frame)
             it.script, it.of_module, it.root, it.calls = script, of_module, root, calls
@@ -438,6 +440,7 @@ class Program:
             work()
         except (Budget, RecursionError):
             self.count("steps")
+        casts.settle(it)
         it.settle()
         it.restore(frame)
 

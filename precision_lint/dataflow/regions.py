@@ -419,7 +419,7 @@ def casts_to(decorator: Value) -> Value | None:
     if not isinstance(of, Reference) or of.name.rpartition(".")[2] != "custom_fwd":
         return None
     wanted: Value | None = decorator.fields["keywords"].get("cast_inputs")
-    return wanted
+    return None if isinstance(wanted, Scalar) and wanted.kind == "none" else wanted
 
 
 def _cast_in(it: Interpreter, wanted: Value) -> None:

@@ -416,7 +416,7 @@ class Root:
     casts: by path, as it was when it was kept.  born: when it was built, in the time of casts.
     moved: unknown objects that it was moved to: a device, a dtype or a tensor.  guessed: its
     class is supposed, as the only one that fits.  alone: no code casts it, no module holds it, and what
-    nobody has seen is not handed it.
+    nobody has seen is not handed it.  out: it was called, or a function gave it back.
     """
 
     __slots__ = (
@@ -430,6 +430,7 @@ class Root:
         "moved",
         "node",
         "number",
+        "out",
     )
 
     def __init__(
@@ -445,7 +446,7 @@ class Root:
         self.node = node
         self.home = home
         self.number = number
-        self.kept = self.guessed = False
+        self.kept = self.guessed = self.out = False
         self.moved: tuple[Symbol, ...] = ()
         self.casts: dict[tuple[str, ...], Any] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Final
+from typing import Any, Final
 
 from precision_lint.dataflow.containers import STORES
 from precision_lint.dataflow.graph import behind, peel, through
@@ -26,7 +26,6 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.hazards.places import made_at
-from precision_lint.syntax.program import every
 
 READS: Final = frozenset({
     "isnan", "isinf", "isfinite", "norm", "linalg.norm", "linalg.vector_norm", "histc", "histogram", "allclose",
@@ -79,18 +78,13 @@ def divided_unscaled(it: Interpreter, applied: Applied) -> None:
         if of is None or scaler is None or place is None:
             continue
         rests = _assumed(of.fields["outputs"])
-        if rests & assume.CALL and _names_scale(it):
-            continue  # it may be what multiplies them
+        if rests & assume.CALL:
+            continue  # what is called may multiply them
         if not any(_is_multiplied(of.fields[one]) for one in ("outputs", "weights")):
-            divided, rests = it.place(applied.node), rests | scaler.assumptions
+            rests |= scaler.assumptions | (assume.KIND if rests else 0)  # others may multiply them
+            divided = it.place(applied.node)
             it.emit_at("divided-unscaled", place, dtypes.ALL_MODES, rests, divided=divided)
         return
-
-
-def _names_scale(it: Interpreter) -> bool:
-    """Whether the function at hand names a method ``scale``."""
-    nodes = every(it.function.node) if it.function is not None else ()
-    return any(isinstance(one, ast.Attribute) and one.attr == "scale" for one in nodes)
 
 
 def _assumed(outputs: Value | None) -> int:
@@ -141,11 +135,16 @@ def _is_multiplied(value: Value | None, depth: int = 4) -> bool:
     if isinstance(value, Special):
         return value.kind == "scaled"
     return any(
-        one.op == "scaled"
-        or bool(one.flags & MULTIPLIED)
-        or any(isinstance(part, Scalar) and part.op in SCALES for part in one.operands)
+        one.op == "scaled" or bool(one.flags & MULTIPLIED) or any(map(_holds_scale, one.operands))
         for one in behind(value, 32)
     )
+
+
+def _holds_scale(value: Any, depth: int = 6) -> bool:
+    """Whether a number is a loss scale, or computed of one."""
+    if not isinstance(value, Scalar) or not depth:
+        return False
+    return value.op in SCALES or any(_holds_scale(one, depth - 1) for one in value.operands)
 
 
 SCALES: Final = ("scale", "item")

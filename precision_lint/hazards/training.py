@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
 from precision_lint.dataflow.around import CONSTRUCTED
-from precision_lint.dataflow.building import MADE_LIKE, with_parts
+from precision_lint.dataflow.building import MADE_LIKE
+from precision_lint.dataflow.casts import with_parts
 from precision_lint.dataflow.frozen import is_frozen
 from precision_lint.dataflow.graph import factor, peel
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.layer_objects import has_no_weights
 from precision_lint.dataflow.libraries import SHARDED
 from precision_lint.dataflow.objects import assumed_of_weights, find_method, was_cast, weights_of
 from precision_lint.dataflow.operators import TESTED, owners_of
@@ -87,15 +89,16 @@ def _trained(
 
 
 def _weights_in(it: Interpreter, owner: Value) -> Iterator[tuple[dtypes.Dtypes, Place | None, int]]:
-    """The dtype of an object's weights, or of its parts' where it was never cast as a whole."""
-    parts: list[Instance] | None = None
-    if isinstance(owner, Instance) and was_cast(it, owner) is None:
-        parts = with_parts(owner)
-    for one in reversed(parts or []):
-        if not is_frozen(one):
-            yield _weights(it, one)
-    if not parts:
-        yield _weights(it, owner)
+    """The dtype of an object's weights, or that in which all of its layers were made one by one."""
+    whole = _weights(it, owner)
+    yield whole
+    if not isinstance(owner, Instance) or was_cast(it, owner) is not None:
+        return
+    parts = [one for one in with_parts(owner) or () if isinstance(one.cls, str)]
+    layers = [one for one in parts if not has_no_weights(it, one, cast=True)]
+    made = {weights_of(it, one)[0] for one in layers if was_cast(it, one) is None}
+    if len(made) == 1 and all(was_cast(it, one) is None for one in layers):
+        yield (made.pop(), *whole[1:])
 
 
 def _weights(it: Interpreter, owner: Value) -> tuple[dtypes.Dtypes, Place | None, int]:
